@@ -1,0 +1,56 @@
+"""doit reads this file: it declares the tasks and decides nothing. Try `doit list` and `doit build`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from doit.task import Task
+
+from pipeline.tasks import Command, declare
+
+PROJECT, DOIT_CONFIG = declare(Path(__file__).resolve().parent)
+
+
+def task_build() -> Iterator[Task]:
+    yield from PROJECT.build_tasks()
+
+
+def task_fetch() -> Iterator[Task]:
+    yield from PROJECT.tasks("fetch")
+
+
+def task_ingest() -> Iterator[Task]:
+    yield from PROJECT.tasks("ingest")
+
+
+def task_shape() -> Iterator[Task]:
+    yield from PROJECT.tasks("shape")
+
+
+def task_rewrite() -> Iterator[Task]:
+    yield from PROJECT.tasks("rewrite")
+
+
+def task_samples() -> Iterator[Task]:
+    yield from PROJECT.tasks("samples")
+
+
+def task_calibrate() -> Iterator[Task]:
+    yield from PROJECT.tasks("calibrate")
+
+
+def task_quantize() -> Iterator[Task]:
+    yield from PROJECT.tasks("quantize")
+
+
+def task_verify() -> Iterator[Task]:
+    yield from PROJECT.tasks("verify")
+
+
+def task_context() -> Iterator[Task]:
+    yield from PROJECT.tasks("context")
+
+
+def task_check() -> Command:
+    """Run all static checks: format, lint, types, import directions."""
+    checks = ["ruff format --check", "ruff check", "mypy", "lint-imports", "python -m pipeline.config_docs --check"]
+    return {"actions": checks, "verbosity": 2}

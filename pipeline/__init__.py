@@ -1,0 +1,1 @@
+"""Offline build pipeline: ONNX models to QNN context binaries."""

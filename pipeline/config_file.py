@@ -1,0 +1,292 @@
+"""What may be written in `configs/<model>.yaml`, as types.
+
+These dataclasses are the only definition of the file: decoding, `configs/config.schema.json` and `docs/config.md` are
+made from them, the text in the latter two from the docstrings here (`python -m pipeline.config_docs`). What the rest of
+the program uses is :class:`pipeline.config.ModelConfig`, which has the merged and resolved values.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pipeline.yamltypes.forms import Bases, Between, Convert, Distinct, Pattern, Size
+
+PROJECT = "project"
+"""Base of paths in a config but `source.path`: the folder that holds `configs/`."""
+CONFIGS = "configs"
+"""Base of `source.path`: the folder of the config file."""
+
+NAME = Pattern(
+    r"(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$))[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?",
+    "a name of at most 64 of a-z, 0-9, '.', '_', '-', a letter or digit at both ends, and none that Windows reserves",
+)
+"""What models and components may be called: the name becomes a part of file names on every system."""
+
+
+@dataclass(frozen=True)
+class PythonFunction:
+    """A function of the project's own code, written `calibration/file.py:function`."""
+
+    file: Path
+    function: str
+
+
+def _path_under(base: str) -> Convert:
+    # normpath, not resolve: a link stays the name its owner gave it.
+    return Convert(lambda text, bases: Path(os.path.normpath(bases[base] / text)))
+
+
+def _python_function(text: str, bases: Bases) -> PythonFunction:
+    file, _, function = text.rpartition(":")
+    folder = bases[PROJECT] / "calibration"
+    path = Path(os.path.normpath(bases[PROJECT] / file))
+    try:
+        inside = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError) as error:  # a loop of links, or a name too long for the file system
+        raise ValueError(f"'{file}' can't be resolved ({error}); expected a file in calibration/") from error
+    if not inside:
+        raise ValueError(f"'{file}' leads out of calibration/; expected code that is kept there")
+    return PythonFunction(path, function)
+
+
+_SEGMENT = r"(?!\.{1,2}(?:/|$))[^/\\:*?\"<>|\x00-\x1f]+"
+
+Name = Annotated[str, NAME]
+Axis = Annotated[str, Pattern(r"[^\x00-\x1f]{1,100}", "the name of a length axis")]
+AxisValue = Annotated[int, Between(1, 2**31 - 1)]
+TensorName = Annotated[str, Pattern(r"[^\x00-\x1f]{1,500}", "the name of a model input")]
+SourceFile = Annotated[str, Pattern(rf"{_SEGMENT}(?:/{_SEGMENT})*", "a path in the source, with '/' and without '..'")]
+OnnxFile = Annotated[
+    str, Pattern(rf"(?=.*\.onnx$){_SEGMENT}(?:/{_SEGMENT})*", "an .onnx file in the source, with '/' and without '..'")
+]
+ProjectPath = Annotated[
+    Path, Pattern(r"[^\\\x00-\x1f]+", "a path relative to the project, with '/'"), _path_under(PROJECT)
+]
+SampleLimit = Annotated[int, Between(1, 1_000_000)]
+FunctionRef = Annotated[
+    PythonFunction,
+    Pattern(
+        r"calibration/(?:[A-Za-z0-9_-][A-Za-z0-9_.-]*/)*[A-Za-z0-9_-]+\.py:[A-Za-z_][A-Za-z0-9_]*",
+        "calibration/<file>.py:<function>",
+    ),
+    Convert(_python_function),
+]
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A repository on the Hugging Face hub. `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` are honoured."""
+
+    hub: Annotated[
+        str,
+        Pattern(r"(?!.*(?:--|\.\.))[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", "a repository as owner/name"),
+    ]
+    """Repository, as `owner/name`."""
+    revision: Annotated[
+        str,
+        Pattern(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._/+-]{0,254}", "a commit of 40 hex digits, a branch or a tag"),
+    ]
+    """Commit to build from, 40 hex digits. A branch or tag is taken too: the first fetch pins the commit it stands for
+    in `configs/pins.yaml`, and later builds stay on that one."""
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether `revision` is a commit already, and not a branch or tag that has yet to be pinned to one."""
+        return re.fullmatch(r"[0-9a-f]{40}", self.revision) is not None
+
+
+@dataclass(frozen=True)
+class LocalSource:
+    """A folder on this machine."""
+
+    path: Annotated[
+        Path, Pattern(r"[^\\\x00-\x1f]+", "a folder, relative to the config file or absolute"), _path_under(CONFIGS)
+    ]
+    """Folder of the model, relative to the config file or absolute."""
+
+
+_BITS = {"uint8": 8, "int8": 8, "uint16": 16}
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """Integer quantization, with encodings from calibration that all buckets of a component share."""
+
+    activations: Literal["uint16", "uint8"] = "uint16"
+    """Type of activations. HTP's convolutions take `uint16` from arch v73 on."""
+    weights: Literal["uint8", "int8"] = "uint8"
+    """Type of weights."""
+    per_channel: bool = True
+    """One scale for each output channel of a weight; `false` is one scale for the whole weight, and less accurate."""
+    method: Literal["minmax"] = "minmax"
+    """How calibration makes ranges from samples: `minmax` keeps the smallest and the largest value seen."""
+
+    @property
+    def scheme(self) -> str:
+        """The usual short name, such as `w8a16`."""
+        return f"w{_BITS[self.weights]}a{_BITS[self.activations]}"
+
+
+@dataclass(frozen=True)
+class Fp16:
+    """No quantization: HTP computes the float model in 16 bits. Needs no calibration."""
+
+    precision: Literal["fp16"]
+    """`fp16`."""
+
+    @property
+    def scheme(self) -> str:
+        """The usual short name, `fp16`."""
+        return self.precision
+
+
+@dataclass(frozen=True)
+class QuantizationOverride:
+    """What one component does differently; a key left out keeps the value that the model has."""
+
+    activations: Literal["uint16", "uint8"] | None = None
+    """As in the model's `quantization`."""
+    weights: Literal["uint8", "int8"] | None = None
+    """As in the model's `quantization`."""
+    per_channel: bool | None = None
+    """As in the model's `quantization`."""
+    method: Literal["minmax"] | None = None
+    """As in the model's `quantization`."""
+
+
+@dataclass(frozen=True)
+class ComponentFile:
+    """One ONNX file of the model. Its external data is found and fetched with it."""
+
+    file: OnnxFile
+    """The file's path in the source. The float model: one that is quantized already is refused."""
+    padding: Mapping[TensorName, float] = field(default_factory=dict)
+    """Value to fill each input with up to the bucket's length; 0 for an input that is not named, which is right for
+    masks, ids and latents."""
+    quantization: QuantizationOverride | Fp16 | None = None
+    """What this component does differently from the model's `quantization`."""
+
+
+@dataclass(frozen=True)
+class TextReader:
+    """Lines of text through the model's own tokenizer, one sample a line."""
+
+    reader: Literal["text"]
+    """`text`."""
+    file: ProjectPath
+    """UTF-8 text, relative to the project; one sample a line, empty lines skipped."""
+    tokenizer: SourceFile = "tokenizer.json"
+    """A `tokenizer.json` in the model's source; fetched with the model."""
+    max_length: Annotated[int, Between(1, 1_000_000)] | None = None
+    """Longest sample in tokens; what is longer is cut. The largest bucket when left out."""
+    max_samples: SampleLimit = 128
+    """Use no more samples than this, from the first on."""
+
+
+@dataclass(frozen=True)
+class NpzReader:
+    """A folder of `.npz` files, one sample a file, arrays named like the inputs, any length up to the largest bucket."""
+
+    reader: Literal["npz"]
+    """`npz`."""
+    folder: ProjectPath
+    """The folder, relative to the project. Files are read in the order of their names."""
+    max_samples: SampleLimit = 128
+    """Use no more samples than this, from the first on."""
+
+
+@dataclass(frozen=True)
+class PythonReader:
+    """A Python function that makes the samples."""
+
+    reader: Literal["python"]
+    """`python`."""
+    run: FunctionRef
+    """The function, as `calibration/<file>.py:<function>`; the file is in the project's `calibration/` folder."""
+    file: ProjectPath | None = None
+    """A file that the function reads, relative to the project. A change to it makes calibration run again."""
+    max_samples: SampleLimit = 128
+    """Use no more samples than this, from the first on."""
+
+
+@dataclass(frozen=True)
+class RecordReader:
+    """A function that runs the float components as the application does; what goes into each of them is recorded."""
+
+    reader: Literal["record"]
+    """`record`."""
+    run: FunctionRef
+    """The function `run(sessions, sample)`, as `calibration/<file>.py:<function>`; the file is in the project's
+    `calibration/` folder."""
+    file: ProjectPath
+    """UTF-8 text, relative to the project; each line that is not empty is one `sample`."""
+    max_samples: SampleLimit = 128
+    """Use no more lines than this, from the first on."""
+
+
+Reader = TextReader | NpzReader | PythonReader | RecordReader
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Held-out samples on which the QDQ model is compared with the float one."""
+
+    samples: Reader
+    """Where the samples come from; written like `calibration`, and not the same samples."""
+    score: FunctionRef | None = None
+    """A function that scores outputs on the task, as `calibration/<file>.py:<function>`."""
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """A target with compile options of its own."""
+
+    soc: str
+    """A SoC, by any name of the catalogue."""
+    vtcm_mb: Annotated[int, Between(1, 64)] | None = None
+    """Megabytes of the chip's VTCM that a context may use; the catalogue's figure when left out."""
+
+
+AxisValues = Annotated[tuple[AxisValue, ...], Size(1, expected="at least one value, such as [64]"), Distinct()]
+AxisBuckets = Annotated[
+    Mapping[Axis, AxisValues],
+    Size(1, 1, "one axis here; where several move together, a list of points such as [{text: 64, latent: 64}]"),
+]
+Point = Annotated[Mapping[Axis, AxisValue], Size(1, expected="at least one axis")]
+PointBuckets = Annotated[tuple[Point, ...], Size(1, expected="at least one point"), Distinct()]
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """One model: where it comes from, what is built of it, and for which targets. The file's name names the model."""
+
+    source: HubSource | LocalSource
+    """Where the model's files come from."""
+    components: Annotated[Mapping[Name, ComponentFile], Size(1, expected="at least one component")]
+    """The ONNX files that make up the model, by names of your choosing; the names appear in steps and artifacts."""
+    targets: Annotated[
+        tuple[str | TargetOptions, ...], Size(1, expected="at least one target, such as [sm8650]"), Distinct()
+    ]
+    """The SoCs to build for, each by any name of the catalogue, such as `sm8650` or `snapdragon-x-elite`."""
+    files: Annotated[tuple[SourceFile, ...], Distinct()] = ()
+    """Further files to fetch from the source, for calibration code to use. Components, their external data and the
+    text reader's tokenizer are fetched anyway."""
+    fixed: Mapping[Axis, AxisValue] = field(default_factory=dict)
+    """Axes with the same value in all buckets, such as `{batch: 1}`."""
+    buckets: AxisBuckets | PointBuckets = ()
+    """The shapes to build: the values of one length axis, as `{sequence: [32, 64, 128]}`, or a list of points, as
+    `[{text_length: 64, latent_length: 64}]`, when several axes move together. Values are not crossed. Without it there
+    is one bucket, `all`, in which only `fixed` applies."""
+    calibration: Reader | None = None
+    """Samples to take the ranges of activations from. Only a model whose components are all fp16 may leave it out."""
+    quantization: Quantization | Fp16 = field(default_factory=Quantization)
+    """How numbers are represented on the chip; a component may differ under `components.<name>.quantization`."""
+    verification: Verification | None = None
+    """Held-out samples and a score, by which the accuracy of what was built is reported."""
+    on_request: bool = False
+    """Build this model only when it is named, as in `doit build:<model>`; plain `doit build` passes it by."""

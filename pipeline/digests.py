@@ -1,0 +1,96 @@
+"""Content digests of files, remembered by what `stat` says so that an unchanged file is never read twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pipeline.model import Json
+
+_CHUNK = 1 << 20
+# A file changed again within the clock's granularity keeps its mtime; such a stat is not remembered (git's "racy"
+# rule). 100 ms is above the timer tick of every supported kernel and below what a person notices.
+_RACY_NS = 100_000_000
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes as hex, read in chunks; raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    """Every regular file under `folder`, sorted by relative POSIX path; hidden files and caches are not content."""
+    found = [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
+    ]
+    return iter(sorted(found, key=lambda path: path.relative_to(folder).as_posix()))
+
+
+class StatMemo:
+    """Values computed from one file, kept until the file's size, mtime, ctime or inode changes.
+
+    Losing the memo file costs time, never correctness. Safe to use from several threads.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._dirty = False
+        try:
+            loaded = json.loads(path.read_text("utf-8"))
+            self._entries: dict[str, list[Json]] = loaded if isinstance(loaded, dict) else {}
+        except (OSError, ValueError):
+            self._entries = {}
+
+    def value(self, path: Path, what: str, compute: Callable[[Path], Json]) -> Json:
+        """`compute(path)`, or what it returned last time if the file is the same; `what` names the computation."""
+        stamp = _stamp(path)
+        entry_name = f"{what}\0{os.path.abspath(path)}"
+        with self._lock:
+            known = self._entries.get(entry_name)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        value = compute(path)
+        if _stamp(path) == stamp and time.time_ns() - max(path.stat().st_mtime_ns, 0) > _RACY_NS:
+            with self._lock:
+                self._entries[entry_name] = [stamp, value]
+                self._dirty = True
+        return value
+
+    def sha256(self, path: Path) -> str:
+        """SHA-256 of a file, or, for a folder, of its files' relative names and digests."""
+        if path.is_dir():
+            listing = "".join(f"{self.sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in walk(path))
+            return hashlib.sha256(listing.encode()).hexdigest()
+        return str(self.value(path, "sha256", sha256_file))
+
+    def save(self) -> None:
+        """Write the memo if it changed; a memo that can't be written is only a slower next time."""
+        with self._lock:
+            if not self._dirty:
+                return
+            text = json.dumps(self._entries)
+            self._dirty = False
+        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(text, "utf-8")
+            os.replace(temporary, self._path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+
+
+def _stamp(path: Path) -> str:
+    status = path.stat()
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"

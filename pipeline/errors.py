@@ -1,0 +1,102 @@
+"""Every error a user can meet, each with the exit code it ends the process with.
+
+A message says what went wrong, where, why, and what to do next. Code raises one of these; only
+:mod:`pipeline.tasks` and :mod:`pipeline.worker` turn them into text and exit codes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PipelineError(Exception):
+    """What went wrong (`what`), where, why, and the next thing to do (`remedy`); each but `what` may be empty."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.why = why
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        lines += [f"  {label}: {text}" for label, text in self.parts() if text]
+        return "\n".join(lines)
+
+    def parts(self) -> tuple[tuple[str, str], ...]:
+        """The labelled parts after `what`, in the order they are printed."""
+        return (("where", self.where), ("why", self.why), ("next", self.remedy))
+
+
+class ConfigError(PipelineError):
+    """A config file is wrong: unknown key, bad value, target that does not exist. Nothing has run."""
+
+    exit_code = 10
+
+
+class SourceError(PipelineError):
+    """The model could not be had: hub repo, revision or file not found, gated, offline, hash mismatch."""
+
+    exit_code = 11
+
+
+class ModelError(PipelineError):
+    """The ONNX model can't be built: corrupt, dynamic where it must not be, already quantized."""
+
+    exit_code = 12
+
+
+class CalibrationError(PipelineError):
+    """The calibration set is empty, unreadable, or does not fit the model."""
+
+    exit_code = 13
+
+
+class QuantizationError(PipelineError):
+    """The model can't be quantized as asked."""
+
+    exit_code = 14
+
+
+class CompileError(PipelineError):
+    """QNN did not produce the context binary that was asked for."""
+
+    exit_code = 15
+
+
+class VerificationError(PipelineError):
+    """An artifact was produced and does not do what it should."""
+
+    exit_code = 16
+
+
+class StoreError(PipelineError):
+    """The store or the artifacts folder can't be read or written, or holds something that is not ours."""
+
+    exit_code = 17
+
+
+class WorkerError(PipelineError):
+    """A worker process died, hung, or ran out of memory; or a stage has a bug."""
+
+    exit_code = 18
+
+
+BY_NAME: dict[str, type[PipelineError]] = {
+    cls.__name__: cls
+    for cls in (
+        PipelineError,
+        ConfigError,
+        SourceError,
+        ModelError,
+        CalibrationError,
+        QuantizationError,
+        CompileError,
+        VerificationError,
+        StoreError,
+        WorkerError,
+    )
+}

@@ -1,0 +1,186 @@
+"""Which ONNX models are taken in: what is refused, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, checker, defs
+
+from pipeline.errors import ModelError
+from pipeline.graph.inference import REFUSALS
+from pipeline.graph.model_file import is_external, value_signature
+from pipeline.graph.traverse import DEFAULT_DOMAINS, all_graphs, all_nodes, all_tensors, attribute_graphs, label
+
+NODE_LIMIT = 1_000_000
+"""The most nodes a model may have, its functions written out."""
+
+_Identity = tuple[str, str]
+"""A function's domain and name."""
+
+_DEEPEST_CALL = 100
+
+# Domains whose operators onnxruntime's CPU package implements, apart from ONNX's own.
+_KNOWN_DOMAINS = frozenset({*DEFAULT_DOMAINS, "ai.onnx.ml", "com.microsoft"})
+
+# Operators that only quantized models have: those of the ONNX and onnxruntime operator lists that take or give
+# quantized tensors (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md).
+_QUANTIZED_OPS = frozenset(
+    {
+        "Attention8bit", "ConvInteger", "DequantizeBFP", "DequantizeLinear", "DynamicQuantizeLSTM",
+        "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "GatherBlockQuantized", "MatMulBnb4", "MatMulFpQ4",
+        "MatMulInteger", "MatMulInteger16", "MatMulIntegerToFloat", "MatMulNBits", "MulInteger", "QAttention", "QGemm",
+        "QMoE", "QOrderedAttention", "QOrderedGelu", "QOrderedLayerNormalization", "QOrderedLongformerAttention",
+        "QOrderedMatMul", "QuantizeBFP", "QuantizeLinear", "ReduceSumInteger",
+    }
+)  # fmt: skip
+_QUANTIZED_PREFIXES = ("QLinear", "QEmbed")
+# How the hub's converters name quantized and half-precision variants of model.onnx.
+_VARIANT = re.compile(r"_(quantized|quant|u?int8|u?int4|q4|q4f16|q8|bnb4|fp8|qdq|qint8\w*|quint8\w*)(?=\.onnx$)")
+
+
+def check_functions(model: ModelProto) -> None:
+    """Refuse model-local functions that call themselves, or that grow beyond all bounds when written out.
+
+    Raises:
+        ModelError: they do.
+    """
+    functions = {(function.domain, function.name): function for function in model.functions}
+    sizes: dict[_Identity, int] = {}
+    size = sum(_written_out((node.domain, node.op_type), functions, sizes) for node in all_nodes(model.graph))
+    if size > NODE_LIMIT:
+        raise ModelError(
+            "the model has too many nodes",
+            why=f"{size} with its functions written out, the limit is {NODE_LIMIT}",
+            remedy="split the model into components",
+        )
+
+
+def check_model(model: ModelProto, file: str) -> None:
+    """Refuse a model that can't be built, or that ONNX's checker doesn't accept. Functions must be inlined already.
+
+    `file` is the model's name in its source.
+
+    Raises:
+        ModelError: with the reason.
+    """
+    for node in all_nodes(model.graph):
+        _check_node(node, file)
+    for graph in all_graphs(model.graph):
+        if graph.sparse_initializer:
+            raise ModelError(
+                f"initializer {graph.sparse_initializer[0].values.name!r} is sparse",
+                why="QNN takes dense tensors only",
+                remedy="export the model with dense weights",
+            )
+    _check_interface(model)
+    try:
+        checker.check_model(_without_weights(model))
+    except REFUSALS as error:
+        raise ModelError(
+            f"{file} is not a valid ONNX model",
+            why=" ".join(str(error).split())[:500],
+            remedy="check it with onnx.checker.check_model, and export it again",
+        ) from None
+
+
+def _check_node(node: NodeProto, file: str) -> None:
+    if node.op_type == "EPContext":
+        raise ModelError(
+            f"{file} is a compiled context model",
+            where=f"node {label(node)}",
+            why="it holds a binary for one chip instead of operators",
+            remedy="name the ONNX model it was compiled from",
+        )
+    if node.op_type in _QUANTIZED_OPS or node.op_type.startswith(_QUANTIZED_PREFIXES):
+        raise ModelError(
+            f"{file} is quantized already",
+            where=f"node {label(node)}",
+            why="HTP needs its own quantization, made from the float model; models quantized for CPUs fail on it",
+            remedy=f"name the fp32 file of the component: {_float_file(file)}",
+        )
+    if node.domain not in _KNOWN_DOMAINS:
+        raise ModelError(
+            f"node {label(node)} is no operator that onnxruntime knows",
+            where=f"domain {node.domain!r}",
+            why="custom operators and training operators run in the program that brings them only",
+            remedy="export the model with ONNX operators only",
+        )
+    training = {attribute.name: attribute.i for attribute in node.attribute}.get("training_mode", 0)
+    if node.op_type == "BatchNormalization" and training:
+        raise ModelError(
+            f"node {label(node)} is in training mode",
+            why="it would normalize by the batch at hand and change its own weights",
+            remedy="call model.eval() before you export",
+        )
+
+
+def _check_interface(model: ModelProto) -> None:
+    initialized = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in initialized]
+    for value in (*inputs, *model.graph.output):
+        value_signature(value)
+    for value in inputs:
+        if not value.type.tensor_type.HasField("shape"):
+            raise ModelError(
+                f"input {value.name!r} has no rank",
+                why="without it there are no axes to give values to",
+                remedy="export the model with the shape of each input, dynamic dims named",
+            )
+    names = [value.name for value in model.graph.output]
+    if not names or len(set(names)) < len(names):
+        raise ModelError(
+            "the model gives one output twice" if names else "the model has no outputs", remedy="export the model again"
+        )
+    for entry in model.opset_import:
+        if entry.domain in DEFAULT_DOMAINS and entry.version > defs.onnx_opset_version():
+            raise ModelError(
+                f"the model is of opset {entry.version}",
+                why=f"the newest that is known here is {defs.onnx_opset_version()}",
+                remedy="export the model with an earlier opset",
+            )
+
+
+def _without_weights(model: ModelProto) -> ModelProto:
+    """The model with its external tensors emptied: ONNX's checker would look for their files."""
+    light = ModelProto()
+    light.CopyFrom(model)
+    for tensor in all_tensors(light.graph):
+        if is_external(tensor):
+            tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=b""))
+    return light
+
+
+def _float_file(file: str) -> str:
+    """The name the fp32 model has where the hub's converters made this one."""
+    plain = _VARIANT.sub("", file)
+    return repr(plain) if plain != file else "on the hub it is usually 'onnx/model.onnx'"
+
+
+def _written_out(
+    identity: _Identity,
+    functions: Mapping[_Identity, FunctionProto],
+    sizes: dict[_Identity, int],
+    callers: Sequence[_Identity] = (),
+) -> int:
+    """Nodes that a call of this function becomes; a node that is no call is one."""
+    if identity not in functions:
+        return 1
+    if identity in callers or len(callers) > _DEEPEST_CALL:
+        raise ModelError(
+            f"function {identity[1]!r} of the model calls itself"
+            if identity in callers
+            else f"functions of the model call each other more than {_DEEPEST_CALL} deep",
+            where=" -> ".join(repr(name) for _, name in (*callers[:5], identity)),
+            remedy="export the model again",
+        )
+    if identity not in sizes:
+        calls = (each for node in functions[identity].node for each in (node, *_inside(node)))
+        path = (*callers, identity)
+        sizes[identity] = sum(_written_out((node.domain, node.op_type), functions, sizes, path) for node in calls)
+    return sizes[identity]
+
+
+def _inside(node: NodeProto) -> Iterator[NodeProto]:
+    for graph in attribute_graphs(node):
+        yield from all_nodes(graph)

@@ -1,0 +1,217 @@
+"""The values of a graph that are known before it runs, and folding: computing more of them.
+
+Nodes are evaluated by onnxruntime's CPU kernels, one at a time: what is folded is what the model would have computed,
+bit for bit (float16 aside, where onnxruntime leaves out the roundings between nodes that it computes in float32). Large
+results are not computed until they are written, one after another, so that folding takes no more memory than the
+largest of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+
+from pipeline.errors import ModelError
+from pipeline.graph.inference import Opsets, infer_outputs, is_static, one_node_session, shape_of
+from pipeline.graph.model_file import EXTERNAL_BYTES, BlobWriter, byte_size, is_external, tensor_array
+from pipeline.graph.traverse import all_nodes, attribute_graphs, label, reads
+
+FOLD_LIMIT = 64 << 20
+"""A node whose result would be larger than this, and than twice its inputs, is left in the graph."""
+
+_AT_ONCE = 1 << 20
+"""Results up to this many bytes are computed when their node is folded, larger ones when they are written."""
+
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+_VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+
+
+@dataclass(frozen=True)
+class _Result:
+    """One output of a node that is evaluated on demand; `index` counts the outputs that have a name."""
+
+    node: NodeProto
+    index: int
+
+
+@dataclass(frozen=True)
+class _View:
+    """The elements of another constant, in other dims."""
+
+    of: str
+
+
+class Constants:
+    """The known values of one graph, by name."""
+
+    def __init__(self, initializers: Iterable[TensorProto], folder: Path, opsets: Opsets) -> None:
+        """`folder` is where external data of the initializers lies."""
+        self.types: dict[str, TypeProto] = {}
+        self._sources: dict[str, TensorProto | NDArray[Any] | _Result | _View] = {}
+        self._folder = folder
+        self._opsets = opsets
+        self._latest: tuple[NodeProto, list[NDArray[Any]]] | None = None
+        for tensor in initializers:
+            self.add_tensor(tensor)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._sources
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def add_tensor(self, tensor: TensorProto) -> None:
+        """Add an initializer; its data is read when it is needed."""
+        self._sources[tensor.name] = tensor
+        self.types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+
+    def add_array(self, name: str, array: NDArray[Any]) -> None:
+        """Add a computed value."""
+        self._sources[name] = array
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        self.types[name] = helper.make_tensor_type_proto(kind, array.shape)
+
+    def value(self, name: str) -> NDArray[Any]:
+        """The value of a constant, read or computed now.
+
+        Raises:
+            ModelError: its data is not what the model says, or onnxruntime can't evaluate the node that makes it.
+        """
+        source = self._sources[name]
+        if isinstance(source, np.ndarray):
+            return source
+        if isinstance(source, TensorProto):
+            return tensor_array(source, self._folder)
+        if isinstance(source, _View):
+            return self.value(source.of).reshape(shape_of(self.types[name]))
+        return self._evaluate(source.node)[source.index]
+
+    def small(self, name: str) -> TensorProto | None:
+        """A constant of less than EXTERNAL_BYTES as an inline tensor; None if it is larger or not known."""
+        source = self._sources.get(name)
+        if source is None or self.nbytes(name) >= EXTERNAL_BYTES:
+            return None
+        if isinstance(source, TensorProto) and not is_external(source):
+            return source
+        return numpy_helper.from_array(self.value(name), name)
+
+    def tensor(self, name: str, blob: BlobWriter) -> TensorProto:
+        """A constant as an initializer: as it came if it did, else inside the graph file or in `blob` by size."""
+        source = self._sources[name]
+        return source if isinstance(source, TensorProto) else blob.tensor(name, self.value(name))
+
+    def nbytes(self, name: str) -> int:
+        """The bytes of a constant's value."""
+        return _nbytes(self.types[name])
+
+    def covers(self, node: NodeProto) -> bool:
+        """Whether all that a node reads is known, and reading it again would give the same."""
+        return all(name in self._sources for name in reads(node)) and not _is_random(node)
+
+    def fold(self, node: NodeProto, outputs: Mapping[str, TypeProto] | None = None) -> bool:
+        """Make the outputs of a node constants if its inputs are; False if they aren't, or it would grow too large.
+
+        `outputs` are its output types where they have been inferred already.
+
+        Raises:
+            ShapeError: the node's inputs contradict each other.
+            ModelError: onnxruntime can't evaluate it.
+        """
+        if not self.covers(node):
+            return False
+        if node.op_type == "Constant":
+            self.add_tensor(constant_tensor(node))
+            return True
+        if outputs is None:
+            outputs = infer_outputs(node, self.types, self.small, self._opsets)
+        given = sum(self.nbytes(name) for name in reads(node))
+        named = [name for name in node.output if name]
+        if not all(is_static(outputs.get(name)) for name in named):
+            if given > _AT_ONCE:
+                return False
+            return self._keep(node)
+        size = sum(_nbytes(outputs[name]) for name in named)
+        if size > max(FOLD_LIMIT, 2 * given):
+            return False
+        if node.op_type in _VIEWS and node.domain == "":
+            self._sources[node.output[0]] = _View(node.input[0])
+        elif size <= _AT_ONCE:
+            return self._keep(node)
+        else:
+            self._sources |= {name: _Result(node, index) for index, name in enumerate(named)}
+        self.types |= {name: outputs[name] for name in named}
+        return True
+
+    def _keep(self, node: NodeProto) -> bool:
+        values = self._evaluate(node)
+        if not all(isinstance(value, np.ndarray) for value in values):
+            return False
+        for name, value in zip((name for name in node.output if name), values, strict=True):
+            self.add_array(name, value)
+        return True
+
+    def _evaluate(self, node: NodeProto) -> list[NDArray[Any]]:
+        if self._latest is not None and self._latest[0] is node:
+            return self._latest[1]
+        feeds = {name: self.value(name) for name in reads(node)}
+        try:
+            session = one_node_session(node, {name: self.types[name] for name in feeds}, self.types, [], self._opsets)
+            results: list[NDArray[Any]] = session.run(None, feeds)
+        except Exception as error:  # onnxruntime raises classes of its own without a common base
+            raise ModelError(
+                f"node {label(node)} is constant, and onnxruntime can't evaluate it",
+                where=", ".join(f"{name!r}: {feeds[name].dtype} {list(feeds[name].shape)}" for name in feeds),
+                why=str(error).strip().splitlines()[0],
+                remedy="check that the original model runs in onnxruntime on the CPU",
+            ) from None
+        self._latest = (node, results)
+        return results
+
+
+def constant_tensor(node: NodeProto) -> TensorProto:
+    """The value of a Constant node, named like its output.
+
+    Raises:
+        ModelError: it has no value, or a sparse one.
+    """
+    tensor = TensorProto()
+    attribute = node.attribute[0] if len(node.attribute) == 1 else AttributeProto()
+    match attribute.name:
+        case "value":
+            tensor.CopyFrom(attribute.t)
+        case "value_float" | "value_floats":
+            values: Any = attribute.f if attribute.name == "value_float" else list(attribute.floats)
+            tensor = numpy_helper.from_array(np.array(values, np.float32))
+        case "value_int" | "value_ints":
+            values = attribute.i if attribute.name == "value_int" else list(attribute.ints)
+            tensor = numpy_helper.from_array(np.array(values, np.int64))
+        case "value_string" | "value_strings":
+            values = attribute.s if attribute.name == "value_string" else list(attribute.strings)
+            tensor = numpy_helper.from_array(np.array(values, np.object_))
+        case other:
+            raise ModelError(
+                f"node {label(node)} has no value that can be used",
+                why=f"it is {other!r}" if other else "a Constant has exactly one value attribute",
+                remedy="export the model with dense constants",
+            )
+    tensor.name = node.output[0]
+    return tensor
+
+
+def _is_random(node: NodeProto) -> bool:
+    inner = (each for graph in attribute_graphs(node) for each in all_nodes(graph))
+    return any(each.op_type in _RANDOM for each in (node, *inner))
+
+
+def _nbytes(kind: TypeProto) -> int:
+    probe = TensorProto(data_type=kind.tensor_type.elem_type, dims=shape_of(kind))
+    return byte_size(probe) if probe.data_type != TensorProto.STRING else 64 * math.prod(probe.dims)

@@ -1,0 +1,127 @@
+"""Who makes and who reads each value of a graph, and what is left over when nobody does any more."""
+
+from __future__ import annotations
+
+import heapq
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TypeProto, helper
+
+from pipeline.graph.model_file import tensor_array
+from pipeline.graph.traverse import DEFAULT_DOMAINS, live_nodes, reads
+
+CONTRIB_DOMAIN = "com.microsoft"
+"""Where onnxruntime keeps operators of its own."""
+
+
+class GraphIndex:
+    """A snapshot of a model's top-level graph; build a new one after changing it."""
+
+    def __init__(self, model: ModelProto, folder: Path) -> None:
+        """`folder` holds the blobs that external initializers refer to."""
+        graph = model.graph
+        self.model = model
+        self._folder = folder
+        self.initializers = {tensor.name: tensor for tensor in graph.initializer}
+        self.outputs = frozenset(value.name for value in graph.output)
+        self.types: dict[str, TypeProto] = {
+            value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)
+        }
+        self.makers: dict[str, NodeProto] = {}
+        self.readers: dict[str, list[NodeProto]] = {}
+        for node in graph.node:
+            self.makers |= {name: node for name in node.output if name}
+            for name in dict.fromkeys(reads(node)):
+                self.readers.setdefault(name, []).append(node)
+
+    def constant(self, name: str) -> NDArray[Any] | None:
+        """The value of an initializer, None for any other value. Raises ModelError if its data is damaged."""
+        tensor = self.initializers.get(name)
+        return None if tensor is None else tensor_array(tensor, self._folder)
+
+    def scalar(self, name: str) -> float | None:
+        """The value of an initializer of one number, or of one number many times; None for any other value."""
+        array = self.constant(name)
+        if array is None or array.size == 0 or array.dtype.kind not in "fiu" or (array != array.flat[0]).any():
+            return None
+        return float(array.flat[0])
+
+    def maker(self, name: str, *op_types: str) -> NodeProto | None:
+        """The node that makes a value, if it is one of ONNX's own operators of these types."""
+        node = self.makers.get(name)
+        return node if node is not None and is_op(node, *op_types) else None
+
+    def sole_reader(self, name: str, *op_types: str) -> NodeProto | None:
+        """The only node that reads a value no one else sees, if it is one of ONNX's own operators of these types."""
+        readers = self.readers.get(name, [])
+        return readers[0] if len(readers) == 1 and name not in self.outputs and is_op(readers[0], *op_types) else None
+
+    def unused(self, stem: str) -> str:
+        """A name that no value has: `stem`, or `stem` with a number."""
+        name, count = stem, 1
+        while name in self.initializers or name in self.makers or name in self.types:
+            count += 1
+            name = f"{stem}_{count}"
+        return name
+
+
+def is_op(node: NodeProto, *op_types: str) -> bool:
+    """Whether a node is one of ONNX's own operators of these types."""
+    return node.op_type in op_types and node.domain in DEFAULT_DOMAINS
+
+
+def opset(model: ModelProto, domain: str = "") -> int:
+    """The version of an operator set that a model imports; 0 if it doesn't."""
+    domains = DEFAULT_DOMAINS if domain in DEFAULT_DOMAINS else (domain,)
+    return next((entry.version for entry in model.opset_import if entry.domain in domains), 0)
+
+
+def import_contrib(model: ModelProto) -> None:
+    """Make the model import onnxruntime's own operators, if it doesn't yet."""
+    if not opset(model, CONTRIB_DOMAIN):
+        model.opset_import.append(helper.make_opsetid(CONTRIB_DOMAIN, 1))
+
+
+def prune(model: ModelProto) -> None:
+    """Remove what no output depends on: nodes, initializers, value types. Inputs and outputs stay."""
+    graph = model.graph
+    outputs = [value.name for value in graph.output]
+    nodes = live_nodes(graph.node, outputs)
+    used = {name for node in nodes for name in reads(node)}.union(outputs)
+    values = used.union(*(node.output for node in nodes)) - {value.name for value in (*graph.input, *graph.output)}
+    _keep(graph.node, nodes)
+    _keep(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])
+    _keep(graph.value_info, [value for value in graph.value_info if value.name in values])
+
+
+def _keep(field: Any, kept: list[Any]) -> None:
+    if len(kept) < len(field):
+        copies = [type(item).FromString(item.SerializeToString()) for item in kept]
+        del field[:]
+        field.extend(copies)
+
+
+def sort_nodes(model: ModelProto) -> None:
+    """Put the nodes in topological order; of those that could come next, the earliest in the present order does."""
+    nodes = list(model.graph.node)
+    makers = {name: number for number, node in enumerate(nodes) for name in node.output if name}
+    needs = [{makers[name] for name in reads(node) if name in makers} for node in nodes]
+    waiting = [len(need) for need in needs]
+    needed_by: list[list[int]] = [[] for _ in nodes]
+    for number, need in enumerate(needs):
+        for maker in need:
+            needed_by[maker].append(number)
+    ready = [number for number, count in enumerate(waiting) if count == 0]
+    order: list[NodeProto] = []
+    while ready:
+        number = heapq.heappop(ready)
+        order.append(NodeProto.FromString(nodes[number].SerializeToString()))
+        for reader in needed_by[number]:
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                heapq.heappush(ready, reader)
+    assert len(order) == len(nodes), "the graph has a cycle"
+    del model.graph.node[:]
+    model.graph.node.extend(order)

@@ -1,0 +1,337 @@
+"""A model on disk: one small graph file, and blobs beside it that hold its tensors.
+
+A graph file is an ONNX ``ModelProto`` whose initializers of :data:`EXTERNAL_BYTES` or more are external data
+(https://onnx.ai/onnx/repo-docs/ExternalData.html) in a blob of the same folder: ``weights.bin`` for what came with the
+model, ``constants.bin`` for what a stage computed. Blobs are written front to back and read through memory maps, so
+the tensors of a model are never in memory all at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from pipeline.errors import ModelError
+from pipeline.model import Json
+
+MODEL = "model.onnx"
+WEIGHTS = "weights.bin"
+CONSTANTS = "constants.bin"
+
+EXTERNAL_BYTES = 1024
+"""Initializers of this many bytes or more live in a blob, smaller ones in the graph file."""
+
+ALIGNMENT = 64
+"""Every tensor starts at a multiple of this in its blob: the width of the widest vector load."""
+
+PROTOBUF_LIMIT = 2**31 - 1
+"""A protobuf message can't be longer (https://protobuf.dev/programming-guides/encoding/#size-limits)."""
+
+_CHUNK = 1 << 24
+_SUB_BYTE_BITS: Mapping[int, int] = {
+    TensorProto.INT2: 2,
+    TensorProto.UINT2: 2,
+    TensorProto.INT4: 4,
+    TensorProto.UINT4: 4,
+    TensorProto.FLOAT4E2M1: 4,
+    TensorProto.FLOAT6E2M3: 6,
+    TensorProto.FLOAT6E3M2: 6,
+}
+_DATA_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+
+
+@dataclass(frozen=True)
+class ExternalRange:
+    """Where an external tensor says its bytes are. `length` is None when it doesn't say."""
+
+    location: str
+    offset: int
+    length: int | None
+
+
+def load_graph(path: Path) -> ModelProto:
+    """Parse a graph file; external tensors stay on disk.
+
+    Raises:
+        ModelError: it is no ONNX protobuf, is cut short, or exceeds protobuf's size limit.
+    """
+    if path.stat().st_size > PROTOBUF_LIMIT:
+        raise ModelError(
+            f"{path.name} is larger than an ONNX file can be",
+            why=f"{path.stat().st_size} bytes; protobuf messages end at 2 GiB",
+            remedy="save the model with its weights as external data",
+        )
+    model = ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except DecodeError as error:
+        raise not_onnx(path.name, "it can't be parsed as a protobuf") from error
+    if not model.HasField("graph"):
+        raise not_onnx(path.name, "it holds no graph")
+    return model
+
+
+def not_onnx(file: str, why: str) -> ModelError:
+    """The error for a file that should be an ONNX model and isn't."""
+    return ModelError(
+        f"{file} is not an ONNX model, or is damaged", why=why, remedy="fetch the file again, or export it again"
+    )
+
+
+def save_graph(model: ModelProto, path: Path) -> None:
+    """Write a graph file; the same model gives the same bytes."""
+    path.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def is_external(tensor: TensorProto) -> bool:
+    """Whether the tensor's bytes are outside the graph file."""
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def tensor_dtype(tensor: TensorProto) -> np.dtype[Any]:
+    """The numpy dtype of a tensor.
+
+    Raises:
+        ModelError: its element type is none that ONNX defines.
+    """
+    try:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    except KeyError:
+        raise ModelError(
+            f"tensor {tensor.name!r} has no known element type", why=f"its data_type is {tensor.data_type}"
+        ) from None
+
+
+def byte_size(tensor: TensorProto) -> int:
+    """The bytes a tensor takes by its dims and type (not by the data it carries). Strings count as 0.
+
+    Raises:
+        ModelError: a dim is negative or the element type unknown.
+    """
+    if any(dim < 0 for dim in tensor.dims):
+        raise ModelError(f"tensor {tensor.name!r} has a negative dim", why=f"its dims are {list(tensor.dims)}")
+    if tensor.data_type == TensorProto.STRING:
+        return 0
+    count: int = math.prod(tensor.dims)
+    bits = _SUB_BYTE_BITS.get(tensor.data_type) or 8 * tensor_dtype(tensor).itemsize
+    return (count * bits + 7) // 8
+
+
+def external_range(tensor: TensorProto) -> ExternalRange:
+    """Read a tensor's external_data entries.
+
+    Raises:
+        ModelError: no location, or an offset or length that is no natural number.
+    """
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    numbers: dict[str, int | None] = {}
+    for key in ("offset", "length"):
+        text = entries.get(key)
+        if text is not None and not (text.isascii() and text.isdigit() and len(text) < 20):
+            raise _bad_external(tensor, f"its {key} is {text!r}")
+        numbers[key] = None if text is None else int(text)
+    if not entries.get("location"):
+        raise _bad_external(tensor, "it names no file")
+    return ExternalRange(entries["location"], numbers["offset"] or 0, numbers["length"])
+
+
+def external_file(location: str, folder: Path) -> Path:
+    """The file a location names, which must lie in `folder` however it is spelt, links followed.
+
+    Raises:
+        ModelError: the location is absolute or leads out of the folder, or there is no such file.
+    """
+    posix, windows = PurePosixPath(location), PureWindowsPath(location)
+    escapes = posix.is_absolute() or windows.drive or windows.root or ".." in posix.parts or ".." in windows.parts
+    if not escapes and "\0" not in location:
+        path = folder / location
+        if path.resolve().is_relative_to(folder.resolve()):
+            if path.is_file():
+                return path
+            raise ModelError(
+                f"external data file {location!r} is missing",
+                why="the model's weights are in that file, beside the .onnx",
+                remedy="put it next to the .onnx, under the very name the model gives",
+            )
+    raise ModelError(
+        f"external data location {location!r} leads out of the model's folder",
+        why="a model may read files of its own folder only",
+        remedy="save the model again with its external data beside it, and ask whoever made it why it points elsewhere",
+    )
+
+
+def tensor_array(tensor: TensorProto, folder: Path) -> NDArray[Any]:
+    """The values of a tensor, in its dtype and dims; read-only and mapped from disk when external.
+
+    Raises:
+        ModelError: the data is missing, outside `folder`, or of another size than dims and type say.
+    """
+    size = byte_size(tensor)
+    if not is_external(tensor):
+        return _inline_array(tensor)
+    source = external_range(tensor)
+    path = external_file(source.location, folder)
+    available = path.stat().st_size - source.offset
+    if source.length is not None and source.length != size:
+        raise _bad_external(tensor, f"{list(tensor.dims)} needs {size} bytes, its length says {source.length}")
+    if size > available:
+        raise _bad_external(
+            tensor, f"it needs {size} bytes at offset {source.offset}, {source.location!r} has {max(available, 0)} left"
+        )
+    dtype = tensor_dtype(tensor)
+    if tensor.data_type in _SUB_BYTE_BITS:
+        with path.open("rb") as file:
+            file.seek(source.offset)
+            return _inline_array(
+                TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=file.read(size))
+            )
+    shape = tuple(tensor.dims)
+    if size == 0:
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype, "r", source.offset, shape)
+
+
+def set_external(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    """Make `tensor` refer to bytes in a blob, dropping any data it carries."""
+    for field in (*_DATA_FIELDS, "external_data"):
+        tensor.ClearField(field)
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
+
+
+class BlobWriter:
+    """Writes tensors into one blob, front to back, equal bytes once. A context manager.
+
+    The file exists once something was added; a blob nothing was added to leaves no file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._end = 0
+        self._seen: dict[tuple[int, bytes], list[int]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, data: NDArray[Any] | bytes) -> tuple[int, int]:
+        """Store the bytes of an array (C order, little endian) and return their (offset, length) in the blob."""
+        flat = _as_bytes(data)
+        # The head tells most tensors of a size apart; only then is it worth reading back what was written.
+        key = (flat.size, hashlib.blake2b(flat[:4096].tobytes()).digest())
+        for offset in self._seen.get(key, ()):
+            if self._holds(offset, flat):
+                return offset, flat.size
+        if self._file is None:
+            self._file = self._path.open("w+b")
+        padding = -self._end % ALIGNMENT
+        self._file.write(b"\0" * padding)
+        offset = self._end + padding
+        for start in range(0, flat.size, _CHUNK):
+            self._file.write(flat[start : start + _CHUNK].data)
+        self._end = offset + flat.size
+        self._seen.setdefault(key, []).append(offset)
+        return offset, flat.size
+
+    def tensor(self, name: str, array: NDArray[Any]) -> TensorProto:
+        """An initializer with these values: inside the graph file if small, in the blob otherwise."""
+        if array.nbytes < EXTERNAL_BYTES or array.dtype.hasobject:
+            return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        if kind in _SUB_BYTE_BITS:
+            tensor = numpy_helper.from_array(array, name)
+            data: NDArray[Any] | bytes = tensor.raw_data
+        else:
+            tensor, data = TensorProto(name=name, data_type=kind, dims=array.shape), array
+        set_external(tensor, self._path.name, *self.add(data))
+        return tensor
+
+    def _holds(self, offset: int, flat: NDArray[np.uint8]) -> bool:
+        assert self._file is not None
+        self._file.seek(offset)
+        try:
+            for start in range(0, flat.size, _CHUNK):
+                piece = flat[start : start + _CHUNK]
+                if not np.array_equal(np.frombuffer(self._file.read(piece.size), np.uint8), piece):
+                    return False
+            return True
+        finally:
+            self._file.seek(self._end)
+
+
+def signature(model: ModelProto) -> dict[str, Json]:
+    """``{"inputs": [...], "outputs": [...]}`` in graph order, each as :func:`value_signature` spells it.
+
+    Initializers are no inputs.
+    """
+    initialized = {tensor.name for tensor in model.graph.initializer}
+    return {
+        "inputs": [value_signature(value) for value in model.graph.input if value.name not in initialized],
+        "outputs": [value_signature(value) for value in model.graph.output],
+    }
+
+
+def value_signature(value: ValueInfoProto) -> dict[str, Json]:
+    """``{"name", "dtype", "shape"}``: numpy's name of the dtype; dims as a size, an axis name, or null for neither.
+
+    Raises:
+        ModelError: it is not a tensor, or says no element type.
+    """
+    kind = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or kind.elem_type not in helper.get_all_tensor_dtypes():
+        raise ModelError(
+            f"{value.name!r} is not a tensor",
+            why=f"its type is {value.type.WhichOneof('value') or 'not given'}; only tensors go in and out of an NPU",
+            remedy="export the model with tensors as inputs and outputs",
+        )
+    shape: list[Json] = []
+    for dim in kind.shape.dim:
+        which = dim.WhichOneof("value")
+        shape.append(dim.dim_value if which == "dim_value" else (dim.dim_param or None) if which else None)
+    return {"name": value.name, "dtype": helper.tensor_dtype_to_np_dtype(kind.elem_type).name, "shape": shape}
+
+
+def _as_bytes(data: NDArray[Any] | bytes) -> NDArray[np.uint8]:
+    if isinstance(data, bytes):
+        return np.frombuffer(data, np.uint8)
+    little = data.astype(data.dtype.newbyteorder("<"), copy=False) if data.dtype.byteorder == ">" else data
+    return np.ascontiguousarray(little).reshape(-1).view(np.uint8)
+
+
+def _inline_array(tensor: TensorProto) -> NDArray[Any]:
+    try:
+        if tensor.HasField("raw_data") and len(tensor.raw_data) != byte_size(tensor):
+            raise ValueError(f"it needs {byte_size(tensor)} bytes and has {len(tensor.raw_data)}")
+        return numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, OverflowError, MemoryError) as error:
+        raise ModelError(
+            f"tensor {tensor.name!r} carries other data than its dims say",
+            where=f"{TensorProto.DataType.Name(tensor.data_type)} {list(tensor.dims)}",
+            why=str(error),
+            remedy="fetch the file again, or export it again",
+        ) from error
+
+
+def _bad_external(tensor: TensorProto, why: str) -> ModelError:
+    return ModelError(
+        f"the external data of tensor {tensor.name!r} is not what the model says",
+        why=why,
+        remedy="fetch the model and its external data again: they may be of two different exports",
+    )

@@ -1,0 +1,145 @@
+"""One form for every model: what exporters spell in many ways is spelt in one, so that later stages look for one.
+
+In normal form a model has no functions, no Constant nodes outside of branches, no initializers that are also inputs, no
+documentation, a unique name for each node, a name for each dynamic dim of its inputs, an opset of :data:`OPSET` or
+later, and nothing left to compute that depends on no input.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from onnx import GraphProto, ModelProto, ValueInfoProto, helper, inliner, version_converter
+
+from pipeline.errors import ModelError
+from pipeline.graph.axes import name_dims
+from pipeline.graph.constants import Constants
+from pipeline.graph.inference import REFUSALS, Opsets, ShapeError
+from pipeline.graph.traverse import all_graphs, all_nodes, label, live_nodes, reads
+
+OPSET = 17
+"""Earlier opsets are converted to this one: per-channel quantization came with 13, LayerNormalization, which HTP
+computes natively, with 17."""
+
+# Before these opsets, ONNX's converter (1.23) takes the operator for one that computes something else, and doesn't say.
+_CONVERTED_WRONGLY = {"Upsample": 10, "Resize": 11, "Hardmax": 13}
+
+
+def inline_functions(model: ModelProto) -> ModelProto:
+    """The model with its functions written out where they are called.
+
+    Raises:
+        ModelError: a function and its calls don't fit, or it is of another opset and can't be converted.
+    """
+    if not model.functions:
+        return model
+    try:
+        inlined: ModelProto = inliner.inline_local_functions(model, convert_version=True)
+    except REFUSALS as error:
+        raise _not_inlined(" ".join(str(error).split())[:300]) from None
+    if inlined.functions:
+        raise _not_inlined(f"function {inlined.functions[0].name!r} is of another opset than the model")
+    return inlined
+
+
+def lift_opset(model: ModelProto) -> ModelProto:
+    """The model at :data:`OPSET`, or as it is if it is at a later one.
+
+    Raises:
+        ModelError: an operator of an earlier opset can't be converted, or would be converted to something else.
+    """
+    opset = Opsets.of(model).versions.get("", OPSET)
+    if opset >= OPSET:
+        return model
+    for node in all_nodes(model.graph):
+        if opset < _CONVERTED_WRONGLY.get(node.op_type, 0):
+            raise _not_lifted(opset, f"ONNX's converter gives node {label(node)} another meaning")
+    try:
+        lifted: ModelProto = version_converter.convert_version(model, OPSET)
+    except REFUSALS as error:
+        raise _not_lifted(opset, " ".join(str(error).split())[:300]) from None
+    return lifted
+
+
+def normalize(model: ModelProto, folder: Path) -> tuple[ModelProto, Constants]:
+    """The model in normal form but for its initializers, and the constants its nodes read; `folder` holds their data.
+
+    Functions must be inlined and the opset lifted. `model` is used up.
+
+    Raises:
+        ModelError: a constant can't be read or computed.
+    """
+    graph, opsets = model.graph, Opsets.of(model)
+    constants = Constants(graph.initializer, folder, opsets)
+    nodes = []
+    for node in graph.node:
+        try:
+            folded = constants.fold(node)
+        except ShapeError as error:
+            raise ModelError(
+                f"the constants that node {label(node)} reads don't go together",
+                where=", ".join(map(repr, reads(node))),
+                why=str(error),
+                remedy="export the model again",
+            ) from None
+        if not folded:
+            nodes.append(node)
+    inputs = [value for value in graph.input if value.name not in constants]
+    nodes = live_nodes(nodes, (value.name for value in graph.output))
+    domains = {node.domain for node in all_nodes(graph)}
+    normal = ModelProto(
+        opset_import=[entry for entry in opsets.protos() if not entry.domain or entry.domain in domains],
+        graph=GraphProto(
+            name="graph",
+            node=nodes,
+            input=[ValueInfoProto(name=value.name, type=value.type) for value in inputs],
+            output=[ValueInfoProto(name=value.name, type=value.type) for value in graph.output],
+        ),
+    )
+    normal.ir_version = max(model.ir_version, helper.find_min_ir_version_for(normal.opset_import, ignore_unknown=True))
+    name_nodes(normal.graph)
+    name_dims(normal)
+    _strip(normal.graph)
+    return normal, constants
+
+
+def name_nodes(graph: GraphProto) -> None:
+    """Name each unnamed node after its first output, and number names that occur again; subgraphs included."""
+    taken: set[str] = set()
+    seen: Counter[str] = Counter()
+    for node in all_nodes(graph):
+        base = name = node.name or next(filter(None, node.output), node.op_type)
+        while name in taken:
+            seen[base] += 1
+            name = f"{base}_{seen[base]}"
+        taken.add(name)
+        node.name = name
+
+
+def _strip(graph: GraphProto) -> None:
+    """Remove documentation, and types that inference will tell anew."""
+    for inner in all_graphs(graph):
+        for field in ("doc_string", "metadata_props", "value_info", "quantization_annotation"):
+            inner.ClearField(field)
+        for node in inner.node:
+            for field in ("doc_string", "metadata_props", "device_configurations"):
+                node.ClearField(field)
+            for attribute in node.attribute:
+                attribute.ClearField("doc_string")
+
+
+def _not_inlined(why: str) -> ModelError:
+    return ModelError(
+        "the functions of the model can't be written out where they are called",
+        why=why,
+        remedy="export the model again; in PyTorch, with optimize=True",
+    )
+
+
+def _not_lifted(opset: int, why: str) -> ModelError:
+    return ModelError(
+        f"the model is of opset {opset} and can't be converted to {OPSET}",
+        why=why,
+        remedy=f"export the model with opset {OPSET} or later",
+    )

@@ -1,0 +1,96 @@
+"""Watching every float value of a model while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import onnxruntime as ort
+from onnx import ModelProto, TensorProto, ValueInfoProto
+
+from pipeline.graph.cpu import Arrays, run, unoptimized_session
+from pipeline.graph.encodings import Range
+from pipeline.graph.index import GraphIndex
+from pipeline.graph.inference import shape_of
+from pipeline.graph.model_file import load_graph
+from pipeline.graph.traverse import reads
+
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+"""The element types that are quantized."""
+
+_BYTES_AT_ONCE = 1 << 29
+"""Values watched in one run; a model that makes more is run again for the rest, so that memory stays bounded."""
+
+
+class Observer:
+    """Runs one bucket's float model and reports the range of every float value, inputs included."""
+
+    def __init__(self, path: Path) -> None:
+        """`path` is a graph file with every dim fixed and a type for every value."""
+        self.model = load_graph(path)
+        self._folder = path.parent
+        self.index = GraphIndex(self.model, self._folder)
+        self.inputs = [value.name for value in self.model.graph.input if value.name in self.index.types]
+        self._groups = list(_groups(self._computed()))
+        self._sessions: list[ort.InferenceSession] = []
+
+    @property
+    def names(self) -> list[str]:
+        """All values that are watched, inputs first, then in the graph's order."""
+        given = [name for name in self.inputs if self.index.types[name].tensor_type.elem_type in FLOATS]
+        return given + [value.name for group in self._groups for value in group]
+
+    def observe(self, feeds: Arrays) -> dict[str, Range]:
+        """The range of every watched value that has elements, for one sample of the model's own shape."""
+        if not self._sessions:
+            self._sessions = [unoptimized_session(_watched(self.model, group), self._folder) for group in self._groups]
+        watched = set(self.names)
+        ranges = {name: Range.of(feeds[name]) for name in self.inputs if name in watched}
+        for session in self._sessions:
+            ranges |= {name: Range.of(array) for name, array in run(session, feeds).items() if array.size}
+        return {name: found for name, found in ranges.items() if name in watched}
+
+    def close(self) -> None:
+        """Give the sessions' memory back."""
+        self._sessions = []
+
+    def sources(self) -> Mapping[str, frozenset[str]]:
+        """For each value that nodes make, the inputs of the model that it depends on."""
+        found: dict[str, frozenset[str]] = {name: frozenset([name]) for name in self.inputs}
+        for node in self.model.graph.node:
+            union = frozenset[str]().union(*(found.get(name, frozenset()) for name in reads(node)))
+            found |= {name: union for name in node.output if name}
+        return found
+
+    def _computed(self) -> list[ValueInfoProto]:
+        """Every float value that a node makes, in the graph's order."""
+        names = [name for node in self.model.graph.node for name in node.output if name]
+        types = self.index.types
+        return [
+            ValueInfoProto(name=name, type=types[name]) for name in names if types[name].tensor_type.elem_type in FLOATS
+        ]
+
+
+def _groups(values: list[ValueInfoProto]) -> Iterator[list[ValueInfoProto]]:
+    group: list[ValueInfoProto] = []
+    size = 0
+    for value in values:
+        count = 1
+        for dim in shape_of(value.type):
+            count *= dim
+        if group and size + 4 * count > _BYTES_AT_ONCE:
+            yield group
+            group, size = [], 0
+        group.append(value)
+        size += 4 * count
+    if group:
+        yield group
+
+
+def _watched(model: ModelProto, values: list[ValueInfoProto]) -> ModelProto:
+    """The model with these values as its outputs."""
+    watched = ModelProto()
+    watched.CopyFrom(model)
+    del watched.graph.output[:]
+    watched.graph.output.extend(values)
+    return watched

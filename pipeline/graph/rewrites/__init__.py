@@ -1,0 +1,39 @@
+"""Rewrites: graph changes that make a model fit for HTP and leave what it computes as it was.
+
+A rewrite is one module with two names: ``NAME``, and ``apply(model, folder)``, which changes the model in place and
+returns how often it did. Each requires a model as the shape stage leaves it: every dim fixed, constants as
+initializers, nodes in topological order, a type for every value; `folder` holds the model's blobs. Each ensures the
+same, and keeps the name of every value it doesn't replace, so that encodings found over all buckets fit each of them.
+What a rewrite leaves unused is removed here, once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from onnx import ModelProto
+
+from pipeline.graph.index import prune
+from pipeline.graph.rewrites import finite_masks, fuse_gelu, split_batch_norm
+
+
+class Rewrite(Protocol):
+    """What a module in this package looks like."""
+
+    NAME: str
+
+    def apply(self, model: ModelProto, folder: Path) -> int:
+        """Change `model` in place; return the number of places changed."""
+
+
+REWRITES: tuple[Rewrite, ...] = (finite_masks, fuse_gelu, split_batch_norm)
+"""In the order they are applied."""
+
+
+def apply_all(model: ModelProto, folder: Path) -> dict[str, int]:
+    """Apply every rewrite to `model` in place; returns name -> number of places changed, zeros included."""
+    applied = {rewrite.NAME: rewrite.apply(model, folder) for rewrite in REWRITES}
+    if any(applied.values()):
+        prune(model)
+    return applied

@@ -1,0 +1,130 @@
+"""What to tell someone whose model can't be given static shapes: the node, the value at fault, what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+
+from onnx import NodeProto, TypeProto, ValueInfoProto
+
+from pipeline.errors import ModelError
+from pipeline.graph.inference import Types, spell
+from pipeline.graph.traverse import label, reads
+
+# Inputs whose values decide the shape of the output: the operator's position of each, by the ONNX specification.
+_DECIDING_INPUTS: Mapping[str, Sequence[int]] = {
+    "Compress": (1,),
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "NonMaxSuppression": (0, 1, 2, 3, 4),
+    "NonZero": (0,),
+    "OneHot": (1,),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Unique": (0,),
+    "Unsqueeze": (1,),
+}
+_STATIC_INSTEAD = "export the model so that shapes follow from the shapes of its inputs alone"
+_INSTEAD: Mapping[str, str] = {
+    "NonZero": "keep all elements and mask those you don't want, with Where or a multiplication",
+    "Compress": "keep all elements and mask those you don't want, with Where or a multiplication",
+    "Unique": "move this part of the model to the application",
+    "NonMaxSuppression": "cut the model before it and do the selection in the application",
+    "TopK": "export the model with a constant k",
+}
+
+
+def contradiction(node: NodeProto, types: Types, axes: Mapping[str, int], why: str) -> ModelError:
+    """The error for a node whose inputs don't go together."""
+    return ModelError(
+        f"with these axis values node {label(node)} gets inputs that contradict each other",
+        where=", ".join(f"{name!r} {spell(types[name])}" for name in dict.fromkeys(reads(node))),
+        why=f"{why}; the axes are {_spelled(axes)}",
+        remedy="some of these axes belong together: choose values that the model allows as a set",
+    )
+
+
+def depends_on_data(
+    node: NodeProto, output: str, kind: TypeProto | None, constants: Container[str], kept: Sequence[NodeProto]
+) -> ModelError:
+    """The error for an output that has no static type though all inputs have."""
+    if kind is not None and not kind.HasField("tensor_type"):
+        return ModelError(
+            f"node {label(node)} makes a {kind.WhichOneof('value') or 'value'} instead of a tensor".replace(
+                "_type", ""
+            ),
+            where=f"its output {output!r}",
+            why="QNN knows tensors only",
+            remedy="export the model without lists and optional values (in PyTorch: index tensors, don't split them)",
+        )
+    inputs = [node.input[position] for position in _deciding(node) if position < len(node.input)]
+    deciding = [name for name in inputs if name and name not in constants]
+    if not deciding:
+        return ModelError(
+            f"the output shape of node {label(node)} can't be told",
+            where=f"its output {output!r} is {spell(kind)}",
+            why="neither ONNX nor onnxruntime infers it from the inputs' shapes",
+            remedy="replace this operator by ones that ONNX defines when you export the model",
+        )
+    origin = _origin(deciding[0], constants, kept)
+    return ModelError(
+        f"the output shape of node {label(node)} depends on data",
+        where=f"its input {deciding[0]!r}" + (f", computed from {', '.join(map(repr, origin))}" if origin else ""),
+        why=f"output {output!r} is {spell(kind)}: only the values at run time say how large, and HTP runs fixed shapes",
+        remedy=_INSTEAD.get(node.op_type, _STATIC_INSTEAD),
+    )
+
+
+def control_flow(node: NodeProto, constants: Container[str], kept: Sequence[NodeProto]) -> ModelError:
+    """The error for an If, Loop or Scan that is left when all axes are fixed."""
+    decider = next((name for name in reads(node) if name not in constants), "")
+    origin = _origin(decider, constants, kept)
+    return ModelError(
+        f"what node {label(node)} runs depends on data",
+        where=f"its input {decider!r}" + (f", computed from {', '.join(map(repr, origin))}" if origin else ""),
+        why="HTP runs one fixed sequence of operators, without branches or loops",
+        remedy="export each branch as a model of its own (on the hub a 'merged' decoder has unmerged files beside it)"
+        if node.op_type == "If"
+        else "export the model with its loop unrolled, or run the loop in the application",
+    )
+
+
+def wrong_output(declared: ValueInfoProto, actual: TypeProto) -> ModelError:
+    """The error for an output that is not what the model declares."""
+    return ModelError(
+        f"output {declared.name!r} is not what the model declares",
+        where=f"declared {spell(declared.type)}, computed {spell(actual)}",
+        why="the declaration holds for other sizes than these, or the model was edited",
+        remedy="export the model with this output's dims dynamic, or choose axis values that give the declared size",
+    )
+
+
+def _deciding(node: NodeProto) -> Sequence[int]:
+    return _DECIDING_INPUTS.get(node.op_type, range(len(node.input)))
+
+
+def _origin(name: str, constants: Container[str], kept: Sequence[NodeProto]) -> list[str]:
+    """The graph inputs that a value is computed from."""
+    producers = {made: node for node in kept for made in node.output}
+    if name not in producers:
+        return []
+    waiting, seen, found = [name], {name}, []
+    while waiting:
+        producer = producers.get(current := waiting.pop())
+        if producer is None:
+            found.append(current)
+            continue
+        fresh = [each for each in reads(producer) if each not in seen and each not in constants]
+        seen.update(fresh)
+        waiting += fresh
+    return sorted(found)
+
+
+def _spelled(axes: Mapping[str, int]) -> str:
+    return ", ".join(f"{axis} = {size}" for axis, size in axes.items()) or "none"

@@ -1,0 +1,214 @@
+"""Makes every shape of a model a number: one pass from the inputs to the outputs.
+
+The pass meets each node with the types of all it reads known and static. It computes the node if its inputs are
+constants (so that arithmetic on shapes disappears), drops it if with these shapes it does nothing, and otherwise notes
+the types of its outputs. Nothing is guessed: where a type can't be told, the node is reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
+
+from pipeline.graph import shape_errors
+from pipeline.graph.axes import DimError, dim_size, fix_inputs
+from pipeline.graph.constants import Constants
+from pipeline.graph.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of
+from pipeline.graph.inlining import inline_branch
+from pipeline.graph.model_file import BlobWriter
+from pipeline.graph.traverse import DEFAULT_DOMAINS, live_nodes
+
+# With an output of the very type of its first input, each of these gives that input.
+_NO_OPS = frozenset({"Identity", "Cast", "Dropout", "Expand", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Tile"})
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+
+@dataclass(frozen=True)
+class StaticModel:
+    """What :func:`make_static` made, and what it did: nodes computed, and output dims the model had named wrongly."""
+
+    model: ModelProto
+    folded: int
+    renamed_dims: tuple[str, ...]
+
+
+def make_static(model: ModelProto, axes: Mapping[str, int], folder: Path, blob: BlobWriter) -> StaticModel:
+    """The model with all axes fixed: static types for every value, constants folded, dead nodes gone.
+
+    `folder` holds the external data of the model, whose initializers stay as they are. Constants that were computed and
+    are large go to `blob`. `model` is used up.
+
+    Raises:
+        ConfigError: an axis has no value.
+        ModelError: values of axes contradict each other, or a shape depends on data.
+    """
+    fix_inputs(model, axes)
+    sweep = _Pass(model, axes, folder)
+    sweep.run()
+    return sweep.result(blob)
+
+
+class _Pass:
+    def __init__(self, model: ModelProto, axes: Mapping[str, int], folder: Path) -> None:
+        self._model = model
+        self._axes = axes
+        self._opsets = Opsets.of(model)
+        self._constants = Constants(model.graph.initializer, folder, self._opsets)
+        self._types: dict[str, TypeProto] = {value.name: value.type for value in model.graph.input}
+        self._types |= self._constants.types
+        self._outputs = {value.name for value in model.graph.output}
+        self._same_as: dict[str, str] = {}
+        self._renamed: dict[str, str] = {}
+        self._kept: list[NodeProto] = []
+        self._made: set[str] = set()
+        self._folded = 0
+
+    def run(self) -> None:
+        waiting = deque(self._model.graph.node)
+        while waiting:
+            node = waiting.popleft()
+            for position, name in enumerate(node.input):
+                if name in self._same_as:
+                    node.input[position] = self._same_as[name]
+            if node.op_type == "If" and node.input[0] in self._constants:
+                branch = inline_branch(node, self._constants.value(node.input[0]))
+                self._add_constants(branch)
+                waiting.extendleft(reversed(branch.node))
+            else:
+                self._visit(node)
+
+    def result(self, blob: BlobWriter) -> StaticModel:
+        graph = self._model.graph
+        renamed = [text for value in graph.output for text in self._declared_otherwise(value)]
+        for node in self._kept:
+            for field in (node.input, node.output):
+                for position, name in enumerate(field):
+                    field[position] = self._renamed.get(name, name)
+        nodes = live_nodes(self._kept, self._outputs)
+        read = {name for node in nodes for name in node.input}
+        used = [name for name in self._constants.types if name in read or name in self._outputs]
+        made = [name for node in nodes for name in node.output if name and name not in self._outputs]
+        static = GraphProto(
+            name=graph.name,
+            node=nodes,
+            input=graph.input,
+            output=[ValueInfoProto(name=value.name, type=self._types[value.name]) for value in graph.output],
+            initializer=[self._constants.tensor(name, blob) for name in used],
+            value_info=[ValueInfoProto(name=name, type=self._types[name]) for name in made],
+        )
+        graph.CopyFrom(static)
+        return StaticModel(self._model, self._folded, tuple(renamed))
+
+    def _visit(self, node: NodeProto) -> None:
+        if node.op_type in ("Shape", "Size") and node.domain in DEFAULT_DOMAINS:
+            self._constants.add_array(node.output[0], _shape_value(node, shape_of(self._types[node.input[0]])))
+            self._fold(node)
+            return
+        if node.op_type == "CastLike" and node.domain in DEFAULT_DOMAINS:
+            node = _plain_cast(node, self._types[node.input[1]].tensor_type.elem_type)
+        types: dict[str, TypeProto] | None = None
+        if node.op_type not in _CONTROL_FLOW:
+            types = self._infer(node)
+            if self._is_no_op(node, types) and self._bypass(node, types):
+                return
+        if self._constants.fold(node, types):
+            self._fold(node)
+        elif types is None:
+            raise shape_errors.control_flow(node, self._constants.types, self._kept)
+        else:
+            self._keep(node, types)
+
+    def _infer(self, node: NodeProto) -> dict[str, TypeProto]:
+        try:
+            types = infer_outputs(node, self._types, self._constants.small, self._opsets)
+            _check_reshape(node, self._types, types)
+        except ShapeError as error:
+            raise shape_errors.contradiction(node, self._types, self._axes, str(error)) from None
+        return types
+
+    def _is_no_op(self, node: NodeProto, types: Mapping[str, TypeProto]) -> bool:
+        given, made = node.input[0] if node.input else "", node.output[0]
+        return (
+            node.op_type in _NO_OPS
+            and node.domain in DEFAULT_DOMAINS
+            and not any(node.output[1:])
+            and is_static(types.get(made))
+            and types[made] == self._types.get(given)
+        )
+
+    def _bypass(self, node: NodeProto, types: Mapping[str, TypeProto]) -> bool:
+        """Let all that reads a node's output read its input; an output of the model gives the input its own name."""
+        given, made = node.input[0], node.output[0]
+        if made in self._outputs:
+            if given not in self._made or given in self._outputs or given in self._renamed:
+                return False
+            self._renamed[given] = made
+            self._types[made] = types[made]
+        self._same_as[made] = given
+        return True
+
+    def _fold(self, node: NodeProto) -> None:
+        self._folded += 1
+        self._types |= {name: self._constants.types[name] for name in node.output if name}
+
+    def _keep(self, node: NodeProto, types: Mapping[str, TypeProto]) -> None:
+        for name in node.output:
+            if name and not is_static(types.get(name)):
+                raise shape_errors.depends_on_data(node, name, types.get(name), self._constants.types, self._kept)
+        self._kept.append(node)
+        self._made.update(node.output)
+        self._types |= types
+
+    def _add_constants(self, branch: GraphProto) -> None:
+        for tensor in branch.initializer:
+            self._constants.add_tensor(tensor)
+            self._types[tensor.name] = self._constants.types[tensor.name]
+
+    def _declared_otherwise(self, value: ValueInfoProto) -> list[str]:
+        """Dims that the model names other than they are; a number that is wrong is an error."""
+        declared, actual = value.type.tensor_type, self._types[value.name].tensor_type
+        dims = shape_of(self._types[value.name])
+        if declared.elem_type not in (0, actual.elem_type):
+            raise shape_errors.wrong_output(value, self._types[value.name])
+        if not declared.HasField("shape"):
+            return []
+        if len(declared.shape.dim) != len(dims):
+            raise shape_errors.wrong_output(value, self._types[value.name])
+        found = []
+        for position, (dim, size) in enumerate(zip(declared.shape.dim, dims, strict=True)):
+            if dim.dim_value > 0 and dim.dim_value != size:
+                raise shape_errors.wrong_output(value, self._types[value.name])
+            try:
+                named = dim_size(dim.dim_param, self._axes) if dim.dim_param else size
+            except DimError:  # a name of the exporter's making, which no input has
+                continue
+            if named != size:
+                found.append(f"{value.name}[{position}] is named {dim.dim_param!r} ({named}) and is {size}")
+        return found
+
+
+def _plain_cast(node: NodeProto, to: int) -> NodeProto:
+    """The Cast that a CastLike is once the type of its second input is known."""
+    return helper.make_node("Cast", node.input[:1], node.output, name=node.name, to=to)
+
+
+def _shape_value(node: NodeProto, dims: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    if node.op_type == "Size":
+        return np.array(math.prod(dims), np.int64)
+    bounds = {attribute.name: attribute.i for attribute in node.attribute}
+    return np.array(dims[bounds.get("start", 0) : bounds.get("end", len(dims))], np.int64)
+
+
+def _check_reshape(node: NodeProto, given: Mapping[str, TypeProto], made: Mapping[str, TypeProto]) -> None:
+    """ONNX infers a Reshape to its target without counting the elements."""
+    if node.op_type != "Reshape" or node.domain not in DEFAULT_DOMAINS or not is_static(made.get(node.output[0])):
+        return
+    before, after = shape_of(given[node.input[0]]), shape_of(made[node.output[0]])
+    if math.prod(before) != math.prod(after):
+        raise ShapeError(f"{list(before)} has {math.prod(before)} elements, {list(after)} has {math.prod(after)}")

@@ -1,0 +1,83 @@
+"""Walking graphs: subgraphs, the tensors a graph holds, the values a node reads, what is dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+"""The two spellings of ONNX's own operator domain."""
+
+
+def attribute_graphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The subgraphs of a control-flow node (If, Loop, Scan, ...)."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """Every node, those of subgraphs included, outer before inner."""
+    for node in graph.node:
+        yield node
+        for inner in attribute_graphs(node):
+            yield from all_nodes(inner)
+
+
+def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph and all subgraphs of its nodes."""
+    yield graph
+    for node in graph.node:
+        for inner in attribute_graphs(node):
+            yield from all_graphs(inner)
+
+
+def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Every dense tensor of a graph: initializers and tensor attributes, those of subgraphs included."""
+    for inner in all_graphs(graph):
+        yield from inner.initializer
+        for node in inner.node:
+            for attribute in node.attribute:
+                if attribute.type == AttributeProto.TENSOR:
+                    yield attribute.t
+                elif attribute.type == AttributeProto.TENSORS:
+                    yield from attribute.tensors
+
+
+def reads(node: NodeProto) -> list[str]:
+    """Names of all values a node needs: its inputs, and what its subgraphs take from outside."""
+    names = [name for name in node.input if name]
+    for inner in attribute_graphs(node):
+        names += captured(inner)
+    return names
+
+
+def captured(graph: GraphProto) -> list[str]:
+    """Names that a subgraph uses and does not define, in order of first use."""
+    defined = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    found: dict[str, None] = {}
+    for node in graph.node:
+        found |= {name: None for name in reads(node) if name not in defined}
+        defined.update(node.output)
+    found |= {value.name: None for value in graph.output if value.name not in defined}
+    return list(found)
+
+
+def live_nodes(nodes: Iterable[NodeProto], outputs: Iterable[str]) -> list[NodeProto]:
+    """The nodes that `outputs` depend on, in their order; `nodes` must be in topological order."""
+    needed = set(outputs)
+    live = []
+    for node in reversed(list(nodes)):
+        if not needed.isdisjoint(node.output):
+            live.append(node)
+            needed.update(reads(node))
+    return live[::-1]
+
+
+def label(node: NodeProto) -> str:
+    """How a message names a node: ``'encoder/mask' (Where)``."""
+    domain = "" if node.domain in DEFAULT_DOMAINS else f"{node.domain}::"
+    return f"{node.name or node.output[0] if node.output else '?'!r} ({domain}{node.op_type})"

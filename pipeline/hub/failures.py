@@ -1,0 +1,277 @@
+"""What goes wrong with the hub: what is worth another try, and what to tell the user about the rest.
+
+The hub says what it refuses in the header `X-Error-Code`; huggingface_hub turns that into its exception classes
+(https://huggingface.co/docs/huggingface_hub/package_reference/utilities#http-errors).
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import httpx2
+from huggingface_hub import constants, get_token, list_repo_files, list_repo_refs
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RemoteEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from pipeline.errors import SourceError
+from pipeline.suggest import did_you_mean
+
+WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Pauses between tries, in seconds; one try more than there are pauses."""
+
+LONGEST_WAIT_S = 60.0
+"""The longest pause that a `Retry-After` of the hub can ask for."""
+
+_TRANSIENT = (httpx2.TimeoutException, httpx2.NetworkError, httpx2.RemoteProtocolError)
+_TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked of the hub: a repo at a commit, branch or tag; maybe a file, maybe one that another file names."""
+
+    repo: str
+    revision: str
+    name: str = ""
+    named_by: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where to look for it, for the `where` of an error."""
+        named = f", named by {self.named_by}" if self.named_by else ""
+        return f"{endpoint()}/{self.repo} at {self.revision}{named}"
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.repo}" if self.name else self.repo
+
+
+def endpoint() -> str:
+    """The hub in use (`HF_ENDPOINT`), without a user name or password that its URL may carry."""
+    parts = urlsplit(constants.ENDPOINT)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def redacted(text: str) -> str:
+    """The text without the token, should a library or a server have put it there."""
+    for secret in (os.environ.get("HF_TOKEN"), os.environ.get("HUGGING_FACE_HUB_TOKEN"), get_token()):
+        if secret and secret.strip():
+            text = text.replace(secret.strip(), "***")
+    return text
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same request may succeed a moment later."""
+    if isinstance(error, HfHubHTTPError):
+        return error.response.status_code in _TRANSIENT_STATUS
+    return isinstance(error, _TRANSIENT)
+
+
+def retrying(call: Callable[[], _Answer], what: str) -> _Answer:
+    """What `call` returns, tried again after transient failures; `what` names it in the lines printed meanwhile."""
+    for tries in range(len(WAITS_S)):
+        try:
+            return call()
+        except (httpx2.HTTPError, OSError) as error:
+            if not is_transient(error):
+                raise
+            wait_before_try(tries, error, what)
+    return call()
+
+
+def wait_before_try(tries: int, error: Exception, what: str) -> None:
+    """Pause after the failure number `tries`, counted from 0, and say so."""
+    wait = WAITS_S[tries]
+    if isinstance(error, HfHubHTTPError) and error.response.headers.get("Retry-After", "").isdigit():
+        wait = min(max(wait, float(error.response.headers["Retry-After"])), LONGEST_WAIT_S)
+    print(f"{what}: {_reason(error)}; try {tries + 2} of {len(WAITS_S) + 1} in {wait:g} s", flush=True)
+    time.sleep(wait)
+
+
+@contextmanager
+def explained(asked: Asked) -> Iterator[None]:
+    """Turn what the client raises into a SourceError.
+
+    The cause is not chained: the client's texts can hold signed URLs, and those of its HTTP library the token.
+    """
+    if not re.fullmatch("[!-~]*", get_token() or ""):
+        # The HTTP library would refuse it with a text that quotes it.
+        raise SourceError(
+            "HF_TOKEN holds characters that no token has",
+            where="the environment, or the token file in HF_HOME",
+            remedy="copy the token again from the hub's settings, without spaces or quotes",
+        )
+    try:
+        yield
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
+        raise explain(error, asked) from None
+
+
+def explain(error: Exception, asked: Asked) -> SourceError:
+    """The error to show for what the client raised."""
+    if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    if isinstance(error, OfflineModeIsEnabled | LocalEntryNotFoundError):
+        return not_cached(asked)
+    if isinstance(error, HfHubHTTPError):
+        return _refused(error, asked)
+    if isinstance(error, httpx2.HTTPError | httpx2.InvalidURL):
+        return SourceError(
+            f"the hub can't be reached, so {asked} can't be had",
+            where=asked.place,
+            why=_reason(error),
+            remedy="check the network, the proxy and HF_ENDPOINT, then run the same command again: it resumes",
+        )
+    if isinstance(error, OSError):
+        return _disk(error, asked)
+    if isinstance(error, HFValidationError):
+        return SourceError(
+            f"'{asked.repo}' is no name of a hub repo",
+            where=asked.place,
+            why=str(error),
+            remedy="write source.hub as owner/name",
+        )
+    return SourceError(
+        f"what answers there is no Hugging Face hub: {asked} can't be had",
+        where=asked.place,
+        why=redacted(f"{type(error).__name__}: {error}"),
+        remedy="check HF_ENDPOINT, and that no proxy or login page answers in the hub's place",
+    )
+
+
+def not_cached(asked: Asked) -> SourceError:
+    """The error for what an offline build would need from the hub."""
+    return SourceError(
+        f"{asked} is not in the HF cache, and the build is offline",
+        where=asked.place,
+        why=f"HF_HUB_OFFLINE is set; the cache is {constants.HF_HUB_CACHE}",
+        remedy="unset HF_HUB_OFFLINE and run once with the hub in reach, or point HF_HOME at a cache that has it",
+    )
+
+
+def no_room(asked: Asked, why: str) -> SourceError:
+    """The error for a full disk."""
+    return SourceError(
+        f"there is no room for {asked}",
+        where=constants.HF_HUB_CACHE,
+        why=why,
+        remedy="free some space, or set HF_HOME to a larger disk, then run the same command again: it resumes",
+    )
+
+
+def _disk(error: OSError, asked: Asked) -> SourceError:
+    if error.errno in _NO_ROOM:
+        return no_room(asked, error.strerror or str(error))
+    return SourceError(
+        f"{asked} can't be put into the HF cache",
+        where=constants.HF_HUB_CACHE,
+        why=redacted(f"{type(error).__name__}: {error.strerror or error}"),
+        remedy="make that folder writable, or set HF_HOME to one that is",
+    )
+
+
+def _refused(error: HfHubHTTPError, asked: Asked) -> SourceError:
+    """The error for an answer of the hub that is not what was asked for."""
+    status = error.response.status_code
+    if isinstance(error, GatedRepoError):
+        return _gated(error, asked)
+    if isinstance(error, RevisionNotFoundError):
+        return _no_revision(error, asked)
+    if isinstance(error, RemoteEntryNotFoundError):
+        return _no_file(error, asked)
+    if isinstance(error, RepositoryNotFoundError):
+        private = "use an HF_TOKEN whose account can read it" if _has_token(error) else "set HF_TOKEN"
+        what = f"the hub has no repo {asked.repo}, or does not show it"
+        remedy = f"correct source.hub in the config; if the repo is private, {private}"
+    elif status == httpx2.codes.UNAUTHORIZED:
+        what = f"the hub does not accept the token, so {asked} can't be had"
+        remedy = "set HF_TOKEN to a valid token, or unset it if the repo is public"
+    elif status in _TRANSIENT_STATUS:
+        what = f"the hub is out of order: {asked} can't be had now"
+        remedy = "run the same command again later: it resumes"
+    else:
+        what = f"the hub refuses {asked}"
+        remedy = f"see what {_page(asked)} says; another revision or repo may be served"
+    return SourceError(what, where=asked.place, why=_reason(error), remedy=remedy)
+
+
+def _gated(error: HfHubHTTPError, asked: Asked) -> SourceError:
+    accept = f"accept its licence at {_page(asked)}"
+    return SourceError(
+        f"{asked.repo} is gated and the hub refuses {asked.name or 'it'}",
+        where=asked.place,
+        why=_reason(error),
+        remedy=f"{accept} with the account that HF_TOKEN belongs to"
+        if _has_token(error)
+        else f"{accept}, then set HF_TOKEN to a token of that account",
+    )
+
+
+def _no_revision(error: HfHubHTTPError, asked: Asked) -> SourceError:
+    refs = _listed(lambda: _refs(asked.repo))
+    return SourceError(
+        f"{asked.repo} has no revision '{asked.revision}'{did_you_mean(asked.revision, refs)}",
+        where=asked.place,
+        why=f"its branches and tags: {', '.join(refs)}" if refs else _reason(error),
+        remedy=f"take a commit, branch or tag that {_page(asked)}/commits/main lists",
+    )
+
+
+def _no_file(error: HfHubHTTPError, asked: Asked) -> SourceError:
+    names = _listed(lambda: list_repo_files(asked.repo, revision=asked.revision))
+    near = difflib.get_close_matches(asked.name, names, n=5, cutoff=0.3)
+    return SourceError(
+        f"{asked.repo} has no file {asked.name}{did_you_mean(asked.name, names)}",
+        where=asked.place,
+        why=f"nearest of its {len(names)} files: {', '.join(near)}" if near else _reason(error),
+        remedy=f"correct the name in the config; {_page(asked)}/tree/{asked.revision} lists what the repo has",
+    )
+
+
+def _has_token(error: HfHubHTTPError) -> bool:
+    return "authorization" in error.response.request.headers
+
+
+def _page(asked: Asked) -> str:
+    return f"{endpoint()}/{asked.repo}"
+
+
+def _reason(error: Exception) -> str:
+    """One line on an error, without the client's own text of an HTTP error: it holds the URL, maybe a signed one."""
+    if isinstance(error, HfHubHTTPError):
+        text = f"HTTP {error.response.status_code}"
+        text += f": {error.server_message}" if error.server_message else ""
+    else:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return " ".join(redacted(text).split())
+
+
+def _refs(repo: str) -> Iterable[str]:
+    refs = list_repo_refs(repo)
+    return (ref.name for ref in (*refs.branches, *refs.tags))
+
+
+def _listed(listing: Callable[[], Iterable[str]]) -> list[str]:
+    """Names for a suggestion; an error message must not fail for want of them."""
+    try:
+        return list(listing())
+    except (httpx2.HTTPError, OSError, ValueError, KeyError):
+        return []

@@ -1,0 +1,155 @@
+"""The key of a step: a digest of everything that can change what it produces, and of nothing else."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from pipeline.digests import StatMemo
+from pipeline.errors import WorkerError
+from pipeline.model import Json, Manifest
+
+# Packages whose version can change a stage's output. numpy counts where arithmetic is done with it.
+TOOLS: Mapping[str, tuple[str, ...]] = {
+    "fetch": (),
+    "ingest": ("onnx",),
+    "shape": ("numpy", "onnx", "onnxruntime"),
+    "rewrite": ("numpy", "onnx"),
+    "samples": ("numpy", "onnxruntime", "tokenizers"),
+    "calibrate": ("numpy", "onnx", "onnxruntime"),
+    "quantize": ("numpy", "onnx", "onnxruntime"),
+    "verify": ("numpy", "onnxruntime"),
+    "context": ("onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
+}
+# Modules that can only change what a message says.
+_TEXT_ONLY = frozenset({"pipeline.errors", "pipeline.qnn.failures"})
+_PACKAGE_ROOT = Path(__file__).resolve().parent.parent
+
+
+def canonical_json(value: Json | Mapping[str, Json]) -> bytes:
+    """UTF-8 JSON with sorted keys and no spaces: one spelling for one value. NaN and infinity are refused."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def payload_digest(manifest: Manifest) -> str:
+    """Digest of what a step produced, without how: two runs with equal output have equal payload digests."""
+    files: dict[str, Json] = {name: entry.sha256 for name, entry in manifest.files.items()}
+    return hashlib.sha256(canonical_json({"files": files, "facts": dict(manifest.facts)})).hexdigest()
+
+
+def step_key(
+    stage: str,
+    *,
+    code: str,
+    params: Mapping[str, Json],
+    inputs: Mapping[str, Manifest],
+    files: Mapping[str, str],
+    tools: Mapping[str, str],
+) -> str:
+    """The key of a step as 64 hex digits; `files` and `code` are content digests, `tools` package versions."""
+    payloads: dict[str, Json] = {role: payload_digest(manifest) for role, manifest in inputs.items()}
+    content: dict[str, Json] = {
+        "stage": stage,
+        "code": code,
+        "params": dict(params),
+        "inputs": payloads,
+        "files": dict(files),
+        "tools": dict(tools),
+    }
+    return hashlib.sha256(canonical_json(content)).hexdigest()
+
+
+@cache
+def tool_versions(stage: str) -> Mapping[str, str]:
+    """Installed versions of the packages in :data:`TOOLS` for a stage; raises WorkerError for a missing one."""
+    return {name: qairt_version() if name == "qairt" else package_version(name) for name in TOOLS.get(stage, ())}
+
+
+@cache
+def package_version(name: str) -> str:
+    """Version of an installed distribution; raises WorkerError when it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        raise WorkerError(
+            f"the package {name} is not installed in this Python environment",
+            remedy="run 'uv sync', then build with 'uv run doit build'",
+        ) from None
+
+
+@cache
+def qairt_version() -> str:
+    """QAIRT (QNN SDK) version that the onnxruntime-qnn wheel bundles, read without importing it.
+
+    The wheel records it as `qnn_version` in its `build_and_package_info.py`.
+    """
+    spec = importlib.util.find_spec("onnxruntime_qnn")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        info = Path(folder, "build_and_package_info.py")
+        if info.is_file() and (match := re.search(r"qnn_version\s*=\s*'([^']+)'", info.read_text("utf-8"))):
+            return match[1]
+    raise WorkerError(
+        "onnxruntime-qnn does not say which QAIRT version it bundles",
+        why="build_and_package_info.py is missing from the package, or has no qnn_version",
+        remedy="reinstall it: uv sync --reinstall-package onnxruntime-qnn",
+    )
+
+
+class CodeDigests:
+    """Digests of Python code by import closure: a module and all it imports from the same root, lazily or not."""
+
+    def __init__(self, memo: StatMemo) -> None:
+        self._memo = memo
+        self._known: dict[tuple[Path, Path], str] = {}
+
+    def stage(self, stage: str) -> str:
+        """Digest of a stage's module and of every module of this package that it reaches."""
+        return self.script(_PACKAGE_ROOT / "pipeline" / "stages" / f"{stage}.py", _PACKAGE_ROOT)
+
+    def script(self, path: Path, root: Path) -> str:
+        """Digest of a Python file and of every module under `root` that it reaches by import."""
+        known = self._known.get((path, root))
+        if known is None:
+            closure = {path}
+            pending = [path]
+            while pending:
+                for reached in self._imports(pending.pop(), root) - closure:
+                    closure.add(reached)
+                    pending.append(reached)
+            lines = sorted(f"{self._memo.sha256(file)}  {file.relative_to(root).as_posix()}\n" for file in closure)
+            known = self._known[(path, root)] = hashlib.sha256("".join(lines).encode()).hexdigest()
+        return known
+
+    def _imports(self, path: Path, root: Path) -> set[Path]:
+        names = self._memo.value(path, "imports", _imported_names)
+        assert isinstance(names, list)
+        return {file for name in names if name not in _TEXT_ONLY for file in _module_files(str(name), root)}
+
+
+def _imported_names(path: Path) -> Json:
+    """Dotted names of all absolute imports in a file; `from a import b` counts as `a` and `a.b`."""
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except (SyntaxError, ValueError):
+        return []  # whoever runs the file reports this properly
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return [*sorted(names)]
+
+
+def _module_files(name: str, root: Path) -> list[Path]:
+    base = root.joinpath(*name.split("."))
+    package = base / "__init__.py"
+    return [file for file in (base.with_suffix(".py"), package) if file.is_file()]

@@ -1,0 +1,82 @@
+"""`configs/pins.yaml`: the commits that branches and tags of hub repos were pinned to, kept in version control."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import yaml
+
+from pipeline.errors import ConfigError, SourceError
+from pipeline.store import write_atomically
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_HEADER = """\
+# Commits that branches and tags in the configs stand for. Written by the first fetch; commit this file.
+# To follow a branch to its newest commit, delete its line.
+"""
+
+
+def pinned_revision(repo: str, revision: str, pins: Path) -> str | None:
+    """The commit to build from: the revision itself if it is one, else its pin, else None."""
+    return revision if _COMMIT.fullmatch(revision) else read_pins(pins).get(f"{repo}@{revision}")
+
+
+def pin(repo: str, revision: str, pins: Path, say: Callable[[str], None] = print) -> str:
+    """The commit to build from; a branch or tag without a pin is looked up on the hub once, pinned, and said so.
+
+    Raises:
+        SourceError: the hub does not give the commit, or the pin can't be written.
+        ConfigError: the file of pins is damaged.
+    """
+    if pinned := pinned_revision(repo, revision, pins):
+        return pinned
+    from pipeline.hub.revisions import resolve_commit  # the network client: only for who needs the network
+
+    commit = resolve_commit(repo, revision)
+    try:
+        write_pin(pins, repo, revision, commit)
+    except OSError as error:
+        raise SourceError(
+            f"'{revision}' of {repo} can't be pinned",
+            where=str(pins),
+            why=error.strerror or str(error),
+            remedy=f"make the file writable, or write 'revision: {commit}' into the config",
+        ) from error
+    name = f"{pins.parent.name}/{pins.name}"
+    say(f"{repo}: '{revision}' is pinned to commit {commit} in {name}; commit that file, delete the line to move on")
+    return commit
+
+
+def read_pins(path: Path) -> Mapping[str, str]:
+    """All pins, `owner/name@revision` to commit; none when there is no file. Raises ConfigError for a damaged one."""
+    try:
+        raw = yaml.safe_load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _damaged(path, str(error).replace("\n", " ")) from error
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise _damaged(path, "it is not a mapping")
+    for name, commit in raw.items():
+        if not isinstance(name, str) or not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+            raise _damaged(path, f"{name}: {commit} is not a commit of 40 hex digits")
+    return raw
+
+
+def write_pin(path: Path, repo: str, revision: str, commit: str) -> None:
+    """Add one pin."""
+    pins = {**read_pins(path), f"{repo}@{revision}": commit}
+    write_atomically(path, (_HEADER + yaml.safe_dump(pins, sort_keys=True)).encode())
+
+
+def _damaged(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"{path.name} can't be read",
+        where=str(path),
+        why=why,
+        remedy="restore it from version control, or delete it: the next fetch pins again",
+    )

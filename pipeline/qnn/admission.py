@@ -1,0 +1,88 @@
+"""What is refused before the compiler sees it, because the compiler would crash, or go on without saying so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto, TensorProto, TensorShapeProto, ValueInfoProto
+
+from pipeline.errors import ModelError, QuantizationError
+from pipeline.graph.model_file import tensor_array
+from pipeline.qnn.target import FLOAT16_HTP_ARCH, HtpTarget
+
+CRASHING_OPS = {"Mish": "x * tanh(softplus(x))"}
+"""Operators that end the process inside onnxruntime-qnn 2.7, and what to write instead.
+
+They are ONNX functions that onnxruntime has no kernel for: it expands them while the EP still holds the node.
+"""
+
+
+def check(model: ModelProto, folder: Path, target: HtpTarget) -> None:
+    """Refuse a model that can't become a context for `target`; `folder` holds its external data.
+
+    Raises:
+        ModelError: it has a dim that is not fixed, an operator that crashes the compiler, or it is not quantized and
+            the target can't compute in float16.
+        QuantizationError: a scale is zero, negative, infinite or NaN.
+    """
+    _check_shapes(model)
+    _check_operators(model)
+    _check_scales(model, folder)
+    _check_precision(model, target)
+
+
+def _check_shapes(model: ModelProto) -> None:
+    open_dims = [
+        f"{value.name} [{', '.join(str(dim.dim_value or dim.dim_param or '?') for dim in _dims(value))}]"
+        for value in (*model.graph.input, *model.graph.output)
+        if any(dim.dim_value <= 0 for dim in _dims(value))
+    ]
+    if open_dims:
+        raise ModelError(
+            "a model with dims that are not fixed can't be compiled",
+            why=f"HTP takes static shapes only, and QNN would leave the rest to the CPU: {', '.join(open_dims)}",
+            remedy="fix every axis: name it under 'fixed' or 'buckets' in the model's config",
+        )
+
+
+def _dims(value: ValueInfoProto) -> list[TensorShapeProto.Dimension]:
+    return list(value.type.tensor_type.shape.dim)
+
+
+def _check_operators(model: ModelProto) -> None:
+    for node in model.graph.node:
+        if node.op_type in CRASHING_OPS and node.domain in ("", "ai.onnx"):
+            raise ModelError(
+                f"the operator {node.op_type} crashes the QNN compiler",
+                where=f"node {node.name!r}",
+                why="onnxruntime-qnn 2.7 ends the process on it",
+                remedy=f"export the model with {CRASHING_OPS[node.op_type]} in its place",
+            )
+
+
+def _check_scales(model: ModelProto, folder: Path) -> None:
+    for scale in _scales(model):
+        values = tensor_array(scale, folder)
+        if not (np.isfinite(values) & (values > 0)).all():
+            raise QuantizationError(
+                f"the scale {scale.name!r} is not a positive number",
+                why="QNN takes a scale of 0 and computes nothing with it, and refuses NaN without saying where",
+                remedy="calibrate with samples on which this tensor varies, and without NaN or infinity",
+            )
+
+
+def _check_precision(model: ModelProto, target: HtpTarget) -> None:
+    quantized = any(node.op_type == "QuantizeLinear" for node in model.graph.node)
+    if not quantized and target.htp_arch < FLOAT16_HTP_ARCH:
+        raise ModelError(
+            f"a model that is not quantized can't run on {target}",
+            why=f"the HTP computes in float16 from v{FLOAT16_HTP_ARCH} on; QNN compiles the model and the device fails",
+            remedy="quantize the component, or choose a newer target",
+        )
+
+
+def _scales(model: ModelProto) -> Iterator[TensorProto]:
+    used = {node.input[1] for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")}
+    return (tensor for tensor in model.graph.initializer if tensor.name in used)

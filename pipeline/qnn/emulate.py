@@ -1,0 +1,84 @@
+"""Runs a context on QNN's emulator of the HTP, which comes with the compiler on x86_64.
+
+It computes what the chip computes, slowly, and says nothing about the chip's speed. To be called in a child process:
+a context that the emulator can't take may end the one it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from pipeline.errors import VerificationError
+from pipeline.graph.model_file import load_graph
+from pipeline.qnn import failures
+from pipeline.qnn.context_binary import read_binary
+from pipeline.qnn.native_log import recorded
+from pipeline.qnn.readback import binary_names
+from pipeline.qnn.session import EP, session_options
+from pipeline.qnn.target import HtpTarget
+
+
+def run_context(
+    folder: Path, context_model: str, target: HtpTarget, feeds: Sequence[Mapping[str, NDArray[Any]]]
+) -> list[list[NDArray[Any]]]:
+    """The outputs of the context, in graph order, for each of `feeds` (input name -> array of the input's shape).
+
+    Raises:
+        CompileError: the QNN EP can't be used here, or a binary can't be read.
+        VerificationError: the context is for another target, can't be loaded, fails to run, or would not run on QNN.
+    """
+    path = folder / context_model
+    for name in binary_names(load_graph(path)):
+        _check_target(folder / name, target)
+    settings = session_options(target)
+    settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    with recorded() as log:
+        try:
+            session = ort.InferenceSession(str(path), settings)
+            _check_assignment(session, path)
+            return [_run(session, feed) for feed in feeds]
+        except VerificationError:
+            raise
+        except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
+            why, remedy = failures.explain([str(error), *log.errors()], log.text())
+            what = f"the emulator can't run {context_model}"
+            raise VerificationError(what, where=str(target), why=why, remedy=remedy) from error
+
+
+def _check_target(binary: Path, target: HtpTarget) -> None:
+    """Refuse a context of another target: the emulator would run it, and the device would not."""
+    if not binary.is_file():
+        return  # onnxruntime's own message about it is in the table of failures
+    info = read_binary(binary)
+    if (info.soc_model, info.htp_arch) != (target.soc_model, target.htp_arch):
+        raise VerificationError(
+            f"{binary.name} is for SoC {info.soc_model} (HTP v{info.htp_arch}), not for {target}",
+            why="the emulator runs it all the same, the device does not",
+            remedy="build the context for the target that it is to be verified for",
+        )
+
+
+def _check_assignment(session: ort.InferenceSession, path: Path) -> None:
+    where = {
+        node.name: part.ep_name
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+        if node.op_type == "EPContext"
+    }
+    astray = [name for name, ep in where.items() if ep != EP]
+    if astray or not where:
+        raise VerificationError(
+            f"{path.name} would not run on QNN",
+            why=f"{', '.join(astray)} went elsewhere" if astray else "it holds no EPContext node",
+            remedy="give a context model that was compiled for QNN",
+        )
+
+
+def _run(session: ort.InferenceSession, feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    return [np.asarray(output) for output in session.run(None, dict(feed))]

@@ -1,0 +1,101 @@
+"""ONNX Runtime sessions with the QNN execution provider (EP): registering it, its devices, its options.
+
+onnxruntime-qnn 2.x is a plugin: a library that a plain onnxruntime loads. Its provider options are described in
+https://github.com/onnxruntime/onnxruntime-qnn/blob/main/docs/execution_providers/QNN-ExecutionProvider.md; it ignores
+an option it does not know, and reads a value it does not understand as 0.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnxruntime as ort
+import onnxruntime_qnn
+
+from pipeline.errors import CompileError
+from pipeline.qnn import failures
+from pipeline.qnn.target import HtpTarget
+
+EP = "QNNExecutionProvider"
+
+TESTED: Mapping[str, str] = {"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"}
+"""The versions that this pipeline is known to work with, together."""
+
+
+def session_options(target: HtpTarget, options: Mapping[str, str] | None = None) -> ort.SessionOptions:
+    """Session options that run on the QNN EP for `target`, with further provider `options`.
+
+    Raises:
+        CompileError: the EP can't be loaded here, offers no device, or is not of the tested versions.
+    """
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 2  # warnings: the EP reports an option it doesn't understand as one
+    settings.add_provider_for_devices(_devices(), _htp_options(target) | dict(options or {}))
+    return settings
+
+
+def bundled_sdk() -> str:
+    """The version of the QNN SDK (QAIRT) that onnxruntime-qnn bundles, e.g. `2.51.0`."""
+    return str(onnxruntime_qnn.build_and_package_info.qnn_version)
+
+
+def library(name: str) -> Path:
+    """The path of a library that onnxruntime-qnn bundles, by its base name, e.g. `QnnSystem`."""
+    htp = Path(onnxruntime_qnn.get_qnn_htp_path())
+    return htp.with_name(htp.name.replace("QnnHtp", name))
+
+
+def check_versions(installed: Mapping[str, str]) -> None:
+    """Refuse a pair of packages that was not tested together.
+
+    Raises:
+        CompileError: a version differs. An EP built for another onnxruntime may produce nothing and say nothing.
+    """
+    wrong = [f"{name} {installed[name]}, not {tested}" for name, tested in TESTED.items() if installed[name] != tested]
+    if wrong:
+        raise CompileError(
+            "the installed onnxruntime and onnxruntime-qnn are not the tested pair",
+            why=f"this environment has {'; '.join(wrong)}; versions that don't fit compile nothing, silently",
+            remedy="run 'uv sync' and build with 'uv run doit'",
+        )
+
+
+def _htp_options(target: HtpTarget) -> dict[str, str]:
+    chosen = {
+        "backend_path": onnxruntime_qnn.get_qnn_htp_path(),
+        "soc_model": str(target.soc_model),
+        "htp_arch": str(target.htp_arch),
+    }
+    return chosen if target.vtcm_mb is None else chosen | {"vtcm_mb": str(target.vtcm_mb)}
+
+
+def _devices() -> list[ort.OrtEpDevice]:
+    check_versions({name: importlib.metadata.version(name) for name in TESTED})
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == EP]
+    if devices:
+        return devices
+    path = onnxruntime_qnn.get_library_path()
+    try:
+        ort.register_execution_provider_library(EP, path)
+    except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
+        raise _not_loadable(str(error)) from error
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == EP]
+    if not devices:
+        raise CompileError(
+            "onnxruntime-qnn offers no device on this host",
+            why="its library loads and lists nothing; on ARM64 that is a host without an NPU",
+            remedy="compile on an x86_64 host, or on a device with an NPU and its driver",
+        )
+    return devices
+
+
+def _not_loadable(reason: str) -> CompileError:
+    known = failures.find(reason)
+    return CompileError(
+        "onnxruntime can't load the QNN execution provider",
+        where=Path(onnxruntime_qnn.get_library_path()).name,
+        why=f"{known.cause}: {reason}" if known else reason,
+        remedy=known.remedy if known else "reinstall it: uv sync --reinstall-package onnxruntime-qnn",
+    )

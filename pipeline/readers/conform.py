@@ -1,0 +1,137 @@
+"""Whether the arrays of a sample are what a component takes: names, dtypes, ranks, dims, values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pipeline.errors import CalibrationError
+from pipeline.graph.buckets import ModelInput, axis_lengths, fits_no_bucket, smallest_bucket
+from pipeline.suggest import did_you_mean
+
+_INTEGERS = frozenset("biu")
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a component takes: its inputs, its buckets by name, and the axes that the config fixes."""
+
+    inputs: tuple[ModelInput, ...]
+    buckets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    fixed: Mapping[str, int] = field(default_factory=dict)
+
+    def longest(self, axis: str) -> int:
+        """The largest value of an axis over all buckets, or its fixed one; 1 if the config doesn't mention it."""
+        return max((axes[axis] for axes in self.buckets.values() if axis in axes), default=self.fixed.get(axis, 1))
+
+
+def conform(arrays: Mapping[str, ArrayLike], interface: Interface, *, where: str) -> dict[str, NDArray[Any]]:
+    """Fresh, contiguous copies in the model's order and dtypes.
+
+    Copies, since an application may go on writing into the buffers it passed. An array is converted between integer
+    types if every value survives, and between float types if it stays finite; never from one kind to the other.
+
+    Raises:
+        CalibrationError: an unknown or missing input, another kind of dtype, wrong rank or dim, an axis with two
+            lengths or longer than any bucket, no elements, NaN or infinity. `where` says which sample.
+    """
+    inputs = interface.inputs
+    specs = {spec.name: spec for spec in inputs}
+    try:
+        for name in arrays:
+            if name not in specs:
+                raise _unknown(name, specs)
+        missing = [str(spec) for spec in inputs if spec.name not in arrays]
+        if missing:
+            raise CalibrationError(
+                f"the sample has no array for {_listed(missing)}", remedy="give an array for every input of the model"
+            )
+        checked = {spec.name: _conform_array(arrays[spec.name], spec) for spec in inputs}
+        _check_lengths(axis_lengths(checked, inputs), interface)
+    except CalibrationError as error:
+        raise CalibrationError(error.what, where=where, why=error.why, remedy=error.remedy) from None
+    return checked
+
+
+def _unknown(name: str, specs: Mapping[str, ModelInput]) -> CalibrationError:
+    return CalibrationError(
+        f"the component has no input {name!r}{did_you_mean(name, specs)}",
+        why=f"it takes {_listed(map(str, specs.values()))}",
+        remedy="name the arrays like the inputs",
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def _conform_array(value: ArrayLike, spec: ModelInput) -> NDArray[Any]:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise CalibrationError(f"input {spec.name!r} is no array", why=str(error)) from None
+    array = _converted(array, spec)
+    if array.ndim != len(spec.shape):
+        raise CalibrationError(
+            f"input {spec.name!r} has rank {array.ndim}, shape {list(array.shape)}",
+            why=f"the model takes {spec}",
+            remedy="reshape it; a batch of one is a dim too",
+        )
+    for position, (dim, length) in enumerate(zip(spec.shape, array.shape, strict=True)):
+        if isinstance(dim, int) and dim != length:
+            raise CalibrationError(
+                f"input {spec.name!r} has {length} in dim {position}, shape {list(array.shape)}",
+                why=f"the model takes {spec}",
+            )
+    if array.size == 0:
+        raise CalibrationError(
+            f"input {spec.name!r} is empty, shape {list(array.shape)}", remedy="take this sample out of the set"
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise CalibrationError(
+            f"input {spec.name!r} holds NaN or infinity",
+            why="its range would be infinite, and an infinite range can't be quantized",
+            remedy="find out where it comes from; write a mask as a large finite number such as -100",
+        )
+    return array
+
+
+def _converted(array: NDArray[Any], spec: ModelInput) -> NDArray[Any]:
+    try:
+        dtype = np.dtype(spec.dtype)
+    except TypeError:
+        dtype = np.dtype(np.void)
+    if dtype.kind not in "biuf":
+        raise CalibrationError(
+            f"input {spec.name!r} is {spec.dtype}, which samples can't hold",
+            remedy="export the model with integer, bool or float16/32/64 inputs",
+        )
+    same_kind = array.dtype.kind == dtype.kind or {array.dtype.kind, dtype.kind} <= _INTEGERS
+    if same_kind:
+        with np.errstate(over="ignore"):
+            converted = np.array(array, dtype, order="C", copy=True)
+        if dtype.kind == "f" or np.array_equal(converted, array):
+            return converted
+    raise CalibrationError(
+        f"input {spec.name!r} is {array.dtype}, the model takes {spec.dtype}",
+        why="some values don't fit that type" if same_kind else "one is whole numbers and the other isn't",
+        remedy=f"pass the right array, or convert it: array.astype('{spec.dtype}')",
+    )
+
+
+def _check_lengths(lengths: Mapping[str, int], interface: Interface) -> None:
+    bucketed = {axis for axes in interface.buckets.values() for axis in axes}
+    for axis, length in lengths.items():
+        limit = interface.longest(axis)
+        if axis not in bucketed and length > limit:
+            raise CalibrationError(
+                f"axis {axis!r} is {length}, and it must be {limit}",
+                why=f"the config {f'fixes it to {limit}' if axis in interface.fixed else 'has no bucket for it'}",
+                remedy=f"give one sample at a time, or name {axis!r} under 'buckets' or 'fixed'",
+            )
+    if interface.buckets and smallest_bucket(lengths, interface.buckets) is None:
+        raise fits_no_bucket("the sample", lengths, interface.buckets)

@@ -1,0 +1,132 @@
+"""What a reader is given and what it yields."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from numpy.typing import ArrayLike, NDArray
+
+from pipeline.errors import CalibrationError
+from pipeline.model import Json
+from pipeline.readers.conform import Interface, conform
+from pipeline.suggest import did_you_mean
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A config's `calibration` section as the plan passes it on; `run` is the function's name in the code file."""
+
+    reader: str
+    tokenizer: str | None = None
+    max_length: int | None = None
+    run: str | None = None
+    max_samples: int | None = None
+
+    @classmethod
+    def from_json(cls, section: Json) -> Self:
+        """Read the section from a step's params."""
+        assert isinstance(section, dict)
+        known: dict[str, Any] = {name: section[name] for name in cls.__dataclass_fields__ if name in section}
+        return cls(**known)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One item of the calibration set: a line, a file, or what a callable yielded.
+
+    `name` says where it is from (``sentences.txt:3``), `cut` is True if it was truncated to the largest bucket.
+    """
+
+    index: int
+    name: str
+    text: str | None = None
+    label: str | None = None
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """One run of a component: its inputs, unpadded, in the model's order and dtypes, and the sample it is from."""
+
+    component: str
+    arrays: Mapping[str, NDArray[Any]]
+    sample: Sample
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """All a reader may look at.
+
+    `interfaces` and `models` (each the dynamic model.onnx) cover every component. `source` holds the fetched files;
+    `samples` is the file or folder of the calibration set, `code` the file that holds the function.
+    """
+
+    calibration: Calibration
+    interfaces: Mapping[str, Interface]
+    models: Mapping[str, Path]
+    source: Path
+    samples: Path | None = None
+    code: Path | None = None
+
+    def call(self, component: str, arrays: Mapping[str, ArrayLike], sample: Sample) -> Call:
+        """A call whose arrays are checked against the component's inputs; raises CalibrationError."""
+        where = f"{sample.name}, component {component!r}"
+        return Call(component, conform(arrays, self.interfaces[component], where=where), sample)
+
+    def calls(self, arrays: Mapping[str, ArrayLike], sample: Sample) -> Iterator[Call]:
+        """A call of every component whose inputs `arrays` holds.
+
+        Raises:
+            CalibrationError: no component takes these arrays, or one array is no component's.
+        """
+        takers = {
+            component: {spec.name: arrays[spec.name] for spec in interface.inputs}
+            for component, interface in self.interfaces.items()
+            if all(spec.name in arrays for spec in interface.inputs)
+        }
+        if len(self.interfaces) == 1 or not takers:
+            # Let the check say what is wrong, against the component that takes the most of what is here.
+            nearest = max(
+                self.interfaces, key=lambda name: sum(spec.name in arrays for spec in self.interfaces[name].inputs)
+            )
+            yield self.call(nearest, arrays, sample)
+            return
+        known = {spec.name for interface in self.interfaces.values() for spec in interface.inputs}
+        strangers = [name for name in arrays if name not in known]
+        if strangers:
+            raise CalibrationError(
+                f"no component has an input {strangers[0]!r}{did_you_mean(strangers[0], known)}",
+                where=sample.name,
+                remedy="name the arrays like the inputs",
+            )
+        for component, taken in takers.items():
+            yield self.call(component, taken, sample)
+
+    def only(self, components: Collection[str]) -> ReadRequest:
+        """The same for some of the components."""
+        return replace(self, interfaces={name: self.interfaces[name] for name in self.interfaces if name in components})
+
+    def describe(self, item: Mapping[str, Any], sample: Sample) -> tuple[dict[str, Any], Sample]:
+        """Split an item into its arrays and its sample, which takes entries named `text` and `label` that are no input.
+
+        They aren't fed to any component; they are what a score on held-out samples compares with.
+        """
+        inputs = {spec.name for interface in self.interfaces.values() for spec in interface.inputs}
+        said = {name: str(item[name]) for name in ("text", "label") if name in item and name not in inputs}
+        arrays = {name: value for name, value in item.items() if name not in said}
+        return arrays, replace(sample, text=said.get("text"), label=said.get("label"))
+
+    def existing(self, path: Path | None, what: str) -> Path:
+        """`path`, if the config gives one and it exists; raises CalibrationError. `what` is its key in the config."""
+        if path is None or not path.exists():
+            found = "does not exist" if path else "is not set"
+            raise CalibrationError(
+                f"calibration.{what} {found}",
+                where=path.name if path else "",
+                why=f"reader {self.calibration.reader!r} needs it",
+                remedy=f"create it, or correct calibration.{what} in the config",
+            )
+        return path

@@ -1,0 +1,126 @@
+"""Reader `text`: lines of text through the model's own tokenizer, as the application would feed them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+
+from pipeline.errors import CalibrationError
+from pipeline.graph.buckets import ModelInput
+from pipeline.readers.conform import Interface
+from pipeline.readers.lines import read_lines
+from pipeline.readers.request import Call, ReadRequest
+from pipeline.suggest import did_you_mean
+
+_MADE: Mapping[str, Callable[[Encoding], list[int]]] = {
+    "input_ids": lambda encoding: encoding.ids,
+    "attention_mask": lambda encoding: encoding.attention_mask,
+    "token_type_ids": lambda encoding: encoding.type_ids,
+    "position_ids": lambda encoding: list(range(len(encoding.ids))),
+}
+"""The inputs that come from an encoded text, by the names that Hugging Face exports give them."""
+
+
+def read(request: ReadRequest) -> Iterator[Call]:
+    """One call a line and component, unpadded, cut to `max_length` and the largest bucket.
+
+    Raises:
+        CalibrationError: the tokenizer can't be loaded, an input isn't one that text gives, or a line has no tokens.
+    """
+    file = request.existing(request.samples, "file")
+    tokenizer = _load(request)
+    longest = {name: _longest(name, interface) for name, interface in request.interfaces.items()}
+    for line in read_lines(file, request.calibration.max_samples):
+        for component, interface in request.interfaces.items():
+            limit = min(longest[component], request.calibration.max_length or math.inf)
+            encoding = _encode(tokenizer, line.text or "", limit, line.name)
+            arrays = {spec.name: _array(encoding, spec, interface) for spec in interface.inputs}
+            yield request.call(component, arrays, replace(line, cut=bool(encoding.overflowing)))
+
+
+def _load(request: ReadRequest) -> Tokenizer:
+    name = request.calibration.tokenizer or "tokenizer.json"
+    path = request.source / name
+    if not path.is_file():
+        files = sorted(found.relative_to(request.source).as_posix() for found in request.source.rglob("*.json"))
+        raise CalibrationError(
+            f"the source has no tokenizer {name!r}{did_you_mean(name, files)}",
+            remedy="set calibration.tokenizer to the model's tokenizer.json",
+        )
+    try:
+        tokenizer: Tokenizer = Tokenizer.from_str(path.read_text("utf-8"))
+    except Exception as error:  # the binding raises nothing narrower
+        raise CalibrationError(
+            f"{name} is not a tokenizer of the tokenizers library",
+            why=str(error),
+            remedy="name a tokenizer.json (one file, as save_pretrained of a fast tokenizer writes it)",
+        ) from error
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _encode(tokenizer: Tokenizer, text: str, limit: float, where: str) -> Encoding:
+    tokenizer.no_truncation()
+    if limit < math.inf:
+        tokenizer.enable_truncation(int(limit))
+    encoding = tokenizer.encode(text)
+    if len(encoding.ids) > limit:  # the library gives up cutting where special tokens alone take all the room
+        raise CalibrationError(
+            f"a text can't be cut to {limit} tokens",
+            where=where,
+            why="the tokenizer's special tokens take up that many",
+            remedy="raise calibration.max_length, or the largest bucket",
+        )
+    return encoding
+
+
+def _longest(component: str, interface: Interface) -> float:
+    """How many tokens the component takes at most."""
+    limits = []
+    for spec in interface.inputs:
+        if spec.name not in _MADE:
+            raise CalibrationError(
+                f"the text reader can't make input {str(spec)!r}",
+                where=f"component {component!r}",
+                why=f"text gives {', '.join(_MADE)}",
+                remedy="make the samples yourself: {reader: python, run: 'calibration/<file>.py:<function>'},"
+                " or reader: record for a model of several components",
+            )
+        limits.append(_size(spec.shape[_token_dim(spec, interface)], interface))
+    return min(limits)
+
+
+def _token_dim(spec: ModelInput, interface: Interface) -> int:
+    """The position of the one dim that is not of size 1."""
+    free = [position for position, dim in enumerate(spec.shape) if _size(dim, interface) != 1]
+    if len(free) != 1:
+        raise CalibrationError(
+            f"the text reader can't tell which dim of input {str(spec)!r} counts tokens",
+            why=f"{'none' if not free else 'more than one'} of its dims can be other than 1 with this config",
+            remedy="put the token axis, and it alone, under 'buckets', and fix the others to 1",
+        )
+    return free[0]
+
+
+def _size(dim: int | str | None, interface: Interface) -> float:
+    if dim is None:
+        return math.inf
+    return dim if isinstance(dim, int) else interface.longest(dim)
+
+
+def _array(encoding: Encoding, spec: ModelInput, interface: Interface) -> NDArray[Any]:
+    # Some exports take the mask as float; which width is up to the check.
+    values = np.array(_MADE[spec.name](encoding), np.float32 if spec.dtype.startswith("float") else np.int64)
+    position = _token_dim(spec, interface)
+    dim = spec.shape[position]
+    if isinstance(dim, int):  # the model itself has one length only
+        values = np.pad(values, (0, dim - values.size))
+    shape = [1] * len(spec.shape)
+    shape[position] = values.size
+    return values.reshape(shape)

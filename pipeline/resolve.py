@@ -1,0 +1,152 @@
+"""A step and the outputs it stands on, made definite: parameters, input manifests, file digests, key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from pipeline import source
+from pipeline.config import HubSource, LocalSource, ModelConfig, TextReader
+from pipeline.errors import ConfigError
+from pipeline.keys import step_key, tool_versions
+from pipeline.model import Json, Manifest
+from pipeline.pins import pinned_revision
+from pipeline.plan import Step
+from pipeline.store import read_manifest
+from pipeline.suggest import did_you_mean
+from pipeline.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """All that decides what a step produces, and its key."""
+
+    step: Step
+    params: Mapping[str, Json]
+    inputs: Mapping[str, Manifest]
+    files: Mapping[str, Path]
+    key: str
+
+
+def resolve(step: Step, workspace: Workspace) -> Resolved | None:
+    """The step made definite, or None while something it needs is not there yet (an upstream step, a pin)."""
+    upstream = {name: read_manifest(workspace.current(name)) for name in step.after}
+    if any(manifest is None for manifest in upstream.values()):
+        return None
+    manifests = cast("dict[str, Manifest]", upstream)
+    axes = {component: _axes(manifests[ingest]) for component, ingest in step.ingests.items()}
+    files = dict(step.files) | dict(step.scripts)
+    params = dict(step.params)
+    if step.stage == "fetch":
+        revision = _revision(step.config, workspace)
+        if revision is None:
+            return None
+        fetched, files = _fetch(step.config, revision, workspace)
+        params |= fetched
+    elif step.stage == "shape":
+        check_axes(step.config, axes)
+    params |= _bucket_params(step, axes)
+
+    inputs = {}
+    for given in step.inputs:
+        role = given.role
+        if given.bucket is not None and step.component:
+            role = role.format(bucket=given.bucket.on(axes[step.component]).name)
+        inputs[role] = manifests[given.step]
+
+    digests = {role: workspace.memo.sha256(_readable(path, step)) for role, path in files.items()}
+    for role, script in step.scripts.items():
+        digests[role] = workspace.code.script(script, workspace.root)
+    key = step_key(
+        step.stage,
+        code=workspace.code.stage(step.stage),
+        params=params,
+        inputs=inputs,
+        files=digests,
+        tools=tool_versions(step.stage),
+    )
+    return Resolved(step, params, inputs, files, key)
+
+
+def check_axes(config: ModelConfig, available: Mapping[str, Sequence[str]]) -> None:
+    """Raise ConfigError when the config names an axis that no component of the model has."""
+    known = sorted({axis for axes in available.values() for axis in axes})
+    bucketed = [axis for bucket in config.buckets for axis in bucket.axes]
+    for axis in dict.fromkeys((*config.fixed, *bucketed)):
+        if axis not in known:
+            raise ConfigError(
+                f"no component of {config.name} has an axis named '{axis}'{did_you_mean(axis, known)}",
+                where=config.places.get("fixed" if axis in config.fixed else "buckets", config.path.name),
+                why=f"the models' inputs have these axes: {', '.join(known) or 'none'}",
+                remedy="use the name that the ONNX file gives the axis",
+            )
+
+
+def fetched_files(config: ModelConfig) -> list[str]:
+    """Names of the source files a model needs, without the external data that its ONNX files point to."""
+    named = [component.file for component in config.components.values()]
+    readers = (config.calibration, config.verification.samples if config.verification else None)
+    named += [reader.tokenizer for reader in readers if isinstance(reader, TextReader)]
+    return list(dict.fromkeys((*named, *config.files)))
+
+
+def _revision(config: ModelConfig, workspace: Workspace) -> str | None:
+    if isinstance(config.source, LocalSource):
+        return ""
+    return pinned_revision(config.source.hub, config.source.revision, workspace.pins)
+
+
+def _fetch(config: ModelConfig, revision: str, workspace: Workspace) -> tuple[dict[str, Json], dict[str, Path]]:
+    names = fetched_files(config)
+    components: list[Json] = [component.file for component in config.components.values()]
+    if isinstance(config.source, HubSource):
+        hub: dict[str, Json] = {"hub": config.source.hub, "revision": revision}
+        return {"source": hub, "files": [*names], "components": components}, {}
+    files = source.local_files(config.source.path, names, workspace.memo)
+    return {"source": {"path": None}, "files": [*names], "components": components}, files
+
+
+def _axes(ingest: Manifest) -> list[str]:
+    axes = ingest.facts["axes"]
+    assert isinstance(axes, dict)
+    return list(axes)
+
+
+def _bucket_params(step: Step, axes: Mapping[str, Sequence[str]]) -> dict[str, Json]:
+    config = step.config
+    if step.stage == "samples":
+        fixed: dict[str, Json] = {component: _fixed(config, have) for component, have in axes.items()}
+        return {"buckets": {component: _buckets(config, have) for component, have in axes.items()}, "fixed": fixed}
+    if step.stage == "calibrate" and step.component:
+        return {"buckets": _buckets(config, axes[step.component])}
+    if step.bucket is None or step.component is None:
+        return {}
+    have = axes[step.component]
+    bucket = step.bucket.on(have)
+    params: dict[str, Json] = {"bucket": bucket.name, "axes": dict(bucket.axes)}
+    if step.stage == "shape":
+        params["fixed"] = _fixed(config, have)
+    if step.stage == "verify":
+        params["buckets"] = _buckets(config, have)
+    return params
+
+
+def _buckets(config: ModelConfig, have: Sequence[str]) -> Json:
+    return {bucket.name: dict(bucket.axes) for bucket in config.buckets_on(have)}
+
+
+def _fixed(config: ModelConfig, have: Sequence[str]) -> Json:
+    return {axis: value for axis, value in config.fixed.items() if axis in have}
+
+
+def _readable(path: Path, step: Step) -> Path:
+    if not path.exists():
+        raise ConfigError(
+            f"{path.name} does not exist",
+            where=f"{step.config.path.name}, for {step.id}",
+            why=f"looked for {path}",
+            remedy="create it, or correct the path in the config",
+        )
+    return path

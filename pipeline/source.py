@@ -1,0 +1,126 @@
+"""The files of a model in its source: which ones belong to it, and that none lies outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path, PurePosixPath
+
+from pipeline.digests import StatMemo
+from pipeline.errors import ModelError, SourceError
+from pipeline.model import Json
+from pipeline.suggest import did_you_mean
+
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_LISTED = 10_000
+
+
+def local_files(folder: Path, names: Sequence[str], memo: StatMemo | None = None) -> dict[str, Path]:
+    """The named files of a model folder, and the external data of those that are ONNX, by relative POSIX name.
+
+    With a `memo`, an ONNX file is only read when it changed.
+
+    Raises:
+        SourceError: the folder or a file is missing, is a link that leads out of the folder, or a Git LFS pointer.
+        ModelError: an ONNX file is damaged, or names external data outside its folder.
+    """
+    if not folder.is_dir():
+        raise SourceError(
+            f"the model folder {folder.name} does not exist",
+            where=str(folder),
+            remedy="correct source.path in the config; it is relative to the config file",
+        )
+    return with_external_data(names, lambda name, named_by: _inside(folder, name, named_by), memo)
+
+
+def with_external_data(
+    names: Sequence[str], obtain: Callable[[str, str], Path], memo: StatMemo | None = None
+) -> dict[str, Path]:
+    """The named files of a source, and the external data of those that are ONNX, by relative POSIX name.
+
+    `obtain(name, named_by)` returns where a file is; `named_by` is the ONNX file whose external data it is, or empty.
+    """
+    found: dict[str, Path] = {}
+    for name in names:
+        found[name] = obtain(_relative(name), "")
+        for side in external_names(name, found[name], memo) if is_onnx(name) else ():
+            if side not in found:
+                found[side] = obtain(side, name)
+    return found
+
+
+def is_onnx(name: str) -> bool:
+    """Whether a file is taken for an ONNX model, by its name."""
+    return name.lower().endswith(".onnx")
+
+
+def external_names(name: str, path: Path, memo: StatMemo | None = None) -> list[str]:
+    """The external data that the ONNX file at `path`, called `name` in its source, refers to; names in the source.
+
+    Raises:
+        ModelError: the file is damaged, or a location is empty, absolute, or has `..` or a backslash.
+    """
+    locations = memo.value(path, "external data", _locations) if memo else _locations(path)
+    assert isinstance(locations, list)
+    return [_beside(name, str(location)) for location in locations]
+
+
+def _locations(path: Path) -> Json:
+    from pipeline.graph.external_data import locations  # imports onnx: only for files that changed
+
+    return [*locations(path)]
+
+
+def _is_inside(name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    return bool(parts) and not (name.startswith("/") or ".." in parts or any(c in name for c in "\\:\0"))
+
+
+def _beside(onnx_name: str, location: str) -> str:
+    if not _is_inside(location):
+        raise ModelError(
+            f"{onnx_name} names external data outside its folder: {location!r}",
+            why="external data must lie beside the ONNX file or below it",
+            remedy="save the model again with its external data beside it",
+        )
+    return (PurePosixPath(onnx_name).parent / location).as_posix()
+
+
+def _relative(name: str) -> str:
+    plain = PurePosixPath(name).as_posix()
+    if not _is_inside(name) or plain != name:
+        raise SourceError(
+            f"{name!r} is no name of a file in the source",
+            why="files are named relative to the source's root, with forward slashes and without '..'",
+            remedy=f"write {plain}" if _is_inside(name) else "correct the name in the config",
+        )
+    return name
+
+
+def _inside(folder: Path, name: str, named_by: str) -> Path:
+    path = folder / name
+    where = f"{folder}, named by {named_by}" if named_by else str(folder)
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise SourceError(
+            f"{name} is a link that leads out of the model folder",
+            where=where,
+            why=f"it points to {path.resolve()}",
+            remedy="put the file itself into the folder; for a folder of the HF cache give source.hub instead of path",
+        )
+    if not path.is_file():
+        files = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+        kind = "external data" if named_by else "file"
+        raise SourceError(
+            f"the model folder has no {kind} {name}{did_you_mean(name, islice(files, _LISTED))}",
+            where=where,
+            remedy="put the file there, or correct its name in the config",
+        )
+    with path.open("rb") as stream:
+        if stream.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            raise SourceError(
+                f"{name} is a Git LFS pointer, not the file itself",
+                where=where,
+                why="the folder was cloned without Git LFS",
+                remedy="run 'git lfs pull' in it",
+            )
+    return path

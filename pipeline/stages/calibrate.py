@@ -1,0 +1,69 @@
+"""calibrate: measure the range of every float value over all buckets and samples of a component.
+
+Inputs: ``ingest``, ``samples``, ``rewrite/<bucket>`` for every bucket. Params: ``component``, ``buckets`` (name ->
+axes), ``padding`` (input -> value, 0 if not there), ``method``. Output: ``ranges.json``, {value: [low, high]}. Facts:
+``samples`` (bucket -> how many it is the smallest for; one without any uses the ranges of the others), ``tensors``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from pipeline.errors import CalibrationError
+from pipeline.graph.buckets import ModelInput, axis_lengths, fits_no_bucket, model_inputs, pad, smallest_bucket
+from pipeline.graph.calibration import Calibration
+from pipeline.graph.encodings import write_ranges
+from pipeline.graph.model_file import MODEL
+from pipeline.graph.observe import Observer
+from pipeline.model import StageRequest, StageResult
+from pipeline.readers.sample_set import StoredCall, stored_calls
+
+Buckets = Mapping[str, Mapping[str, int]]
+
+
+def run(request: StageRequest) -> StageResult:
+    """Run every sample through the float model of the smallest bucket that holds it.
+
+    Raises:
+        CalibrationError: no samples, one that fits no bucket, a value that is infinite or NaN, an input never varied.
+    """
+    component = str(request.params["component"])
+    rules = cast("Mapping[str, float]", request.params["padding"])
+    buckets = cast("Buckets", request.params["buckets"])
+    inputs = model_inputs(request.inputs["ingest"].facts)
+    placed = _place(request.inputs["samples"].folder, component, inputs, buckets)
+
+    calibration = Calibration()
+    observers = {}
+    for bucket, calls in placed.items():
+        observer = observers[bucket] = Observer(request.inputs[f"rewrite/{bucket}"].folder / MODEL)
+        for call in calls:
+            feeds = pad(call.load(), inputs, buckets[bucket], rules)
+            calibration.add(observer, feeds, where=f"{call.name} in bucket {bucket}")
+        calibration.add_constants(observer)
+        observer.close()
+        print(f"bucket {bucket}: {len(calls)} samples" + ("" if calls else ", its ranges are those of the others"))
+    ranges = calibration.ranges(observers)
+    write_ranges(ranges, request.out / "ranges.json")
+    counts = {bucket: len(calls) for bucket, calls in placed.items()}
+    return StageResult({"samples": {**counts}, "tensors": len(ranges)})
+
+
+def _place(folder: Path, component: str, inputs: Sequence[ModelInput], buckets: Buckets) -> dict[str, list[StoredCall]]:
+    """The calls of a component by bucket: each goes to the smallest that holds it."""
+    placed: dict[str, list[StoredCall]] = {bucket: [] for bucket in buckets}
+    for call in stored_calls(folder, component):
+        lengths = axis_lengths(call.load(), inputs)
+        bucket = smallest_bucket(lengths, buckets)
+        if bucket is None:
+            raise fits_no_bucket(call.name, lengths, buckets)
+        placed[bucket].append(call)
+    if not any(placed.values()):
+        raise CalibrationError(
+            f"the calibration set has no sample for component {component!r}",
+            why="every range is measured on samples; without one there is nothing to quantize by",
+            remedy="add samples to the file or folder that 'calibration' names, or quantize with {precision: fp16}",
+        )
+    return placed

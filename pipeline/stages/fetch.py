@@ -1,0 +1,68 @@
+"""fetch: a model's files, from the hub at a pinned commit or from a local folder, under their names in the source."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipeline.errors import SourceError
+from pipeline.hub.files import fetch_file
+from pipeline.model import Json, StageRequest, StageResult
+from pipeline.source import external_names, is_onnx, with_external_data
+
+
+def run(request: StageRequest) -> StageResult:
+    """Copy what the model needs, external data included, to `request.out`.
+
+    Facts: `source` ({"hub": "owner/name"} or {"path": null}: where a folder lies is not content) and `revision` (the
+    commit, or null).
+
+    Raises:
+        SourceError: a file can't be had.
+        ModelError: an ONNX file is damaged, or names external data outside its folder.
+    """
+    source = request.params["source"]
+    assert isinstance(source, dict)
+    if "hub" not in source:
+        _copy(request.files, request.out)
+        _check_complete(request.files)
+        return StageResult({"source": {"path": None}, "revision": None})
+    repo, commit, names = source["hub"], source["revision"], request.params["files"]
+    assert isinstance(repo, str)
+    assert isinstance(commit, str)
+    assert isinstance(names, list)
+
+    def obtain(name: str, named_by: str) -> Path:
+        return fetch_file(repo, commit, name, named_by)
+
+    _copy(with_external_data([str(name) for name in names], obtain), request.out)
+    facts: dict[str, Json] = {"source": {"hub": repo}, "revision": commit}
+    return StageResult(facts)
+
+
+def _copy(files: Mapping[str, Path], out: Path) -> None:
+    for name, path in sorted(files.items()):
+        target = out / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copyfile(path, target)
+        except OSError as error:
+            raise SourceError(
+                f"{name} can't be copied into the build folder",
+                where=str(path),
+                why=error.strerror or str(error),
+                remedy="make the file readable and see that the disk of the build folder has room",
+            ) from error
+
+
+def _check_complete(files: Mapping[str, Path]) -> None:
+    """The list of files was made before the step ran: see that its ONNX files still name no others."""
+    for name in filter(is_onnx, files):
+        for side in external_names(name, files[name]):
+            if side not in files:
+                raise SourceError(
+                    f"{name} changed while the build ran: it names external data {side} now",
+                    where=str(files[name]),
+                    remedy="run the same command again",
+                )

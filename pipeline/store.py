@@ -1,0 +1,214 @@
+"""Content-addressed store of step outputs: objects by digest, manifests by key, published atomically, manifest last.
+
+objects/<2 hex>/<sha256>       payloads, read-only, shared by every manifest that names them
+manifests/<2 hex>/<key>.json   what the step with that key produced
+locks/<key>.lock               held while a step runs, so that two builds don't do the same work
+tmp/                           output of running steps
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pipeline.digests import sha256_file
+from pipeline.errors import StoreError
+from pipeline.model import FileEntry, Json, Manifest
+
+SCHEMA = 1
+
+
+class Store:
+    """A store under `root`, created on first write. Every method that touches the disk raises StoreError."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def object_path(self, sha256: str) -> Path:
+        """Where the payload with this digest is, or would be."""
+        return self.root / "objects" / sha256[:2] / sha256
+
+    def manifest_path(self, key: str) -> Path:
+        """Where the manifest of this key is, or would be."""
+        return self.root / "manifests" / key[:2] / f"{key}.json"
+
+    def get(self, key: str) -> Manifest | None:
+        """The manifest of a key if every payload it names is here with the right size, else None."""
+        manifest = read_manifest(self.manifest_path(key))
+        if manifest is None or manifest.key != key or not self.intact(manifest):
+            return None
+        return manifest
+
+    def intact(self, manifest: Manifest) -> bool:
+        """Whether every payload is present with its recorded size; contents are checked when they are exported."""
+        for entry in manifest.files.values():
+            try:
+                if self.object_path(entry.sha256).stat().st_size != entry.bytes:
+                    return False
+            except OSError:
+                return False
+        return True
+
+    @contextmanager
+    def lock(self, key: str) -> Iterator[None]:
+        """Hold the lock of a key; the operating system frees it if the holder dies."""
+        folder = self.root / "locks"
+        with _disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f"{key}.lock"):
+            yield
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """An empty folder on the store's file system, removed at the end."""
+        parent = self.root / "tmp"
+        with _disk_errors(parent):
+            parent.mkdir(parents=True, exist_ok=True)
+            _collect_dead(parent)
+            name = uuid.uuid4().hex
+            folder = parent / name
+            with FileLock(parent / f"{name}.lock"):
+                folder.mkdir()
+                try:
+                    yield folder
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+        (parent / f"{name}.lock").unlink(missing_ok=True)
+
+    def publish(
+        self, stage: str, key: str, folder: Path, facts: Mapping[str, Json], reused: Mapping[str, FileEntry]
+    ) -> Manifest:
+        """Take over the files of `folder`, add those in `reused`, write the manifest last."""
+        with _disk_errors(self.root):
+            files = dict(reused)
+            for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+                files[path.relative_to(folder).as_posix()] = self._adopt(path)
+            manifest = Manifest(stage, key, dict(sorted(files.items())), facts)
+            write_manifest(self.manifest_path(key), manifest)
+        return manifest
+
+    def place(self, manifest: Manifest, folder: Path) -> None:
+        """Make the manifest's files appear under `folder`, as hard links where the file system can, else as copies."""
+        with _disk_errors(folder):
+            for name, entry in manifest.files.items():
+                destination = folder / name
+                destination.parent.mkdir(parents=True, exist_ok=True)
+                source = self.object_path(entry.sha256)
+                try:
+                    os.link(source, destination)
+                except OSError:
+                    shutil.copyfile(source, destination)
+
+    def export(self, entry: FileEntry, destination: Path) -> None:
+        """Copy a payload to `destination` atomically, checking its digest on the way; a corrupt one is dropped."""
+        source = self.object_path(entry.sha256)
+        with _disk_errors(destination):
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            temporary = destination.with_name(f".{destination.name}.{os.getpid()}.tmp")
+            try:
+                shutil.copyfile(source, temporary)
+                if sha256_file(temporary) != entry.sha256:
+                    source.unlink(missing_ok=True)
+                    raise StoreError(
+                        f"a stored file is corrupt: {destination.name}",
+                        where=str(source),
+                        why="its SHA-256 is not the one it was stored under",
+                        remedy="it was removed from the store; run the same command again to rebuild it",
+                    )
+                os.replace(temporary, destination)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    def _adopt(self, path: Path) -> FileEntry:
+        entry = FileEntry(sha256_file(path), path.stat().st_size)
+        destination = self.object_path(entry.sha256)
+        if not (destination.is_file() and destination.stat().st_size == entry.bytes):
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            _sync(path)
+            path.chmod(0o444)
+            os.replace(path, destination)
+        return entry
+
+
+def _collect_dead(parent: Path) -> None:
+    """Remove scratch folders whose owner no longer holds their lock: it died before it could."""
+    for lock_path in parent.glob("*.lock"):
+        try:
+            with FileLock(lock_path, timeout=0):
+                shutil.rmtree(lock_path.with_suffix(""), ignore_errors=True)
+                lock_path.unlink(missing_ok=True)
+        except (Timeout, OSError):
+            continue  # in use, or gone already
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """The manifest in a file, or None when there is none or it is not one of ours."""
+    try:
+        raw = json.loads(path.read_bytes())
+        files = {name: FileEntry(entry["sha256"], entry["bytes"]) for name, entry in raw["files"].items()}
+        if raw["schema"] != SCHEMA:
+            return None
+        return Manifest(raw["stage"], raw["key"], files, raw["facts"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write a manifest atomically, as readable JSON whose bytes depend on nothing but the manifest."""
+    files = {name: {"sha256": entry.sha256, "bytes": entry.bytes} for name, entry in sorted(manifest.files.items())}
+    raw = {"schema": SCHEMA, "stage": manifest.stage, "key": manifest.key, "files": files, "facts": manifest.facts}
+    write_atomically(path, json.dumps(raw, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` so that a reader, or a crash, sees the old bytes or the new ones."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:  # Windows can't sync a read-only handle; the rename still orders after close
+        if error.errno != errno.EBADF:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _disk_errors(where: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        remedy = {
+            errno.ENOSPC: "free some space, then run the same command again; what was built is kept",
+            errno.EDQUOT: "free some of your quota, then run the same command again; what was built is kept",
+            errno.EROFS: "the file system is read-only: choose another folder with PIPELINE_STORE",
+            errno.EACCES: "check the permissions of this folder, or choose another with PIPELINE_STORE",
+        }.get(error.errno or 0, "mend the cause, then run the same command again; what was built is kept")
+        raise StoreError(
+            "the disk refused a write",
+            where=str(error.filename or where),
+            why=error.strerror or str(error),
+            remedy=remedy,
+        ) from error

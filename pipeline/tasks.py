@@ -1,0 +1,337 @@
+"""The doit face: steps as doit tasks, command-line filters, and the reporter. The only module that imports doit."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import doit.doit_cmd
+from doit.exceptions import BaseFail, TaskFailed
+from doit.task import Task, dict_to_task
+
+from pipeline import artifacts, process, report
+from pipeline.build import Outcome, bring_up_to_date, is_current
+from pipeline.config import ModelConfig, load_all
+from pipeline.console import Console
+from pipeline.errors import ConfigError, PipelineError
+from pipeline.plan import STAGES, Step, plan
+from pipeline.qnn import catalog
+from pipeline.store import read_manifest
+from pipeline.suggest import did_you_mean
+from pipeline.workspace import Workspace
+
+INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+TRACEBACK_VARIABLE = "PIPELINE_TRACEBACK"
+_FILTERS = ("models", "targets")
+Command = dict[str, Any]
+"""A task of shell commands, as doit takes it."""
+
+
+class Project:
+    """The models of one checkout, narrowed by the command line, as doit tasks."""
+
+    def __init__(self, root: Path, arguments: Iterable[str], variables: Mapping[str, str]) -> None:
+        self.workspace = Workspace.at(root)
+        configs = load_all(root / "configs", known_targets=catalog.spellings())
+        targets = sorted({target.soc for config in configs.values() for target in config.targets})
+        chosen = _filters(variables, {"models": sorted(configs), "targets": targets})
+        self.configs = {name: config for name, config in configs.items() if name in chosen["models"]}
+        self._named = "models" in variables
+        self._targets = chosen["targets"]
+        self._all_targets = "targets" not in variables
+        self.steps = {step.id: step for config in self.configs.values() for step in plan(config) if self._wanted(step)}
+        self.results: dict[str, tuple[str, float]] = {}
+        self._check_names(arguments)
+
+    def tasks(self, stage: str) -> Iterator[Task]:
+        """The group task of a stage and one task for each of its steps."""
+        steps = [step for step in self.steps.values() if step.stage == stage]
+        yield _group(stage, STAGES[stage], [step.id for step in steps])
+        for step in steps:
+            current = str(self.workspace.current(step))
+            yield _task(
+                step.id,
+                stage,
+                doc=f"{stage} of {step.name}",
+                actions=[(self._act, [step])],
+                file_dep=[str(self.workspace.current(name)) for name in step.after],
+                targets=[current],
+                uptodate=[partial(self._is_current, step)],
+                clean=[(_forget, [Path(current)])],
+            )
+
+    def build_tasks(self) -> Iterator[Task]:
+        """`build`, which is all models but those marked on_request, and `build:<model>` for each."""
+        built = [name for name, config in self.configs.items() if self._named or not config.on_request]
+        doc = "Build the artifacts of every model (on_request models only when named)."
+        yield _group("build", doc, [f"build:{name}" for name in built])
+        for name, config in self.configs.items():
+            steps = self._steps_of(config)
+            yield _task(
+                f"build:{name}",
+                "build",
+                doc=f"build artifacts/{name}" + (" (on request)" if config.on_request else ""),
+                actions=[(self._publish, [config])],
+                task_dep=[step.id for step in steps],
+                uptodate=[partial(self._is_published, config)],
+                clean=[(self._clean, [name])],
+            )
+
+    def manifests(self) -> dict[str, Any]:
+        """What every step produced last, by step id."""
+        found = {step.id: read_manifest(self.workspace.current(step)) for step in self.steps.values()}
+        return {name: manifest for name, manifest in found.items() if manifest is not None}
+
+    def _wanted(self, step: Step) -> bool:
+        return step.target is None or step.target.soc in self._targets
+
+    def _steps_of(self, config: ModelConfig) -> list[Step]:
+        return [step for step in self.steps.values() if step.config is config]
+
+    def _is_current(self, step: Step, *_: object) -> bool:
+        try:
+            return is_current(step, self.workspace)
+        except PipelineError:
+            return False  # bringing it up to date raises the same error where it can be reported
+
+    def _act(self, step: Step) -> StepFailed | None:
+        try:
+            result = bring_up_to_date(step, self.workspace)
+        except PipelineError as error:
+            return _failure(error)
+        if result.outcome is not Outcome.CURRENT:
+            self.results[step.id] = (result.outcome.value, result.seconds)
+        return None
+
+    def _is_published(self, config: ModelConfig, *_: object) -> bool:
+        found = artifacts.folders(config, self._steps_of(config), self.workspace)
+        return (
+            found is not None
+            and all(artifacts.is_published(folder, self.workspace) for folder in found)
+            and not (self._all_targets and artifacts.dropped_targets(config, self.workspace))
+        )
+
+    def _publish(self, config: ModelConfig) -> StepFailed | None:
+        try:
+            for folder in artifacts.folders(config, self._steps_of(config), self.workspace) or ():
+                artifacts.publish(folder, self.workspace)
+            if self._all_targets:
+                for path in artifacts.dropped_targets(config, self.workspace):
+                    artifacts.remove_folder(path)
+        except PipelineError as error:
+            return _failure(error)
+        self.results[f"build:{config.name}"] = ("built", 0.0)
+        return None
+
+    def _clean(self, model: str) -> None:
+        for path in artifacts.remove(model, self.workspace):
+            print(f"removed {path.relative_to(self.workspace.root)}")
+
+    def _check_names(self, arguments: Iterable[str]) -> None:
+        """Refuse `stage:name` arguments that match nothing: doit ignores a glob without a match."""
+        known = [*self.steps, *(f"build:{name}" for name in self.configs)]
+        for argument in arguments:
+            if argument.split(":")[0] in (*STAGES, "build") and ":" in argument and not fnmatch.filter(known, argument):
+                raise ConfigError(
+                    f"no step is named '{argument}'{did_you_mean(argument, known)}",
+                    where="command line",
+                    remedy="'doit list --all' prints every name",
+                )
+
+
+class StepFailed(TaskFailed):  # type: ignore[misc]  # doit is untyped
+    """A failure that carries the error a user should see."""
+
+    def __init__(self, error: PipelineError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Reporter:
+    """doit's reporter interface: a line a step, errors with their remedies, and at the end what was built."""
+
+    desc = "a line a step, then a table"
+    project: Project
+
+    def __init__(self, outstream: IO[str], options: Mapping[str, object]) -> None:
+        self._console = Console(outstream)
+        self._failures: list[PipelineError | None] = []
+        self._checked: set[str] = set()
+        self._selected: list[str] = []
+
+    def initialize(self, tasks: Mapping[str, Task], selected_tasks: Iterable[str]) -> None:
+        """Called once, before anything runs."""
+        self._selected = list(selected_tasks)
+        self._console.start(_closure(tasks, self._selected) & set(self.project.steps))
+
+    def get_status(self, task: Task) -> None:
+        """Called before a task is checked."""
+
+    def execute_task(self, task: Task) -> None:
+        """Called when a task starts."""
+        if task.name in self.project.steps:
+            self._console.started(task.name, self.project.workspace.log(self.project.steps[task.name]))
+
+    def add_success(self, task: Task) -> None:
+        """Called when a task ended well."""
+        self._checked.add(task.name)
+        outcome, seconds = self.project.results.get(task.name, ("current", 0.0))
+        if task.name in self.project.steps:
+            self._console.finished(task.name, outcome, seconds)
+
+    def skip_uptodate(self, task: Task) -> None:
+        """Called when a task needs nothing."""
+        self._checked.add(task.name)
+        if task.name in self.project.steps:
+            self._console.finished(task.name, "current", 0.0)
+
+    def skip_ignore(self, task: Task) -> None:
+        """Called when the user told doit to ignore a task."""
+        self._console.line(f"{task.name}: ignored, as told by 'doit ignore'")
+
+    def add_failure(self, task: Task, fail: BaseFail) -> None:
+        """Called when a task failed, or could not start because one it needs failed."""
+        error = fail.error if isinstance(fail, StepFailed) else None
+        if error is None and not fail.report:
+            return
+        self._failures.append(error)
+        text = str(error) if error else f"{fail.get_name()}\n{fail.get_msg()}"
+        self._console.failed(task.name, text)
+
+    def cleanup_error(self, exception: BaseFail) -> None:
+        """Called when a teardown failed."""
+        self._console.line(exception.get_msg())
+
+    def runtime_error(self, msg: str) -> None:
+        """Called when doit itself failed."""
+        self._failures.append(None)
+        self._console.line(msg)
+
+    def teardown_task(self, task: Task) -> None:
+        """Called before a teardown."""
+
+    def complete_run(self) -> None:
+        """Print the end of the report; leave with the exit code of the first error."""
+        project = self.project
+        project.workspace.memo.save()
+        self._console.stop()
+        if isinstance(sys.exc_info()[1], KeyboardInterrupt):
+            process.end_all()
+            self._console.line("\nInterrupted. What was built is kept: run the same command again to resume.")
+            raise SystemExit(INTERRUPTED)
+        manifests = project.manifests()
+        steps = [step for step in project.steps.values() if step.id in self._checked]
+        text = report.table(report.rows(steps, manifests, project.results))
+        if text:
+            self._console.line(f"\n{text}")
+        if scores := report.scores(steps, manifests):
+            self._console.line("\n" + "\n".join(scores))
+        self._console.line(self._summary(steps))
+        if self._failures:
+            raise SystemExit(self._failures[0].exit_code if self._failures[0] else 1)
+
+    def _summary(self, steps: list[Step]) -> str:
+        results = [outcome for name, (outcome, _) in self.project.results.items() if name in self.project.steps]
+        built, restored = results.count("built"), results.count("restored")
+        if self._failures:
+            failed = len(self._failures)
+            return f"\nFAILED: {failed} step(s); {built} built, {restored} restored. What was built is kept."
+        if not built and not restored:
+            lines = f"\nNothing to do: all {len(steps)} steps are current."
+        else:
+            current = len(steps) - built - restored
+            lines = f"\n{built} built, {restored} restored from the store, {current} already current."
+        folders = sorted(name.split(":")[1] for name in self._checked if name.startswith("build:"))
+        return lines + "".join(f"\nartifacts/{name}/" for name in folders)
+
+
+def declare(root: Path) -> tuple[Project, dict[str, Any]]:
+    """The project at `root` and doit's settings for it; a wrong config ends the process with its exit code."""
+    try:
+        project = Project(root, sys.argv[1:], _variables())
+    except PipelineError as error:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    Reporter.project = project
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped job ends its workers as Ctrl-C does
+    project.workspace.build.mkdir(exist_ok=True)
+    settings = {
+        "default_tasks": ["build"],
+        "dep_file": str(project.workspace.build / "doit.json"),
+        "backend": "json",
+        "reporter": Reporter,
+        "par_type": "thread",
+        "num_process": os.cpu_count() or 1,
+        "verbosity": 2,
+        "sort": "definition",
+    }
+    return project, settings
+
+
+def _variables() -> Mapping[str, str]:
+    # doit has get_var for a known name, and no way to ask which names were given
+    return doit.doit_cmd._CMDLINE_VARS or {}
+
+
+def _filters(variables: Mapping[str, str], known: Mapping[str, list[str]]) -> dict[str, set[str]]:
+    """Names chosen by `models=a,b` and `targets=x`; all of them where there is no filter."""
+    for name in variables:
+        if name not in known:
+            raise ConfigError(
+                f"unknown variable '{name}'{did_you_mean(name, known)}",
+                where=f"command line: {name}={variables[name]}",
+                remedy=f"the variables are {' and '.join(f'{filter_}=…' for filter_ in _FILTERS)}",
+            )
+    chosen = {}
+    for filter_, names in known.items():
+        given = [name for name in variables.get(filter_, "").split(",") if name]
+        for name in given:
+            if name not in names:
+                raise ConfigError(
+                    f"{filter_}={name}: no config has that{did_you_mean(name, names)}",
+                    where="command line",
+                    remedy=f"known {filter_}: {', '.join(names)}",
+                )
+        chosen[filter_] = set(given or names)
+    return chosen
+
+
+def _failure(error: PipelineError) -> StepFailed:
+    if os.environ.get(TRACEBACK_VARIABLE):
+        traceback.print_exception(error)
+    return StepFailed(error)
+
+
+def _group(name: str, doc: str, members: list[str]) -> Task:
+    return Task(name, None, doc=doc, has_subtask=True, task_dep=members)
+
+
+def _task(name: str, group: str, **attributes: object) -> Task:
+    task = dict_to_task({"name": name, "verbosity": 2, **attributes})
+    task.subtask_of = group
+    return task
+
+
+def _closure(tasks: Mapping[str, Task], selected: Iterable[str]) -> set[str]:
+    """Names of the selected tasks and of all they need."""
+    reached: set[str] = set()
+    pending = list(selected)
+    while pending:
+        name = pending.pop()
+        if name not in reached:
+            reached.add(name)
+            pending += tasks[name].task_dep
+    return reached
+
+
+def _forget(path: Path) -> None:
+    path.unlink(missing_ok=True)

@@ -1,0 +1,57 @@
+"""Where things are in one checkout, and what is remembered about it between builds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.digests import StatMemo
+from pipeline.keys import CodeDigests
+from pipeline.plan import Step
+from pipeline.store import Store
+
+STORE_VARIABLE = "PIPELINE_STORE"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """One checkout: the project's root folder, its build folder, the store, and memos of what was read."""
+
+    root: Path
+    store: Store
+    memo: StatMemo
+    code: CodeDigests
+
+    @classmethod
+    def at(cls, root: Path, environ: Mapping[str, str] = os.environ) -> Workspace:
+        """The workspace of the checkout at `root`; the store is where PIPELINE_STORE says, else `.build/store`."""
+        build = root / ".build"
+        store = Path(environ[STORE_VARIABLE]).expanduser() if environ.get(STORE_VARIABLE) else build / "store"
+        memo = StatMemo(build / "memo.json")
+        return cls(root, Store(root / store), memo, CodeDigests(memo))
+
+    @property
+    def build(self) -> Path:
+        """The build folder: everything in it can be deleted at the cost of building again."""
+        return self.root / ".build"
+
+    @property
+    def artifacts(self) -> Path:
+        """Where finished context models go."""
+        return self.root / "artifacts"
+
+    @property
+    def pins(self) -> Path:
+        """The file that pins branches of hub repos to commits."""
+        return self.root / "configs" / "pins.yaml"
+
+    def current(self, step: Step | str) -> Path:
+        """The manifest of what a step produced last; a copy of the one in the store."""
+        stage, name = (step.id if isinstance(step, Step) else step).split(":", 1)
+        return self.build / "steps" / stage / f"{name}.json"
+
+    def log(self, step: Step) -> Path:
+        """The output of the step's last run."""
+        return self.build / "logs" / step.stage / f"{step.name}.log"

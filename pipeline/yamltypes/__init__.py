@@ -1,0 +1,10 @@
+"""Typed YAML: a strict reader, and frozen dataclasses as the one definition of what may be written.
+
+From the same dataclasses come the decoder, which reports every mistake with its place, the JSON Schema and the
+reference. Knows nothing of any particular file.
+
+- :mod:`.tree`: bytes -> a tree of values that know where they were written
+- :mod:`.forms`: type hints -> forms, what a value may look like
+- :mod:`.decode`: tree + form -> a value, or problems
+- :mod:`.json_schema`: form -> JSON Schema
+"""

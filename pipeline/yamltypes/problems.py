@@ -1,0 +1,79 @@
+"""Mistakes in a file: where, what, and what was expected. Collected, so that a reader hears of all of them at once."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+Keys = tuple[str | int, ...]
+"""Where a value is in a document: keys of mappings, positions in lists."""
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A position in a file; line and column count from 1."""
+
+    file: str
+    line: int = 1
+    column: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One mistake, as `file:line:column: path.to.key: what; expected ...; did you mean 'x'?`."""
+
+    place: Place
+    path: str
+    what: str
+    expected: str = ""
+    suggestion: str = ""
+
+    def __str__(self) -> str:
+        said = [self.what]
+        if self.expected:
+            said.append(f"expected {self.expected}")
+        if self.suggestion:
+            said.append(f"did you mean '{self.suggestion}'?")
+        return ": ".join(part for part in (str(self.place), self.path, "; ".join(said)) if part)
+
+
+class Problems:
+    """The mistakes found so far; iterates in the order of files and lines."""
+
+    def __init__(self) -> None:
+        self._items: set[Problem] = set()
+
+    def add(self, place: Place, keys: Keys, what: str, *, expected: str = "", suggestion: str = "") -> None:
+        """Note one mistake at `place`, about the value at `keys`."""
+        self._items.add(Problem(place, dotted(keys), what, expected, suggestion))
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Problem]:
+        return iter(sorted(self._items))
+
+
+def dotted(keys: Keys) -> str:
+    """`("buckets", 0, "sequence")` as `buckets[0].sequence`."""
+    path = ""
+    for key in keys:
+        if isinstance(key, int):
+            path += f"[{key}]"
+        elif re.fullmatch(r"[\w-]+", key):
+            path += f".{key}" if path else key
+        else:
+            path += f"[{key!r}]"
+    return path
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The name in `known` that `word` was probably meant to be, or "". Case does not count."""
+    by_folded = {name.casefold(): name for name in known}
+    found = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
+    return by_folded[found[0]] if found else ""

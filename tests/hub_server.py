@@ -1,0 +1,434 @@
+"""A local server that speaks as much of the Hugging Face hub's API as its client needs to look up and download files.
+
+In a test, as a context manager or by the fixture `hub` (import `hub_fixture`)::
+
+    with HubServer() as hub:
+        repo = hub.add("owner/name", {"onnx/model.onnx": b"...", "tokenizer.json": b"..."})
+        hub.faults.append(Fault("*.onnx", cut_after=1000))
+        ...                                    # with HF_ENDPOINT=hub.url
+        assert hub.sent("onnx/model.onnx") ...
+
+From a shell, with files served from folders::
+
+    python -m tests.hub_server --repo owner/name=FOLDER [--repo owner/other@<commit>=FOLDER ...] [--port 8123]
+
+Two ports are opened: the hub, and the storage that it redirects to for LFS files, as the real one does. Endpoints and
+headers are those of https://huggingface.co/docs/hub/api and of the client's source; there is no Xet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import BinaryIO, ClassVar, NoReturn, Self
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+import pytest
+
+# What the hub's default .gitattributes keeps in LFS, as far as models like ours have it.
+LFS_PATTERNS = ("*.onnx", "*.onnx_data*", "*.bin", "*.safetensors", "*.npz", "*.npy")
+_BLOCK = 1 << 16
+
+
+class Blob:
+    """The content of one file, in memory or on disk."""
+
+    def __init__(self, name: str, content: bytes | Path) -> None:
+        self._content = content
+        self.lfs = any(fnmatch(name, pattern) for pattern in LFS_PATTERNS)
+        self.bytes = len(content) if isinstance(content, bytes) else content.stat().st_size
+
+    def open(self) -> BinaryIO:
+        return io.BytesIO(self._content) if isinstance(self._content, bytes) else self._content.open("rb")
+
+    @cached_property
+    def sha256(self) -> str:
+        with self.open() as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+
+    @cached_property
+    def oid(self) -> str:
+        """The id of the git blob; for a file in LFS that of its pointer."""
+        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {self.bytes}\n".encode()
+        head = f"blob {len(pointer) if self.lfs else self.bytes}\0".encode()
+        with io.BytesIO(pointer) if self.lfs else self.open() as stream:
+            return hashlib.file_digest(stream, lambda: hashlib.sha1(head, usedforsecurity=False)).hexdigest()
+
+    @property
+    def etag(self) -> str:
+        return self.sha256 if self.lfs else self.oid
+
+
+@dataclass
+class Repo:
+    """A repo; `gated` and `private` ones serve files to the tokens in `allowed` only."""
+
+    name: str
+    gated: bool = False
+    private: bool = False
+    allowed: set[str] = field(default_factory=set)
+    commits: dict[str, dict[str, Blob]] = field(default_factory=dict)
+    branches: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def commit(self, files: Mapping[str, bytes] | Path, *, commit: str = "", branch: str = "main") -> str:
+        """Make these all the files, and the branch point here; the commit's id follows from content and parent."""
+        if isinstance(files, Path):
+            root = files
+            found: Mapping[str, bytes | Path] = {
+                path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.is_file()
+            }
+        else:
+            found = files
+        blobs = {name: Blob(name, content) for name, content in sorted(found.items())}
+        listing = "".join(f"{blob.oid} {name}\n" for name, blob in blobs.items())
+        text = f"{self.branches.get(branch, '')}\n{listing}"
+        commit = commit or hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self.commits[commit] = blobs
+        self.branches[branch] = commit
+        return commit
+
+    def find(self, revision: str) -> str | None:
+        """The commit that a revision is at."""
+        known = self.branches | self.tags | {commit: commit for commit in self.commits}
+        return known.get(revision)
+
+
+@dataclass
+class Fault:
+    """Something that goes wrong with requests for files whose name matches, the first `times` times or always."""
+
+    name: str = "*"
+    method: str = "GET"
+    times: int | None = 1
+    status: int | None = None
+    """Answer with this HTTP status, `message` and `headers`."""
+    message: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    cut_after: int | None = None
+    """Close the connection after so many bytes of the body, `pause_s` later."""
+    pause_s: float = 0.0
+    wrong_byte: bool = False
+    """Send another byte in place of the first."""
+    ignore_range: bool = False
+    """Answer a range request with the whole file."""
+    claim: Mapping[str, str] = field(default_factory=dict)
+    """Headers that replace those of the right answer."""
+    bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as the server saw it; `host` is "hub" or "storage"."""
+
+    host: str
+    method: str
+    path: str
+    name: str
+    """The file that was asked for, or empty."""
+    range: str
+    token: str
+
+
+class _Refusal(Exception):
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {}), **(headers or {})}
+
+
+class HubServer:
+    """The server; it runs while the context is open."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.repos: dict[str, Repo] = {}
+        self.faults: list[Fault] = []
+        self.tokens: set[str] = set()
+        self.requests: list[Request] = []
+        self.page = 1000
+        """Entries in one page of a listing."""
+        self.sent_bytes: dict[str, int] = {}
+        self.signature = secrets.token_hex(8)
+        self._lock = threading.Lock()
+        self._servers = {
+            host: ThreadingHTTPServer(("127.0.0.1", at), type(host, (_Handler,), {"hub": self, "host": host}))
+            for host, at in (("hub", port), ("storage", 0))
+        }
+        self.url, self.storage_url = (f"http://127.0.0.1:{s.server_port}" for s in self._servers.values())
+
+    def __enter__(self) -> Self:
+        for server in self._servers.values():
+            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self._servers.values():
+            server.shutdown()
+            server.server_close()
+
+    def add(self, name: str, files: Mapping[str, bytes] | Path, *, commit: str = "") -> Repo:
+        """A repo with one commit on `main`, whose id may be given."""
+        repo = self.repos[name] = Repo(name)
+        repo.commit(files, commit=commit)
+        return repo
+
+    def environ(self, home: Path) -> dict[str, str]:
+        """The variables that make the client use this server and a cache of its own."""
+        return {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+    def asked(self, name: str, method: str = "GET") -> list[Request]:
+        """The requests for a file, without those that were redirected."""
+        return [request for request in self.requests if (request.name, request.method) == (name, method)]
+
+    def note(self, request: Request) -> None:
+        with self._lock:
+            self.requests.append(request)
+
+    def count(self, name: str, sent: int) -> None:
+        with self._lock:
+            self.sent_bytes[name] = self.sent_bytes.get(name, 0) + sent
+
+    def fault(self, name: str, method: str, kind: str) -> Fault | None:
+        """The fault to act out now, if any; `kind` is a field that it must set."""
+        with self._lock:
+            for fault in self.faults:
+                hit = fnmatch(name, fault.name) and fault.method in (method, "*") and fault.times != 0
+                if hit and getattr(fault, kind) not in (None, False, {}):
+                    fault.times = fault.times - 1 if fault.times else None
+                    return fault
+        return None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    hub: ClassVar[HubServer]
+    host: ClassVar[str]
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        self.segments = [unquote(part) for part in parts.path.split("/")[1:]]
+        self.query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        try:
+            (self._storage if self.host == "storage" else self._hub)()
+        except _Refusal as refusal:
+            self._json({"error": str(refusal)}, refusal.status, refusal.headers)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    do_HEAD = do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def _note(self, name: str = "") -> None:
+        asked = Request(self.host, self.command, self.path, name, self.headers.get("Range") or "", self.token)
+        self.hub.note(asked)
+        if fault := self.hub.fault(name, self.command, "status"):
+            assert fault.status
+            echo = fault.message.replace("{token}", self.token)
+            raise _Refusal(fault.status, "", echo, fault.headers)
+
+    def _hub(self) -> None:
+        match self.segments:
+            case ["api", "agent-harnesses"]:
+                self._json({"standardEnvVars": [], "harnesses": {}})
+            case ["api", "models", owner, name, *rest]:
+                self._note()
+                self._api(self._repo(f"{owner}/{name}"), rest)
+            case ["api", "resolve-cache", "models", owner, name, revision, *path]:
+                self._file(self._repo(f"{owner}/{name}"), revision, "/".join(path), redirected=True)
+            case [owner, name, "resolve", revision, *path]:
+                self._file(self._repo(f"{owner}/{name}"), revision, "/".join(path))
+            case _:
+                raise _Refusal(404, "", "Sorry, we can't find the page you are looking for.")
+
+    def _repo(self, name: str) -> Repo:
+        if self.token and self.token not in self.hub.tokens:
+            raise _Refusal(401, "", "Invalid credentials in Authorization header")
+        repo = self.hub.repos.get(name)
+        if repo is None or (repo.private and self.token not in repo.allowed):
+            if self.token:
+                raise _Refusal(404, "RepoNotFound", "Repository not found")
+            raise _Refusal(401, "RepoNotFound", "Invalid username or password.")
+        return repo
+
+    def _commit(self, repo: Repo, revision: str) -> str:
+        commit = repo.find(revision)
+        if commit is None:
+            raise _Refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return commit
+
+    def _api(self, repo: Repo, rest: list[str]) -> None:
+        match rest:
+            case [] | ["revision", _]:
+                commit = self._commit(repo, rest[1] if rest else "main")
+                siblings = [{"rfilename": name} for name in repo.commits[commit]]
+                gated = "manual" if repo.gated else False
+                about = {"id": repo.name, "modelId": repo.name, "private": repo.private, "gated": gated, "tags": []}
+                self._json({**about, "sha": commit, "siblings": siblings})
+            case ["refs"]:
+                refs = {"branches": ("heads", repo.branches), "tags": ("tags", repo.tags)}
+                listed = {
+                    kind: [{"name": n, "ref": f"refs/{folder}/{n}", "targetCommit": c} for n, c in known.items()]
+                    for kind, (folder, known) in refs.items()
+                }
+                self._json({**listed, "converts": []})
+            case ["tree", revision, *path]:
+                self._tree(repo, self._commit(repo, revision), "/".join(path))
+            case ["paths-info", revision]:
+                files = repo.commits[self._commit(repo, revision)]
+                paths = parse_qs(self.body.decode()).get("paths", [])
+                self._json([_entry(name, files[name]) for name in paths if name in files])
+            case _:
+                raise _Refusal(404, "", "Not found")
+
+    def _tree(self, repo: Repo, commit: str, folder: str) -> None:
+        prefix = f"{folder}/" if folder else ""
+        entries: dict[str, dict[str, object]] = {}
+        for name, blob in repo.commits[commit].items():
+            if not name.startswith(prefix):
+                continue
+            parents = name.removeprefix(prefix).split("/")[:-1]
+            for depth in range(1, len(parents) + 1):
+                path = prefix + "/".join(parents[:depth])
+                entries[path] = {"type": "directory", "path": path, "size": 0, "oid": "0" * 40}
+            entries[name] = _entry(name, blob)
+        if self.query.get("recursive", "").lower() != "true":
+            entries = {path: entry for path, entry in entries.items() if "/" not in path.removeprefix(prefix)}
+        start = int(self.query.get("cursor", "0"))
+        more = {}
+        if start + self.hub.page < len(entries):
+            recursive = self.query.get("recursive", "False")
+            here = self.hub.url + urlsplit(self.path).path
+            more["Link"] = f'<{here}?recursive={recursive}&cursor={start + self.hub.page}>; rel="next"'
+        self._json(list(entries.values())[start : start + self.hub.page], headers=more)
+
+    def _file(self, repo: Repo, revision: str, name: str, *, redirected: bool = False) -> None:
+        if repo.gated and self.token not in repo.allowed:
+            text = f"Access to model {repo.name} is restricted."
+            raise _Refusal(403 if self.token else 401, "GatedRepo", text)
+        commit = self._commit(repo, revision)
+        if redirected or self.command == "HEAD":
+            self._note(name)
+        blob = repo.commits[commit].get(name)
+        if blob is None:
+            raise _Refusal(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit})
+        headers = {"X-Repo-Commit": commit, "ETag": f'"{blob.etag}"', "X-Linked-Size": str(blob.bytes)}
+        if claimed := self.hub.fault(name, self.command, "claim"):
+            headers |= claimed.claim
+        if redirected:
+            self._send(blob, name, headers)
+            return
+        if blob.lfs:
+            location = f"{self.hub.storage_url}/{blob.sha256}/{repo.name}/{commit}/{quote(name)}"
+            self._head(
+                302,
+                {
+                    **headers,
+                    "X-Linked-Etag": headers["ETag"],
+                    "ETag": f'"{blob.oid}"',
+                    "Location": f"{location}?Signature={self.hub.signature}",
+                },
+            )
+        else:
+            self._head(307, {**headers, "Location": f"/api/resolve-cache/models/{repo.name}/{commit}/{quote(name)}"})
+
+    def _storage(self) -> None:
+        _, owner, repo, commit, *path = self.segments
+        name = "/".join(path)
+        self._note(name)
+        if self.query.get("Signature") != self.hub.signature:
+            raise _Refusal(403, "", "Request has expired")
+        self._send(self.hub.repos[f"{owner}/{repo}"].commits[commit][name], name, {})
+
+    def _send(self, blob: Blob, name: str, headers: Mapping[str, str]) -> None:
+        start, status = 0, 200
+        asked = self.headers.get("Range")
+        if asked and not self.hub.fault(name, self.command, "ignore_range"):
+            start, status = int(asked.removeprefix("bytes=").partition("-")[0]), 206
+            if start >= blob.bytes:
+                self._head(416, {"Content-Range": f"bytes */{blob.bytes}"})
+                return
+            headers = {**headers, "Content-Range": f"bytes {start}-{blob.bytes - 1}/{blob.bytes}"}
+        self._head(status, {"Accept-Ranges": "bytes", **headers, "Content-Length": str(blob.bytes - start)})
+        if self.command != "HEAD":
+            self._stream(blob, name, start)
+
+    def _stream(self, blob: Blob, name: str, start: int) -> None:
+        cut = self.hub.fault(name, self.command, "cut_after")
+        wrong = self.hub.fault(name, self.command, "wrong_byte")
+        slow = self.hub.fault(name, self.command, "bytes_per_s")
+        left = blob.bytes - start if cut is None or cut.cut_after is None else min(cut.cut_after, blob.bytes - start)
+        with blob.open() as stream:
+            stream.seek(start)
+            while left and (block := stream.read(min(_BLOCK, left))):
+                left -= len(block)
+                if wrong:
+                    block, wrong = bytes([block[0] ^ 0xFF]) + block[1:], None
+                self.wfile.write(block)
+                self.hub.count(name, len(block))
+                if slow and slow.bytes_per_s:
+                    time.sleep(len(block) / slow.bytes_per_s)
+        if cut:
+            time.sleep(cut.pause_s)
+            self.close_connection = True
+
+    def _json(self, value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        text = json.dumps(value).encode()
+        self._head(status, {"Content-Type": "application/json", "Content-Length": str(len(text)), **(headers or {})})
+        if self.command != "HEAD":
+            self.wfile.write(text)
+
+    def _head(self, status: int, headers: Mapping[str, str]) -> None:
+        self.send_response(status)
+        for key, value in {"Content-Length": "0", **headers}.items():
+            self.send_header(key, value)
+        self.end_headers()
+
+
+def _entry(name: str, blob: Blob) -> dict[str, object]:
+    lfs = {"lfs": {"oid": blob.sha256, "size": blob.bytes, "pointerSize": 130}} if blob.lfs else {}
+    return {"type": "file", "path": name, "size": blob.bytes, "oid": blob.oid, **lfs}
+
+
+@pytest.fixture(name="hub")
+def hub_fixture() -> Iterator[HubServer]:
+    """A server without repos."""
+    with HubServer() as hub:
+        yield hub
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Serve folders until interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m tests.hub_server", description=main.__doc__)
+    parser.add_argument("--repo", action="append", required=True, metavar="OWNER/NAME[@COMMIT]=FOLDER")
+    parser.add_argument("--port", type=int, default=0)
+    options = parser.parse_args(arguments)
+    with HubServer(options.port) as hub:
+        for given in options.repo:
+            name, _, folder = given.partition("=")
+            name, _, commit = name.partition("@")
+            repo = hub.add(name, Path(folder), commit=commit)
+            print(f"{name} main {repo.branches['main']}", flush=True)
+        print(f"HF_ENDPOINT={hub.url}", flush=True)
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
+    raise SystemExit
+
+
+if __name__ == "__main__":
+    main()

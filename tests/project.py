@@ -1,0 +1,94 @@
+"""A project of its own in a temporary folder, built by the real command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_LINE = re.compile(r"^\[ *\d+/\d+\] (built|restored) .*?(\w+:\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one command line did."""
+
+    status: int
+    text: str
+    built: frozenset[str]
+    restored: frozenset[str]
+
+    def stages(self) -> dict[str, int]:
+        """How many steps of each stage ran in a worker."""
+        counted: dict[str, int] = {}
+        for step in sorted(self.built):
+            stage = step.split(":")[0]
+            counted[stage] = counted.get(stage, 0) + 1
+        return counted
+
+
+@dataclass
+class Project:
+    """A checkout in `root`, with a store of its own or a shared one."""
+
+    root: Path
+    store: Path
+    environ: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def create(cls, root: Path, store: Path) -> Project:
+        """Our own code in an otherwise empty project."""
+        root.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(ROOT / "pipeline", root / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "dodo.py", root)
+        (root / "configs").mkdir()
+        (root / "calibration").mkdir()
+        return cls(root, store)
+
+    def copy(self, root: Path) -> Project:
+        """The same project, its last build included, in another folder."""
+        shutil.copytree(self.root, root, symlinks=True)
+        return Project(root, self.store, dict(self.environ))
+
+    def doit(self, *arguments: str, check: bool = True, **environ: str) -> Run:
+        """Run `doit` with these arguments; with `check`, a failure fails the test and shows what was printed."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        environment = inherited | {"PIPELINE_STORE": str(self.store)} | self.environ | environ
+        done = subprocess.run(
+            [sys.executable, "-m", "doit", *arguments],
+            cwd=self.root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            check=False,
+        )
+        text = done.stdout + done.stderr
+        assert not check or done.returncode == 0, text
+        found = _LINE.findall(text)
+        ran = {outcome: frozenset(step for how, step in found if how == outcome) for outcome in ("built", "restored")}
+        return Run(done.returncode, text, ran["built"], ran["restored"])
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a text file of the project."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+        return path
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        """Replace text that must occur exactly once in a file of the project."""
+        path = self.root / name
+        text = path.read_text("utf-8")
+        assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times in {name}"
+        path.write_text(text.replace(old, new), "utf-8")
+
+    def artifacts(self) -> dict[str, bytes]:
+        """Every file under artifacts/ by relative name."""
+        root = self.root / "artifacts"
+        return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}

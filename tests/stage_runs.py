@@ -1,0 +1,134 @@
+"""Running single stages on folders, without a plan or a store."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from pipeline.graph.model_file import MODEL, save_graph
+from pipeline.model import FileEntry, Json, StageInput, StageRequest, StageResult
+from pipeline.readers.request import Call, Sample
+from pipeline.readers.sample_set import SampleSetWriter
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def run_stage(
+    stage: str,
+    out: Path,
+    params: Mapping[str, Json],
+    inputs: Mapping[str, StageInput],
+    files: Mapping[str, Path] | None = None,
+) -> StageInput:
+    """Run a stage in this process; its output, reused files included, as a later stage sees it."""
+    out.mkdir(parents=True)
+    run: Any = importlib.import_module(f"pipeline.stages.{stage}").run
+    result: StageResult = run(StageRequest(f"{stage}:test", params, inputs, files or {}, out))
+    for name, (role, source) in result.reused.items():
+        shutil.copyfile(inputs[role].folder / source, out / name)
+    return given(out, result.facts)
+
+
+def given(folder: Path, facts: Mapping[str, Json]) -> StageInput:
+    """A folder as the output of an upstream step."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    entries = {path.relative_to(folder).as_posix(): _entry(path) for path in paths}
+    return StageInput(folder, entries, facts)
+
+
+class Component:
+    """One component taken through ingest, shape and rewrite for every bucket, and the steps that follow on demand."""
+
+    def __init__(
+        self, root: Path, model: ModelProto, buckets: Mapping[str, Mapping[str, int]], padding: Json = None
+    ) -> None:
+        self._root = root
+        self._count = 0
+        self._common: dict[str, Json] = {
+            "component": "net",
+            "buckets": {name: dict(axes) for name, axes in buckets.items()},
+            "padding": padding or {},
+        }
+        self.buckets = buckets
+        source = self._folder("fetch")
+        source.mkdir(parents=True)
+        save_graph(model, source / MODEL)
+        self.ingest = run_stage("ingest", self._folder("ingest"), {"file": MODEL}, {"fetch": given(source, {})})
+        self.shape = {name: self._shape(axes) for name, axes in buckets.items()}
+        self.rewrite = {
+            name: run_stage("rewrite", self._folder("rewrite"), {}, {"shape": shape})
+            for name, shape in self.shape.items()
+        }
+
+    def samples(self, calls: Sequence[Arrays], labels: Sequence[str] = ()) -> StageInput:
+        """The output of a samples step with these calls."""
+        folder = self._folder("samples")
+        folder.mkdir()
+        writer = SampleSetWriter(folder)
+        for number, arrays in enumerate(calls):
+            label = labels[number] if labels else None
+            writer.add(Call("net", arrays, Sample(number, f"samples:{number + 1}", f"text {number + 1}", label)))
+        writer.finish()
+        return given(folder, {"count": {"net": len(calls)}})
+
+    def calibrate(self, calls: Sequence[Arrays]) -> StageInput:
+        """The ranges over these calls."""
+        rewritten = {f"rewrite/{name}": given for name, given in self.rewrite.items()}
+        inputs = {"ingest": self.ingest, "samples": self.samples(calls), **rewritten}
+        return run_stage("calibrate", self._folder("calibrate"), {**self._common, "method": "minmax"}, inputs)
+
+    def quantize(
+        self,
+        bucket: str,
+        ranges: StageInput,
+        *,
+        activations: str = "uint16",
+        weights: str = "uint8",
+        per_channel: bool = True,
+    ) -> StageInput:
+        """The QDQ model of a bucket."""
+        scheme: dict[str, Json] = {"activations": activations, "weights": weights, "per_channel": per_channel}
+        params = {"component": "net", "bucket": bucket, **scheme}
+        inputs = {"rewrite": self.rewrite[bucket], "calibrate": ranges}
+        return run_stage("quantize", self._folder("quantize"), params, inputs)
+
+    def verify(
+        self,
+        bucket: str,
+        samples: StageInput,
+        quantized: StageInput | None = None,
+        score: tuple[Path, str] | None = None,
+    ) -> StageInput:
+        """The accuracy of a bucket on these samples; `score` is a file and a function in it."""
+        params = self._common | {
+            "bucket": bucket,
+            "axes": {**self.buckets[bucket]},
+            "score": score[1] if score else None,
+        }
+        inputs = {
+            "ingest": self.ingest,
+            "samples": samples,
+            "shape": self.shape[bucket],
+            "rewrite": self.rewrite[bucket],
+            **({"quantize": quantized} if quantized else {}),
+        }
+        return run_stage("verify", self._folder("verify"), params, inputs, {"code": score[0]} if score else {})
+
+    def _shape(self, axes: Mapping[str, int]) -> StageInput:
+        params: dict[str, Json] = {"axes": dict(axes), "fixed": {"batch": 1}}
+        return run_stage("shape", self._folder("shape"), params, {"ingest": self.ingest})
+
+    def _folder(self, stage: str) -> Path:
+        self._count += 1
+        return self._root / f"{self._count:02d}-{stage}"
+
+
+def _entry(path: Path) -> FileEntry:
+    return FileEntry(hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size)

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from pipeline.errors import CalibrationError
+from pipeline.graph import observe
+from pipeline.model import StageInput
+from tests.graphs import attention, constant, graph, outputs, sentence
+from tests.stage_runs import Component
+
+BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
+
+
+def ranges(calibrated: StageInput) -> dict[str, list[float]]:
+    read: dict[str, list[float]] = json.loads((calibrated.folder / "ranges.json").read_text("utf-8"))
+    return read
+
+
+@pytest.fixture(scope="module")
+def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
+    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
+
+
+def measured_apart(component: Component, model: Path, calls: Sequence[Mapping[str, NDArray[Any]]], name: str) -> Any:
+    """Min and max of one value, from a model with that value as its only output, padded by hand."""
+    found: list[NDArray[Any]] = []
+    for call in calls:
+        size = 8 if call["input_ids"].shape[1] <= 8 else 16
+        padded = {key: np.pad(array, ((0, 0), (0, size - array.shape[1]))) for key, array in call.items()}
+        found.append(outputs(model, padded)[name].ravel())
+    return np.concatenate(found)
+
+
+def test_ranges_cover_all_samples_of_all_buckets_and_zero(component: Component) -> None:
+    calls = [sentence(5, seed=1), sentence(8, seed=2), sentence(13, seed=3)]
+
+    calibrated = component.calibrate(calls)
+
+    assert calibrated.facts["samples"] == {"8": 2, "16": 1}
+    short = measured_apart(component, component.rewrite["8"].folder / "model.onnx", calls[:2], "hidden")
+    long = measured_apart(component, component.rewrite["16"].folder / "model.onnx", calls[2:], "hidden")
+    values = np.concatenate([short, long])
+    low, high = ranges(calibrated)["hidden"]
+    assert low == pytest.approx(values.min(), rel=1e-5)
+    assert high == pytest.approx(values.max(), rel=1e-5)
+    assert ranges(calibrated)["weights"][0] == 0
+
+
+def test_every_float_value_has_a_range_and_no_other(component: Component) -> None:
+    found = ranges(component.calibrate([sentence(5), sentence(12)]))
+
+    # The two linear layers, the attention and the Gelu as rewritten; positions differ from bucket to bucket.
+    assert set(found) == {
+        "tokens", "positions", "embedded", "x", "query", "key", "value", "turned", "scores", "scaled", "masked",
+        "weights", "context", "h", "up", "u", "g", "down", "hidden",
+    }  # fmt: skip
+    assert list(found) == sorted(found)
+    assert found["masked"][0] == -100
+
+
+def test_a_constant_that_differs_between_buckets_has_the_range_of_all_of_them(component: Component) -> None:
+    array = constant(attention(), "places")
+
+    low, high = ranges(component.calibrate([sentence(5), sentence(7)]))["positions"]
+
+    assert (low, high) == (array[:16].min(), array[:16].max())
+    assert (low, high) != (array[:8].min(), array[:8].max())
+
+
+def test_the_same_samples_give_the_same_bytes(component: Component) -> None:
+    calls = [sentence(5, seed=1), sentence(13, seed=3)]
+    first, second = component.calibrate(calls), component.calibrate(calls)
+    assert first.files == second.files
+
+
+def test_one_other_sample_gives_other_ranges(component: Component) -> None:
+    first = component.calibrate([sentence(5, seed=1), sentence(13, seed=3)])
+    second = component.calibrate([sentence(5, seed=1), sentence(13, seed=4)])
+    assert first.files != second.files
+
+
+def test_watching_in_several_runs_gives_the_same(component: Component, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [sentence(5, seed=1), sentence(13, seed=3)]
+    at_once = component.calibrate(calls)
+    monkeypatch.setattr(observe, "_BYTES_AT_ONCE", 3000)
+    assert component.calibrate(calls).files == at_once.files
+
+
+def test_a_bucket_without_samples_uses_the_ranges_of_the_others(
+    component: Component, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calibrated = component.calibrate([sentence(5), sentence(7)])
+
+    assert calibrated.facts["samples"] == {"8": 2, "16": 0}
+    assert "bucket 16: 0 samples, its ranges are those of the others" in capsys.readouterr().out
+
+
+def test_padding_rules_are_applied(tmp_path: Path) -> None:
+    model = graph("g (float[1,sequence] x) => (float[1,sequence] y) { y = Neg (x) }")
+    component = Component(tmp_path, model, {"4": {"sequence": 4}}, padding={"x": -7.5})
+
+    found = ranges(component.calibrate([{"x": np.array([[1.5, 3]], np.float32)}]))
+
+    assert found == {"x": [-7.5, 3], "y": [-3, 7.5]}
+
+
+def test_no_samples(component: Component) -> None:
+    with pytest.raises(CalibrationError, match="no sample for component 'net'"):
+        component.calibrate([])
+
+
+def test_a_sample_that_fits_no_bucket(component: Component) -> None:
+    with pytest.raises(CalibrationError, match=r"samples:2 fits no bucket: sequence 17"):
+        component.calibrate([sentence(5), sentence(17)])
+
+
+def test_an_infinite_value_is_traced_to_its_node(tmp_path: Path) -> None:
+    model = graph(
+        """g (float[1,sequence] x) => (float[1,sequence] y) {
+            shifted = Add (x, one)
+            logs = Log (shifted)
+            y = Tanh (logs)
+        }""",
+        {"one": np.float32(1)},
+    )
+    component = Component(tmp_path, model, {"4": {"sequence": 4}})
+    with pytest.raises(CalibrationError) as caught:
+        component.calibrate([{"x": np.array([[1.0, 2]], np.float32)}, {"x": np.array([[-1.0, 2]], np.float32)}])
+
+    text = str(caught.value)
+    assert "value 'logs' ranges from -inf to 1.099" in text
+    assert "node 'Log_1' (Log), samples:2 in bucket 4" in text
+    assert "mask" in text
+
+
+def test_a_filler_that_no_rewrite_knows_is_refused(tmp_path: Path) -> None:
+    model = graph(
+        """g (float[1,sequence] x, int64[1,sequence] mask) => (float[1,sequence] y) {
+            keep = Cast <to = 9> (mask)
+            masked = Where (keep, x, lowest)
+            y = Exp (masked)
+        }""",
+        {"lowest": np.finfo(np.float32).min},
+    )
+    component = Component(tmp_path, model, {"4": {"sequence": 4}})
+    call = {"x": np.array([[1.0, 2]], np.float32), "mask": np.array([[1, 1]])}
+    with pytest.raises(CalibrationError, match=r"value 'masked' ranges from -3.403e\+38 to 2"):
+        component.calibrate([call])
+
+
+STEPS = """g (float[1,sequence] x, {dtype}[1] timestep) => (float[1,sequence] y) {{
+    time = {to_float} (timestep)
+    wave = Sin (time)
+    y = Add (x, wave)
+}}"""
+
+
+def denoiser(dtype: str) -> ModelProto:
+    return graph(STEPS.format(dtype=dtype, to_float="Identity" if dtype == "float" else "Cast <to = 1>"))
+
+
+def step(number: int, dtype: str) -> dict[str, NDArray[Any]]:
+    x = np.random.default_rng(number).normal(size=(1, 4)).astype(np.float32)
+    return {"x": x, "timestep": np.array([number], np.float32 if dtype == "float" else np.int64)}
+
+
+@pytest.mark.parametrize("dtype", ["float", "int64"])
+def test_a_loop_recorded_at_step_0_only_is_refused(dtype: str, tmp_path: Path) -> None:
+    component = Component(tmp_path, denoiser(dtype), {"4": {"sequence": 4}})
+
+    with pytest.raises(CalibrationError) as caught:
+        component.calibrate([step(0, dtype), {**step(1, dtype), "timestep": step(0, dtype)["timestep"]}])
+    text = str(caught.value)
+    assert "never varies an input: 'timestep' is 0 throughout" in text
+    assert "every step of a loop" in text
+
+    component.calibrate([step(0, dtype), step(1, dtype)])
+
+
+def test_a_mask_that_never_masks_is_refused(tmp_path: Path) -> None:
+    model = graph(
+        """g (float[1,sequence] x, int64[1,sequence] mask) => (float[1,sequence] y) {
+            kept = Cast <to = 1> (mask)
+            dropped = Sub (one, kept)
+            additive = Mul (dropped, filler)
+            masked = Add (x, additive)
+            y = Softmax (masked)
+        }""",
+        {"one": np.float32(1), "filler": np.float32(-10000)},
+    )
+    component = Component(tmp_path, model, BUCKETS)
+
+    def call(length: int) -> dict[str, NDArray[Any]]:
+        return {"x": np.ones((1, length), np.float32), "mask": np.ones((1, length), np.int64)}
+
+    with pytest.raises(CalibrationError) as caught:
+        component.calibrate([call(8), call(16)])
+    text = str(caught.value)
+    assert "'mask' is 1 throughout" in text
+    assert "value 'dropped' of node 'Sub_1' (Sub), which is 0 in all 2 samples" in text
+    assert "a sample shorter than its bucket" in text
+
+    component.calibrate([call(8), call(15)])
+
+
+def test_a_constant_value_that_comes_from_varying_inputs_is_the_models_own(tmp_path: Path) -> None:
+    model = graph(
+        """g (float[1,sequence] x) => (float[1,sequence] y) {
+            dead = Relu (x)
+            y = Add (x, dead)
+        }"""
+    )
+    component = Component(tmp_path, model, {"4": {"sequence": 4}})
+    found = ranges(component.calibrate([{"x": np.array([[-1.0, -2]], np.float32)}]))
+    assert found["dead"] == [0, 0]

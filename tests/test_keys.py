@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import keys
+from pipeline.digests import StatMemo, sha256_file
+from pipeline.errors import WorkerError
+from pipeline.keys import CodeDigests, canonical_json, payload_digest, step_key
+from pipeline.model import FileEntry, Manifest
+
+MANIFEST = Manifest("shape", "0" * 64, {"model.onnx": FileEntry("1" * 64, 10)}, {"nodes": 3})
+PARTS: dict[str, Any] = {
+    "code": "c",
+    "params": {"axes": {"sequence": 64}},
+    "inputs": {"ingest": MANIFEST},
+    "files": {"samples": "d"},
+    "tools": {"onnx": "1"},
+}
+
+
+def test_the_same_work_has_the_same_key() -> None:
+    reordered = dict(reversed(PARTS.items()))
+    assert step_key("shape", **PARTS) == step_key("shape", **reordered)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("code", "other"),
+        ("params", {"axes": {"sequence": 65}}),
+        ("inputs", {"rewrite": MANIFEST}),
+        ("files", {"samples": "e"}),
+        ("tools", {"onnx": "2"}),
+    ],
+)
+def test_each_part_is_in_the_key(part: str, value: object) -> None:
+    assert step_key("shape", **PARTS) != step_key("shape", **{**PARTS, part: value})
+    assert step_key("shape", **PARTS) != step_key("rewrite", **PARTS)
+
+
+def test_an_input_counts_by_what_it_holds_and_not_by_how_it_was_made() -> None:
+    same = Manifest("other", "f" * 64, MANIFEST.files, MANIFEST.facts)
+    assert payload_digest(same) == payload_digest(MANIFEST)
+    for other in (
+        Manifest("shape", "0" * 64, {"model.onnx": FileEntry("2" * 64, 10)}, MANIFEST.facts),
+        Manifest("shape", "0" * 64, MANIFEST.files, {"nodes": 4}),
+    ):
+        assert payload_digest(other) != payload_digest(MANIFEST)
+
+
+def test_canonical_json_has_one_spelling_and_no_nan() -> None:
+    assert canonical_json({"b": 1, "a": "é"}) == '{"a":"é","b":1}'.encode()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical_json({"a": float("nan")})
+
+
+def write_module(root: Path, name: str, text: str) -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_code_counts_by_import_closure(tmp_path: Path) -> None:
+    def digest() -> str:
+        return CodeDigests(StatMemo(tmp_path / "memo")).script(stage, tmp_path)
+
+    stage = write_module(tmp_path, "pkg/stage.py", "import json\nfrom pkg import near\n")
+    write_module(tmp_path, "pkg/__init__.py", "")
+    write_module(tmp_path, "pkg/near.py", "def f():\n    import pkg.lazy\n")
+    write_module(tmp_path, "pkg/lazy.py", "X = 1\n")
+    write_module(tmp_path, "pkg/unrelated.py", "X = 1\n")
+    before = digest()
+    write_module(tmp_path, "pkg/unrelated.py", "X = 22\n")
+    assert digest() == before
+    write_module(tmp_path, "pkg/lazy.py", "X = 22\n")
+    assert digest() != before
+
+
+def test_every_stage_has_code_and_known_tools() -> None:
+    stages = {path.stem for path in Path(keys.__file__).parent.joinpath("stages").glob("[!_]*.py")}
+    assert set(keys.TOOLS) == stages
+    for stage in stages:
+        assert all(keys.tool_versions(stage).values())
+
+
+def test_qairt_version_is_the_one_the_wheel_says() -> None:
+    import onnxruntime_qnn.build_and_package_info as info
+
+    assert keys.qairt_version() == info.qnn_version
+
+
+def test_a_package_that_is_not_there_is_named() -> None:
+    with pytest.raises(WorkerError, match="the package no-such-package is not installed") as caught:
+        keys.package_version("no-such-package")
+    assert "uv sync" in caught.value.remedy
+
+
+def settle(path: Path) -> None:
+    """Make a file old enough for its stat to be trusted."""
+    past = time.time() - 10
+    os.utime(path, (past, past))
+
+
+def test_an_unchanged_file_is_read_once(tmp_path: Path) -> None:
+    calls = []
+
+    def compute(path: Path) -> str:
+        calls.append(path)
+        return sha256_file(path)
+
+    path = write_module(tmp_path, "f", "text")
+    settle(path)
+    memo = StatMemo(tmp_path / "memo.json")
+    assert memo.value(path, "sha", compute) == memo.value(path, "sha", compute) == sha256_file(path)
+    memo.save()
+    assert StatMemo(tmp_path / "memo.json").value(path, "sha", compute) == sha256_file(path)
+    assert len(calls) == 1
+
+
+def test_a_changed_file_of_the_same_size_and_mtime_is_read_again(tmp_path: Path) -> None:
+    path = write_module(tmp_path, "f", "text")
+    settle(path)
+    memo = StatMemo(tmp_path / "memo.json")
+    before, stat = memo.sha256(path), path.stat()
+    path.write_text("TEXT")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert memo.sha256(path) != before
+
+
+def test_a_file_written_just_now_is_not_remembered(tmp_path: Path) -> None:
+    path = write_module(tmp_path, "f", "text")
+    memo = StatMemo(tmp_path / "memo.json")
+    before, stat = memo.sha256(path), path.stat()
+    path.write_text("TEXT")  # within the clock's granularity the stat could stay the same
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert memo.sha256(path) != before
+
+
+def test_a_folder_counts_by_names_and_contents(tmp_path: Path) -> None:
+    folder = tmp_path / "samples"
+    write_module(folder, "a.npz", "1")
+    write_module(folder, "b/c.npz", "2")
+    memo = StatMemo(tmp_path / "memo.json")
+    before = memo.sha256(folder)
+    write_module(folder, ".hidden", "3")
+    write_module(folder, "__pycache__/x.pyc", "3")
+    assert memo.sha256(folder) == before
+    (folder / "a.npz").rename(folder / "z.npz")
+    assert memo.sha256(folder) != before
+
+
+def test_a_damaged_memo_costs_only_time(tmp_path: Path) -> None:
+    (tmp_path / "memo.json").write_text("{not json")
+    path = write_module(tmp_path, "f", "text")
+    assert StatMemo(tmp_path / "memo.json").sha256(path) == sha256_file(path)

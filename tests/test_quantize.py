@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto
+
+from pipeline.errors import QuantizationError
+from pipeline.graph.encodings import Range, read_ranges, write_ranges
+from pipeline.graph.model_file import load_graph, tensor_array
+from pipeline.graph.observe import Observer
+from pipeline.graph.quantizer import Scheme, float_nodes, quantize
+from pipeline.model import StageInput
+from tests.graphs import attention, graph, operators, outputs, save, sentence
+from tests.stage_runs import Component, given
+
+BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
+CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
+
+
+@pytest.fixture(scope="module")
+def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
+    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
+
+
+@pytest.fixture(scope="module")
+def ranges(component: Component) -> StageInput:
+    return component.calibrate(CALLS)
+
+
+def constants(quantized: StageInput) -> dict[str, bytes]:
+    """Every tensor of a QDQ model, by name."""
+    model = load_graph(quantized.folder / "model.onnx")
+    return {
+        tensor.name: repr(tensor.dims).encode() + tensor_array(tensor, quantized.folder).tobytes()
+        for tensor in model.graph.initializer
+    }
+
+
+def sqnr_db(truth: NDArray[Any], tested: NDArray[Any]) -> float:
+    return float(10 * np.log10((truth**2).sum() / ((tested - truth) ** 2).sum()))
+
+
+def padded(call: dict[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
+    return {name: np.pad(array, ((0, 0), (0, size - array.shape[1]))) for name, array in call.items()}
+
+
+def test_all_buckets_have_the_same_encodings_and_the_same_weights(component: Component, ranges: StageInput) -> None:
+    short, long = (component.quantize(bucket, ranges) for bucket in BUCKETS)
+
+    assert short.files["net_weights.bin"] == long.files["net_weights.bin"]
+    short_constants, long_constants = constants(short), constants(long)
+    assert short_constants.keys() == long_constants.keys()
+    different = [name for name, data in short_constants.items() if data != long_constants[name]]
+    assert different == ["positions_quantized"], "only the positions themselves depend on the bucket"
+    encodings = [name for name in short_constants if name.endswith(("_scale", "_zero_point"))]
+    assert len(encodings) == 56
+
+
+def test_the_weights_of_a_bucket_alone_are_in_a_blob_of_their_own(component: Component, ranges: StageInput) -> None:
+    long = load_graph(component.quantize("16", ranges).folder / "model.onnx")
+    blobs = {tensor.name: tensor.external_data[0].value for tensor in long.graph.initializer if tensor.external_data}
+    assert blobs.pop("positions_quantized") == "net_16_constants.bin"
+    assert set(blobs.values()) == {"net_weights.bin"}
+
+
+def test_quantization_costs_little(component: Component, ranges: StageInput) -> None:
+    call = CALLS[-1]
+    truth = outputs(component.ingest.folder / "model.onnx", call)["hidden"]
+    accuracy = {}
+    for per_channel in (True, False):
+        quantized = component.quantize("16", ranges, per_channel=per_channel)
+        result = outputs(quantized.folder / "model.onnx", padded(call, 16))["hidden"][:, :14]
+        accuracy[per_channel] = sqnr_db(truth, result)
+
+    assert accuracy[True] > 38
+    assert accuracy[True] > accuracy[False] + 3, "a scale for each column is what makes the difference"
+
+
+def test_an_original_with_the_usual_mask_is_as_accurate_as_one_with_a_small_one(tmp_path: Path) -> None:
+    results = {}
+    for filler in (float(np.finfo(np.float32).min), -np.inf, -100.0):
+        component = Component(tmp_path / str(filler), attention(filler=filler), {"16": {"sequence": 16}})
+        quantized = component.quantize("16", component.calibrate(CALLS))
+        results[filler] = outputs(quantized.folder / "model.onnx", padded(CALLS[1], 16))["hidden"][:, :5]
+    first, *others = results.values()
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+
+
+def test_inputs_and_outputs_stay_as_they_were(component: Component, ranges: StageInput) -> None:
+    quantized = component.quantize("8", ranges)
+    assert quantized.facts["inputs"] == component.rewrite["8"].facts["inputs"]
+    assert quantized.facts["outputs"] == component.rewrite["8"].facts["outputs"]
+
+
+def test_everything_between_the_edges_is_quantized(component: Component, ranges: StageInput) -> None:
+    quantized = component.quantize("8", ranges)
+
+    assert quantized.facts["float_nodes"] == []
+    model = load_graph(quantized.folder / "model.onnx")
+    compute = Counter({op: n for op, n in operators(model).items() if not op.endswith("Linear")})
+    assert compute == operators(load_graph(component.rewrite["8"].folder / "model.onnx"))
+    assert quantized.facts["nodes"] == sum(compute.values())
+
+
+@pytest.mark.parametrize(
+    ("activations", "weights", "name"),
+    [
+        ("uint16", "uint8", "w8a16"),
+        ("uint16", "int8", "w8a16"),
+        ("uint8", "uint8", "w8a8"),
+        ("uint8", "int8", "w8a8"),
+    ],
+)
+def test_types_are_those_asked_for(
+    component: Component, ranges: StageInput, activations: str, weights: str, name: str
+) -> None:
+    quantized = component.quantize("8", ranges, activations=activations, weights=weights)
+
+    assert quantized.facts["scheme"] == name
+    types = {
+        tensor.name: onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name
+        for tensor in load_graph(quantized.folder / "model.onnx").graph.initializer
+    }
+    assert types["query_zero_point"] == activations
+    assert types["words_quantized"] == activations, "a table is looked up in, so its rows are activations"
+    assert types["wq_quantized"] == weights
+    assert types["b1_quantized"] == activations
+    # HTP takes no int8 here next to 16 bit activations.
+    assert types["gamma_quantized"] == "uint8"
+    assert types["beta_quantized"] == "int32"
+
+
+def test_the_output_is_well_formed(component: Component, ranges: StageInput) -> None:
+    quantized = component.quantize("8", ranges)
+    path = quantized.folder / "model.onnx"
+    onnx.checker.check_model(str(path))
+    model = load_graph(path)
+    made = [name for node in model.graph.node for name in node.output]
+    names = [*made, *(tensor.name for tensor in model.graph.initializer), *(value.name for value in model.graph.input)]
+    assert len(names) == len(set(names)), "no value has two makers"
+    nodes = [node.name for node in model.graph.node]
+    assert len(nodes) == len(set(nodes)), "no two nodes share a name"
+    assert not model.metadata_props
+    assert not model.producer_name
+
+
+def test_bytes_do_not_depend_on_the_process(component: Component, ranges: StageInput, tmp_path: Path) -> None:
+    expected = component.quantize("8", ranges)
+    script = """
+import sys
+from pathlib import Path
+from tests.stage_runs import given, run_stage
+rewritten, calibrated, out = map(Path, sys.argv[1:])
+inputs = {"rewrite": given(rewritten, {}), "calibrate": given(calibrated, {})}
+scheme = {"activations": "uint16", "weights": "uint8", "per_channel": True}
+run_stage("quantize", out, {"component": "net", "bucket": "8", **scheme}, inputs)
+"""
+    for seed in ("1", "2"):
+        out = tmp_path / seed
+        folders = map(str, (component.rewrite["8"].folder, ranges.folder, out))
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run(
+            [sys.executable, "-c", script, *folders], check=True, env=environment, cwd=Path(__file__).parents[1]
+        )
+        assert given(out, {}).files == expected.files
+
+
+def test_a_value_without_a_range_is_named(component: Component, ranges: StageInput, tmp_path: Path) -> None:
+    known = read_ranges(ranges.folder / "ranges.json")
+    del known["scaled"]
+    folder = tmp_path / "calibrate"
+    folder.mkdir()
+    write_ranges(known, folder / "ranges.json")
+    with pytest.raises(QuantizationError, match=r"(?s)value 'scaled' has no calibrated range.*\(Div\)"):
+        component.quantize("8", given(folder, {}))
+
+
+OPERATORS: dict[str, tuple[str, dict[str, tuple[int, ...]], list[int], dict[str, int | None]]] = {
+    "MatMul": ("y = MatMul (x, w)", {"w": (8, 4)}, [1, 4, 4], {"w": 1}),
+    "MatMul, matrix on the left": ("y = MatMul (w, x)", {"w": (3, 4)}, [1, 3, 8], {"w": None}),
+    "MatMul, stack of matrices": ("y = MatMul (x, w)", {"w": (1, 8, 4)}, [1, 4, 4], {"w": None}),
+    "Gemm": ("f = Squeeze (x) y = Gemm (f, w, b)", {"w": (8, 3), "b": (3,)}, [4, 3], {"w": 1}),
+    "Gemm, transposed": ("f = Squeeze (x) y = Gemm <transB = 1> (f, w)", {"w": (3, 8)}, [4, 3], {"w": 0}),
+    "Conv": ("y = Conv (x, w, b)", {"w": (6, 4, 3), "b": (6,)}, [1, 6, 6], {"w": 0, "b": 0}),
+    "ConvTranspose": ("y = ConvTranspose (x, w)", {"w": (4, 2, 2)}, [1, 2, 9], {"w": 1}),
+    "ConvTranspose, groups": (
+        "y = ConvTranspose <group = 2> (x, w, b)", {"w": (4, 3, 2), "b": (6,)}, [1, 6, 9], {"w": None},
+    ),
+    "PRelu": ("y = PRelu (x, w)", {"w": (4, 1)}, [1, 4, 8], {"w": None}),
+    "table that is multiplied by too": (
+        "i = Cast <to = 7> (x) r = Gather (w, i) s = MatMul (x, w) t = Unsqueeze (s, two) y = Add (r, t)",
+        {"w": (8, 8)}, [1, 4, 8, 8], {"w": None},
+    ),
+}  # fmt: skip
+
+
+def dequantizer(model: ModelProto, name: str) -> NodeProto:
+    (found,) = (node for node in model.graph.node if list(node.input[:1]) == [f"{name}_quantized"])
+    assert isinstance(found, NodeProto)
+    return found
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_scales_per_channel(operator: str, tmp_path: Path) -> None:
+    """One scale a channel where HTP takes it, along the axis of the output channels; else one scale."""
+    body, shapes, dims, axes = OPERATORS[operator]
+    numbers = np.random.default_rng(0)
+    weights: dict[str, NDArray[Any]] = {name: numbers.normal(size=s).astype(np.float32) for name, s in shapes.items()}
+    if "two" in body:
+        weights["two"] = np.array([2])
+    model = graph(f"g (float[1,4,8] x) => (float[{','.join(map(str, dims))}] y) {{ {body} }}", weights)
+    path = save(model, tmp_path)
+    feeds = {"x": numbers.uniform(0, 1, (1, 4, 8)).astype(np.float32)}
+    found = {name: measured.with_zero() for name, measured in Observer(path).observe(feeds).items()}
+
+    quantized = quantize(load_graph(path), tmp_path, found, Scheme("uint16", "uint8", per_channel=True))
+
+    for name, axis in axes.items():
+        node = dequantizer(quantized, name)
+        scales = next(tensor for tensor in quantized.graph.initializer if tensor.name == node.input[1])
+        assert list(scales.dims) == ([] if axis is None else [shapes[name][axis]])
+        if axis is not None:
+            assert next(attribute.i for attribute in node.attribute if attribute.name == "axis") == axis
+    assert sqnr_db(outputs(path, feeds)["y"], outputs(quantized, feeds)["y"]) > 30
+
+
+def test_nodes_left_in_float_are_named(tmp_path: Path) -> None:
+    model = graph("g (float[1,4] x, int64[1,4] n) => (float[1,4] y) { f = Cast <to = 1> (n) y = Add (x, f) }")
+    assert float_nodes(model) == ["'Add_1' (Add)"]
+
+    ranges = {name: Range(-1, 1) for name in ("x", "f", "y")}
+    quantized = quantize(model, tmp_path, ranges, Scheme("uint8", "uint8", per_channel=False))
+
+    assert float_nodes(quantized) == []
+
+
+def test_a_bucket_runs_on_its_blobs(component: Component, ranges: StageInput) -> None:
+    quantized = component.quantize("8", ranges)
+    session = ort.InferenceSession(str(quantized.folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    (hidden,) = session.run(None, padded(CALLS[0], 8))
+    assert hidden.shape == (1, 8, 32)

@@ -1,0 +1,183 @@
+"""Only what changed: each change runs exactly the steps that depend on it, and going back runs none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.project import Project
+
+pytestmark = pytest.mark.slow
+
+CONFIG = "configs/bert.yaml"
+AFTER_CALIBRATION = {"calibrate": 1, "quantize": 2, "verify": 2, "context": 4}
+
+
+def test_touching_files_runs_nothing(project: Project) -> None:
+    for path in project.root.rglob("*"):
+        if path.is_file() and ".build" not in path.parts:
+            os.utime(path)
+    assert project.doit("build").stages() == {}
+
+
+def test_a_comment_and_the_order_of_keys_run_nothing(project: Project) -> None:
+    lines = (project.root / CONFIG).read_text().splitlines()
+    project.write(CONFIG, "# a comment\n" + "\n".join([*reversed(lines[4:]), *lines[:4]]) + "\n")
+    assert project.doit("build").stages() == {}
+
+
+def test_a_renamed_config_runs_nothing(project: Project) -> None:
+    (project.root / CONFIG).rename(project.root / "configs" / "other.yaml")
+    run = project.doit("build")
+    assert run.stages() == {}
+    assert len(run.restored) == 17
+
+
+def test_another_file_in_the_model_folder_runs_nothing(project: Project) -> None:
+    project.write("models/bert/README.md", "not needed")
+    assert project.doit("build").stages() == {}
+
+
+def test_a_changed_sample_runs_calibration_and_what_follows(project: Project) -> None:
+    original = (project.root / "calibration/lines.txt").read_text()
+    project.write("calibration/lines.txt", original + "one sentence more\n")
+    assert project.doit("build").stages() == {"samples": 1, **AFTER_CALIBRATION}
+    project.write("calibration/lines.txt", original)
+    run = project.doit("build")
+    assert run.stages() == {}
+    assert len(run.restored) == 10
+
+
+def test_an_upstream_step_that_yields_the_same_bytes_stops_the_rebuild(project: Project) -> None:
+    text = (project.root / "calibration/lines.txt").read_text()
+    project.write("calibration/lines.txt", text + "\n\n")  # blank lines are no samples
+    assert project.doit("build").stages() == {"samples": 1}
+
+
+def test_a_held_out_sample_runs_only_verification(project: Project) -> None:
+    project.write("calibration/held_out.txt", "another held-out sentence\n")
+    assert project.doit("build").stages() == {"samples": 1, "verify": 2}
+
+
+def test_a_new_bucket_runs_its_own_steps_and_calibration(project: Project) -> None:
+    project.edit(CONFIG, "[16, 32]", "[16, 32, 48]")
+    stages = project.doit("build").stages()
+    assert stages["shape"] == stages["rewrite"] == 1
+    assert stages["calibrate"] == 1
+    assert "ingest" not in stages
+
+
+def test_a_dropped_bucket_does_not_run_its_steps(project: Project) -> None:
+    project.edit(CONFIG, "[16, 32]", "[32]")
+    stages = project.doit("build").stages()
+    assert "shape" not in stages
+    assert stages["context"] == 2
+    assert not [name for name in project.artifacts() if "_16" in name]
+
+
+def test_a_new_target_runs_only_its_contexts(project: Project) -> None:
+    project.edit(CONFIG, "[snapdragon-x-elite, sm8650]", "[snapdragon-x-elite, sm8650, sm8750]")
+    run = project.doit("build")
+    assert run.built == {"context:bert/encoder/16/sm8750", "context:bert/encoder/32/sm8750"}
+
+
+def test_another_precision_runs_quantization_and_what_follows(project: Project) -> None:
+    project.write(CONFIG, (project.root / CONFIG).read_text() + "quantization: {activations: uint8}\n")
+    assert project.doit("build").stages() == {"quantize": 2, "verify": 2, "context": 4}
+
+
+def change_a_weight(project: Project) -> None:
+    path = project.root / "models/bert/onnx/model.onnx"
+    model = onnx.load(path)
+    tensor = max(model.graph.initializer, key=lambda each: each.ByteSize())
+    array = numpy_helper.to_array(tensor).copy()
+    array.reshape(-1)[0] += np.float32(0.5)
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    onnx.save(model, path)
+
+
+def test_a_changed_weight_runs_everything_that_has_it(project: Project) -> None:
+    change_a_weight(project)
+    stages = project.doit("build").stages()
+    assert stages["fetch"] == stages["ingest"] == stages["calibrate"] == 1
+    assert stages["shape"] == 2
+    assert stages["context"] == 4
+
+
+def test_a_changed_weight_in_external_data_is_seen(project: Project) -> None:
+    path = project.root / "models/bert/onnx/model.onnx"
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="model.onnx_data", size_threshold=1024)
+    first = project.doit("build")
+    assert {"fetch": 1, "ingest": 1}.items() <= first.stages().items()
+    assert "shape" not in first.stages(), "the same weights in another file are the same model"
+    data = path.with_name("model.onnx_data")
+    raw = bytearray(data.read_bytes())
+    at = len(raw) // 2 // 4 * 4
+    raw[at : at + 4] = np.float32(0.75).tobytes()
+    data.write_bytes(raw)
+    stages = project.doit("build").stages()
+    assert stages["fetch"] == stages["ingest"] == stages["calibrate"] == 1
+    assert stages["context"] == 4
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        ("pipeline/stages/context.py", {"context": 4}),
+        ("pipeline/qnn/compile.py", {"context": 4}),
+        ("pipeline/stages/verify.py", {"verify": 2}),
+        ("pipeline/qnn/failures.py", {}),
+        ("pipeline/tasks.py", {}),
+    ],
+)
+def test_changed_code_runs_the_stages_that_use_it(project: Project, module: str, expected: dict[str, int]) -> None:
+    path = project.root / module
+    path.write_text(path.read_text("utf-8") + "\n_CHANGED = True\n", "utf-8")
+    assert project.doit("build").stages() == expected
+
+
+def test_another_package_version_runs_the_stages_that_use_the_package(project: Project, tmp_path: Path) -> None:
+    fake = tmp_path / "site" / "tokenizers-99.0.dist-info"
+    fake.mkdir(parents=True)
+    (fake / "METADATA").write_text("Metadata-Version: 2.1\nName: tokenizers\nVersion: 99.0\n")
+    run = project.doit("build", PYTHONPATH=str(tmp_path / "site"))
+    assert run.stages() == {"samples": 2}, "the samples are the same, so nothing after them runs"
+
+
+def test_what_a_score_function_imports_is_content(project: Project) -> None:
+    project.write(
+        "calibration/score.py", "from calibration.part import VALUE\n\ndef score(samples, outputs):\n    return VALUE\n"
+    )
+    project.write("calibration/part.py", "VALUE = 0.5\n")
+    project.edit(
+        CONFIG, "tokenizer: tokenizer.json}}", 'tokenizer: tokenizer.json}, score: "calibration/score.py:score"}'
+    )
+    assert project.doit("build").stages() == {"verify": 2}
+    project.write("calibration/part.py", "VALUE = 0.75\n")
+    run = project.doit("build")
+    assert run.stages() == {"verify": 2}
+    assert "0.75" in run.text
+
+
+def test_a_corrupt_payload_in_the_store_is_reported_dropped_and_rebuilt(project: Project, fresh_store: Path) -> None:
+    project.store = fresh_store
+    shutil.rmtree(project.root / "artifacts")
+    manifest = json.loads((project.root / ".build/steps/context/bert/encoder/16/sm8650.json").read_text())
+    sha256 = manifest["files"]["encoder_16_ctx_qnn.bin"]["sha256"]
+    payload = fresh_store / "objects" / sha256[:2] / sha256
+    payload.chmod(0o644)
+    data = bytearray(payload.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    payload.write_bytes(data)
+    failed = project.doit("build", check=False)
+    assert failed.status == 17
+    assert "a stored file is corrupt" in failed.text
+    assert project.doit("build").built
+    assert project.doit("build").stages() == {}

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.digests import sha256_file
+from pipeline.errors import StoreError
+from pipeline.model import FileEntry, Manifest
+from pipeline.store import Store, read_manifest, write_atomically, write_manifest
+from tests.project import ROOT
+
+KEY = "ab" * 32
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def fill(store: Store, key: str = KEY, text: str = "payload") -> Manifest:
+    with store.scratch() as scratch:
+        (scratch / "sub").mkdir()
+        (scratch / "sub" / "a.bin").write_text(text)
+        return store.publish("shape", key, scratch, {"nodes": 3}, {})
+
+
+def test_what_was_published_is_found_again_under_its_key(store: Store) -> None:
+    published = fill(store)
+    assert store.get(KEY) == published
+    assert published.files["sub/a.bin"].bytes == len("payload")
+    assert store.get("cd" * 32) is None
+
+
+def test_equal_payloads_are_stored_once(store: Store) -> None:
+    first, second = fill(store), fill(store, "cd" * 32)
+    assert first.files == second.files
+    assert len([path for path in (store.root / "objects").rglob("*") if path.is_file()]) == 1
+
+
+def test_reused_files_join_the_manifest_without_a_copy(store: Store) -> None:
+    entry = fill(store).files["sub/a.bin"]
+    with store.scratch() as scratch:
+        manifest = store.publish("quantize", "ef" * 32, scratch, {}, {"weights.bin": entry})
+    assert store.get("ef" * 32) == manifest
+    assert manifest.files == {"weights.bin": entry}
+
+
+def test_place_gives_a_stage_the_files_under_their_names(store: Store, tmp_path: Path) -> None:
+    store.place(fill(store), tmp_path / "in")
+    assert (tmp_path / "in" / "sub" / "a.bin").read_text() == "payload"
+
+
+@pytest.mark.parametrize("harm", [os.unlink, lambda path: (path.chmod(0o644), path.write_text("pay"))])
+def test_a_missing_or_resized_payload_is_not_current(store: Store, harm: object) -> None:
+    manifest = fill(store)
+    assert callable(harm)
+    harm(store.object_path(manifest.files["sub/a.bin"].sha256))
+    assert store.get(KEY) is None
+
+
+def test_export_refuses_and_drops_a_payload_whose_bytes_changed(store: Store, tmp_path: Path) -> None:
+    entry = fill(store).files["sub/a.bin"]
+    payload = store.object_path(entry.sha256)
+    payload.chmod(0o644)
+    payload.write_text("PAYLOAD")
+    with pytest.raises(StoreError, match=r"a stored file is corrupt: a\.bin") as caught:
+        store.export(entry, tmp_path / "a.bin")
+    assert "run the same command again to rebuild it" in str(caught.value)
+    assert not payload.exists()
+    assert not (tmp_path / "a.bin").exists()
+    assert list(tmp_path.glob(".a.bin*")) == []
+
+
+def test_export_writes_the_payload(store: Store, tmp_path: Path) -> None:
+    entry = fill(store).files["sub/a.bin"]
+    store.export(entry, tmp_path / "out" / "a.bin")
+    assert sha256_file(tmp_path / "out" / "a.bin") == entry.sha256
+
+
+def test_a_failed_export_says_what_the_disk_said(store: Store, tmp_path: Path) -> None:
+    entry = fill(store).files["sub/a.bin"]
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="the disk refused a write"):
+        store.export(entry, tmp_path / "file" / "a.bin")
+
+
+def test_a_full_disk_says_so_and_leaves_nothing(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path))
+
+    entry = fill(store).files["sub/a.bin"]
+    monkeypatch.setattr("pipeline.store.shutil.copyfile", full)
+    with pytest.raises(StoreError, match="the disk refused a write") as caught:
+        store.export(entry, tmp_path / "a.bin")
+    assert "free some space" in caught.value.remedy
+    assert list(tmp_path.glob("*a.bin*")) == []
+
+
+def test_scratch_is_gone_afterwards_even_after_an_error(store: Store) -> None:
+    def fail() -> None:
+        with store.scratch() as scratch:
+            (scratch / "half").write_text("x")
+            raise ValueError("half")
+
+    with pytest.raises(ValueError, match="half"):
+        fail()
+    assert list((store.root / "tmp").iterdir()) == []
+
+
+def test_manifest_text_depends_on_nothing_but_the_manifest(tmp_path: Path) -> None:
+    entries = {"b": FileEntry("2" * 64, 2), "a": FileEntry("1" * 64, 1)}
+    write_manifest(tmp_path / "1", Manifest("shape", KEY, entries, {"y": 1, "x": "한"}))
+    write_manifest(tmp_path / "2", Manifest("shape", KEY, dict(reversed(entries.items())), {"x": "한", "y": 1}))
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 99}', '{"files": 3}', '{"schema": 1, "files": {"a": 1}}'])
+def test_a_file_that_is_no_manifest_reads_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "m.json").write_text(text)
+    assert read_manifest(tmp_path / "m.json") is None
+
+
+def test_an_interrupted_write_leaves_the_old_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "m.json"
+    write_atomically(path, b"old")
+    monkeypatch.setattr("pipeline.store.os.replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_scratch_of_a_process_that_died_is_collected(store: Store) -> None:
+    script = (
+        "import os, sys; from pathlib import Path; from pipeline.store import Store\n"
+        "with Store(Path(sys.argv[1])).scratch() as scratch:\n    (scratch / 'half').write_text('x'); os._exit(1)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(store.root)], cwd=ROOT, check=False)
+    assert len(list((store.root / "tmp").iterdir())) == 2
+    with store.scratch() as mine, store.scratch() as other:
+        assert mine.is_dir()
+        assert other.is_dir()
+        assert len([path for path in (store.root / "tmp").iterdir() if path.is_dir()]) == 2
+    assert list((store.root / "tmp").iterdir()) == []

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.errors import VerificationError
+from pipeline.graph.accuracy import EXACT_DB, Accuracy
+from pipeline.model import Json, StageInput
+from tests.graphs import attention, graph, outputs, sentence
+from tests.stage_runs import Component
+
+BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
+CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
+
+
+@pytest.fixture(scope="module")
+def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
+    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
+
+
+@pytest.fixture(scope="module")
+def quantized(component: Component) -> dict[str, StageInput]:
+    ranges = component.calibrate(CALLS)
+    return {bucket: component.quantize(bucket, ranges) for bucket in BUCKETS}
+
+
+@pytest.fixture(scope="module")
+def held_out(component: Component) -> StageInput:
+    return component.samples(CALLS, labels=["even" if call["input_ids"].sum() % 2 == 0 else "odd" for call in CALLS])
+
+
+def code(folder: Path, text: str) -> Path:
+    file = folder / "calibration" / "score.py"
+    file.parent.mkdir()
+    file.write_text(text, "utf-8")
+    return file
+
+
+def figure(facts: Any, *path: str) -> float:
+    for key in path:
+        facts = facts[key]
+    assert isinstance(facts, float)
+    return facts
+
+
+def test_every_rung_is_measured_against_the_one_above(
+    component: Component, quantized: dict[str, StageInput], held_out: StageInput
+) -> None:
+    facts = component.verify("16", held_out, quantized["16"]).facts
+
+    assert facts["samples"] == 2, "the samples of 11 and 14; the others belong to the smaller bucket"
+    assert figure(facts, "rungs", "padding", "hidden", "sqnr_db") == EXACT_DB
+    assert figure(facts, "rungs", "rewrite", "hidden", "sqnr_db") == EXACT_DB
+    assert 35 < figure(facts, "rungs", "quantization", "hidden", "sqnr_db") < 60
+    assert facts["score"] is None
+
+
+def test_the_outputs_are_the_last_rung_against_the_truth_in_the_valid_region(
+    component: Component, quantized: dict[str, StageInput], held_out: StageInput
+) -> None:
+    facts = component.verify("16", held_out, quantized["16"]).facts
+
+    signal = noise = largest = 0.0
+    for call in CALLS[3:]:
+        length = call["input_ids"].shape[1]
+        truth = outputs(component.ingest.folder / "model.onnx", call)["hidden"].astype(np.float64)
+        padded = {name: np.pad(array, ((0, 0), (0, 16 - length))) for name, array in call.items()}
+        error = outputs(quantized["16"].folder / "model.onnx", padded)["hidden"][:, :length] - truth
+        signal, noise = signal + (truth**2).sum(), noise + (error**2).sum()
+        largest = max(largest, float(np.abs(error).max()))
+    assert figure(facts, "outputs", "hidden", "sqnr_db") == pytest.approx(10 * math.log10(signal / noise), abs=0.1)
+    assert figure(facts, "outputs", "hidden", "max_abs_error") == pytest.approx(largest, rel=0.05)
+    assert figure(facts, "outputs", "hidden", "cosine") > 0.9998
+
+
+def test_a_component_that_stays_in_float_has_no_quantization_rung(component: Component, held_out: StageInput) -> None:
+    facts = component.verify("8", held_out).facts
+
+    rungs = facts["rungs"]
+    assert isinstance(rungs, dict)
+    assert list(rungs) == ["padding", "rewrite"]
+    assert figure(facts, "outputs", "hidden", "sqnr_db") == EXACT_DB
+
+
+def test_the_cost_of_padding_shows_on_its_rung(tmp_path: Path) -> None:
+    model = graph(
+        """g (float[1,2,frames] x) => (float[1,2,frames] y) {
+            wide = Pad <mode = "edge"> (x, pads)
+            y = Conv (wide, w)
+        }""",
+        {"pads": np.array([0, 0, 1, 0, 0, 1]), "w": np.ones((2, 2, 3), np.float32)},
+    )
+    component = Component(tmp_path, model, {"8": {"frames": 8}})
+    samples = component.samples([{"x": np.ones((1, 2, 5), np.float32)}])
+
+    facts = component.verify("8", samples).facts
+
+    # The last valid column sees the zeros of the padding in place of its own edge: one of three taps is lost.
+    expected = 10 * math.log10(5 * 6**2 / 2**2)
+    assert figure(facts, "rungs", "padding", "y", "sqnr_db") == pytest.approx(expected, abs=0.01)
+    assert figure(facts, "rungs", "rewrite", "y", "sqnr_db") == EXACT_DB
+
+
+def test_no_sample_in_the_bucket_is_not_measured(
+    component: Component, quantized: dict[str, StageInput], capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = component.samples([sentence(3)])
+
+    facts = component.verify("16", samples, quantized["16"]).facts
+
+    assert facts == {"samples": 0, "outputs": {}, "rungs": {}, "score": None}
+    assert "not measured: bucket 16" in capsys.readouterr().out
+
+
+SCORE = """
+def first_half(samples, outputs):
+    assert [sample.label in ("even", "odd") for sample in samples] == [True] * len(samples)
+    assert [sample.text for sample in samples] == [f"text {n}" for n in (4, 5)]
+    for sample, output in zip(samples, outputs, strict=True):
+        assert output["hidden"].shape[1] == sample.inputs["input_ids"].shape[1]
+    return sum(float(output["hidden"].mean()) for output in outputs)
+"""
+
+
+def test_the_users_score_of_the_original_and_of_the_qdq_model(
+    component: Component, quantized: dict[str, StageInput], held_out: StageInput, tmp_path: Path
+) -> None:
+    facts = component.verify("16", held_out, quantized["16"], (code(tmp_path, SCORE), "first_half")).facts
+
+    truth = sum(outputs(component.ingest.folder / "model.onnx", call)["hidden"].mean() for call in CALLS[3:])
+    score = facts["score"]
+    assert isinstance(score, dict)
+    assert list(score) == ["name", "fp32", "qdq"]
+    assert score["name"] == "first_half"
+    assert score["fp32"] == pytest.approx(truth, abs=1e-5)
+    assert score["qdq"] != score["fp32"]
+    assert score["qdq"] == pytest.approx(truth, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "def accuracy(samples, outputs):\n    return outputs[0]['logits']",
+            "(?s)accuracy.* failed.*score.py:2.*KeyError",
+        ),
+        ("def accuracy(samples, outputs):\n    return float('nan')", "(?s)accuracy.* failed.*it returned nan"),
+        ("def accurcy(samples, outputs):\n    return 1.0", "(?s)no function 'accuracy'.*accurcy"),
+    ],
+)
+def test_a_score_function_that_fails(
+    text: str, message: str, component: Component, held_out: StageInput, tmp_path: Path
+) -> None:
+    with pytest.raises(VerificationError, match=message):
+        component.verify("8", held_out, score=(code(tmp_path, text), "accuracy"))
+
+
+def measured(truth: list[float], tested: list[float]) -> dict[str, Json]:
+    accuracy = Accuracy()
+    accuracy.add(np.array(truth, np.float32), np.array(tested, np.float32))
+    return accuracy.facts()
+
+
+def test_figures_that_are_no_number_are_null() -> None:
+    assert measured([1, 2], [1, 2]) == {"sqnr_db": EXACT_DB, "cosine": 1.0, "max_abs_error": 0.0}
+    assert measured([0, 0], [0, 0]) == {"sqnr_db": EXACT_DB, "cosine": None, "max_abs_error": 0.0}
+    assert measured([0, 0], [0, 1]) == {"sqnr_db": None, "cosine": None, "max_abs_error": 1.0}
+    assert measured([1, 2], [1, math.nan]) == {"sqnr_db": None, "cosine": None, "max_abs_error": None}
+    assert measured([1, 2], [1, math.inf]) == {"sqnr_db": None, "cosine": None, "max_abs_error": None}
+    assert measured([10, 0], [9, 0]) == {"sqnr_db": 20.0, "cosine": 1.0, "max_abs_error": 1.0}
