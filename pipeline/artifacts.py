@@ -137,7 +137,7 @@ def _target_folder(
             "soc": soc.chip,
             "soc_model": soc.soc_model,
             "htp_arch": soc.htp_arch,
-            "vtcm_mb": target.vtcm_mb or soc.vtcm_mb,
+            "vtcm_mb": target.vtcm_mb,
         },
         "tools": {
             "onnxruntime": package_version("onnxruntime"),
@@ -235,7 +235,7 @@ def _source(fetch: Manifest) -> Json:
     source = fetch.facts["source"]
     assert isinstance(source, dict)
     files: dict[str, Json] = {name: entry.sha256 for name, entry in fetch.files.items()}
-    return {**source, "revision": fetch.facts["revision"], "files": files}
+    return {"hub": source.get("hub"), "revision": fetch.facts["revision"], "files": files}
 
 
 def _text(raw: Mapping[str, Json]) -> bytes:

@@ -11,8 +11,10 @@ from enum import Enum
 from pathlib import Path
 
 from pipeline import process
+from pipeline.config import HubSource
 from pipeline.errors import WorkerError
 from pipeline.model import FileEntry, Manifest, StageInput, StageRequest, StageResult
+from pipeline.pins import pin
 from pipeline.plan import Step
 from pipeline.resolve import Resolved, resolve
 from pipeline.store import read_manifest, write_manifest
@@ -63,9 +65,6 @@ def bring_up_to_date(step: Step, workspace: Workspace) -> Result:
 
 
 def _pin_and_resolve(step: Step, workspace: Workspace) -> Resolved:
-    from pipeline.config import HubSource
-    from pipeline.hub import pin  # the network client is only imported by who needs the network
-
     if isinstance(step.config.source, HubSource) and step.stage == "fetch":
         pin(step.config.source.hub, step.config.source.revision, workspace.pins)
         if resolved := resolve(step, workspace):

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from pipeline.config_file import (
     PythonFunction,
     PythonReader,
     Quantization,
+    QuantizationOverride,
     Reader,
     RecordReader,
     TargetOptions,
@@ -35,9 +37,12 @@ from pipeline.config_file import (
     Verification,
 )
 from pipeline.errors import ConfigError
-from pipeline.yamltypes.decode import decode_fields
-from pipeline.yamltypes.problems import Place, Problems, dotted, nearest
-from pipeline.yamltypes.tree import MAX_BYTES, Node, parse, place_of, walk
+from pipeline.qnn import catalog
+from pipeline.qnn.target import FLOAT16_HTP_ARCH
+from pipeline.yamltypes.decode import INVALID, decode_fields
+from pipeline.yamltypes.forms import Record, record_of
+from pipeline.yamltypes.problems import Keys, Place, Problems, dotted, nearest
+from pipeline.yamltypes.tree import MAX_BYTES, Node, Value, parse, place_of, walk
 
 __all__ = [
     "PINS_FILE",
@@ -58,7 +63,6 @@ __all__ = [
     "Verification",
     "load",
     "load_all",
-    "require_files",
 ]
 
 PINS_FILE = "pins.yaml"
@@ -93,10 +97,10 @@ class Component:
 
 @dataclass(frozen=True)
 class Target:
-    """A SoC by its canonical name in the catalogue, and compile options; `vtcm_mb` None leaves it to the catalogue."""
+    """A SoC by its canonical name in the catalogue, and the VTCM to compile for; None leaves that to the compiler."""
 
     soc: str
-    vtcm_mb: int | None = None
+    vtcm_mb: int | None
 
 
 @dataclass(frozen=True)
@@ -129,98 +133,62 @@ class ModelConfig:
         return tuple(found)
 
 
-def load(path: Path, *, known_targets: Mapping[str, str]) -> ModelConfig:
+def load(path: Path) -> ModelConfig:
     """The model that `path` (`<project>/configs/<model>.yaml`) describes.
 
-    `known_targets` maps each accepted name of a target to its canonical name.
+    Whether the files it names exist is not looked at: listing and cleaning work without the data.
 
     Raises:
         ConfigError: listing every mistake in the file, each with line, column, path in the document and remedy.
     """
     problems = Problems()
-    config = _read(path, known_targets, problems)
-    if config is None or len(problems):
+    config = _read(path, problems)
+    if config is None:
         raise _refusal(problems)
     return config
 
 
-def load_all(folder: Path, *, known_targets: Mapping[str, str]) -> dict[str, ModelConfig]:
+def load_all(folder: Path) -> dict[str, ModelConfig]:
     """The models of all `*.yaml` in `folder` (`<project>/configs`) by name, in the order of names.
 
     Raises:
         ConfigError: listing every mistake in every file.
     """
     problems = Problems()
+    configs: dict[str, ModelConfig] = {}
     if not folder.is_dir():
         problems.add(Place(_shown(folder)), (), "is not there", expected="the folder with one YAML file a model")
-    configs: dict[str, ModelConfig] = {}
-    for path in sorted(folder.glob("[!.]*.y*ml")):
+    for path in sorted(folder.glob("[!.]*")):
         if path.suffix == ".yml":
             problems.add(Place(_shown(path)), (), "would not be read", expected=f"the name {path.stem}.yaml")
-        elif path.name != PINS_FILE and (config := _read(path, known_targets, problems)):
+        elif path.suffix == ".yaml" and path.name != PINS_FILE and (config := _read(path, problems)):
             configs[config.name] = config
     if len(problems):
         raise _refusal(problems)
     return configs
 
 
-def require_files(config: ModelConfig) -> None:
-    """Check that what the config names on this machine exists: samples, code, a local source.
-
-    Not a part of :func:`load`, so that listing and cleaning work without the data.
-
-    Raises:
-        ConfigError: listing all that is missing, with the nearest name in the same folder.
-    """
-    problems = Problems()
-    wanted: list[tuple[str, Path]] = []
-    if isinstance(config.source, LocalSource):
-        wanted.append(("source.path", config.source.path))
-        wanted += [(f"components.{c.name}.file", config.source.path / c.file) for c in config.components.values()]
-        wanted += [(f"files[{index}]", config.source.path / name) for index, name in enumerate(config.files)]
-    wanted += _reader_files("calibration", config.calibration)
-    if config.verification:
-        wanted += _reader_files("verification.samples", config.verification.samples)
-        if config.verification.score:
-            wanted.append(("verification.score", config.verification.score.file))
-    for path, file in wanted:
-        if not file.exists():
-            near = nearest(file.name, (entry.name for entry in file.parent.iterdir())) if file.parent.is_dir() else ""
-            place = config.places.get(path, _shown(config.path))
-            problems.add(_placed(place), (path,), f"{file} does not exist", suggestion=near)
-    if len(problems):
-        raise _refusal(problems)
+@cache
+def _form() -> Record:
+    return record_of(ModelFile)
 
 
-def _reader_files(path: str, reader: Reader | None) -> list[tuple[str, Path]]:
-    match reader:
-        case None:
-            return []
-        case TextReader():
-            return [(f"{path}.file", reader.file)]
-        case NpzReader():
-            return [(f"{path}.folder", reader.folder)]
-        case PythonReader() | RecordReader():
-            files = [(f"{path}.file", reader.file)] if reader.file else []
-            return [*files, (f"{path}.run", reader.run.file)]
-
-
-def _read(path: Path, known_targets: Mapping[str, str], problems: Problems) -> ModelConfig | None:
-    """The config in one file; None, or a part of the truth, when something was added to `problems`."""
+def _read(path: Path, problems: Problems) -> ModelConfig | None:
+    """The config in one file, or None when something was added to `problems`."""
     file, before = _shown(path), len(problems)
+    if not re.fullmatch(NAME.regex, path.stem):
+        problems.add(Place(file), (), f"the file's name can't name a model: '{path.stem}'", expected=NAME.expected)
     data = _bytes_of(path, problems)
     node = parse(data, file, problems) if data is not None else None
     if node is None:
         return None
-    if not re.fullmatch(NAME.regex, path.stem):
-        problems.add(Place(file), (), f"the file's name can't name a model: '{path.stem}'", expected=NAME.expected)
-    bases = {PROJECT: path.resolve().parent.parent, CONFIGS: path.resolve().parent}
-    fields = decode_fields(ModelFile, node, problems, bases)
-    targets = _targets(fields.get("targets", ()), node, known_targets, problems)
+    folder = Path(os.path.abspath(path)).parent
+    fields = decode_fields(_form(), node, problems, {PROJECT: folder.parent, CONFIGS: folder})
+    targets = _targets(fields.get("targets", ()), node, problems)
     buckets = _buckets(fields.get("buckets", ()), fields.get("fixed", {}), node, problems)
     components = _components(fields)
-    if components and any(isinstance(component.quantization, Quantization) for component in components.values()):
-        _require_calibration(fields, node, problems)
+    _check_float16(components, targets, node, problems)
+    _check_calibration(fields, components, node, problems)
     if len(problems) > before:
         return None
     return ModelConfig(
@@ -251,76 +219,105 @@ def _bytes_of(path: Path, problems: Problems) -> bytes | None:
         return None
 
 
-def _targets(
-    written: tuple[str | TargetOptions, ...], node: Node, known: Mapping[str, str], problems: Problems
-) -> tuple[Target, ...]:
-    folded = {name.casefold(): target for name, target in known.items()}
+def _targets(written: Sequence[Any], node: Node, problems: Problems) -> tuple[Target, ...]:
+    """The targets that are in the catalogue; entries are `str`, TargetOptions, or INVALID."""
     found: dict[str, Target] = {}
     for index, entry in enumerate(written):
+        if entry is INVALID:
+            continue
+        keys: Keys = ("targets", index)
         options = TargetOptions(entry) if isinstance(entry, str) else entry
-        keys = ("targets", index)
-        soc = folded.get(options.soc.casefold())
+        soc = catalog.find(options.soc)
         if soc is None:
             problems.add(
-                place_of(node, keys),
+                place_of(node, (*keys, "soc")),
                 keys,
                 f"unknown target '{options.soc}'",
-                expected="a SoC of the catalogue, such as " + ", ".join(sorted(set(known.values()))[:6]),
-                suggestion=nearest(options.soc, known),
+                expected="a SoC of the catalogue, which docs/config.md lists",
+                suggestion=nearest(options.soc, catalog.spellings()),
             )
-        elif soc in found:
-            problems.add(place_of(node, keys), keys, f"'{options.soc}' is {soc}, which is there already")
+        elif soc.name in found:
+            problems.add(place_of(node, keys), keys, f"'{options.soc}' is {soc.name}, which is there already")
         else:
-            found[soc] = Target(soc, options.vtcm_mb)
+            try:
+                found[soc.name] = Target(soc.name, soc.usable_vtcm_mb(options.vtcm_mb))
+            except ConfigError as error:
+                keys = (*keys, "vtcm_mb")
+                problems.add(place_of(node, keys), keys, error.what, expected=f"{soc.vtcm_mb} or less")
+                found[soc.name] = Target(soc.name, soc.vtcm_mb)
     return tuple(found.values())
 
 
 def _buckets(
-    written: Mapping[str, tuple[int, ...]] | tuple[Mapping[str, int], ...],
-    fixed: Mapping[str, int],
-    node: Node,
-    problems: Problems,
+    written: Mapping[str, Sequence[Any]] | Sequence[Any], fixed: Mapping[str, int], node: Node, problems: Problems
 ) -> tuple[Bucket, ...]:
     """The buckets, smallest first; of the list form all points must have the axes of the first, in its order."""
-    keys: tuple[str | int, ...]
+    points: list[Mapping[str, int]] = []
     if isinstance(written, Mapping):
-        points: list[Mapping[str, int]] = [{axis: value} for axis, values in written.items() for value in values]
+        points += ({axis: value} for axis, values in written.items() for value in values if value is not INVALID)
+        axes = list(written)
     else:
-        points = list(written)
-        for index, point in enumerate(points):
-            if point.keys() != points[0].keys():
-                keys = ("buckets", index)
-                axes = " and ".join(points[0])
-                problems.add(place_of(node, keys), keys, "has other axes than the first point", expected=axes)
-                return ()
-    for axis in {axis for point in points for axis in point} & fixed.keys():
+        axes = list(next((point for point in written if point is not INVALID), ()))
+        for index, point in enumerate(written):
+            if point is not INVALID and point.keys() != set(axes):
+                keys: Keys = ("buckets", index)
+                problems.add(
+                    place_of(node, keys), keys, "has other axes than the first point", expected=" and ".join(axes)
+                )
+            elif point is not INVALID:
+                points.append(point)
+    for axis in fixed.keys() & axes:
         keys = ("fixed", axis)
         problems.add(place_of(node, keys), keys, "is fixed and has buckets too", expected="one of the two")
-    axes_in_order = list(points[0]) if points else []
-    ordered = sorted(tuple(point[axis] for axis in axes_in_order) for point in points)
-    return tuple(Bucket(dict(zip(axes_in_order, values, strict=True))) for values in ordered) or (Bucket({}),)
+    by_value = sorted(points, key=lambda point: [point.get(axis, 0) for axis in axes])
+    return tuple(Bucket({axis: point[axis] for axis in axes if axis in point}) for point in by_value) or (Bucket({}),)
 
 
 def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
+    """The components whose quantization is known, with what they override merged in."""
     written: Mapping[str, ComponentFile] = fields.get("components", {})
-    model: Quantization | Fp16 = fields.get("quantization", Quantization())
+    model: Quantization | Fp16 | None = fields.get("quantization")
     found = {}
     for name, component in written.items():
         own = component.quantization
-        merged = model
-        if isinstance(own, Fp16):
-            merged = own
-        elif own:
-            base = Quantization() if isinstance(model, Fp16) else model
+        merged = own if isinstance(own, Fp16) else model
+        if isinstance(own, QuantizationOverride) and model:
+            base = model if isinstance(model, Quantization) else Quantization()
             merged = replace(base, **{key: value for key, value in vars(own).items() if value is not None})
-        found[name] = Component(name, component.file, component.padding, merged)
+        if merged:
+            found[name] = Component(name, component.file, component.padding, merged)
     return found
 
 
-def _require_calibration(fields: Mapping[str, Any], node: Node, problems: Problems) -> None:
-    if "calibration" in fields and fields["calibration"] is None:
+def _check_float16(
+    components: Mapping[str, Component], targets: Sequence[Target], node: Node, problems: Problems
+) -> None:
+    unable = [soc for target in targets if not (soc := catalog.resolve(target.soc)).computes_float16]
+    for name, component in components.items():
+        if isinstance(component.quantization, Quantization):
+            continue
+        own: Keys = ("components", name, "quantization", "precision")
+        keys = own if place_of(node, own) != place_of(node, own[:2]) else ("quantization", "precision")
+        for soc in unable:
+            problems.add(
+                place_of(node, keys),
+                keys,
+                f"component '{name}' can't be fp16 on {soc.name}, whose HTP is v{soc.htp_arch}",
+                expected=f"targets from HTP v{FLOAT16_HTP_ARCH} on, or quantization to integers",
+            )
+
+
+def _check_calibration(
+    fields: Mapping[str, Any], components: Mapping[str, Component], node: Node, problems: Problems
+) -> None:
+    if fields.get("calibration", INVALID) is not None:
+        return
+    quantized = any(isinstance(component.quantization, Quantization) for component in components.values())
+    # Where no component could be read, what is written still tells whether one of them might do without.
+    float16 = any(isinstance(found, Value) and found.data == "fp16" for _, found in walk(node))
+    if quantized or not (components or float16):
         expected = "samples, as in calibration: {reader: text, file: ...}, or quantization: {precision: fp16}"
-        problems.add(place_of(node, ()), ("calibration",), "is missing", expected=expected)
+        problems.add(node.place, ("calibration",), "is missing", expected=expected)
 
 
 def _refusal(problems: Problems) -> ConfigError:
@@ -330,11 +327,6 @@ def _refusal(problems: Problems) -> ConfigError:
         f"{count} in the configuration:\n" + "\n".join(f"  {problem}" for problem in found),
         remedy="docs/config.md says what may be written",
     )
-
-
-def _placed(text: str) -> Place:
-    file, *position = text.rsplit(":", 2)
-    return Place(file, *(int(number) for number in position)) if len(position) == 2 else Place(text)
 
 
 def _shown(path: Path) -> str:

@@ -54,7 +54,7 @@ def _python_function(text: str, bases: Bases) -> PythonFunction:
     return PythonFunction(path, function)
 
 
-_SEGMENT = r"(?!\.{1,2}(?:/|$))[^/\\:*?\"<>|\x00-\x1f]+"
+_SEGMENT = r"(?!\.{1,2}(?:/|$))[^/\\:*?\x22<>|\x00-\x1f]+"
 
 Name = Annotated[str, NAME]
 Axis = Annotated[str, Pattern(r"[^\x00-\x1f]{1,100}", "the name of a length axis")]
@@ -65,7 +65,7 @@ OnnxFile = Annotated[
     str, Pattern(rf"(?=.*\.onnx$){_SEGMENT}(?:/{_SEGMENT})*", "an .onnx file in the source, with '/' and without '..'")
 ]
 ProjectPath = Annotated[
-    Path, Pattern(r"[^\\\x00-\x1f]+", "a path relative to the project, with '/'"), _path_under(PROJECT)
+    Path, Pattern(r"[^\\\x00-\x1f]+", "a path, relative to the project or absolute, with '/'"), _path_under(PROJECT)
 ]
 SampleLimit = Annotated[int, Between(1, 1_000_000)]
 FunctionRef = Annotated[
@@ -84,7 +84,10 @@ class HubSource:
 
     hub: Annotated[
         str,
-        Pattern(r"(?!.*(?:--|\.\.))[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", "a repository as owner/name"),
+        Pattern(
+            r"(?!.*(?:--|\.\.))[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}",
+            "a repository as owner/name",
+        ),
     ]
     """Repository, as `owner/name`."""
     revision: Annotated[
@@ -190,7 +193,7 @@ class TextReader:
 
 @dataclass(frozen=True)
 class NpzReader:
-    """A folder of `.npz` files, one sample a file, arrays named like the inputs, any length up to the largest bucket."""
+    """A folder of `.npz` files, one sample a file; arrays are named like the inputs and fit the largest bucket."""
 
     reader: Literal["npz"]
     """`npz`."""

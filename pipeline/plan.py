@@ -167,7 +167,7 @@ class _Planner:
             "component": component,
             "soc_model": soc.soc_model,
             "htp_arch": soc.htp_arch,
-            "vtcm_mb": target.vtcm_mb or soc.vtcm_mb,
+            "vtcm_mb": target.vtcm_mb,
         }
         return Step(
             "context",

@@ -56,7 +56,7 @@ def resolve(step: Step, workspace: Workspace) -> Resolved | None:
             role = role.format(bucket=given.bucket.on(axes[step.component]).name)
         inputs[role] = manifests[given.step]
 
-    digests = {role: workspace.memo.sha256(_readable(path, step)) for role, path in files.items()}
+    digests = {role: workspace.memo.sha256(_readable(path, role, step)) for role, path in files.items()}
     for role, script in step.scripts.items():
         digests[role] = workspace.code.script(script, workspace.root)
     key = step_key(
@@ -141,12 +141,24 @@ def _fixed(config: ModelConfig, have: Sequence[str]) -> Json:
     return {axis: value for axis, value in config.fixed.items() if axis in have}
 
 
-def _readable(path: Path, step: Step) -> Path:
+def _readable(path: Path, role: str, step: Step) -> Path:
     if not path.exists():
+        beside = (entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else ()
         raise ConfigError(
-            f"{path.name} does not exist",
-            where=f"{step.config.path.name}, for {step.id}",
+            f"{path.name} does not exist{did_you_mean(path.name, beside)}",
+            where=f"{_place_named(role, step)}, for {step.id}",
             why=f"looked for {path}",
             remedy="create it, or correct the path in the config",
         )
     return path
+
+
+def _place_named(role: str, step: Step) -> str:
+    """Where the config names the file that has this role in a step."""
+    config = step.config
+    if step.stage == "verify":
+        names = ["verification.score"]
+    else:
+        reader = "calibration" if step.name == f"{config.name}/calibration" else "verification.samples"
+        names = [f"{reader}.run"] if role == "code" else [f"{reader}.file", f"{reader}.folder"]
+    return next((config.places[name] for name in names if name in config.places), config.path.name)

@@ -76,13 +76,15 @@ class Store:
             _collect_dead(parent)
             name = uuid.uuid4().hex
             folder = parent / name
-            with FileLock(parent / f"{name}.lock"):
-                folder.mkdir()
-                try:
-                    yield folder
-                finally:
-                    shutil.rmtree(folder, ignore_errors=True)
-        (parent / f"{name}.lock").unlink(missing_ok=True)
+            lock = FileLock(parent / f"{name}.lock")
+            lock.acquire()
+            folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.release()
+            Path(lock.lock_file).unlink(missing_ok=True)
 
     def publish(
         self, stage: str, key: str, folder: Path, facts: Mapping[str, Json], reused: Mapping[str, FileEntry]

@@ -22,7 +22,6 @@ from pipeline.config import ModelConfig, load_all
 from pipeline.console import Console
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.plan import STAGES, Step, plan
-from pipeline.qnn import catalog
 from pipeline.store import read_manifest
 from pipeline.suggest import did_you_mean
 from pipeline.workspace import Workspace
@@ -39,7 +38,7 @@ class Project:
 
     def __init__(self, root: Path, arguments: Iterable[str], variables: Mapping[str, str]) -> None:
         self.workspace = Workspace.at(root)
-        configs = load_all(root / "configs", known_targets=catalog.spellings())
+        configs = load_all(root / "configs")
         targets = sorted({target.soc for config in configs.values() for target in config.targets})
         chosen = _filters(variables, {"models": sorted(configs), "targets": targets})
         self.configs = {name: config for name, config in configs.items() if name in chosen["models"]}
@@ -240,6 +239,8 @@ class Reporter:
     def _summary(self, steps: list[Step]) -> str:
         results = [outcome for name, (outcome, _) in self.project.results.items() if name in self.project.steps]
         built, restored = results.count("built"), results.count("restored")
+        on_request = [name for name, config in self.project.configs.items() if config.on_request]
+        skipped = [name for name in on_request if "build" in self._selected and f"build:{name}" not in self._checked]
         if self._failures:
             failed = len(self._failures)
             return f"\nFAILED: {failed} step(s); {built} built, {restored} restored. What was built is kept."
@@ -249,7 +250,10 @@ class Reporter:
             current = len(steps) - built - restored
             lines = f"\n{built} built, {restored} restored from the store, {current} already current."
         folders = sorted(name.split(":")[1] for name in self._checked if name.startswith("build:"))
-        return lines + "".join(f"\nartifacts/{name}/" for name in folders)
+        lines += "".join(f"\nartifacts/{name}/" for name in folders)
+        if skipped:
+            lines += f"\nNot built, as only on request: {', '.join(f'doit build:{name}' for name in skipped)}"
+        return lines
 
 
 def declare(root: Path) -> tuple[Project, dict[str, Any]]:

@@ -35,8 +35,12 @@ def bert_project(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Proje
     bert.write(project.root / "models" / "bert")
     lines = (ROOT / "calibration" / "minilm" / "sentences.txt").read_text("utf-8").splitlines()
     words = [line.split() for line in lines if line]
-    project.write("calibration/lines.txt", "\n".join(" ".join(line[: 2 + at]) for at, line in enumerate(words[:8])) + "\n")
-    project.write("calibration/held_out.txt", "\n".join(" ".join(line[: 2 + at]) for at, line in enumerate(words[8:14])))
+    project.write(
+        "calibration/lines.txt", "\n".join(" ".join(line[: 2 + at]) for at, line in enumerate(words[:8])) + "\n"
+    )
+    project.write(
+        "calibration/held_out.txt", "\n".join(" ".join(line[: 2 + at]) for at, line in enumerate(words[8:14]))
+    )
     project.write("configs/bert.yaml", BERT)
     return project
 

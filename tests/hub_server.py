@@ -19,91 +19,24 @@ headers are those of https://huggingface.co/docs/hub/api and of the client's sou
 from __future__ import annotations
 
 import argparse
-import hashlib
-import io
 import json
 import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import BinaryIO, ClassVar, NoReturn, Self
+from typing import ClassVar, NoReturn, Self
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
 
-# What the hub's default .gitattributes keeps in LFS, as far as models like ours have it.
-LFS_PATTERNS = ("*.onnx", "*.onnx_data*", "*.bin", "*.safetensors", "*.npz", "*.npy")
+from tests.hub_repos import Blob, Repo, file_entry
+
 _BLOCK = 1 << 16
-
-
-class Blob:
-    """The content of one file, in memory or on disk."""
-
-    def __init__(self, name: str, content: bytes | Path) -> None:
-        self._content = content
-        self.lfs = any(fnmatch(name, pattern) for pattern in LFS_PATTERNS)
-        self.bytes = len(content) if isinstance(content, bytes) else content.stat().st_size
-
-    def open(self) -> BinaryIO:
-        return io.BytesIO(self._content) if isinstance(self._content, bytes) else self._content.open("rb")
-
-    @cached_property
-    def sha256(self) -> str:
-        with self.open() as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-
-    @cached_property
-    def oid(self) -> str:
-        """The id of the git blob; for a file in LFS that of its pointer."""
-        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {self.bytes}\n".encode()
-        head = f"blob {len(pointer) if self.lfs else self.bytes}\0".encode()
-        with io.BytesIO(pointer) if self.lfs else self.open() as stream:
-            return hashlib.file_digest(stream, lambda: hashlib.sha1(head, usedforsecurity=False)).hexdigest()
-
-    @property
-    def etag(self) -> str:
-        return self.sha256 if self.lfs else self.oid
-
-
-@dataclass
-class Repo:
-    """A repo; `gated` and `private` ones serve files to the tokens in `allowed` only."""
-
-    name: str
-    gated: bool = False
-    private: bool = False
-    allowed: set[str] = field(default_factory=set)
-    commits: dict[str, dict[str, Blob]] = field(default_factory=dict)
-    branches: dict[str, str] = field(default_factory=dict)
-    tags: dict[str, str] = field(default_factory=dict)
-
-    def commit(self, files: Mapping[str, bytes] | Path, *, commit: str = "", branch: str = "main") -> str:
-        """Make these all the files, and the branch point here; the commit's id follows from content and parent."""
-        if isinstance(files, Path):
-            root = files
-            found: Mapping[str, bytes | Path] = {
-                path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.is_file()
-            }
-        else:
-            found = files
-        blobs = {name: Blob(name, content) for name, content in sorted(found.items())}
-        listing = "".join(f"{blob.oid} {name}\n" for name, blob in blobs.items())
-        text = f"{self.branches.get(branch, '')}\n{listing}"
-        commit = commit or hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-        self.commits[commit] = blobs
-        self.branches[branch] = commit
-        return commit
-
-    def find(self, revision: str) -> str | None:
-        """The commit that a revision is at."""
-        known = self.branches | self.tags | {commit: commit for commit in self.commits}
-        return known.get(revision)
 
 
 @dataclass
@@ -142,7 +75,7 @@ class Request:
     token: str
 
 
-class _Refusal(Exception):
+class _RefusedError(Exception):
     def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status = status
@@ -224,14 +157,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         try:
             (self._storage if self.host == "storage" else self._hub)()
-        except _Refusal as refusal:
+        except _RefusedError as refusal:
             self._json({"error": str(refusal)}, refusal.status, refusal.headers)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
 
-    do_HEAD = do_POST = do_GET
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
-    def log_message(self, format: str, *args: object) -> None:
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: object) -> None:
         """Say nothing."""
 
     def _note(self, name: str = "") -> None:
@@ -240,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault := self.hub.fault(name, self.command, "status"):
             assert fault.status
             echo = fault.message.replace("{token}", self.token)
-            raise _Refusal(fault.status, "", echo, fault.headers)
+            raise _RefusedError(fault.status, "", echo, fault.headers)
 
     def _hub(self) -> None:
         match self.segments:
@@ -254,22 +191,22 @@ class _Handler(BaseHTTPRequestHandler):
             case [owner, name, "resolve", revision, *path]:
                 self._file(self._repo(f"{owner}/{name}"), revision, "/".join(path))
             case _:
-                raise _Refusal(404, "", "Sorry, we can't find the page you are looking for.")
+                raise _RefusedError(404, "", "Sorry, we can't find the page you are looking for.")
 
     def _repo(self, name: str) -> Repo:
         if self.token and self.token not in self.hub.tokens:
-            raise _Refusal(401, "", "Invalid credentials in Authorization header")
+            raise _RefusedError(401, "", "Invalid credentials in Authorization header")
         repo = self.hub.repos.get(name)
         if repo is None or (repo.private and self.token not in repo.allowed):
             if self.token:
-                raise _Refusal(404, "RepoNotFound", "Repository not found")
-            raise _Refusal(401, "RepoNotFound", "Invalid username or password.")
+                raise _RefusedError(404, "RepoNotFound", "Repository not found")
+            raise _RefusedError(401, "RepoNotFound", "Invalid username or password.")
         return repo
 
     def _commit(self, repo: Repo, revision: str) -> str:
         commit = repo.find(revision)
         if commit is None:
-            raise _Refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            raise _RefusedError(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return commit
 
     def _api(self, repo: Repo, rest: list[str]) -> None:
@@ -292,67 +229,48 @@ class _Handler(BaseHTTPRequestHandler):
             case ["paths-info", revision]:
                 files = repo.commits[self._commit(repo, revision)]
                 paths = parse_qs(self.body.decode()).get("paths", [])
-                self._json([_entry(name, files[name]) for name in paths if name in files])
+                self._json([file_entry(name, files[name]) for name in paths if name in files])
             case _:
-                raise _Refusal(404, "", "Not found")
+                raise _RefusedError(404, "", "Not found")
 
     def _tree(self, repo: Repo, commit: str, folder: str) -> None:
-        prefix = f"{folder}/" if folder else ""
-        entries: dict[str, dict[str, object]] = {}
-        for name, blob in repo.commits[commit].items():
-            if not name.startswith(prefix):
-                continue
-            parents = name.removeprefix(prefix).split("/")[:-1]
-            for depth in range(1, len(parents) + 1):
-                path = prefix + "/".join(parents[:depth])
-                entries[path] = {"type": "directory", "path": path, "size": 0, "oid": "0" * 40}
-            entries[name] = _entry(name, blob)
-        if self.query.get("recursive", "").lower() != "true":
-            entries = {path: entry for path, entry in entries.items() if "/" not in path.removeprefix(prefix)}
+        entries = repo.tree(commit, folder, recursive=self.query.get("recursive", "").lower() == "true")
         start = int(self.query.get("cursor", "0"))
         more = {}
         if start + self.hub.page < len(entries):
             recursive = self.query.get("recursive", "False")
             here = self.hub.url + urlsplit(self.path).path
             more["Link"] = f'<{here}?recursive={recursive}&cursor={start + self.hub.page}>; rel="next"'
-        self._json(list(entries.values())[start : start + self.hub.page], headers=more)
+        self._json(entries[start : start + self.hub.page], headers=more)
 
     def _file(self, repo: Repo, revision: str, name: str, *, redirected: bool = False) -> None:
         if repo.gated and self.token not in repo.allowed:
             text = f"Access to model {repo.name} is restricted."
-            raise _Refusal(403 if self.token else 401, "GatedRepo", text)
+            raise _RefusedError(403 if self.token else 401, "GatedRepo", text)
         commit = self._commit(repo, revision)
-        if redirected or self.command == "HEAD":
-            self._note(name)
         blob = repo.commits[commit].get(name)
+        if redirected or blob is None or (blob.lfs and self.command == "HEAD"):
+            self._note(name)
         if blob is None:
-            raise _Refusal(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit})
-        headers = {"X-Repo-Commit": commit, "ETag": f'"{blob.etag}"', "X-Linked-Size": str(blob.bytes)}
-        if claimed := self.hub.fault(name, self.command, "claim"):
-            headers |= claimed.claim
+            raise _RefusedError(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit})
+        headers = {"X-Repo-Commit": commit, "X-Linked-Size": str(blob.bytes), "X-Linked-Etag": f'"{blob.etag}"'}
+        claimed = self.hub.fault(name, self.command, "claim")
+        headers |= {"ETag": f'"{blob.oid}"', **(claimed.claim if claimed else {})}
         if redirected:
             self._send(blob, name, headers)
-            return
-        if blob.lfs:
-            location = f"{self.hub.storage_url}/{blob.sha256}/{repo.name}/{commit}/{quote(name)}"
-            self._head(
-                302,
-                {
-                    **headers,
-                    "X-Linked-Etag": headers["ETag"],
-                    "ETag": f'"{blob.oid}"',
-                    "Location": f"{location}?Signature={self.hub.signature}",
-                },
-            )
+        elif blob.lfs:
+            storage = f"{self.hub.storage_url}/{blob.sha256}/{repo.name}/{commit}/{quote(name)}"
+            self._head(302, {**headers, "Location": f"{storage}?Signature={self.hub.signature}"})
         else:
-            self._head(307, {**headers, "Location": f"/api/resolve-cache/models/{repo.name}/{commit}/{quote(name)}"})
+            same_host = f"/api/resolve-cache/models/{repo.name}/{commit}/{quote(name)}"
+            self._head(307, {**headers, "Location": same_host})
 
     def _storage(self) -> None:
         _, owner, repo, commit, *path = self.segments
         name = "/".join(path)
         self._note(name)
         if self.query.get("Signature") != self.hub.signature:
-            raise _Refusal(403, "", "Request has expired")
+            raise _RefusedError(403, "", "Request has expired")
         self._send(self.hub.repos[f"{owner}/{repo}"].commits[commit][name], name, {})
 
     def _send(self, blob: Blob, name: str, headers: Mapping[str, str]) -> None:
@@ -398,11 +316,6 @@ class _Handler(BaseHTTPRequestHandler):
         for key, value in {"Content-Length": "0", **headers}.items():
             self.send_header(key, value)
         self.end_headers()
-
-
-def _entry(name: str, blob: Blob) -> dict[str, object]:
-    lfs = {"lfs": {"oid": blob.sha256, "size": blob.bytes, "pointerSize": 130}} if blob.lfs else {}
-    return {"type": "file", "path": name, "size": blob.bytes, "oid": blob.oid, **lfs}
 
 
 @pytest.fixture(name="hub")

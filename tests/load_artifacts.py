@@ -30,7 +30,9 @@ def main(folder: Path) -> None:
             options.add_provider_for_devices(devices[:1], backend)
             session = ort.InferenceSession(folder / bucket["context_model"], options)
             rng = np.random.default_rng(0)
-            feeds = {given["name"]: rng.integers(0, 2, given["shape"]).astype(given["dtype"]) for given in bucket["inputs"]}
+            feeds = {
+                given["name"]: rng.integers(0, 2, given["shape"]).astype(given["dtype"]) for given in bucket["inputs"]
+            }
             outputs = session.run(None, feeds)
             shapes = {made["name"]: list(value.shape) for made, value in zip(bucket["outputs"], outputs, strict=True)}
             finite = all(bool(np.isfinite(value).all()) for value in outputs)

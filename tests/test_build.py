@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from tests.project import ROOT, Project
@@ -53,6 +54,15 @@ def test_the_manifest_says_what_was_built(bert_built: Project) -> None:
     assert "graph output" in bucket["cpu_nodes"][0]["reason"]
     assert bucket["quantization"]["scheme"] == "w8a16"
     assert bucket["inputs"][0] == {"name": "input_ids", "dtype": "int64", "shape": [1, 16]}
+
+
+@pytest.mark.parametrize("target", ["snapdragon-x-elite", "sm8650"])
+def test_the_manifest_is_what_its_schema_says(bert_built: Project, target: str) -> None:
+    schema = json.loads((ROOT / "docs" / "manifest.schema.json").read_text("utf-8"))
+    manifest = json.loads((bert_built.root / "artifacts" / "bert" / target / "manifest.json").read_text("utf-8"))
+    validator = jsonschema.Draft202012Validator(schema)
+    assert [error.message for error in validator.iter_errors(manifest)] == []
+    assert not validator.is_valid(manifest | {"surprise": 1}), "the schema is closed"
 
 
 def test_two_builds_in_two_folders_are_byte_identical(

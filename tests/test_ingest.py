@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, numpy_helper, version_converter
+from onnx import ModelProto, TensorProto, helper, numpy_helper, version_converter
 
 from pipeline.errors import ModelError, SourceError
 from pipeline.graph.model_file import MODEL, WEIGHTS, external_range, is_external, load_graph, tensor_array
@@ -104,7 +104,7 @@ def branches() -> ModelProto:
     source = model(
         """g (float[n,400] x, bool flag) => (float[n,400] y) {
             y = If (flag) <
-                then_branch = t () => (float[n,400] a) { a = Add (x, inner) },
+                then_branch = t () => (float[n,400] a) { b = Add (x, inner)  a = Add (b, made) },
                 else_branch = e () => (float[n,400] b) { b = Mul (x, w) }
             >
         }""",
@@ -112,6 +112,7 @@ def branches() -> ModelProto:
     )
     then = source.graph.node[0].attribute[0].g
     then.initializer.append(numpy_helper.from_array(numbers(400), "inner"))
+    then.node.insert(0, helper.make_node("Constant", [], ["made"], value=numpy_helper.from_array(numbers(400))))
     return source
 
 
@@ -138,14 +139,14 @@ SAME: dict[str, tuple[ModelProto, dict[str, NDArray[Any]]]] = {
         ),
         {"x": numbers(3, 16)},
     ),
-    "split weights": (
+    "weights split when they are written": (
         model(
-            """g (float[n,16] x) => (float[n,16] y) {
+            """g (float[n,512] x) => (float[n,512] y) {
                 q, k = Split <axis = 1> (w)  a = MatMul (x, k)  y = MatMul (a, q)
             }""",
-            {"w": numbers(16, 32)},
+            {"w": numbers(512, 1024)},
         ),
-        {"x": numbers(3, 16)},
+        {"x": numbers(3, 512)},
     ),
     "branches with weights": (branches(), {"x": numbers(3, 400), "flag": np.array(True)}),
     "contributed operators": (

@@ -16,7 +16,7 @@ from pipeline.errors import ModelError
 from pipeline.graph.axes import name_dims
 from pipeline.graph.constants import Constants
 from pipeline.graph.inference import REFUSALS, Opsets, ShapeError
-from pipeline.graph.traverse import all_graphs, all_nodes, label, live_nodes, reads
+from pipeline.graph.traverse import DEFAULT_DOMAINS, all_graphs, all_nodes, label, live_nodes, reads
 
 OPSET = 17
 """Earlier opsets are converted to this one: per-channel quantization came with 13, LayerNormalization, which HTP
@@ -100,7 +100,7 @@ def normalize(model: ModelProto, folder: Path) -> tuple[ModelProto, Constants]:
     normal.ir_version = max(model.ir_version, helper.find_min_ir_version_for(normal.opset_import, ignore_unknown=True))
     name_nodes(normal.graph)
     name_dims(normal)
-    _strip(normal.graph)
+    _clean(normal.graph)
     return normal, constants
 
 
@@ -117,14 +117,16 @@ def name_nodes(graph: GraphProto) -> None:
         node.name = name
 
 
-def _strip(graph: GraphProto) -> None:
-    """Remove documentation, and types that inference will tell anew."""
+def _clean(graph: GraphProto) -> None:
+    """Remove documentation, and types that inference will tell anew; spell ONNX's own domain in one way."""
     for inner in all_graphs(graph):
         for field in ("doc_string", "metadata_props", "value_info", "quantization_annotation"):
             inner.ClearField(field)
         for node in inner.node:
             for field in ("doc_string", "metadata_props", "device_configurations"):
                 node.ClearField(field)
+            if node.domain in DEFAULT_DOMAINS:
+                node.ClearField("domain")
             for attribute in node.attribute:
                 attribute.ClearField("doc_string")
 

@@ -22,7 +22,7 @@ from pipeline.graph.constants import Constants
 from pipeline.graph.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of
 from pipeline.graph.inlining import inline_branch
 from pipeline.graph.model_file import BlobWriter
-from pipeline.graph.traverse import DEFAULT_DOMAINS, live_nodes
+from pipeline.graph.traverse import DEFAULT_DOMAINS, live_nodes, reads
 
 # With an output of the very type of its first input, each of these gives that input.
 _NO_OPS = frozenset({"Identity", "Cast", "Dropout", "Expand", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Tile"})
@@ -63,6 +63,7 @@ class _Pass:
         self._types: dict[str, TypeProto] = {value.name: value.type for value in model.graph.input}
         self._types |= self._constants.types
         self._outputs = {value.name for value in model.graph.output}
+        self._read = {name for node in model.graph.node for name in reads(node)} | self._outputs
         self._same_as: dict[str, str] = {}
         self._renamed: dict[str, str] = {}
         self._kept: list[NodeProto] = []
@@ -78,7 +79,7 @@ class _Pass:
                     node.input[position] = self._same_as[name]
             if node.op_type == "If" and node.input[0] in self._constants:
                 branch = inline_branch(node, self._constants.value(node.input[0]))
-                self._add_constants(branch)
+                self._take_in(branch)
                 waiting.extendleft(reversed(branch.node))
             else:
                 self._visit(node)
@@ -137,10 +138,15 @@ class _Pass:
         return (
             node.op_type in _NO_OPS
             and node.domain in DEFAULT_DOMAINS
-            and not any(node.output[1:])
+            and self._read.isdisjoint(node.output[1:])
             and is_static(types.get(made))
             and types[made] == self._types.get(given)
+            and not (node.op_type == "Dropout" and self._may_drop(node))
         )
+
+    def _may_drop(self, node: NodeProto) -> bool:
+        training = node.input[2] if len(node.input) > 2 else ""
+        return bool(training) and (training not in self._constants or bool(self._constants.value(training).any()))
 
     def _bypass(self, node: NodeProto, types: Mapping[str, TypeProto]) -> bool:
         """Let all that reads a node's output read its input; an output of the model gives the input its own name."""
@@ -165,7 +171,8 @@ class _Pass:
         self._made.update(node.output)
         self._types |= types
 
-    def _add_constants(self, branch: GraphProto) -> None:
+    def _take_in(self, branch: GraphProto) -> None:
+        self._read.update(name for node in branch.node for name in reads(node))
         for tensor in branch.initializer:
             self._constants.add_tensor(tensor)
             self._types[tensor.name] = self._constants.types[tensor.name]

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import httpx2
-from huggingface_hub import constants, get_token, list_repo_files, list_repo_refs
+from huggingface_hub import constants, get_token
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -66,15 +65,13 @@ class Asked:
 
 def endpoint() -> str:
     """The hub in use (`HF_ENDPOINT`), without a user name or password that its URL may carry."""
-    parts = urlsplit(constants.ENDPOINT)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return re.sub("//[^/]*@", "//", constants.ENDPOINT)
 
 
 def redacted(text: str) -> str:
     """The text without the token, should a library or a server have put it there."""
-    for secret in (os.environ.get("HF_TOKEN"), os.environ.get("HUGGING_FACE_HUB_TOKEN"), get_token()):
-        if secret and secret.strip():
-            text = text.replace(secret.strip(), "***")
+    for secret in (os.environ.get("HF_TOKEN", "").strip(), _token()):
+        text = text.replace(secret, "***") if secret else text
     return text
 
 
@@ -112,7 +109,7 @@ def explained(asked: Asked) -> Iterator[None]:
 
     The cause is not chained: the client's texts can hold signed URLs, and those of its HTTP library the token.
     """
-    if not re.fullmatch("[!-~]*", get_token() or ""):
+    if not re.fullmatch("[!-~]*", _token()):
         # The HTTP library would refuse it with a text that quotes it.
         raise SourceError(
             "HF_TOKEN holds characters that no token has",
@@ -236,7 +233,7 @@ def _no_revision(error: HfHubHTTPError, asked: Asked) -> SourceError:
 
 
 def _no_file(error: HfHubHTTPError, asked: Asked) -> SourceError:
-    names = _listed(lambda: list_repo_files(asked.repo, revision=asked.revision))
+    names = _listed(lambda: _files(asked))
     near = difflib.get_close_matches(asked.name, names, n=5, cutoff=0.3)
     return SourceError(
         f"{asked.repo} has no file {asked.name}{did_you_mean(asked.name, names)}",
@@ -244,6 +241,14 @@ def _no_file(error: HfHubHTTPError, asked: Asked) -> SourceError:
         why=f"nearest of its {len(names)} files: {', '.join(near)}" if near else _reason(error),
         remedy=f"correct the name in the config; {_page(asked)}/tree/{asked.revision} lists what the repo has",
     )
+
+
+def _token() -> str:
+    """The token that the client sends, from the environment or its token file; empty if there is none."""
+    try:
+        return get_token() or ""
+    except OSError:
+        return ""
 
 
 def _has_token(error: HfHubHTTPError) -> bool:
@@ -264,7 +269,15 @@ def _reason(error: Exception) -> str:
     return " ".join(redacted(text).split())
 
 
+def _files(asked: Asked) -> Iterable[str]:
+    from huggingface_hub import list_repo_files  # the client's API class takes as long to import as all the rest
+
+    return list_repo_files(asked.repo, revision=asked.revision)
+
+
 def _refs(repo: str) -> Iterable[str]:
+    from huggingface_hub import list_repo_refs
+
     refs = list_repo_refs(repo)
     return (ref.name for ref in (*refs.branches, *refs.tags))
 

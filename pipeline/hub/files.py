@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 import httpx2
-from filelock import FileLock
 from huggingface_hub import (
     constants,
     get_hf_file_metadata,
@@ -30,6 +29,7 @@ from huggingface_hub import (
 )
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not marked as re-exported
+    WeakFileLock,
     build_hf_headers,
     hf_raise_for_status,
 )
@@ -146,7 +146,7 @@ def _download(asked: Asked, blob: _Blob) -> None:
     lock = cache / ".locks" / folder / f"{blob.etag}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(lock):
+    with WeakFileLock(lock):
         if path.exists():
             if has_hash(path, blob.etag):
                 return
@@ -171,6 +171,8 @@ def _receive(asked: Asked, blob: _Blob, partial: Path) -> None:
     """Append to `partial` until it has all bytes, over as many connections as it takes."""
     show = _progress(asked.name, blob.bytes)
     with partial.open("ab") as stream:
+        if stream.tell() > blob.bytes:
+            _empty(stream)
         free = shutil.disk_usage(partial.parent).free
         missing = blob.bytes - stream.tell()
         if missing > free:
@@ -198,8 +200,7 @@ def _append(asked: Asked, blob: _Blob, stream: BinaryIO, show: Callable[[int], N
     with get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response:
         hf_raise_for_status(response)
         if response.status_code != httpx2.codes.PARTIAL_CONTENT:
-            stream.seek(0)
-            stream.truncate()
+            _empty(stream)
         for block in response.iter_bytes():
             if stream.tell() + len(block) > blob.bytes:
                 raise _changed(asked, f"the hub announced {blob.bytes} bytes and sends more")
@@ -207,6 +208,11 @@ def _append(asked: Asked, blob: _Blob, stream: BinaryIO, show: Callable[[int], N
             show(stream.tell())
     if stream.tell() < blob.bytes:
         raise httpx2.RemoteProtocolError(f"the connection ended after {stream.tell()} of {blob.bytes} bytes")
+
+
+def _empty(stream: BinaryIO) -> None:
+    stream.seek(0)
+    stream.truncate()
 
 
 def _progress(name: str, size: int) -> Callable[[int], None]:

@@ -96,13 +96,18 @@ SOCS: tuple[Soc, ...] = (
 )
 
 
+def find(name: str) -> Soc | None:
+    """The SoC of any of its names, as for :func:`resolve`; None where there is none."""
+    return _index().get(_slug(name))
+
+
 def resolve(name: str) -> Soc:
     """The SoC of any of its names: target name, part number, marketing name, or SDK id, in any spelling of case.
 
     Raises:
         ConfigError: no SoC has this name.
     """
-    soc = _index().get(_slug(name))
+    soc = find(name)
     if soc is None:
         raise ConfigError(
             f"unknown target '{name}'{did_you_mean(_slug(name), _index())}",

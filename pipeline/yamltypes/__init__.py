@@ -6,5 +6,5 @@ reference. Knows nothing of any particular file.
 - :mod:`.tree`: bytes -> a tree of values that know where they were written
 - :mod:`.forms`: type hints -> forms, what a value may look like
 - :mod:`.decode`: tree + form -> a value, or problems
-- :mod:`.json_schema`: form -> JSON Schema
+- :mod:`.json_schema`: form -> JSON Schema, with :mod:`.docstrings`
 """

@@ -22,7 +22,6 @@ from pipeline.yamltypes.forms import (
     Size,
     Text,
     describe,
-    record_of,
 )
 from pipeline.yamltypes.problems import Keys, Problems, nearest
 from pipeline.yamltypes.tree import ListNode, MapNode, Node, Unreadable, Value
@@ -36,13 +35,14 @@ INVALID: Final = _Invalid.INVALID
 """Stands for a value that was refused; its problem is on the list."""
 
 
-def decode_fields(cls: type[Any], node: Node, problems: Problems, bases: Bases) -> dict[str, Any]:
-    """The fields of the dataclass `cls` as written in `node`, defaults filled in, refused ones left out.
+def decode_fields(form: Record, node: Node, problems: Problems, bases: Bases) -> dict[str, Any]:
+    """The fields of the dataclass that `form` stands for, as written in `node`, with defaults filled in.
 
-    The result makes a `cls` if nothing was added to `problems`; if something was, the fields that are left can still be
-    checked against each other.
+    The result makes one if nothing was added to `problems`. If something was, what is left can still be checked:
+    refused and misspelt fields are left out, and so are refused entries of mappings; those of lists are INVALID, so
+    that the others keep their positions.
     """
-    return _Decoder(problems, bases).fields(record_of(cls), node, ())
+    return _Decoder(problems, bases).fields(form, node, ())
 
 
 class _Decoder:
@@ -66,9 +66,11 @@ class _Decoder:
                 value = self.value(field.form, node.values[name], (*keys, name))
                 if value is not INVALID:
                     values[name] = value
+            elif name in meant.values():
+                continue  # a misspelt key is one mistake, not two
             elif not field.required:
                 values[name] = field.default
-            elif name not in meant.values():  # a misspelt key is one mistake, not two
+            else:
                 self._problems.add(node.place, (*keys, name), "is missing", expected=describe(field.form))
         return values
 
@@ -92,8 +94,8 @@ class _Decoder:
             case Integer() if isinstance(node, Value) and type(node.data) is int:
                 if form.bounds is None or form.bounds.low <= node.data <= form.bounds.high:
                     return node.data
-            case Number() if isinstance(node, Value) and type(node.data) in (int, float):
-                if math.isfinite(number := float(node.data)):
+            case Number() if isinstance(node, Value) and isinstance(node.data, int | float):
+                if not isinstance(node.data, bool) and math.isfinite(number := float(node.data)):
                     return number
             case Flag() if isinstance(node, Value) and isinstance(node.data, bool):
                 return node.data
@@ -145,7 +147,6 @@ class _Decoder:
         return INVALID
 
     def _list(self, form: ListOf, node: ListNode, keys: Keys) -> Any:
-        before = len(self._problems)
         self._check_size(form.size, len(node.items), node, keys)
         values: list[Any] = []
         for index, item in enumerate(node.items):
@@ -154,18 +155,17 @@ class _Decoder:
                 first = values.index(value)
                 self._problems.add(item.place, (*keys, index), f"the same as entry [{first}]", expected="each once")
             values.append(value)
-        complete = len(self._problems) == before and INVALID not in values
-        return tuple(values) if complete else INVALID
+        return tuple(values)
 
     def _map(self, form: MapOf, node: MapNode, keys: Keys) -> Any:
-        before = len(self._problems)
         self._check_size(form.size, len(node.values), node, keys)
         values: dict[str, Any] = {}
         for name, child in node.values.items():
             self.value(form.key, Value(node.keys[name], name, name), (*keys, name))
-            values[name] = self.value(form.value, child, (*keys, name))
-        complete = len(self._problems) == before and INVALID not in values.values()
-        return values if complete else INVALID
+            value = self.value(form.value, child, (*keys, name))
+            if value is not INVALID:
+                values[name] = value
+        return values
 
     def _text(self, form: Text, node: Value, text: str, keys: Keys) -> Any:
         if form.pattern and not re.fullmatch(form.pattern.regex, text):

@@ -13,7 +13,6 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +162,6 @@ class OneOf:
 Form = Text | Choice | Integer | Number | Flag | ListOf | MapOf | Record | OneOf
 
 
-@cache
 def record_of(cls: type[Any]) -> Record:
     """The form of the dataclass `cls`. Raises TypeError for a hint that has no form."""
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -180,8 +178,9 @@ def form_of(hint: Any) -> Form:
         hint, *rest = typing.get_args(hint)
         marks = tuple(rest)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint is str or _mark(marks, Convert):
-        return Text(_mark(marks, Pattern), _mark(marks, Convert))
+    convert = _mark(marks, Convert)
+    if hint is str or convert:
+        return Text(_mark(marks, Pattern), convert)
     if hint is bool:
         return Flag()
     if hint is int:

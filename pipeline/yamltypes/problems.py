@@ -74,6 +74,8 @@ def dotted(keys: Keys) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The name in `known` that `word` was probably meant to be, or "". Case does not count."""
-    by_folded = {name.casefold(): name for name in known}
+    by_folded: dict[str, str] = {}
+    for name in known:
+        by_folded.setdefault(name.casefold(), name)
     found = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
     return by_folded[found[0]] if found else ""

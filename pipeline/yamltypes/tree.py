@@ -196,7 +196,8 @@ class _Builder:
         return MapNode(place, places, values)
 
     def _place(self, event: yaml.Event) -> Place:
-        return Place(self._file, event.start_mark.line + 1, event.start_mark.column + 1)
+        mark = event.start_mark
+        return Place(self._file, mark.line + 1, mark.column + 1) if mark else Place(self._file)
 
 
 def _meaning(text: str) -> Scalar:

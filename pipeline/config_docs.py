@@ -1,0 +1,170 @@
+"""Writes `configs/config.schema.json` and `docs/config.md` from the types: `python -m pipeline.config_docs`.
+
+Both are kept in version control, so that editors and readers have them without running anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from pipeline.config_file import ModelFile
+from pipeline.qnn import catalog
+from pipeline.qnn.target import FLOAT16_HTP_ARCH
+from pipeline.yamltypes.docstrings import attribute_docs, summary
+from pipeline.yamltypes.forms import Field, Form, ListOf, MapOf, OneOf, Record, describe, record_of
+from pipeline.yamltypes.json_schema import plain, schema_of
+
+_HEAD = """\
+<!-- Written by `python -m pipeline.config_docs` from pipeline/config_file.py; edit that. -->
+# Configuration
+
+`configs/<model>.yaml` describes one model; its name names the model. Most models need no more than this:
+
+```yaml
+# yaml-language-server: $schema=config.schema.json
+source: {path: ../models/mine}                  # or {hub: owner/name, revision: <40-hex commit>}
+components:
+  encoder: {file: onnx/model.onnx}
+fixed: {batch: 1}                               # axes that are the same everywhere
+buckets: {sequence: [32, 64, 128]}              # the axis that is not: one build for each value
+calibration: {reader: text, file: calibration/mine/sentences.txt}
+targets: [snapdragon-x-elite, sm8650]
+```
+
+The first line lets editors complete and check the file as it is typed. A build checks all of it before any work, and
+reports every mistake in every file at once, as `file:line:column: path: what; expected ...`, with exit code 10.
+
+The file is YAML 1.2, of which tags, anchors, aliases and second documents are refused: each value is what the page
+shows. `yes` and `on` are text, and a key may occur once.
+
+How to prepare samples, and what calibration code may depend on, is in [calibration.md](calibration.md).
+"""
+
+_RULES = """\
+## Rules across fields
+
+- An axis is either under `fixed` or has buckets. A component uses the axes it has, and buckets that are equal on those
+  are one bucket for it.
+- All points of `buckets` name the same axes. Points and values may be written in any order; each may occur once.
+- `calibration` may be left out only if every component is fp16.
+- A component's `quantization` changes the keys it names and keeps the others of the model's; where the model's is
+  `{precision: fp16}`, it keeps the defaults. `{precision: fp16}` replaces it as a whole.
+- Every target must be in the catalogue below, under any of its names, and occur once. `vtcm_mb` may not be more than
+  the SoC has.
+- `{precision: fp16}` needs targets that compute in float16: those of HTP v{arch} and later.
+"""
+
+
+def main() -> None:
+    """Write both files into the checkout this module belongs to."""
+    root = Path(__file__).resolve().parent.parent
+    for name, text in generated().items():
+        (root / name).write_bytes(text.encode())
+
+
+def generated() -> Mapping[str, str]:
+    """The text of each file, by its name relative to the project."""
+    form = record_of(ModelFile)
+    schema = schema_of(form, title="Model configuration")
+    return {
+        "configs/config.schema.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n",
+        "docs/config.md": "\n".join((_HEAD, *(_section(record) for record in _records(form)), _rules(), _targets())),
+    }
+
+
+def _records(form: Form) -> Iterator[Record]:
+    """Every record of the file, each once, outer ones first."""
+    seen: dict[str, Record] = {}
+    waiting = [form]
+    while waiting:
+        match waiting.pop(0):
+            case Record(type=cls) as record if cls.__name__ not in seen:
+                seen[cls.__name__] = record
+                waiting[:0] = (field.form for field in record.fields.values())
+            case OneOf(forms=forms):
+                waiting[:0] = forms
+            case ListOf(item=inner) | MapOf(value=inner):
+                waiting.insert(0, inner)
+    yield from seen.values()
+
+
+def _section(record: Record) -> str:
+    docs = attribute_docs(record.type)
+    rows = ((f"`{name}`", _type(field.form), _default(field), docs[name]) for name, field in record.fields.items())
+    table = _table(("key", "type", "default", "meaning"), rows)
+    return f"## {_title(record)}\n\n{summary(record.type)}\n\n{table}"
+
+
+def _rules() -> str:
+    return _RULES.replace("{arch}", str(FLOAT16_HTP_ARCH))
+
+
+def _targets() -> str:
+    rows = (
+        (
+            f"`{soc.name}`",
+            ", ".join((soc.chip, *soc.also_known_as)),
+            f"v{soc.htp_arch}",
+            f"{soc.vtcm_mb} MB" if soc.vtcm_mb else "not published",
+        )
+        for soc in catalog.SOCS
+    )
+    return "## The catalogue\n\n" + _table(("target", "also known as", "HTP", "VTCM"), rows)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
+    lines = [head, ("---" for _ in head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def _type(form: Form) -> str:
+    """The form in words; records by link."""
+    match form:
+        case Record():
+            return f"[{_title(form)}](#{_anchor(form)})"
+        case OneOf(forms=forms):
+            return ", or ".join(_type(form) for form in forms)
+        case ListOf(item=item):
+            return f"list of: {_type(item)}"
+        case MapOf(key=key, value=value):
+            return f"mapping of {describe(key)} to {_type(value)}"
+        case _:
+            return describe(form).replace("<", "\\<")  # else markdown takes it for a tag
+
+
+def _default(field: Field) -> str:
+    if field.required:
+        return "**required**"
+    return "none" if field.default is None else f"`{json.dumps(plain(field.default))}`"
+
+
+def _title(record: Record) -> str:
+    """A heading for readers of YAML, who don't know the names of our classes."""
+    return _TITLES[record.type.__name__]
+
+
+def _anchor(record: Record) -> str:
+    kept = "".join(letter for letter in _title(record).lower() if letter.isalnum() or letter in " -_")
+    return kept.replace(" ", "-")
+
+
+_TITLES = {
+    "ModelFile": "The file",
+    "HubSource": "source from the hub",
+    "LocalSource": "source in a folder",
+    "ComponentFile": "components.name",
+    "QuantizationOverride": "components.name.quantization",
+    "Fp16": "quantization to fp16",
+    "Quantization": "quantization to integers",
+    "TargetOptions": "targets with options",
+    "TextReader": "calibration with text",
+    "NpzReader": "calibration with npz",
+    "PythonReader": "calibration with python",
+    "RecordReader": "calibration with record",
+    "Verification": "verification",
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""Configs that are wrong in one way each, with the beginnings of the lines that must be said about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+GOOD = """\
+source: {path: ../models/mine}
+components:
+  encoder: {file: onnx/model.onnx}
+fixed: {batch: 1}
+buckets: {sequence: [64, 32]}
+calibration: {reader: text, file: calibration/lines.txt}
+targets: [sm8650]
+"""
+
+
+def write(root: Path, text: str | bytes, name: str = "mine.yaml") -> Path:
+    path = root / "configs" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def changed(old: str, new: str) -> str:
+    assert GOOD.count(old) == 1
+    return GOOD.replace(old, new)
+
+
+MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
+    "unknown key": (
+        changed("buckets:", "bucket:"),
+        ["5:1: bucket: unknown key; did you mean 'buckets'?"],
+    ),
+    "unknown key, nothing near": (
+        GOOD + "zzz: 1\n",
+        [
+            "8:1: zzz: unknown key; expected one of source, components, targets, files, fixed, buckets, calibration, "
+            "quantization, verification, on_request"
+        ],
+    ),
+    "a misspelt optional key is one mistake": (
+        changed("calibration:", "calibraton:"),
+        ["6:1: calibraton: unknown key; did you mean 'calibration'?"],
+    ),
+    "missing key": (
+        changed("targets: [sm8650]\n", ""),
+        ["1:1: targets: is missing; expected a list, each entry text, or a mapping with soc, vtcm_mb"],
+    ),
+    "bool where int": (
+        changed("batch: 1", "batch: true"),
+        ["4:16: fixed.batch: true; expected an integer from 1 to 2147483647"],
+    ),
+    "float where int": (
+        changed("64, 32", "64, 32.0"),
+        ["5:26: buckets.sequence[1]: number 32.0; expected an integer from 1 to 2147483647"],
+    ),
+    "out of bounds": (
+        changed("64, 32", "0, 99999999999999999999"),
+        [
+            "5:22: buckets.sequence[0]: number 0; expected an integer from 1 to 2147483647",
+            "5:25: buckets.sequence[1]: number 99999999999999999999; expected an integer from 1 to 2147483647",
+        ],
+    ),
+    "number where text": (
+        changed("[sm8650]", "[57]"),
+        [
+            "7:11: targets[0]: number 57; expected text (in quotes, as it reads as a number or a truth value)",
+        ],
+    ),
+    "text where bool": (
+        GOOD + "on_request: yes\n",
+        ["8:13: on_request: text 'yes'; expected true or false"],
+    ),
+    "no value": (changed("{batch: 1}", "{batch: }"), ["4:16: fixed.batch: no value; expected an integer from 1 to"]),
+    "list where mapping": (
+        changed("{batch: 1}", "[batch]"),
+        [
+            "4:8: fixed: a list; expected a mapping from the name of a length axis to an integer from 1 to 2147483647",
+        ],
+    ),
+    "unknown word": (
+        GOOD + "quantization: {weights: unt8}\n",
+        ["8:25: quantization.weights: 'unt8' is not known here; expected uint8 or int8; did you mean 'uint8'?"],
+    ),
+    "hub and path": (
+        changed("{path: ../models/mine}", "{hub: a/b, path: c}"),
+        ["1:20: source: 'hub' and 'path' exclude each other; expected one of them"],
+    ),
+    "neither hub nor path": (
+        changed("{path: ../models/mine}", "{}"),
+        ["1:9: source: does not say which; expected 'hub' or 'path'"],
+    ),
+    "hub without a revision": (
+        changed("{path: ../models/mine}", "{hub: a/b}"),
+        ["1:9: source.revision: is missing; expected a commit of 40 hex digits, a branch or a tag"],
+    ),
+    "not a repository": (
+        changed("{path: ../models/mine}", "{hub: a/b/c, revision: main}"),
+        ["1:15: source.hub: text 'a/b/c'; expected a repository as owner/name"],
+    ),
+    "no reader": (
+        changed("reader: text, ", ""),
+        ["6:14: calibration.reader: is missing; expected text or npz or python or record"],
+    ),
+    "key of another reader": (
+        changed("reader: text, file: calibration/lines.txt", "reader: npz, folder: a, tokenizer: b"),
+        ["6:39: calibration.tokenizer: does not go with reader: npz; expected one of reader, folder, max_samples"],
+    ),
+    "path escapes": (
+        changed("onnx/model.onnx", "../model.onnx"),
+        [
+            "3:19: components.encoder.file: text '../model.onnx'; expected an .onnx file in the source, with '/' and "
+            "without '..'"
+        ],
+    ),
+    "not onnx": (
+        changed("onnx/model.onnx", "model.pt"),
+        ["3:19: components.encoder.file: text 'model.pt'; expected an .onnx file in the source"],
+    ),
+    "backslash": (
+        GOOD + "files: ['voices\\M1.bin']\n",
+        ["8:9: files[0]: text 'voices\\M1.bin'; expected a path in the source, with '/' and without '..'"],
+    ),
+    "run elsewhere": (
+        changed("{reader: text, file: calibration/lines.txt}", "{reader: python, run: 'code.py:run'}"),
+        ["6:36: calibration.run: text 'code.py:run'; expected calibration/<file>.py:<function>"],
+    ),
+    "run leads out": (
+        changed("{reader: text, file: calibration/lines.txt}", "{reader: python, run: 'calibration/../x.py:run'}"),
+        ["6:36: calibration.run: text 'calibration/../x.py:run'; expected calibration/<file>.py:<function>"],
+    ),
+    "component name": (
+        changed("encoder:", "Encoder:"),
+        ["3:3: components.Encoder: text 'Encoder'; expected a name of at most 64 of a-z"],
+    ),
+    "a name that Windows reserves": (
+        changed("encoder:", "con:"),
+        ["3:3: components.con: text 'con'; expected a name of at most 64 of a-z"],
+    ),
+    "no components": (
+        changed("components:\n  encoder: {file: onnx/model.onnx}", "components: {}"),
+        ["2:13: components: is empty; expected at least one component"],
+    ),
+    "two axes crossed": (
+        changed("{sequence: [64, 32]}", "{a: [1], b: [2]}"),
+        ["5:10: buckets: has 2 entries; expected one axis here; where several move together, a list of points"],
+    ),
+    "no values": (
+        changed("[64, 32]", "[]"),
+        ["5:21: buckets.sequence: is empty; expected at least one value, such as [64]"],
+    ),
+    "a value twice": (
+        changed("64, 32", "64, 32, 64"),
+        ["5:30: buckets.sequence[2]: the same as entry [0]; expected each once"],
+    ),
+    "a point twice": (
+        changed("{sequence: [64, 32]}", "[{a: 1, b: 2}, {b: 2, a: 1}]"),
+        ["5:25: buckets[1]: the same as entry [0]; expected each once"],
+    ),
+    "points of other axes": (
+        changed("{sequence: [64, 32]}", "[{a: 1, b: 2}, {a: 1}, {a: 3, c: 3}]"),
+        [
+            "5:25: buckets[1]: has other axes than the first point; expected a and b",
+            "5:33: buckets[2]: has other axes than the first point; expected a and b",
+        ],
+    ),
+    "fixed and bucketed": (
+        changed("{batch: 1}", "{batch: 1, sequence: 8}"),
+        ["4:29: fixed.sequence: is fixed and has buckets too; expected one of the two"],
+    ),
+    "unknown target": (
+        changed("[sm8650]", "[sm8560]"),
+        ["7:11: targets[0]: unknown target 'sm8560'; expected a SoC of the catalogue, which docs/config.md lists; "],
+    ),
+    "a target twice": (
+        changed("[sm8650]", "[sm8650, {soc: SM8650, vtcm_mb: 4}]"),
+        ["7:19: targets[1]: 'SM8650' is sm8650, which is there already"],
+    ),
+    "more VTCM than there is": (
+        changed("[sm8650]", "\n- soc: sm8350\n  vtcm_mb: 8"),
+        ["9:12: targets[0].vtcm_mb: sm8350 has 4 MB of VTCM, not 8; expected 4 or less"],
+    ),
+    "fp16 where the HTP has none": (
+        changed("[sm8650]", "[sm8650, sm8350]") + "quantization:\n  precision: fp16\n",
+        [
+            "9:14: quantization.precision: component 'encoder' can't be fp16 on sm8350, whose HTP is v68; expected "
+            "targets from HTP v69 on, or quantization to integers"
+        ],
+    ),
+    "one component fp16 where the HTP has none": (
+        changed("[sm8650]", "[sm8350]").replace("onnx}", "onnx, quantization: {precision: fp16}}"),
+        ["3:62: components.encoder.quantization.precision: component 'encoder' can't be fp16 on sm8350, whose HTP is"],
+    ),
+    "no calibration": (
+        changed("calibration: {reader: text, file: calibration/lines.txt}\n", ""),
+        ["1:1: calibration: is missing; expected samples, as in calibration: {reader: text, file: ...}, or quantiz"],
+    ),
+    "no calibration for one of two": (
+        changed("calibration: {reader: text, file: calibration/lines.txt}", "quantization: {precision: fp16}").replace(
+            "  encoder:", "  second: {file: b.onnx, quantization: {weights: int8}}\n  encoder:"
+        ),
+        ["1:1: calibration: is missing; expected samples"],
+    ),
+    "a key twice": (
+        GOOD + "fixed: {batch: 2}\n",
+        ["8:1: fixed: key 'fixed' is written twice, first on line 4; expected each key once"],
+    ),
+    "a tag": (
+        changed("batch: 1", "batch: !!int 1"),
+        ["4:16: fixed.batch: tag 'tag:yaml.org,2002:int'; expected a plain value, without a tag"],
+    ),
+    "an alias": (
+        changed("{batch: 1}", "{batch: &n 1, other: *n}"),
+        ["4:29: fixed.other: alias '*n'; expected the value written out"],
+    ),
+    "a second document": (GOOD + "---\na: 1\n", ["8:1: a second document begins here; expected one document a file"]),
+    "empty": ("# nothing\n", ["1:1: is empty; expected a mapping"]),
+    "a list": ("- 1\n", ["1:1: a list; expected a mapping with source, components, targets"]),
+    "a tab": (
+        changed("  encoder:", "\tencoder:"),
+        ["3:1: is not YAML: while scanning for the next token, found character that cannot start any token; expected "],
+    ),
+    "not UTF-8": (b"source: {path: ..}\nname: caf\xe9\n", ["2:10: byte 0xe9 is not UTF-8; expected UTF-8"]),
+    "unprintable": ("a: 1\nb: \x07\n", ["2:4: character U+0007 is not allowed; expected printable text"]),
+    "too large": (b"#" * (1 << 20) + b"\n", ["1:1: is too large; expected at most 1048576 bytes"]),
+    "too deep": ("a: " + "[" * 17 + "]" * 17 + "\n", ["1:20: nested too deeply; expected at most 16 levels"]),
+    "too many": ("a: [" + "1," * 20_000 + "]\n", ["1:39999: too many values; expected at most 20000 in a file"]),
+    "not closed": ("a: [1\n", ["2:1: is not YAML: "]),
+}

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.config import Bucket, Fp16, LocalSource, ModelConfig, PythonFunction, Quantization, Target, load, load_all
+from pipeline.errors import ConfigError
+from pipeline.plan import plan
+from pipeline.resolve import resolve
+from pipeline.workspace import Workspace
+from tests.config_mistakes import GOOD, MISTAKES, changed, write
+
+REMEDY = "docs/config.md says what may be written"
+
+
+def loaded(root: Path, text: str) -> ModelConfig:
+    return load(write(root, text))
+
+
+def refused(root: Path, text: str | bytes) -> list[str]:
+    """The lines of the refusal, without the file's name."""
+    with pytest.raises(ConfigError) as caught:
+        load(write(root, text))
+    error = caught.value
+    assert error.exit_code == 10
+    assert error.remedy == REMEDY
+    head, *lines = error.what.splitlines()
+    assert head == ("one mistake" if len(lines) == 1 else f"{len(lines)} mistakes") + " in the configuration:"
+    assert all(line.startswith("  configs/mine.yaml:") for line in lines)
+    return [line.removeprefix("  configs/mine.yaml:") for line in lines]
+
+
+def test_a_config_is_merged_and_resolved(tmp_path: Path) -> None:
+    config = loaded(tmp_path, GOOD)
+    assert config.name == "mine"
+    assert config.source == LocalSource(tmp_path / "models" / "mine")
+    assert config.buckets == (Bucket({"sequence": 32}), Bucket({"sequence": 64}))
+    assert [bucket.name for bucket in config.buckets] == ["32", "64"]
+    assert config.components["encoder"].quantization == Quantization("uint16", "uint8", True, "minmax")
+    assert config.targets == (Target("sm8650", 8),)
+    assert config.places["buckets.sequence"] == "configs/mine.yaml:5:21"
+    assert not config.on_request
+
+
+@pytest.mark.parametrize("name", ["Snapdragon 8 Gen 3", "SM8650", "'57'", "{soc: sm8650}"])
+def test_a_target_has_many_names_and_one_that_is_used(tmp_path: Path, name: str) -> None:
+    assert loaded(tmp_path, changed("[sm8650]", f"[{name}]")).targets == (Target("sm8650", 8),)
+
+
+def test_vtcm_may_be_less_than_the_soc_has(tmp_path: Path) -> None:
+    text = changed("[sm8650]", "[{soc: sm8650, vtcm_mb: 4}, snapdragon-x2-elite]")
+    assert loaded(tmp_path, text).targets == (Target("sm8650", 4), Target("snapdragon-x2-elite", None))
+
+
+def test_a_component_overrides_what_it_names(tmp_path: Path) -> None:
+    text = changed(
+        "  encoder: {file: onnx/model.onnx}\n",
+        """\
+  plain: {file: a.onnx}
+  finer: {file: b.onnx, quantization: {weights: int8}}
+  float: {file: c.onnx, quantization: {precision: fp16}, padding: {ids: 3}}
+quantization: {activations: uint8, per_channel: false}
+""",
+    )
+    components = loaded(tmp_path, text).components
+    assert components["plain"].quantization == Quantization("uint8", "uint8", False)
+    assert components["finer"].quantization == Quantization("uint8", "int8", False)
+    assert components["float"].quantization == Fp16("fp16")
+    assert components["float"].padding == {"ids": 3.0}
+
+
+def test_a_component_of_a_float_model_overrides_the_defaults(tmp_path: Path) -> None:
+    text = changed("encoder: {file: onnx/model.onnx}", "encoder: {file: m.onnx, quantization: {weights: int8}}")
+    text += "quantization: {precision: fp16}\n"
+    assert loaded(tmp_path, text).components["encoder"].quantization == Quantization("uint16", "int8", True)
+
+
+def test_buckets_equal_on_a_components_axes_are_one(tmp_path: Path) -> None:
+    text = changed("{sequence: [64, 32]}", "[{text: 64, latent: 128}, {latent: 64, text: 64}, {text: 32, latent: 32}]")
+    config = loaded(tmp_path, text)
+    assert [bucket.name for bucket in config.buckets] == ["32x32", "64x64", "64x128"]
+    assert [bucket.name for bucket in config.buckets_on(["text", "other"])] == ["32", "64"]
+    assert config.buckets_on(["latent", "text"]) == config.buckets
+    assert [bucket.name for bucket in config.buckets_on([])] == ["all"]
+
+
+def test_without_buckets_there_is_one(tmp_path: Path) -> None:
+    config = loaded(tmp_path, changed("buckets: {sequence: [64, 32]}\n", ""))
+    assert [(bucket.name, bucket.axes) for bucket in config.buckets] == [("all", {})]
+
+
+def test_code_and_samples_start_from_the_project(tmp_path: Path) -> None:
+    text = changed("{reader: text, file: calibration/lines.txt}", "{reader: python, run: 'calibration/a/b.py:make'}")
+    calibration = loaded(tmp_path, text).calibration
+    assert getattr(calibration, "run", None) == PythonFunction(tmp_path / "calibration" / "a" / "b.py", "make")
+
+
+def test_numbers_and_words_are_read_as_yaml_1_2(tmp_path: Path) -> None:
+    config = loaded(tmp_path, changed("{batch: 1}", "{yes: 1, on: 2, 0x10: 3}"))
+    assert config.fixed == {"yes": 1, "on": 2, "0x10": 3}
+
+
+@pytest.mark.parametrize(("text", "expected"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_refused_with_its_place(tmp_path: Path, text: str | bytes, expected: list[str]) -> None:
+    found = refused(tmp_path, text)
+    assert len(found) == len(expected), found
+    for line, beginning in zip(found, expected, strict=True):
+        assert line.startswith(beginning)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("sm86500", "sm8650"), ("snapdragon-x-elit", "snapdragon-x-elite"), ("Snapdragon 8 Gen3", "Snapdragon 8 Gen 3")],
+)
+def test_a_misspelt_target_is_suggested(tmp_path: Path, written: str, meant: str) -> None:
+    (line,) = refused(tmp_path, changed("[sm8650]", f"[{written}]"))
+    assert line.endswith(f"; did you mean '{meant}'?")
+
+
+def test_a_link_out_of_the_calibration_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "calibration").mkdir()
+    (tmp_path / "code.py").touch()
+    try:
+        (tmp_path / "calibration" / "link.py").symlink_to(tmp_path / "code.py")
+    except OSError:
+        pytest.skip("links need a privilege here")
+    text = changed("{reader: text, file: calibration/lines.txt}", "{reader: python, run: 'calibration/link.py:run'}")
+    assert refused(tmp_path, text) == [
+        "6:36: calibration.run: 'calibration/link.py' leads out of calibration/; expected code that is kept there"
+    ]
+
+
+def test_every_mistake_of_every_file_is_reported_at_once(tmp_path: Path) -> None:
+    write(tmp_path, GOOD, "good.yaml")
+    write(tmp_path, GOOD, "other.yml")
+    write(tmp_path, GOOD, "Capital.yaml")
+    write(tmp_path, "x@y: 1\n", "pins.yaml")
+    write(tmp_path, "a: [\n", "broken.yaml")
+    (tmp_path / "configs" / "folder").mkdir()
+    many = """\
+source: {hub: nobody}
+components:
+  a: {file: a.onnx, paddding: {}}
+  b: {file: b.onnx}
+fixed: {seq: 1}
+buckets: [{seq: 8}, 3]
+targets: [7, {soc: sm8350, vtcm_mb: 64}, nope]
+"""
+    write(tmp_path, many, "many.yaml")
+    with pytest.raises(ConfigError) as caught:
+        load_all(tmp_path / "configs")
+    head, *lines = caught.value.what.splitlines()
+    assert head == "12 mistakes in the configuration:"
+    assert [line.strip().split(": ", 2)[:2] for line in lines] == [
+        ["configs/Capital.yaml:1:1", "the file's name can't name a model"],
+        ["configs/broken.yaml:2:1", "is not YAML"],
+        ["configs/many.yaml:1:1", "calibration"],
+        ["configs/many.yaml:1:9", "source.revision"],
+        ["configs/many.yaml:1:15", "source.hub"],
+        ["configs/many.yaml:3:21", "components.a.paddding"],
+        ["configs/many.yaml:5:14", "fixed.seq"],
+        ["configs/many.yaml:6:21", "buckets[1]"],
+        ["configs/many.yaml:7:11", "targets[0]"],
+        ["configs/many.yaml:7:37", "targets[1].vtcm_mb"],
+        ["configs/many.yaml:7:42", "targets[2]"],
+        ["configs/other.yml:1:1", "would not be read; expected the name other.yaml"],
+    ]
+
+
+def test_models_come_by_name_and_hidden_files_are_left_alone(tmp_path: Path) -> None:
+    for name in ("b.yaml", "a.yaml"):
+        write(tmp_path, GOOD, name)
+    write(tmp_path, "[", ".draft.yaml")
+    assert list(load_all(tmp_path / "configs")) == ["a", "b"]
+
+
+def test_what_can_not_be_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"configs:1:1: is not there; expected the folder with one YAML file a model"):
+        load_all(tmp_path / "configs")
+    with pytest.raises(ConfigError, match=r"configs/gone\.yaml:1:1: can't be read: "):
+        load(tmp_path / "configs" / "gone.yaml")
+
+
+@pytest.mark.parametrize(
+    ("calibration", "lacking", "where"),
+    [
+        ("{reader: text, file: calibration/line.txt}", "line.txt does not exist; did you mean 'lines.txt'?", "6:35"),
+        ("{reader: npz, folder: calibration/array}", "array does not exist; did you mean 'arrays'?", "6:36"),
+        ("{reader: record, file: calibration/lines.txt, run: 'calibration/cod.py:f'}", "cod.py does not", "6:65"),
+    ],
+)
+def test_a_missing_calibration_file_is_named_when_it_is_needed(
+    tmp_path: Path, calibration: str, lacking: str, where: str
+) -> None:
+    text = changed("{reader: text, file: calibration/lines.txt}", calibration)
+    config = loaded(tmp_path, text)
+    for name in ("lines.txt", "code.py", "arrays"):
+        path = tmp_path / "calibration" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x\n")
+    (step,) = (step for step in plan(config) if step.stage == "samples")
+    workspace = Workspace.at(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        resolve(replace(step, inputs=(), ingests={}), workspace)
+    assert caught.value.what.startswith(lacking)
+    assert caught.value.where == f"configs/mine.yaml:{where}, for samples:mine/calibration"
+
+
+def only_config_errors(root: Path, data: bytes) -> None:
+    path = write(root, data)
+    try:
+        config = load(path)
+    except ConfigError:
+        return
+    assert plan(config)
+
+
+FUZZ = settings(
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+WORDS = st.sampled_from(
+    [*GOOD.split(), *":[]{},-?&*!|>%@`'\"#\n\t ", "\n  ", "- ", ": ", "!!int", "---\n", "null", ".nan"]
+)
+
+
+@FUZZ
+@given(data=st.binary(max_size=200))
+def test_random_bytes_raise_nothing_else(tmp_path: Path, data: bytes) -> None:
+    only_config_errors(tmp_path, data)
+
+
+@FUZZ
+@given(text=st.one_of(st.text(max_size=200), st.lists(WORDS, max_size=60).map("".join)))
+def test_random_text_raises_nothing_else(tmp_path: Path, text: str) -> None:
+    only_config_errors(tmp_path, text.encode("utf-8", "replace"))
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.sampled_from(["fp16", "text", "record", "sm8650", "sm8350", "uint8", "a/b", "a.onnx", "calibration/a.py:f", ""]),
+)
+TOP_KEYS = ["source", "components", "targets", "fixed", "buckets", "calibration", "quantization", "verification"]
+INNER_KEYS = ["path", "hub", "revision", "reader", "run", "file", "soc", "vtcm_mb", "precision", "weights", "sequence"]
+KEYS = st.sampled_from([*TOP_KEYS, *INNER_KEYS])
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=10
+)
+
+
+@FUZZ
+@given(changes=st.dictionaries(KEYS, VALUES, max_size=4))
+def test_values_of_any_kind_in_any_place_raise_nothing_else(tmp_path: Path, changes: dict[str, Any]) -> None:
+    document = yaml.safe_load(GOOD) | changes
+    only_config_errors(tmp_path, yaml.safe_dump(document, sort_keys=False).encode())

@@ -1,0 +1,91 @@
+"""What can't be given static shapes is refused by name: the axis, the node, the input that decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.errors import ConfigError, ModelError
+from tests import graphs
+from tests.sources import model, shaped
+
+
+def test_axes_without_a_value(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"an axis has no value: 'sequence' \(of 'input_ids', 'attention_mask'\)"):
+        shaped(tmp_path, graphs.attention(), batch=1)
+
+
+def test_axes_that_contradict_each_other(tmp_path: Path) -> None:
+    source = model("g (float[b,text] x, float[b,latent] z) => (float[b,n] y) { [mix] y = Add (x, z) }")
+    with pytest.raises(ModelError) as caught:
+        shaped(tmp_path, source, b=1, text=64, latent=32)
+    assert caught.value.exit_code == 12
+    assert str(caught.value) == (
+        "with these axis values node 'mix' (Add) gets inputs that contradict each other\n"
+        "  where: 'x' float32 [1, 64], 'z' float32 [1, 32]\n"
+        "  why: Incompatible dimensions; the axes are b = 1, text = 64, latent = 32\n"
+        "  next: some of these axes belong together: choose values that the model allows as a set"
+    )
+
+
+X = "g (float[n,4] x, int64[1] k) => (float[a,b] y)"
+DATA: list[tuple[str, list[str]]] = [
+    ("{ r = Relu (x)  i = NonZero (r)  t = Transpose (i)  y = GatherND (x, t) }",
+     ["the output shape of node 'i' (NonZero) depends on data",
+      "where: its input 'r', computed from 'x'",
+      "why: output 'i' is int64 [2, ?]: only the values at run time say how large, and HTP runs fixed shapes",
+      "next: keep all elements and mask those you don't want, with Where or a multiplication"]),
+    ("{ c = Cast <to = 9> (x)  f = Flatten <axis = 0> (c)  s = Squeeze (f)  y = Compress (x, s) }",
+     ["node 'y' (Compress) depends on data", "its input 's', computed from 'x'"]),
+    ("{ y, i = TopK (x, k) }",
+     ["node 'y' (TopK) depends on data", "its input 'k'", "export the model with a constant k"]),
+    ("{ u = Unique (x)  y = Relu (u) }", ["node 'u' (Unique) depends on data", "its input 'x'"]),
+    ("{ h = Shape <end = 1> (x)  s = Concat <axis = 0> (h, k)  y = Reshape (x, s) }",
+     ["node 'y' (Reshape) depends on data", "its input 's', computed from 'k'"]),
+    ("{ y = Slice (x, k, k) }", ["node 'y' (Slice) depends on data", "its input 'k'\n"]),
+    ("{ s = SplitToSequence <axis = 0> (x)  y = SequenceAt (s, k) }",
+     ["node 's' (SplitToSequence) makes a sequence instead of a tensor", "don't split them"]),
+    ("{ s = ReduceSum <keepdims = 0> (x)  c = Cast <to = 9> (s)  y = If (c) <"
+     "then_branch = t () => (float[a,b] p) { p = Relu (x) }, else_branch = e () => (float[a,b] q) { q = Neg (x) }> }",
+     ["what node 'y' (If) runs depends on data", "its input 'c', computed from 'x'", "unmerged files beside it"]),
+    ("{ c = Constant <value_int = 1> ()  t = Cast <to = 9> (c)  q = Squeeze (k)  y = Loop (q, t, x) <"
+     "body = l (int64 i, bool m, float[n,4] v) => (bool o, float[n,4] w) { o = Identity (m)  w = Relu (v) }> }",
+     ["what node 'y' (Loop) runs depends on data", "its input 'q', computed from 'k'", "with its loop unrolled"]),
+    ("{ y = com.microsoft.Unknown (x) }", ["node 'y' (com.microsoft::Unknown)"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), DATA)
+def test_shapes_that_depend_on_data(text: str, expected: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        shaped(tmp_path, model(X + text), n=8)
+    for part in expected:
+        assert part in str(caught.value)
+
+
+def test_reshapes_to_another_number_of_elements(tmp_path: Path) -> None:
+    source = model("g (float[n,4] x) => (float[a,b] y) { y = Reshape (x, s) }", {"s": np.array([16, 4])})
+    with pytest.raises(ModelError, match=r"'y' \(Reshape\) gets inputs that contradict each other") as caught:
+        shaped(tmp_path, source, n=8)
+    assert caught.value.why == "[8, 4] has 32 elements, [16, 4] has 64; the axes are n = 8"
+
+
+@pytest.mark.parametrize("declared", ["float[16,4] y", "float[n,4,1] y", "int32[n,4] y"])
+def test_outputs_that_are_not_what_the_model_declares(declared: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="output 'y' is not what the model declares") as caught:
+        shaped(tmp_path, model(f"g (float[n,4] x) => ({declared}) {{ y = Relu (x) }}"), n=8)
+    assert caught.value.where.endswith("computed float32 [8, 4]")
+
+
+def test_constants_that_nothing_can_compute(tmp_path: Path) -> None:
+    source = model(
+        """g (float[n] x) => (float[n] y) {
+            s = Shape (x)  z = Sub (s, s)  d = Div (s, z)  f = Cast <to = 1> (d)  y = Add (x, f)
+        }"""
+    )
+    with pytest.raises(ModelError, match=r"node 'd' \(Div\) is constant, and onnxruntime can't evaluate it") as caught:
+        shaped(tmp_path, source, n=8)
+    assert caught.value.where == "'s': int64 [1], 'z': int64 [1]"
+    assert "division by zero" in caught.value.why
