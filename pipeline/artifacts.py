@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.config import Fp16, ModelConfig, Target
+from pipeline.config import Fp16, LocalSource, ModelConfig, Target
 from pipeline.errors import StoreError
 from pipeline.keys import package_version, qairt_version
 from pipeline.model import FileEntry, Json, Manifest
+from pipeline.pins import pinned_revision
 from pipeline.plan import Step
 from pipeline.qnn import catalog
 from pipeline.store import read_manifest, write_atomically
@@ -131,7 +132,7 @@ def _target_folder(
     raw: dict[str, Json] = {
         "schema_version": SCHEMA_VERSION,
         "model": config.name,
-        "source": _source(source),
+        "source": _source(config, source, workspace),
         "target": {
             "name": target.soc,
             "soc": soc.chip,
@@ -231,11 +232,12 @@ def _sibling(step: Step, stage: str) -> str:
     return f"{stage}:{step.config.name}/{step.component}/{step.bucket.name}"
 
 
-def _source(fetch: Manifest) -> Json:
-    source = fetch.facts["source"]
-    assert isinstance(source, dict)
+def _source(config: ModelConfig, fetch: Manifest, workspace: Workspace) -> Json:
     files: dict[str, Json] = {name: entry.sha256 for name, entry in fetch.files.items()}
-    return {"hub": source.get("hub"), "revision": fetch.facts["revision"], "files": files}
+    if isinstance(config.source, LocalSource):
+        return {"hub": None, "revision": None, "files": files}
+    hub = config.source.hub
+    return {"hub": hub, "revision": pinned_revision(hub, config.source.revision, workspace.pins), "files": files}
 
 
 def _text(raw: Mapping[str, Json]) -> bytes:

@@ -189,6 +189,7 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     components = _components(fields)
     _check_float16(components, targets, node, problems)
     _check_calibration(fields, components, node, problems)
+    _check_held_out(fields, node, problems)
     if len(problems) > before:
         return None
     return ModelConfig(
@@ -318,6 +319,27 @@ def _check_calibration(
     if quantized or not (components or float16):
         expected = "samples, as in calibration: {reader: text, file: ...}, or quantization: {precision: fp16}"
         problems.add(node.place, ("calibration",), "is missing", expected=expected)
+
+
+def _check_held_out(fields: Mapping[str, Any], node: Node, problems: Problems) -> None:
+    """Accuracy on samples that the ranges were taken from says little about any others."""
+    calibration: Reader | None = fields.get("calibration")
+    verification: Verification | None = fields.get("verification")
+    if calibration and verification and _origin(calibration) == _origin(verification.samples):
+        keys: Keys = ("verification", "samples")
+        expected = "other samples, held out from calibration"
+        problems.add(place_of(node, keys), keys, "the same samples as calibration", expected=expected)
+
+
+def _origin(reader: Reader) -> tuple[object, ...]:
+    """What decides which samples there are. A function may make any of its file; the other readers take its lines."""
+    match reader:
+        case PythonReader(run=run, file=file):
+            return run, file
+        case NpzReader(folder=folder):
+            return (folder,)
+        case TextReader(file=file) | RecordReader(file=file):
+            return (file,)
 
 
 def _refusal(problems: Problems) -> ConfigError:

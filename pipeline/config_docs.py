@@ -48,6 +48,7 @@ _RULES = """\
 - An axis is either under `fixed` or has buckets. A component uses the axes it has, and buckets that are equal on those
   are one bucket for it.
 - All points of `buckets` name the same axes. Points and values may be written in any order; each may occur once.
+- `verification.samples` may not be the file, folder or function that `calibration` takes its samples from.
 - `calibration` may be left out only if every component is fp16.
 - A component's `quantization` changes the keys it names and keeps the others of the model's; where the model's is
   `{precision: fp16}`, it keeps the defaults. `{precision: fp16}` replaces it as a whole.

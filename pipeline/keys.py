@@ -28,8 +28,8 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "verify": ("numpy", "onnxruntime"),
     "context": ("onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
 }
-# Modules that can only change what a message says.
-_TEXT_ONLY = frozenset({"pipeline.errors", "pipeline.qnn.failures"})
+# Modules that can only change what a message says, or how often the network is asked.
+_TEXT_ONLY = frozenset({"pipeline.errors", "pipeline.hub.failures", "pipeline.qnn.failures"})
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 

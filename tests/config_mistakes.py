@@ -185,12 +185,28 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         changed("[sm8650]", "[sm8650, sm8350]") + "quantization:\n  precision: fp16\n",
         [
             "9:14: quantization.precision: component 'encoder' can't be fp16 on sm8350, whose HTP is v68; expected "
-            "targets from HTP v69 on, or quantization to integers"
+            "targets from HTP v73 on, or quantization to integers"
         ],
     ),
     "one component fp16 where the HTP has none": (
         changed("[sm8650]", "[sm8350]").replace("onnx}", "onnx, quantization: {precision: fp16}}"),
         ["3:62: components.encoder.quantization.precision: component 'encoder' can't be fp16 on sm8350, whose HTP is"],
+    ),
+    "misspelt precision": (
+        GOOD + "quantization: {precison: fp16}\n",
+        ["8:16: quantization.precison: unknown key; did you mean 'precision'?"],
+    ),
+    "misspelt key of the other quantization": (
+        GOOD + "quantization: {per_chanel: true}\n",
+        ["8:16: quantization.per_chanel: unknown key; did you mean 'per_channel'?"],
+    ),
+    "a line break and a terminal escape": (
+        changed("[sm8650]", '["sm\\n\\e[31m"]'),
+        ["7:11: targets[0]: unknown target 'sm\\n\\x1b[31m'; expected a SoC"],
+    ),
+    "verified on the calibration samples": (
+        GOOD + "verification: {samples: {reader: text, file: ./calibration/lines.txt, max_samples: 8}}\n",
+        ["8:25: verification.samples: the same samples as calibration; expected other samples, held out from"],
     ),
     "no calibration": (
         changed("calibration: {reader: text, file: calibration/lines.txt}\n", ""),
@@ -201,6 +217,16 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
             "  encoder:", "  second: {file: b.onnx, quantization: {weights: int8}}\n  encoder:"
         ),
         ["1:1: calibration: is missing; expected samples"],
+    ),
+    "no calibration, and no component that could be read": (
+        changed("calibration: {reader: text, file: calibration/lines.txt}\n", "").replace("model.onnx", "model.pt"),
+        ["1:1: calibration: is missing", "3:19: components.encoder.file: text 'onnx/model.pt'"],
+    ),
+    "no calibration, and a component that may do without": (
+        changed("calibration: {reader: text, file: calibration/lines.txt}\n", "").replace(
+            "model.onnx", "model.pt, quantization: {precision: fp16}"
+        ),
+        ["3:19: components.encoder.file: text 'onnx/model.pt'"],
     ),
     "a key twice": (
         GOOD + "fixed: {batch: 2}\n",

@@ -100,9 +100,10 @@ def test_vtcm_is_not_guessed_where_no_table_gives_it() -> None:
     assert laptop.usable_vtcm_mb(8) == 8
 
 
-def test_float16_needs_v69() -> None:
+def test_float16_needs_v73() -> None:
     assert not catalog.resolve("sm8350").computes_float16
-    assert catalog.resolve("sm8450").computes_float16
+    assert not catalog.resolve("sm8450").computes_float16
+    assert catalog.resolve("sm8550").computes_float16
 
 
 def test_reading_the_catalogue_imports_nothing_heavy() -> None:

@@ -261,3 +261,15 @@ VALUES = st.recursive(
 def test_values_of_any_kind_in_any_place_raise_nothing_else(tmp_path: Path, changes: dict[str, Any]) -> None:
     document = yaml.safe_load(GOOD) | changes
     only_config_errors(tmp_path, yaml.safe_dump(document, sort_keys=False).encode())
+
+
+@pytest.mark.parametrize(
+    ("calibration", "samples"),
+    [
+        ("{reader: npz, folder: calibration/a}", "{reader: npz, folder: calibration/b}"),
+        ("{reader: python, run: 'calibration/a.py:fit'}", "{reader: python, run: 'calibration/a.py:score'}"),
+    ],
+)
+def test_other_samples_of_the_same_kind_may_verify(tmp_path: Path, calibration: str, samples: str) -> None:
+    text = changed("{reader: text, file: calibration/lines.txt}", calibration)
+    assert loaded(tmp_path, text + f"verification: {{samples: {samples}}}\n").verification

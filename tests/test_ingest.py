@@ -12,8 +12,18 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper, version_converter
 
 from pipeline.errors import ModelError, SourceError
-from pipeline.graph.model_file import MODEL, WEIGHTS, external_range, is_external, load_graph, tensor_array
+from pipeline.graph.model_file import (
+    EXTERNAL_BYTES,
+    MODEL,
+    WEIGHTS,
+    byte_size,
+    external_range,
+    is_external,
+    load_graph,
+    tensor_array,
+)
 from pipeline.graph.normal_form import OPSET
+from pipeline.graph.traverse import all_tensors
 from pipeline.model import FileEntry, StageInput, StageRequest
 from pipeline.stages import ingest
 from tests.sources import fetched, ingested, model, move_to_external, numbers, outputs, same
@@ -141,12 +151,12 @@ SAME: dict[str, tuple[ModelProto, dict[str, NDArray[Any]]]] = {
     ),
     "weights split when they are written": (
         model(
-            """g (float[n,512] x) => (float[n,512] y) {
-                q, k = Split <axis = 1> (w)  a = MatMul (x, k)  y = MatMul (a, q)
+            """g (float[n,512] x) => (float[512,512] y) {
+                q, k = Split <axis = 1> (w)  a = Add (x, k)  y = Mul (a, q)
             }""",
             {"w": numbers(512, 1024)},
         ),
-        {"x": numbers(3, 512)},
+        {"x": numbers(1, 512)},
     ),
     "branches with weights": (branches(), {"x": numbers(3, 400), "flag": np.array(True)}),
     "contributed operators": (
@@ -185,6 +195,7 @@ def test_the_model_computes_the_same(case: str, tmp_path: Path) -> None:
     graph = load_graph(taken.folder / MODEL)
     assert not graph.functions
     assert all(not (node.op_type == "Constant" or node.domain == "local") for node in graph.graph.node)
+    assert all(is_external(each) == (byte_size(each) >= EXTERNAL_BYTES) for each in all_tensors(graph.graph))
     assert same(outputs(taken.folder / MODEL, feeds), outputs(source, feeds))
 
 

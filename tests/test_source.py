@@ -57,7 +57,7 @@ def test_the_stage_copies_them_and_tells_no_path(folder: Path, tmp_path: Path) -
     fetched = machine.copy(local_files(folder, ["onnx/model.onnx", "tokenizer.json"]))
     assert sorted(fetched.files) == NEEDED
     assert fetched.files["onnx/model.onnx_data"] == b"weights"
-    assert fetched.facts == {"source": {"path": None}, "revision": None}
+    assert fetched.facts == {}
     assert str(tmp_path) not in facts_text(fetched)
 
 

@@ -12,8 +12,12 @@ from pipeline.graph.traverse import label, reads
 
 # Inputs whose values decide the shape of the output: the operator's position of each, by the ONNX specification.
 _DECIDING_INPUTS: Mapping[str, Sequence[int]] = {
+    "AffineGrid": (1,),
+    "CenterCropPad": (1,),
+    "Col2Im": (1, 2),
     "Compress": (1,),
     "ConstantOfShape": (0,),
+    "DFT": (1, 2),
     "Expand": (1,),
     "NonMaxSuppression": (0, 1, 2, 3, 4),
     "NonZero": (0,),
@@ -23,6 +27,7 @@ _DECIDING_INPUTS: Mapping[str, Sequence[int]] = {
     "Reshape": (1,),
     "Resize": (2, 3),
     "Slice": (1, 2, 3, 4),
+    "STFT": (1, 2, 3),
     "Split": (1,),
     "Squeeze": (1,),
     "Tile": (1,),
@@ -63,7 +68,8 @@ def depends_on_data(
             why="QNN knows tensors only",
             remedy="export the model without lists and optional values (in PyTorch: index tensors, don't split them)",
         )
-    inputs = [node.input[position] for position in _deciding(node) if position < len(node.input)]
+    deciders = _DECIDING_INPUTS.get(node.op_type, ())
+    inputs = [node.input[position] for position in deciders if position < len(node.input)]
     deciding = [name for name in inputs if name and name not in constants]
     if not deciding:
         return ModelError(
@@ -103,10 +109,6 @@ def wrong_output(declared: ValueInfoProto, actual: TypeProto) -> ModelError:
         why="the declaration holds for other sizes than these, or the model was edited",
         remedy="export the model with this output's dims dynamic, or choose axis values that give the declared size",
     )
-
-
-def _deciding(node: NodeProto) -> Sequence[int]:
-    return _DECIDING_INPUTS.get(node.op_type, range(len(node.input)))
 
 
 def _origin(name: str, constants: Container[str], kept: Sequence[NodeProto]) -> list[str]:

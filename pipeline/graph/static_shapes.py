@@ -81,8 +81,11 @@ class _Pass:
                 branch = inline_branch(node, self._constants.value(node.input[0]))
                 self._take_in(branch)
                 waiting.extendleft(reversed(branch.node))
-            else:
+                continue
+            try:
                 self._visit(node)
+            except ShapeError as error:
+                raise shape_errors.contradiction(node, self._types, self._axes, str(error)) from None
 
     def result(self, blob: BlobWriter) -> StaticModel:
         graph = self._model.graph
@@ -115,7 +118,8 @@ class _Pass:
             node = _plain_cast(node, self._types[node.input[1]].tensor_type.elem_type)
         types: dict[str, TypeProto] | None = None
         if node.op_type not in _CONTROL_FLOW:
-            types = self._infer(node)
+            types = infer_outputs(node, self._types, self._constants.small, self._opsets)
+            _check_reshape(node, self._types, types)
             if self._is_no_op(node, types) and self._bypass(node, types):
                 return
         if self._constants.fold(node, types):
@@ -124,14 +128,6 @@ class _Pass:
             raise shape_errors.control_flow(node, self._constants.types, self._kept)
         else:
             self._keep(node, types)
-
-    def _infer(self, node: NodeProto) -> dict[str, TypeProto]:
-        try:
-            types = infer_outputs(node, self._types, self._constants.small, self._opsets)
-            _check_reshape(node, self._types, types)
-        except ShapeError as error:
-            raise shape_errors.contradiction(node, self._types, self._axes, str(error)) from None
-        return types
 
     def _is_no_op(self, node: NodeProto, types: Mapping[str, TypeProto]) -> bool:
         given, made = node.input[0] if node.input else "", node.output[0]

@@ -8,15 +8,14 @@ from pathlib import Path
 
 from pipeline.errors import SourceError
 from pipeline.hub.files import fetch_file
-from pipeline.model import Json, StageRequest, StageResult
+from pipeline.model import StageRequest, StageResult
 from pipeline.source import external_names, is_onnx, with_external_data
 
 
 def run(request: StageRequest) -> StageResult:
     """Copy what the model needs, external data included, to `request.out`.
 
-    Facts: `source` ({"hub": "owner/name"} or {"path": null}: where a folder lies is not content) and `revision` (the
-    commit, or null).
+    No facts: where the files are from is no content, so the same files at another commit rebuild nothing.
 
     Raises:
         SourceError: a file can't be had.
@@ -27,7 +26,7 @@ def run(request: StageRequest) -> StageResult:
     if "hub" not in source:
         _copy(request.files, request.out)
         _check_complete(request.files)
-        return StageResult({"source": {"path": None}, "revision": None})
+        return StageResult({})
     repo, commit, names = source["hub"], source["revision"], request.params["files"]
     assert isinstance(repo, str)
     assert isinstance(commit, str)
@@ -37,8 +36,7 @@ def run(request: StageRequest) -> StageResult:
         return fetch_file(repo, commit, name, named_by)
 
     _copy(with_external_data([str(name) for name in names], obtain), request.out)
-    facts: dict[str, Json] = {"source": {"hub": repo}, "revision": commit}
-    return StageResult(facts)
+    return StageResult({})
 
 
 def _copy(files: Mapping[str, Path], out: Path) -> None:

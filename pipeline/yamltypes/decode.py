@@ -126,13 +126,14 @@ class _Decoder:
             return INVALID
         if seen:
             return self._record(signs[seen[0]], node, keys, others=form.records)
-        for record in form.records:
-            if record not in signs.values():  # known by the absence of the others' signs
-                return self._record(record, node, keys, others=form.records)
+        # One record may have no sign; it is known by the absence of the others', a misspelt one included.
+        signless = next((record for record in form.records if record not in signs.values()), None)
         for name in node.keys:
-            if guess := nearest(name, signs):
+            if not (signless and nearest(name, signless.fields)) and (guess := nearest(name, signs)):
                 self._problems.add(node.keys[name], (*keys, name), "unknown key", suggestion=guess)
                 return INVALID
+        if signless:
+            return self._record(signless, node, keys, others=form.records)
         self._problems.add(node.place, keys, "does not say which", expected=" or ".join(f"'{name}'" for name in signs))
         return INVALID
 

@@ -39,7 +39,9 @@ class Problem:
             said.append(f"expected {self.expected}")
         if self.suggestion:
             said.append(f"did you mean '{self.suggestion}'?")
-        return ": ".join(part for part in (str(self.place), self.path, "; ".join(said)) if part)
+        line = ": ".join(part for part in (str(self.place), self.path, "; ".join(said)) if part)
+        # What was written may hold line breaks and terminal escapes; a mistake is one line, and only text.
+        return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
 
 
 class Problems:
