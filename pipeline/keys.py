@@ -16,17 +16,18 @@ from pipeline.digests import StatMemo
 from pipeline.errors import WorkerError
 from pipeline.model import Json, Manifest
 
-# Packages whose version can change a stage's output. numpy counts where arithmetic is done with it.
+# Packages whose version can change a stage's output: those that its code computes with, which a test holds against the
+# imports, and the SDK inside onnxruntime-qnn. `fetch` parses ONNX files only to see which files they name.
 TOOLS: Mapping[str, tuple[str, ...]] = {
     "fetch": (),
-    "ingest": ("onnx",),
+    "ingest": ("numpy", "onnx", "onnxruntime"),
     "shape": ("numpy", "onnx", "onnxruntime"),
-    "rewrite": ("numpy", "onnx"),
-    "samples": ("numpy", "onnxruntime", "tokenizers"),
+    "rewrite": ("numpy", "onnx", "onnxruntime"),
+    "samples": ("numpy", "onnx", "onnxruntime", "tokenizers"),
     "calibrate": ("numpy", "onnx", "onnxruntime"),
     "quantize": ("numpy", "onnx", "onnxruntime"),
-    "verify": ("numpy", "onnxruntime"),
-    "context": ("onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
+    "verify": ("numpy", "onnx", "onnxruntime"),
+    "context": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
 }
 # Modules that can only change what a message says, or how often the network is asked.
 _TEXT_ONLY = frozenset({"pipeline.errors", "pipeline.hub.failures", "pipeline.qnn.failures"})
@@ -117,24 +118,30 @@ class CodeDigests:
         """Digest of a Python file and of every module under `root` that it reaches by import."""
         known = self._known.get((path, root))
         if known is None:
-            closure = {path}
-            pending = [path]
-            while pending:
-                for reached in self._imports(pending.pop(), root) - closure:
-                    closure.add(reached)
-                    pending.append(reached)
-            lines = sorted(f"{self._memo.sha256(file)}  {file.relative_to(root).as_posix()}\n" for file in closure)
+            files = self.closure(path, root)
+            lines = sorted(f"{self._memo.sha256(file)}  {file.relative_to(root).as_posix()}\n" for file in files)
             known = self._known[(path, root)] = hashlib.sha256("".join(lines).encode()).hexdigest()
         return known
 
-    def _imports(self, path: Path, root: Path) -> set[Path]:
+    def closure(self, path: Path, root: Path) -> set[Path]:
+        """A Python file and every module under `root` that it reaches by import."""
+        reached = {path}
+        pending = [path]
+        while pending:
+            names = self.imports(pending.pop()) - _TEXT_ONLY
+            found = {file for name in names for file in _module_files(name, root)}
+            pending += found - reached
+            reached |= found
+        return reached
+
+    def imports(self, path: Path) -> set[str]:
+        """Dotted names of all absolute imports in a file; `from a import b` counts as `a` and `a.b`."""
         names = self._memo.value(path, "imports", _imported_names)
         assert isinstance(names, list)
-        return {file for name in names if name not in _TEXT_ONLY for file in _module_files(str(name), root)}
+        return {str(name) for name in names}
 
 
 def _imported_names(path: Path) -> Json:
-    """Dotted names of all absolute imports in a file; `from a import b` counts as `a` and `a.b`."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (SyntaxError, ValueError):

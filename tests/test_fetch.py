@@ -91,6 +91,15 @@ def test_progress_earns_new_tries_but_drops_are_bounded(hub: HubServer, machine:
     assert hub.asked(BIG)[-1].range == f"bytes={1000 * TRIES}-"
 
 
+def test_progress_is_shown_about_once_a_second(hub: HubServer, machine: Machine) -> None:
+    hub.faults.append(Fault(BIG, bytes_per_s=1_000_000))
+    log = machine.fetch(REPO, commit(hub), [BIG]).log
+    shown = re.findall(rf"^{re.escape(BIG)}: (\d+) %, [\d.]+ of 2\.1 MB$", log, re.MULTILINE)
+    assert shown[-1] == "100"
+    assert 3 <= len(shown) <= 6
+    assert "\r" not in log
+
+
 def test_a_killed_download_resumes(hub: HubServer, machine: Machine) -> None:
     hub.faults.append(Fault(BIG, bytes_per_s=2_000_000))
     child = machine.start(REPO, commit(hub), [BIG])

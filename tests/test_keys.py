@@ -89,6 +89,17 @@ def test_every_stage_has_code_and_known_tools() -> None:
         assert all(keys.tool_versions(stage).values())
 
 
+@pytest.mark.parametrize("stage", sorted(keys.TOOLS))
+def test_every_package_that_a_stage_computes_with_is_in_its_key(stage: str, tmp_path: Path) -> None:
+    computing = {"numpy", "onnx", "onnxruntime", "onnxruntime_qnn", "tokenizers"}
+    code = CodeDigests(StatMemo(tmp_path / "memo"))
+    root = Path(keys.__file__).parent.parent
+    files = code.closure(root / "pipeline" / "stages" / f"{stage}.py", root)
+    used = {name.split(".")[0] for file in files for name in code.imports(file)} & computing
+    declared = {name.replace("-", "_") for name in keys.TOOLS[stage]} - {"qairt"}
+    assert used == declared or (stage == "fetch" and not declared), "fetch parses, and copies what it is given"
+
+
 def test_qairt_version_is_the_one_the_wheel_says() -> None:
     import onnxruntime_qnn.build_and_package_info as info
 
