@@ -54,16 +54,14 @@ class Project:
         steps = [step for step in self.steps.values() if step.stage == stage]
         yield _group(stage, STAGES[stage], [step.id for step in steps])
         for step in steps:
-            current = str(self.workspace.current(step))
             yield _task(
                 step.id,
                 stage,
                 doc=f"{stage} of {step.name}",
                 actions=[(self._act, [step])],
                 file_dep=[str(self.workspace.current(name)) for name in step.after],
-                targets=[current],
+                targets=[str(self.workspace.current(step))],
                 uptodate=[partial(self._is_current, step)],
-                clean=[(_forget, [Path(current)])],
             )
 
     def build_tasks(self) -> Iterator[Task]:
@@ -335,7 +333,3 @@ def _closure(tasks: Mapping[str, Task], selected: Iterable[str]) -> set[str]:
             reached.add(name)
             pending += tasks[name].task_dep
     return reached
-
-
-def _forget(path: Path) -> None:
-    path.unlink(missing_ok=True)
