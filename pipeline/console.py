@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.live import Live
+    from rich.text import Text
 
 
 class Console:
@@ -78,20 +79,23 @@ class Console:
         live.start()
         return live
 
-    def _render(self) -> str:
+    def _render(self) -> Text:
+        from rich.text import Text
+
         now = time.monotonic()
         lines = []
         for step, (since, log) in list(self._running.items()):
-            lines.append(f"{self._count()} {now - since:5.0f} s  {step}  {_last_line(log)}".rstrip())
-        return "\n".join(lines)
+            progress = _last_line(log) if step.startswith("fetch:") else ""  # the others' logs mean little out of context
+            lines.append(f"{self._count()} {now - since:5.0f} s  {step}  {progress}".rstrip())
+        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
 
 def _last_line(log: Path) -> str:
-    """The last line of a step's log, cut to what fits beside the step's name."""
+    """The last line of a step's log: how far a download is."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - 400))
             lines = stream.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    return lines[-1][:60] if lines else ""
+    return lines[-1] if lines else ""

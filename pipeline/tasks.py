@@ -230,7 +230,8 @@ class Reporter:
             self._console.line(f"\n{text}")
         if scores := report.scores(steps, manifests):
             self._console.line("\n" + "\n".join(scores))
-        self._console.line(self._summary(steps))
+        if steps or self._failures or "build" in self._selected:
+            self._console.line(self._summary(steps))
         if self._failures:
             raise SystemExit(self._failures[0].exit_code if self._failures[0] else 1)
 
@@ -242,7 +243,9 @@ class Reporter:
         if self._failures:
             failed = len(self._failures)
             return f"\nFAILED: {failed} step(s); {built} built, {restored} restored. What was built is kept."
-        if not built and not restored:
+        if not steps:
+            lines = "No model is selected."
+        elif not built and not restored:
             lines = f"\nNothing to do: all {len(steps)} steps are current."
         else:
             current = len(steps) - built - restored
