@@ -31,13 +31,18 @@ class Folder:
     manifest: bytes
 
 
-def folders(config: ModelConfig, steps: Sequence[Step], workspace: Workspace) -> list[Folder] | None:
-    """The folders that these steps of a model should leave behind, or None while a step has no output yet."""
+def folders(config: ModelConfig, steps: Sequence[Step], workspace: Workspace) -> list[Folder]:
+    """The folders that these steps of a model should leave behind; raises StoreError while a step has no output."""
     manifests: dict[str, Manifest] = {}
     for step in steps:
         manifest = read_manifest(workspace.current(step))
         if manifest is None:
-            return None
+            raise StoreError(
+                f"{step.id} has no output to publish",
+                where=str(workspace.current(step)),
+                why="the file is missing or damaged",
+                remedy=f"run 'doit {step.id}', then the same command again",
+            )
         manifests[step.id] = manifest
     source = manifests[f"fetch:{config.name}"]
     targets = {step.target.soc: step.target for step in steps if step.target}

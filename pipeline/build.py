@@ -17,7 +17,7 @@ from pipeline.model import FileEntry, Manifest, StageInput, StageRequest, StageR
 from pipeline.pins import pin
 from pipeline.plan import Step
 from pipeline.resolve import Resolved, resolve
-from pipeline.store import read_manifest, write_manifest
+from pipeline.store import disk_errors, read_manifest, write_manifest
 from pipeline.worker import dump_request, load_answer
 from pipeline.workspace import Workspace
 
@@ -50,17 +50,18 @@ def is_current(step: Step, workspace: Workspace) -> bool:
 def bring_up_to_date(step: Step, workspace: Workspace) -> Result:
     """Make the step's current output what it should be; raises PipelineError when it can't be."""
     started = time.monotonic()
-    resolved = resolve(step, workspace) or _pin_and_resolve(step, workspace)
-    current = read_manifest(workspace.current(step))
-    if current is not None and current.key == resolved.key and workspace.store.intact(current):
-        return Result(Outcome.CURRENT, 0.0)
-    outcome = Outcome.RESTORED
-    with workspace.store.lock(resolved.key):
-        manifest = workspace.store.get(resolved.key)
-        if manifest is None:
-            outcome = Outcome.BUILT
-            manifest = _run(resolved, workspace)
-    write_manifest(workspace.current(step), manifest)
+    with disk_errors(workspace.build, f"a file that {step.id} needs can't be read or written"):
+        resolved = resolve(step, workspace) or _pin_and_resolve(step, workspace)
+        current = read_manifest(workspace.current(step))
+        if current is not None and current.key == resolved.key and workspace.store.intact(current):
+            return Result(Outcome.CURRENT, 0.0)
+        outcome = Outcome.RESTORED
+        with workspace.store.lock(resolved.key):
+            manifest = workspace.store.get(resolved.key)
+            if manifest is None:
+                outcome = Outcome.BUILT
+                manifest = _run(resolved, workspace)
+        write_manifest(workspace.current(step), manifest)
     return Result(outcome, time.monotonic() - started)
 
 

@@ -85,7 +85,9 @@ class Console:
         now = time.monotonic()
         lines = []
         for step, (since, log) in list(self._running.items()):
-            progress = _last_line(log) if step.startswith("fetch:") else ""  # the others' logs mean little out of context
+            progress = (
+                _last_line(log) if step.startswith("fetch:") else ""
+            )  # the others' logs mean little out of context
             lines.append(f"{self._count()} {now - since:5.0f} s  {step}  {progress}".rstrip())
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 

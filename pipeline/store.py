@@ -62,7 +62,7 @@ class Store:
     def lock(self, key: str) -> Iterator[None]:
         """Hold the lock of a key; the operating system frees it if the holder dies."""
         folder = self.root / "locks"
-        with _disk_errors(folder):
+        with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f"{key}.lock"):
             yield
@@ -71,7 +71,7 @@ class Store:
     def scratch(self) -> Iterator[Path]:
         """An empty folder on the store's file system, removed at the end."""
         parent = self.root / "tmp"
-        with _disk_errors(parent):
+        with disk_errors(parent):
             parent.mkdir(parents=True, exist_ok=True)
             _collect_dead(parent)
             name = uuid.uuid4().hex
@@ -90,7 +90,7 @@ class Store:
         self, stage: str, key: str, folder: Path, facts: Mapping[str, Json], reused: Mapping[str, FileEntry]
     ) -> Manifest:
         """Take over the files of `folder`, add those in `reused`, write the manifest last."""
-        with _disk_errors(self.root):
+        with disk_errors(self.root):
             files = dict(reused)
             for path in sorted(path for path in folder.rglob("*") if path.is_file()):
                 files[path.relative_to(folder).as_posix()] = self._adopt(path)
@@ -100,7 +100,7 @@ class Store:
 
     def place(self, manifest: Manifest, folder: Path) -> None:
         """Make the manifest's files appear under `folder`, as hard links where the file system can, else as copies."""
-        with _disk_errors(folder):
+        with disk_errors(folder):
             for name, entry in manifest.files.items():
                 destination = folder / name
                 destination.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ class Store:
     def export(self, entry: FileEntry, destination: Path) -> None:
         """Copy a payload to `destination` atomically, checking its digest on the way; a corrupt one is dropped."""
         source = self.object_path(entry.sha256)
-        with _disk_errors(destination):
+        with disk_errors(destination):
             destination.parent.mkdir(parents=True, exist_ok=True)
             temporary = destination.with_name(f".{destination.name}.{os.getpid()}.tmp")
             try:
@@ -198,7 +198,8 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def _disk_errors(where: Path) -> Iterator[None]:
+def disk_errors(where: Path, what: str = "the disk refused a write") -> Iterator[None]:
+    """Turn an OSError inside into a StoreError that begins with `what`."""
     try:
         yield
     except OSError as error:
@@ -209,7 +210,7 @@ def _disk_errors(where: Path) -> Iterator[None]:
             errno.EACCES: "check the permissions of this folder, or choose another with PIPELINE_STORE",
         }.get(error.errno or 0, "mend the cause, then run the same command again; what was built is kept")
         raise StoreError(
-            "the disk refused a write",
+            what,
             where=str(error.filename or where),
             why=error.strerror or str(error),
             remedy=remedy,

@@ -22,7 +22,7 @@ from pipeline.config import ModelConfig, load_all
 from pipeline.console import Console
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.plan import STAGES, Step, plan
-from pipeline.store import read_manifest
+from pipeline.store import disk_errors, read_manifest
 from pipeline.suggest import did_you_mean
 from pipeline.workspace import Workspace
 
@@ -95,7 +95,7 @@ class Project:
     def _is_current(self, step: Step, *_: object) -> bool:
         try:
             return is_current(step, self.workspace)
-        except PipelineError:
+        except (PipelineError, OSError):
             return False  # bringing it up to date raises the same error where it can be reported
 
     def _act(self, step: Step) -> StepFailed | None:
@@ -108,16 +108,16 @@ class Project:
         return None
 
     def _is_published(self, config: ModelConfig, *_: object) -> bool:
-        found = artifacts.folders(config, self._steps_of(config), self.workspace)
-        return (
-            found is not None
-            and all(artifacts.is_published(folder, self.workspace) for folder in found)
-            and not (self._all_targets and artifacts.dropped_targets(config, self.workspace))
-        )
+        try:
+            found = artifacts.folders(config, self._steps_of(config), self.workspace)
+        except PipelineError:
+            return False
+        dropped = artifacts.dropped_targets(config, self.workspace) if self._all_targets else []
+        return not dropped and all(artifacts.is_published(folder, self.workspace) for folder in found)
 
     def _publish(self, config: ModelConfig) -> StepFailed | None:
         try:
-            for folder in artifacts.folders(config, self._steps_of(config), self.workspace) or ():
+            for folder in artifacts.folders(config, self._steps_of(config), self.workspace):
                 artifacts.publish(folder, self.workspace)
             if self._all_targets:
                 for path in artifacts.dropped_targets(config, self.workspace):
@@ -261,6 +261,8 @@ def declare(root: Path) -> tuple[Project, dict[str, Any]]:
     """The project at `root` and doit's settings for it; a wrong config ends the process with its exit code."""
     try:
         project = Project(root, sys.argv[1:], _variables())
+        with disk_errors(project.workspace.build):
+            project.workspace.build.mkdir(exist_ok=True)
     except PipelineError as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exc()
@@ -268,7 +270,6 @@ def declare(root: Path) -> tuple[Project, dict[str, Any]]:
         raise SystemExit(error.exit_code) from None
     Reporter.project = project
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped job ends its workers as Ctrl-C does
-    project.workspace.build.mkdir(exist_ok=True)
     settings = {
         "default_tasks": ["build"],
         "dep_file": str(project.workspace.build / "doit.json"),

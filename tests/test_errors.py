@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import onnx
@@ -128,3 +129,17 @@ def test_a_store_that_can_not_be_made(project: Project, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     project.store = tmp_path / "file" / "store"
     fails(project, 17, "the disk refused a write", "Not a directory")
+
+
+def test_a_build_folder_that_can_not_be_made(project: Project) -> None:
+    shutil.rmtree(project.root / ".build")
+    project.write(".build", "a file where a folder must be")
+    fails(project, 17, "the disk refused a write", ".build", "File exists")
+
+
+def test_an_output_that_was_damaged_is_made_again(project: Project) -> None:
+    for name in ("fetch/bert", "shape/bert/encoder/16", "context/bert/encoder/16/sm8650"):
+        project.write(f".build/steps/{name}.json", '{"half')
+    run = project.doit("build")
+    assert not run.built
+    assert len(run.restored) == 3

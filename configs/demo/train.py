@@ -32,8 +32,8 @@ WIDTH, HEADS, MLP_WIDTH, BLOCKS = 128, 8, 256, 2
 REACH = 16
 """Distances between bytes beyond this are told apart no further."""
 
-STEPS, BATCH, WARMUP = 2000, 64, 100
-LEARNING_RATE, WEIGHT_DECAY, DROPOUT, SMOOTHING = 3e-3, 0.1, 0.1, 0.05
+STEPS, BATCH, WARMUP = 3000, 64, 100
+LEARNING_RATE, WEIGHT_DECAY, DROPOUT, SMOOTHING = 3e-3, 0.1, 0.2, 0.05
 AVERAGE = 0.99
 """What is exported is the running average of the weights, with this share kept at each step."""
 SHORTEST, LONGEST = 16, 96
@@ -134,7 +134,7 @@ class Sampler:
 
     def _sample(self, sentences: Sequence[str], length: int) -> bytes:
         pick = self._random
-        if pick.random() < 0.3:
+        if pick.random() < 0.5:
             parts: list[str] = []
             while sum(map(len, parts)) < length:
                 words = pick.choice(sentences).split()
@@ -151,7 +151,7 @@ class Sampler:
         data = text.encode()
         start = pick.randrange(max(1, len(data) - length + 1))
         whole = data[start : start + length].decode(errors="ignore").encode()  # no halves of characters
-        return bytes(pick.randint(32, 126) if pick.random() < 0.03 else byte for byte in whole)
+        return bytes(pick.randint(32, 126) if pick.random() < 0.05 else byte for byte in whole)
 
 
 def padded(samples: Sequence[bytes]) -> tuple[Tensor, Tensor]:
