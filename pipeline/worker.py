@@ -6,14 +6,16 @@ stderr is the step's log. The exit status is 0, or the exit code of the error.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import shutil
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import BY_NAME, PipelineError, WorkerError
+from pipeline.errors import BY_NAME, PipelineError, StoreError, WorkerError
 from pipeline.model import FileEntry, StageInput, StageRequest, StageResult
 
 
@@ -63,14 +65,16 @@ def main(request_path: str) -> int:
         status = error.exit_code
     except Exception as error:
         traceback.print_exc()
-        crash = WorkerError(
+        told = _no_room(error, raw["step"]) or WorkerError(
             f"{raw['step']} hit a bug: {type(error).__name__}: {error}",
             where=_origin(error),
             why="the stage did not expect this; the full traceback is in the step's log",
             remedy="report it with the log",
         )
-        text = _error_text(crash)
-        status = crash.exit_code
+        text = _error_text(told)
+        status = told.exit_code
+    if status:
+        shutil.rmtree(raw["out"], ignore_errors=True)  # on a full disk this makes room for the answer
     Path(raw["answer"]).write_text(text, "utf-8")
     return status
 
@@ -91,6 +95,18 @@ def _request(raw: dict[str, Any]) -> StageRequest:
 def _error_text(error: PipelineError) -> str:
     fields = {"type": type(error).__name__, "what": error.what, "where": error.where}
     return json.dumps({"error": fields | {"why": error.why, "remedy": error.remedy}})
+
+
+def _no_room(error: Exception, step: str) -> StoreError | None:
+    """The error for a full disk, which may meet a stage at any of its writes."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    return StoreError(
+        f"there is no room for what {step} writes",
+        where=str(error.filename or ""),
+        why=error.strerror or str(error),
+        remedy="free some space on the disk of the store, then run the same command again; what was built is kept",
+    )
 
 
 def _origin(error: BaseException) -> str:

@@ -34,6 +34,7 @@ from pipeline.qnn.target import HtpTarget
         ("Could not create context from binary for context index = 0 : err 5000", "another QNN SDK"),
         ("QNN graph execute error. Error code: 6031", "can't run"),
         ("QNN.graphAddNode() failed for node `r` of type `Relu` with error code 6007", "first accepted"),
+        ("EP_FAIL : Failed to write context cache file.", "the disk is full"),
         ("EP_FAIL : Failed to compose Qnn graph.", "first accepted"),
         ("Failed to load from EpContext model. Failed to get context binary info.", "cut short or damaged"),
         ("The file path in ep_cache_context does not exist or is not accessible.", "may have been renamed"),

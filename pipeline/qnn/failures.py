@@ -60,6 +60,11 @@ FAILURES: tuple[Failure, ...] = (
         "compile on an x86_64 host, or on a device with an NPU and its driver",
     ),
     Failure(
+        r"Failed to write context cache file|No space left on device",
+        "the context binary could not be written; most often the disk is full",
+        "free some space on the disk of the store, then run the same command again",
+    ),
+    Failure(
         r"Cannot get shape",
         "the model has dims that are not fixed, and HTP takes static shapes only",
         "fix every axis: name it under 'fixed' or 'buckets' in the model's config",
