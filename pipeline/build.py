@@ -6,13 +6,14 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from pipeline import process
 from pipeline.config import HubSource
-from pipeline.errors import WorkerError
+from pipeline.errors import StoreError, WorkerError
+from pipeline.keys import CodeDigests
 from pipeline.model import FileEntry, Manifest, StageInput, StageRequest, StageResult
 from pipeline.pins import pin
 from pipeline.plan import Step
@@ -92,8 +93,20 @@ def _run(resolved: Resolved, workspace: Workspace) -> Manifest:
         answer = scratch / "answer.json"
         (scratch / "request.json").write_text(dump_request(request, step.stage, answer), "utf-8")
         result = _work(step, scratch, answer, workspace)
+        _check_unchanged(resolved, workspace)
         reused = _reused(result, resolved.inputs)
         return store.publish(step.stage, resolved.key, out, result.facts, reused)
+
+
+def _check_unchanged(resolved: Resolved, workspace: Workspace) -> None:
+    """Refuse an output whose inputs were edited while it was made: it must not be kept under the key of either."""
+    again = resolve(resolved.step, replace(workspace, code=CodeDigests(workspace.memo)))
+    if again is None or again.key != resolved.key:
+        raise StoreError(
+            f"something that {resolved.step.id} is made from changed while it ran",
+            why="a file of the source, of the calibration set or of the code was edited; the output is dropped",
+            remedy="run the same command again",
+        )
 
 
 def _work(step: Step, scratch: Path, answer: Path, workspace: Workspace) -> StageResult:

@@ -100,12 +100,11 @@ def _revision(config: ModelConfig, workspace: Workspace) -> str | None:
 
 def _fetch(config: ModelConfig, revision: str, workspace: Workspace) -> tuple[dict[str, Json], dict[str, Path]]:
     names = fetched_files(config)
-    components: list[Json] = [component.file for component in config.components.values()]
     if isinstance(config.source, HubSource):
         hub: dict[str, Json] = {"hub": config.source.hub, "revision": revision}
-        return {"source": hub, "files": [*names], "components": components}, {}
+        return {"source": hub, "files": [*names]}, {}
     files = source.local_files(config.source.path, names, workspace.memo)
-    return {"source": {"path": None}, "files": [*names], "components": components}, files
+    return {"source": {"path": None}, "files": [*names]}, files
 
 
 def _axes(ingest: Manifest) -> list[str]:

@@ -181,3 +181,20 @@ def test_a_corrupt_payload_in_the_store_is_reported_dropped_and_rebuilt(project:
     assert "a stored file is corrupt" in failed.text
     assert project.doit("build").built
     assert project.doit("build").stages() == {}
+
+
+def test_an_input_that_changes_while_a_step_runs_is_not_kept_under_the_old_key(project: Project) -> None:
+    project.write(
+        "calibration/changing.py",
+        "import numpy as np\n\n\ndef run(path):\n    path.write_text(path.read_text() + 'more\\n')\n"
+        "    yield {name: np.ones((1, 8), np.int64) for name in ('input_ids', 'attention_mask')}\n",
+    )
+    project.edit(
+        CONFIG,
+        "{reader: text, file: calibration/lines.txt, tokenizer: tokenizer.json}\nverification",
+        '{reader: python, run: "calibration/changing.py:run", file: calibration/lines.txt}\nverification',
+    )
+    run = project.doit("samples:bert/calibration", check=False)
+    assert run.status == 17
+    assert "something that samples:bert/calibration is made from changed while it ran" in run.text
+    assert not run.built
