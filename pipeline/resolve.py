@@ -45,8 +45,8 @@ def resolve(step: Step, workspace: Workspace) -> Resolved | None:
             return None
         fetched, files = _fetch(step.config, revision, workspace)
         params |= fetched
-    elif step.stage == "shape":
-        check_axes(step.config, axes)
+    elif axes:
+        check_axes(step.config, axes)  # whichever of the steps after ingest comes first
     params |= _bucket_params(step, axes)
 
     inputs = {}
