@@ -23,7 +23,7 @@ SCORE = runpy.run_path(str(PROJECT / "calibration" / "demo.py"))  # by file, as 
 LANGUAGES: tuple[str, ...] = SCORE["LANGUAGES"]
 accuracy: Callable[[Sequence[Text], Sequence[Mapping[str, NDArray[Any]]]], float] = SCORE["accuracy"]
 
-HELD_OUT_ACCURACY = 0.97
+HELD_OUT_ACCURACY = 0.954
 """As configs/demo/README.md states it."""
 
 
