@@ -6,7 +6,7 @@ A message says what went wrong, where, why, and what to do next. Code raises one
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class PipelineError(Exception):
@@ -25,6 +25,10 @@ class PipelineError(Exception):
         lines = [self.what]
         lines += [f"  {label}: {text}" for label, text in self.parts() if text]
         return "\n".join(lines)
+
+    def at(self, where: str) -> Self:
+        """The same error, saying where if it didn't yet."""
+        return type(self)(self.what, where=self.where or where, why=self.why, remedy=self.remedy)
 
     def parts(self) -> tuple[tuple[str, str], ...]:
         """The labelled parts after `what`, in the order they are printed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -50,6 +51,12 @@ def test_an_axis_that_nobody_fixed(project: Project) -> None:
 def test_an_empty_calibration_file(project: Project) -> None:
     project.write("calibration/lines.txt", "\n\n")
     fails(project, 13, "the calibration set is empty: lines.txt gives no samples", "16 to 64 that are typical")
+
+
+def test_a_tokenizer_of_another_model(project: Project) -> None:
+    vocabulary = {"type": "WordLevel", "vocab": {"[UNK]": 99999}, "unk_token": "[UNK]"}
+    project.write("models/bert/tokenizer.json", json.dumps({"version": "1.0", "model": vocabulary}))
+    fails(project, 13, "can't compute a sample", "lines.txt:1", "out of data bounds", "belong to this model")
 
 
 def test_a_calibration_file_that_is_not_there(project: Project) -> None:

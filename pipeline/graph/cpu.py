@@ -10,6 +10,12 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+from pipeline.errors import CalibrationError
+
+# onnxruntime's exceptions have no base class of their own.
+_REFUSALS = (errors.Fail, errors.InvalidArgument, errors.RuntimeException)
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -30,10 +36,21 @@ def unoptimized_session(model: ModelProto, folder: Path) -> ort.InferenceSession
 
 
 def run(session: ort.InferenceSession, feeds: Arrays) -> dict[str, NDArray[Any]]:
-    """All outputs of a session by name. Inputs that the session doesn't have are left out."""
+    """All outputs of a session by name. Inputs that the session doesn't have are left out.
+
+    Raises:
+        CalibrationError: the model can't compute these inputs, such as ids beyond its embedding.
+    """
     given = {value.name: np.ascontiguousarray(feeds[value.name]) for value in session.get_inputs()}
     names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, given), strict=True))
+    try:
+        return dict(zip(names, session.run(names, given), strict=True))
+    except _REFUSALS as error:
+        raise CalibrationError(
+            "the original model can't compute a sample",
+            why=str(error).split("Status Message:")[-1].strip(),
+            remedy="check that tokenizer and samples belong to this model, and that ids are below its vocabulary size",
+        ) from error
 
 
 def _options(level: ort.GraphOptimizationLevel) -> ort.SessionOptions:

@@ -41,7 +41,10 @@ def run(request: StageRequest) -> StageResult:
         observer = observers[bucket] = Observer(request.inputs[f"rewrite/{bucket}"].folder / MODEL)
         for call in calls:
             feeds = pad(call.load(), inputs, buckets[bucket], rules)
-            calibration.add(observer, feeds, where=f"{call.name} in bucket {bucket}")
+            try:
+                calibration.add(observer, feeds, where=f"{call.name} in bucket {bucket}")
+            except CalibrationError as error:
+                raise error.at(call.name) from error
         calibration.add_constants(observer)
         observer.close()
         print(f"bucket {bucket}: {len(calls)} samples" + ("" if calls else ", its ranges are those of the others"))
