@@ -95,7 +95,7 @@ def _graphs(graphs: Any, count: int, name: str) -> Iterator[GraphInfo]:
 
 def _system_interface() -> _Interface:
     """The functions of the SDK's system library; the process keeps it loaded."""
-    library = ctypes.CDLL(str(session.library("QnnSystem")))
+    library = ctypes.CDLL(str(session.sdk_library("QnnSystem")))
     providers = ctypes.POINTER(ctypes.POINTER(_Interface))()
     count = ctypes.c_uint32()
     status = library.QnnSystemInterface_getProviders(ctypes.byref(providers), ctypes.byref(count))

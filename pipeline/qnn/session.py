@@ -41,7 +41,7 @@ def bundled_sdk() -> str:
     return str(onnxruntime_qnn.build_and_package_info.qnn_version)
 
 
-def library(name: str) -> Path:
+def sdk_library(name: str) -> Path:
     """The path of a library that onnxruntime-qnn bundles, by its base name, e.g. `QnnSystem`."""
     htp = Path(onnxruntime_qnn.get_qnn_htp_path())
     return htp.with_name(htp.name.replace("QnnHtp", name))
