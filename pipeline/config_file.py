@@ -8,7 +8,6 @@ the program uses is :class:`pipeline.config.ModelConfig`, which has the merged a
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,11 +95,6 @@ class HubSource:
     ]
     """Commit to build from, 40 hex digits. A branch or tag is taken too: the first fetch pins the commit it stands for
     in `configs/pins.yaml`, and later builds stay on that one."""
-
-    @property
-    def is_commit(self) -> bool:
-        """Whether `revision` is a commit already, and not a branch or tag that has yet to be pinned to one."""
-        return re.fullmatch(r"[0-9a-f]{40}", self.revision) is not None
 
 
 @dataclass(frozen=True)
