@@ -38,6 +38,10 @@ def task_calibrate() -> Iterator[Task]:
     yield from PROJECT.tasks("calibrate")
 
 
+def task_precision() -> Iterator[Task]:
+    yield from PROJECT.tasks("precision")
+
+
 def task_quantize() -> Iterator[Task]:
     yield from PROJECT.tasks("quantize")
 
@@ -48,6 +52,14 @@ def task_verify() -> Iterator[Task]:
 
 def task_context() -> Iterator[Task]:
     yield from PROJECT.tasks("context")
+
+
+def task_emulate() -> Iterator[Task]:
+    yield from PROJECT.tasks("emulate")
+
+
+def task_blame() -> Iterator[Task]:
+    yield from PROJECT.tasks("blame")
 
 
 def task_check() -> Command:

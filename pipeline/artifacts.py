@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.config import Fp16, LocalSource, ModelConfig, Target
+from pipeline import report, stage_params
+from pipeline.config import Auto, LocalSource, ModelConfig, Quantization, Target
 from pipeline.errors import StoreError
 from pipeline.keys import package_version, qairt_version
 from pipeline.model import FileEntry, Json, Manifest
@@ -17,7 +18,7 @@ from pipeline.qnn import catalog
 from pipeline.store import read_manifest, write_atomically
 from pipeline.workspace import Workspace
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
 QDQ = "qdq"
 
@@ -157,7 +158,6 @@ def _target_folder(
 
 def _bucket(config: ModelConfig, step: Step, manifest: Manifest, manifests: Mapping[str, Manifest]) -> Json:
     facts = manifest.facts
-    verify = manifests.get(_sibling(step, "verify"))
     assert step.component is not None
     return {
         "axes": facts["axes"],
@@ -170,8 +170,9 @@ def _bucket(config: ModelConfig, step: Step, manifest: Manifest, manifests: Mapp
         "partitions": facts["partitions"],
         "cpu_nodes": facts["cpu_nodes"],
         "compatibility": facts["compatibility"],
-        "quantization": _quantization(config, step.component),
-        "verification": dict(verify.facts) if verify else None,
+        "quantization": _quantization(step, manifests),
+        "rewrites": _rewrites(step, manifests),
+        "verification": _verification(step, manifests),
     }
 
 
@@ -195,7 +196,7 @@ def _qdq_folder(
             "files": _entries(own),
             "inputs": manifest.facts["inputs"],
             "outputs": manifest.facts["outputs"],
-            "quantization": _quantization(config, step.component),
+            "quantization": _quantization(step, manifests),
         }
     raw: dict[str, Json] = {
         "schema_version": SCHEMA_VERSION,
@@ -217,24 +218,33 @@ def _entries(files: Mapping[str, FileEntry]) -> dict[str, Json]:
     return {name: {"sha256": entry.sha256, "bytes": entry.bytes} for name, entry in files.items()}
 
 
-def _quantization(config: ModelConfig, component: str) -> dict[str, Json]:
-    match config.components[component].quantization:
-        case Fp16() as fp16:
-            return {"scheme": fp16.scheme}
-        case quantization:
-            return {
-                "scheme": quantization.scheme,
-                "activations": quantization.activations,
-                "weights": quantization.weights,
-                "per_channel": quantization.per_channel,
-                "method": quantization.method,
-            }
+def _quantization(step: Step, manifests: Mapping[str, Manifest]) -> dict[str, Json]:
+    """How numbers are stored, and how that was found."""
+    assert step.component is not None
+    quantization = step.config.components[step.component].quantization
+    found: dict[str, Json] = {"scheme": report.scheme(step, manifests)}
+    match quantization:
+        case Quantization():
+            return {**found, **stage_params.of_quantization(quantization), **stage_params.of_method(quantization)}
+        case Auto():
+            precision = manifests[f"precision:{step.config.name}/{step.component}"].facts
+            return {**found, "precision": "auto", "search": dict(precision)}
+        case _:
+            return found
 
 
-def _sibling(step: Step, stage: str) -> str:
-    """The id of another step of the same component and bucket."""
-    assert step.bucket is not None
-    return f"{stage}:{step.config.name}/{step.component}/{step.bucket.name}"
+def _rewrites(step: Step, manifests: Mapping[str, Manifest]) -> dict[str, Json]:
+    """Those that changed the model, and in how many places."""
+    applied = manifests[report.sibling(step, "rewrite")].facts["applied"]
+    assert isinstance(applied, dict)
+    return {name: count for name, count in applied.items() if count}
+
+
+def _verification(step: Step, manifests: Mapping[str, Manifest]) -> Json:
+    """What was measured on the CPU and on the emulator; null for what was not."""
+    verify = manifests.get(report.sibling(step, "verify"))
+    emulate = manifests.get(report.emulation(step))
+    return {"cpu": dict(verify.facts) if verify else None, "emulator": dict(emulate.facts) if emulate else None}
 
 
 def _source(config: ModelConfig, fetch: Manifest, workspace: Workspace) -> Json:

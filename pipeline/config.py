@@ -21,24 +21,24 @@ from pipeline.config_file import (
     NAME,
     PROJECT,
     ComponentFile,
-    Fp16,
     HubSource,
     LocalSource,
     ModelFile,
     NpzReader,
     PythonFunction,
     PythonReader,
-    Quantization,
-    QuantizationOverride,
     Reader,
     RecordReader,
     TargetOptions,
     TextReader,
+    ThresholdsFile,
     Verification,
 )
+from pipeline.config_quantization import Auto, Fp16, Quantization, QuantizationOverride
 from pipeline.errors import ConfigError
 from pipeline.qnn import catalog
 from pipeline.qnn.target import FLOAT16_HTP_ARCH
+from pipeline.thresholds import Thresholds
 from pipeline.yamltypes.decode import INVALID, decode_fields
 from pipeline.yamltypes.forms import Record, record_of
 from pipeline.yamltypes.problems import Keys, Place, Problems, dotted, nearest
@@ -46,6 +46,7 @@ from pipeline.yamltypes.tree import MAX_BYTES, Node, Value, parse, place_of, wal
 
 __all__ = [
     "PINS_FILE",
+    "Auto",
     "Bucket",
     "Component",
     "Fp16",
@@ -92,7 +93,8 @@ class Component:
     name: str
     file: str
     padding: Mapping[str, float]
-    quantization: Quantization | Fp16
+    quantization: Quantization | Fp16 | Auto
+    thresholds: Thresholds
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class ModelConfig:
     fixed: Mapping[str, int]
     buckets: tuple[Bucket, ...]
     calibration: Reader | None
-    verification: Verification | None
+    verification: Verification
     targets: tuple[Target, ...]
     on_request: bool
     places: Mapping[str, str] = field(compare=False, repr=False)
@@ -277,17 +279,32 @@ def _buckets(
 def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
     """The components whose quantization is known, with what they override merged in."""
     written: Mapping[str, ComponentFile] = fields.get("components", {})
-    model: Quantization | Fp16 | None = fields.get("quantization")
+    model: Quantization | Fp16 | Auto | None = fields.get("quantization")
     found = {}
     for name, component in written.items():
         own = component.quantization
-        merged = own if isinstance(own, Fp16) else model
+        merged = own if isinstance(own, Fp16 | Auto) else model
         if isinstance(own, QuantizationOverride) and model:
             base = model if isinstance(model, Quantization) else Quantization()
-            merged = replace(base, **{key: value for key, value in vars(own).items() if value is not None})
+            merged = replace(base, **_given(own))
         if merged:
-            found[name] = Component(name, component.file, component.padding, merged)
+            thresholds = _thresholds(fields.get("thresholds"), component.thresholds)
+            found[name] = Component(name, component.file, component.padding, merged, thresholds)
     return found
+
+
+def _thresholds(*written: ThresholdsFile | None) -> Thresholds:
+    """The thresholds that are written, the later over the earlier, over the defaults."""
+    given: dict[str, Any] = {}
+    for each in written:
+        given |= _given(each) if each else {}
+    total = given.get("total_db", Thresholds.total_db)
+    return Thresholds(**{"quantization_db": total, "compile_db": total, **given})
+
+
+def _given(written: object) -> dict[str, Any]:
+    """The fields that are there."""
+    return {key: value for key, value in vars(written).items() if value is not None}
 
 
 def _check_float16(
@@ -295,7 +312,7 @@ def _check_float16(
 ) -> None:
     unable = [soc for target in targets if not (soc := catalog.resolve(target.soc)).computes_float16]
     for name, component in components.items():
-        if isinstance(component.quantization, Quantization):
+        if not isinstance(component.quantization, Fp16):
             continue
         own: Keys = ("components", name, "quantization", "precision")
         keys = own if place_of(node, own) != place_of(node, own[:2]) else ("quantization", "precision")
@@ -313,7 +330,7 @@ def _check_calibration(
 ) -> None:
     if fields.get("calibration", INVALID) is not None:
         return
-    quantized = any(isinstance(component.quantization, Quantization) for component in components.values())
+    quantized = any(not isinstance(component.quantization, Fp16) for component in components.values())
     # Where no component could be read, what is written still tells whether one of them might do without.
     float16 = any(isinstance(found, Value) and found.data == "fp16" for _, found in walk(node))
     if quantized or not (components or float16):
@@ -325,7 +342,8 @@ def _check_held_out(fields: Mapping[str, Any], node: Node, problems: Problems) -
     """Accuracy on samples that the ranges were taken from says little about any others."""
     calibration: Reader | None = fields.get("calibration")
     verification: Verification | None = fields.get("verification")
-    if calibration and verification and _origin(calibration) == _origin(verification.samples):
+    held_out = verification.samples if verification else None
+    if calibration and held_out and _origin(calibration) == _origin(held_out):
         keys: Keys = ("verification", "samples")
         expected = "other samples, held out from calibration"
         problems.add(place_of(node, keys), keys, "the same samples as calibration", expected=expected)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from pipeline.config_quantization import Auto, Fp16, Quantization, QuantizationOverride
 from pipeline.yamltypes.forms import Bases, Between, Convert, Distinct, Pattern, Size
 
 PROJECT = "project"
@@ -107,53 +108,28 @@ class LocalSource:
     """Folder of the model, relative to the config file or absolute."""
 
 
-_BITS = {"uint8": 8, "int8": 8, "uint16": 16}
-
-
 @dataclass(frozen=True)
-class Quantization:
-    """Integer quantization, with encodings from calibration that all buckets of a component share."""
+class ThresholdsFile:
+    """What an artifact must keep to; a build that misses one fails. Figures are SQNR in dB if nothing else is said."""
 
-    activations: Literal["uint16", "uint8"] = "uint16"
-    """Type of activations. HTP's convolutions take `uint16` from arch v73 on."""
-    weights: Literal["uint8", "int8"] = "uint8"
-    """Type of weights."""
-    per_channel: bool = True
-    """One scale for each output channel of a weight; `false` is one scale for the whole weight, and less accurate."""
-    method: Literal["minmax"] = "minmax"
-    """How calibration makes ranges from samples: `minmax` keeps the smallest and the largest value seen."""
-
-    @property
-    def scheme(self) -> str:
-        """The usual short name, such as `w8a16`."""
-        return f"w{_BITS[self.weights]}a{_BITS[self.activations]}"
-
-
-@dataclass(frozen=True)
-class Fp16:
-    """No quantization: HTP computes the float model in 16 bits. Needs no calibration."""
-
-    precision: Literal["fp16"]
-    """`fp16`."""
-
-    @property
-    def scheme(self) -> str:
-        """The usual short name, `fp16`."""
-        return self.precision
-
-
-@dataclass(frozen=True)
-class QuantizationOverride:
-    """What one component does differently; a key left out keeps the value that the model has."""
-
-    activations: Literal["uint16", "uint8"] | None = None
-    """As in the model's `quantization`."""
-    weights: Literal["uint8", "int8"] | None = None
-    """As in the model's `quantization`."""
-    per_channel: bool | None = None
-    """As in the model's `quantization`."""
-    method: Literal["minmax"] | None = None
-    """As in the model's `quantization`."""
+    padding_db: float | None = None
+    """Fixed shape and padded, against the original; 60 when left out."""
+    rewrite_db: float | None = None
+    """Rewritten for HTP, against the rung above; 60 when left out."""
+    quantization_db: float | None = None
+    """The QDQ model, against the rung above; what `total_db` says when left out."""
+    compile_db: float | None = None
+    """The context on the emulator, against the rung above; what `total_db` says when left out."""
+    total_db: float | None = None
+    """The last rung that was measured, against the original; 20 when left out."""
+    cosine: float | None = None
+    """Least cosine between the outputs of the last rung and the original's; not looked at when left out."""
+    score_change: float | None = None
+    """The most that the score may differ from the original's; not looked at when left out."""
+    max_cpu_nodes: Annotated[int, Between(0, 1_000_000)] | None = None
+    """Nodes that may run on the CPU, conversions at the graph's edge not counted; 0 when left out."""
+    max_partitions: Annotated[int, Between(1, 1_000_000)] | None = None
+    """Parts that the NPU may run the model in; 1 when left out."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +141,10 @@ class ComponentFile:
     padding: Mapping[TensorName, float] = field(default_factory=dict)
     """Value to fill each input with up to the bucket's length; 0 for an input that is not named, which is right for
     masks, ids and latents."""
-    quantization: QuantizationOverride | Fp16 | None = None
+    quantization: QuantizationOverride | Fp16 | Auto | None = None
     """What this component does differently from the model's `quantization`."""
+    thresholds: ThresholdsFile | None = None
+    """What this component must keep to, where it differs from the model's `thresholds`."""
 
 
 @dataclass(frozen=True)
@@ -231,12 +209,18 @@ Reader = TextReader | NpzReader | PythonReader | RecordReader
 
 @dataclass(frozen=True)
 class Verification:
-    """Held-out samples on which the QDQ model is compared with the float one."""
+    """How the accuracy of what was built is measured, before it ships."""
 
-    samples: Reader
-    """Where the samples come from; written like `calibration`, and not the same samples."""
+    samples: Reader | None = None
+    """Where samples that calibration did not see come from; written like `calibration`, and not the same samples. When
+    left out, every fourth sample of `calibration` is held out for this."""
     score: FunctionRef | None = None
     """A function that scores outputs on the task, as `calibration/<file>.py:<function>`."""
+    emulator_samples: Annotated[int, Between(0, 100_000)] = 16
+    """Most samples of a bucket to run on the emulator, the worst on the CPU among them; 0 for none."""
+    emulator_seconds: Annotated[int, Between(1, 1_000_000)] = 30
+    """Emulation to spend on a context, by an estimate from the size of the model that is the same on every machine.
+    Two samples are run even if that takes longer."""
 
 
 @dataclass(frozen=True)
@@ -281,9 +265,11 @@ class ModelFile:
     is one bucket, `all`, in which only `fixed` applies."""
     calibration: Reader | None = None
     """Samples to take the ranges of activations from. Only a model whose components are all fp16 may leave it out."""
-    quantization: Quantization | Fp16 = field(default_factory=Quantization)
+    quantization: Quantization | Fp16 | Auto = field(default_factory=Quantization)
     """How numbers are represented on the chip; a component may differ under `components.<name>.quantization`."""
-    verification: Verification | None = None
-    """Held-out samples and a score, by which the accuracy of what was built is reported."""
+    verification: Verification = field(default_factory=Verification)
+    """Samples and a score, by which the accuracy of what was built is measured."""
+    thresholds: ThresholdsFile = field(default_factory=ThresholdsFile)
+    """What artifacts must keep to; a component may differ under `components.<name>.thresholds`."""
     on_request: bool = False
     """Build this model only when it is named, as in `doit build:<model>`; plain `doit build` passes it by."""

@@ -25,9 +25,12 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "rewrite": ("numpy", "onnx", "onnxruntime"),
     "samples": ("numpy", "onnx", "onnxruntime", "tokenizers"),
     "calibrate": ("numpy", "onnx", "onnxruntime"),
+    "precision": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "quantize": ("numpy", "onnx", "onnxruntime"),
     "verify": ("numpy", "onnx", "onnxruntime"),
     "context": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
+    "emulate": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
+    "blame": ("numpy", "onnx", "onnxruntime"),
 }
 # Modules that can only change what a message says, or how often the network is asked.
 _TEXT_ONLY = frozenset({"pipeline.errors", "pipeline.hub.failures", "pipeline.qnn.failures"})

@@ -11,21 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.config import (
-    Bucket,
-    Fp16,
-    ModelConfig,
-    NpzReader,
-    PythonFunction,
-    PythonReader,
-    Quantization,
-    Reader,
-    RecordReader,
-    Target,
-    TextReader,
-)
+from pipeline import stage_params
+from pipeline.config import Auto, Bucket, Fp16, ModelConfig, Quantization, Reader, Target
 from pipeline.model import Json
-from pipeline.qnn import catalog
 
 # In the order they run. The docs are what `doit list` prints.
 STAGES: Mapping[str, str] = {
@@ -35,10 +23,15 @@ STAGES: Mapping[str, str] = {
     "rewrite": "Rewrite what HTP would compute wrongly or not at all.",
     "samples": "Turn the calibration set into input arrays.",
     "calibrate": "Measure the range of every activation over all buckets.",
+    "precision": "Search for the cheapest quantization of a component that keeps to its thresholds.",
     "quantize": "Make the QDQ model of one bucket.",
-    "verify": "Measure the QDQ model of one bucket against the original on held-out samples.",
+    "verify": "Measure what padding, rewriting and quantizing one bucket costs, on held-out samples.",
     "context": "Compile one bucket for one target: context model and binary.",
+    "emulate": "Run the context of one bucket on the emulator and measure what compiling costs.",
+    "blame": "Rank the values of one bucket by what quantizing them costs (not part of a build).",
 }
+ON_DEMAND = frozenset({"blame"})
+"""Stages that run only when they are asked for."""
 
 
 @dataclass(frozen=True)
@@ -96,19 +89,19 @@ class _Planner:
             yield Step("ingest", f"{self._name}/{name}", config, {"file": component.file}, fetched, component=name)
         if config.calibration:
             yield self._samples("calibration", config.calibration)
-        if config.verification:
+        if config.verification.samples:
             yield self._samples("verification", config.verification.samples)
         for name in config.components:
             yield from self._component(name)
 
     def _samples(self, purpose: str, reader: Reader) -> Step:
         ingests = (Input(f"ingest/{name}", step) for name, step in self._ingests.items())
-        path, function = _content(reader)
+        path, function = stage_params.content(reader)
         return Step(
             "samples",
             f"{self._name}/{purpose}",
             self._config,
-            {"calibration": _reader_params(reader)},
+            {"calibration": stage_params.of_reader(reader)},
             (Input("fetch", f"fetch:{self._name}"), *ingests),
             {"samples": path} if path else {},
             {"code": function.file} if function else {},
@@ -117,87 +110,175 @@ class _Planner:
 
     def _component(self, component: str) -> Iterator[Step]:
         quantization = self._config.components[component].quantization
-        for bucket in self._config.buckets:
+        buckets = self._config.buckets
+        for bucket in buckets:
             yield self._step("shape", component, bucket, inputs=(Input("ingest", self._ingests[component]),))
             yield self._step("rewrite", component, bucket, inputs=(self._of("shape", component, bucket),))
-        if isinstance(quantization, Quantization):
+        if not isinstance(quantization, Fp16):
             yield self._calibrate(component, quantization)
-            for bucket in self._config.buckets:
+            if isinstance(quantization, Auto):
+                yield self._precision(component, quantization)
+            for bucket in buckets:
                 yield self._quantize(component, bucket, quantization)
-        stage = "rewrite" if isinstance(quantization, Fp16) else "quantize"
-        for bucket in self._config.buckets:
+        last = "rewrite" if isinstance(quantization, Fp16) else "quantize"
+        for bucket in buckets:
+            if self._held_out:
+                yield self._verify(component, bucket, last)
             for target in self._config.targets:
-                yield self._context(component, bucket, target, stage)
-            if self._config.verification:
-                yield self._verify(component, bucket, stage)
+                yield self._context(component, bucket, target, last)
+                if self._held_out and self._config.verification.emulator_samples:
+                    yield self._emulate(component, bucket, target, last)
+            if self._held_out and last == "quantize":
+                yield self._blame(component, bucket)
 
-    def _calibrate(self, component: str, quantization: Quantization) -> Step:
+    def _calibrate(self, component: str, quantization: Quantization | Auto) -> Step:
+        method = stage_params.of_method(quantization if isinstance(quantization, Quantization) else Quantization())
+        return self._per_component(
+            "calibrate",
+            component,
+            {**method, "part": self._part("calibration")},
+            (Input("samples", f"samples:{self._name}/calibration"),),
+        )
+
+    def _precision(self, component: str, auto: Auto) -> Step:
+        thresholds = self._config.components[component].thresholds
+        targets = [stage_params.of_target(target) for target in self._config.targets]
+        params: dict[str, Json] = {
+            "part": self._part("calibration"),
+            "quantization_db": thresholds.quantization_db,
+            "total_db": thresholds.total_db,
+            "targets": [*targets],
+            "fp16": auto.fp16,
+            "max_trials": auto.max_trials,
+            "max_emulations": auto.max_emulations,
+        }
+        inputs = (
+            Input("samples", f"samples:{self._name}/calibration"),
+            Input("calibrate", f"calibrate:{self._name}/{component}"),
+        )
+        return self._per_component("precision", component, params, inputs)
+
+    def _per_component(self, stage: str, component: str, params: Mapping[str, Json], inputs: tuple[Input, ...]) -> Step:
+        """A step over the rewritten models of all buckets."""
         rewritten = (
             Input("rewrite/{bucket}", f"rewrite:{self._name}/{component}/{bucket.name}", bucket)
             for bucket in self._config.buckets
         )
         return Step(
-            "calibrate",
+            stage,
             f"{self._name}/{component}",
             self._config,
-            {"component": component, "method": quantization.method, "padding": self._padding(component)},
-            (
-                Input("ingest", self._ingests[component]),
-                Input("samples", f"samples:{self._name}/calibration"),
-                *rewritten,
-            ),
+            {"component": component, "padding": self._padding(component), **params},
+            (Input("ingest", self._ingests[component]), *inputs, *rewritten),
             component=component,
             ingests=self._ingests,
         )
 
-    def _quantize(self, component: str, bucket: Bucket, quantization: Quantization) -> Step:
-        params: dict[str, Json] = {
-            "component": component,
-            "activations": quantization.activations,
-            "weights": quantization.weights,
-            "per_channel": quantization.per_channel,
-        }
-        calibrated = Input("calibrate", f"calibrate:{self._name}/{component}")
-        inputs = (self._of("rewrite", component, bucket), calibrated)
-        return self._step("quantize", component, bucket, params, inputs)
+    def _quantize(self, component: str, bucket: Bucket, quantization: Quantization | Auto) -> Step:
+        inputs = [self._of("rewrite", component, bucket), Input("calibrate", f"calibrate:{self._name}/{component}")]
+        params: dict[str, Json] = {"component": component}
+        if isinstance(quantization, Auto):
+            inputs.append(Input("precision", f"precision:{self._name}/{component}"))
+        else:
+            params |= stage_params.of_quantization(quantization)
+        return self._step("quantize", component, bucket, params, tuple(inputs))
 
-    def _context(self, component: str, bucket: Bucket, target: Target, stage: str) -> Step:
-        soc = catalog.resolve(target.soc)
-        params: dict[str, Json] = {
-            "component": component,
-            "soc_model": soc.soc_model,
-            "htp_arch": soc.htp_arch,
-            "vtcm_mb": target.vtcm_mb,
+    def _context(self, component: str, bucket: Bucket, target: Target, last: str) -> Step:
+        model = self._of(last, component, bucket, role="model")
+        return self._per_target("context", component, bucket, target, {}, (model,))
+
+    def _verify(self, component: str, bucket: Bucket, last: str) -> Step:
+        inputs = (
+            *self._measured(component, bucket),
+            *((self._of("quantize", component, bucket),) if last == "quantize" else ()),
+        )
+        return self._step("verify", component, bucket, self._measuring(component), inputs, self._score())
+
+    def _emulate(self, component: str, bucket: Bucket, target: Target, last: str) -> Step:
+        verification = self._config.verification
+        params = self._measuring(component) | {
+            "max_samples": verification.emulator_samples,
+            "max_seconds": verification.emulator_seconds,
+            "last": "rewrite" if last == "rewrite" else "quantization",
         }
+        inputs = (
+            Input("ingest", self._ingests[component]),
+            self._held_out_samples(),
+            self._of(last, component, bucket, role="model"),
+            self._of("verify", component, bucket),
+            Input("context", f"context:{self._name}/{component}/{bucket.name}/{target.soc}"),
+        )
+        return self._per_target("emulate", component, bucket, target, params, inputs, self._score())
+
+    def _blame(self, component: str, bucket: Bucket) -> Step:
+        inputs = (
+            *self._measured(component, bucket),
+            self._of("quantize", component, bucket),
+            Input("calibrate", f"calibrate:{self._name}/{component}"),
+        )
+        params = self._measuring(component)
+        del params["score"]
+        return self._step("blame", component, bucket, params, inputs)
+
+    def _measured(self, component: str, bucket: Bucket) -> tuple[Input, ...]:
+        """What every measurement of a bucket on the CPU starts from."""
+        return (
+            Input("ingest", self._ingests[component]),
+            self._held_out_samples(),
+            self._of("shape", component, bucket),
+            self._of("rewrite", component, bucket),
+        )
+
+    def _measuring(self, component: str) -> dict[str, Json]:
+        score = self._config.verification.score
+        return {
+            "component": component,
+            "padding": self._padding(component),
+            "part": self._part("verification"),
+            "score": score.function if score else None,
+        }
+
+    def _score(self) -> dict[str, Path]:
+        score = self._config.verification.score
+        return {"code": score.file} if score else {}
+
+    @property
+    def _held_out(self) -> bool:
+        """Whether there are samples to measure with."""
+        return bool(self._config.verification.samples or self._config.calibration)
+
+    def _held_out_samples(self) -> Input:
+        purpose = "verification" if self._config.verification.samples else "calibration"
+        return Input("samples", f"samples:{self._name}/{purpose}")
+
+    def _part(self, purpose: str) -> str:
+        """Which part of a set of samples serves a purpose: one set may have to do for both."""
+        if self._config.verification.samples:
+            return "all"
+        return "kept" if purpose == "calibration" else "held out"
+
+    def _per_target(
+        self,
+        stage: str,
+        component: str,
+        bucket: Bucket,
+        target: Target,
+        params: Mapping[str, Json],
+        inputs: tuple[Input, ...],
+        scripts: Mapping[str, Path] | None = None,
+    ) -> Step:
         return Step(
-            "context",
+            stage,
             f"{self._name}/{component}/{bucket.name}/{target.soc}",
             self._config,
-            params,
-            (self._of(stage, component, bucket, role="model"),),
+            {"component": component, **stage_params.of_target(target), **params},
+            inputs,
+            scripts=scripts or {},
             component=component,
             bucket=bucket,
             target=target,
             ingests=self._ingests,
         )
-
-    def _verify(self, component: str, bucket: Bucket, stage: str) -> Step:
-        verification = self._config.verification
-        assert verification is not None
-        params: dict[str, Json] = {
-            "component": component,
-            "padding": self._padding(component),
-            "score": verification.score.function if verification.score else None,
-        }
-        scripts = {"code": verification.score.file} if verification.score else {}
-        inputs = (
-            Input("ingest", self._ingests[component]),
-            Input("samples", f"samples:{self._name}/verification"),
-            self._of("shape", component, bucket),
-            self._of("rewrite", component, bucket),
-            *((self._of("quantize", component, bucket),) if stage == "quantize" else ()),
-        )
-        return self._step("verify", component, bucket, params, inputs, scripts)
 
     def _step(
         self,
@@ -225,25 +306,3 @@ class _Planner:
 
     def _padding(self, component: str) -> dict[str, Json]:
         return dict(self._config.components[component].padding)
-
-
-def _content(reader: Reader) -> tuple[Path | None, PythonFunction | None]:
-    """What the reader reads on this machine: a file or folder, and a function."""
-    match reader:
-        case TextReader():
-            return reader.file, None
-        case NpzReader():
-            return reader.folder, None
-        case PythonReader() | RecordReader():
-            return reader.file, reader.run
-
-
-def _reader_params(reader: Reader) -> dict[str, Json]:
-    params: dict[str, Json] = {"reader": reader.reader, "max_samples": reader.max_samples}
-    match reader:
-        case TextReader():
-            return params | {"tokenizer": reader.tokenizer, "max_length": reader.max_length}
-        case NpzReader():
-            return params
-        case PythonReader() | RecordReader():
-            return params | {"run": reader.run.function}

@@ -1,93 +1,96 @@
-"""What the user sees of a build: a line for each step, errors, and the table at the end."""
+"""What the user sees at the end of a build: what was compiled, and how accurate it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import cast
 
+from pipeline.config import Bucket
 from pipeline.model import Json, Manifest
 from pipeline.plan import Step
+from pipeline.thresholds import EXACT_DB, RUNGS
 
-_COLUMNS = ("component", "bucket", "target", "scheme", "partitions", "CPU nodes", "size", "time", "")
-_RIGHT = frozenset({"partitions", "CPU nodes", "size", "time"})
+_CONTEXTS = ("component", "bucket", "target", "scheme", "partitions", "CPU nodes", "size", "time", "")
+_ACCURACY = ("SQNR in dB", "bucket", "target", *RUNGS, "total", "cosine", "samples", "score")
+_LEFT = frozenset({"component", "SQNR in dB", "bucket", "target", "scheme", "samples", "score", ""})
 
-
-@dataclass(frozen=True)
-class Row:
-    """One context model in the final table."""
-
-    cells: tuple[str, ...]
+Table = Sequence[tuple[str, ...]]
+"""A heading and rows of as many cells; empty where there are no rows."""
 
 
-def rows(
+def contexts(
     steps: Iterable[Step], manifests: Mapping[str, Manifest], outcomes: Mapping[str, tuple[str, float]]
-) -> list[Row]:
+) -> Table:
     """A row for each context step: `outcomes` says which ran in this build, and for how many seconds."""
-    found = []
+    rows = []
     for step in steps:
         manifest = manifests.get(step.id)
-        if step.stage != "context" or manifest is None or step.target is None or step.component is None:
+        if step.stage != "context" or manifest is None or step.target is None:
             continue
         outcome, seconds = outcomes.get(step.id, ("cached", 0.0))
         cpu_nodes = manifest.facts["cpu_nodes"]
         assert isinstance(cpu_nodes, list)
-        cells = (
-            f"{step.config.name}/{step.component}",
-            str(manifest.facts["bucket"]),
-            step.target.soc,
-            step.config.components[step.component].quantization.scheme,
-            str(manifest.facts["partitions"]),
-            str(len(cpu_nodes)),
-            human_bytes(sum(entry.bytes for entry in manifest.files.values())),
-            f"{seconds:.1f} s" if outcome == "built" else "-",
-            outcome,
+        rows.append(
+            (
+                f"{step.config.name}/{step.component}",
+                str(manifest.facts["bucket"]),
+                step.target.soc,
+                scheme(step, manifests),
+                str(manifest.facts["partitions"]),
+                str(len(cpu_nodes)),
+                human_bytes(sum(entry.bytes for entry in manifest.files.values())),
+                f"{seconds:.1f} s" if outcome == "built" else "-",
+                outcome,
+            )
         )
-        found.append(Row(cells))
-    return found
+    return [_CONTEXTS, *rows] if rows else []
 
 
-def table(found: Sequence[Row]) -> str:
-    """The rows as aligned text with a heading; an empty string for no rows."""
-    if not found:
+def accuracy(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
+    """A row for each component, bucket and target of which a rung was measured, by a step among those `seen`."""
+    rows = []
+    for step in steps:
+        verify = manifests.get(sibling(step, "verify"))
+        if step.stage != "context" or verify is None or step.target is None:
+            continue
+        emulate = manifests.get(emulation(step))
+        if sibling(step, "verify") in seen or emulation(step) in seen:
+            rows.append(_accuracy_row(step, verify.facts, emulate.facts if emulate else {}))
+    return [_ACCURACY, *rows] if rows else []
+
+
+def table(rows: Table) -> str:
+    """The rows as aligned text under their heading, without columns that are empty; nothing for no rows."""
+    if not rows:
         return ""
-    lines = [_COLUMNS, *(row.cells for row in found)]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(_COLUMNS))]
+    kept = [index for index in range(len(rows[0])) if any(row[index] for row in rows[1:])]
+    widths = {index: max(len(row[index]) for row in rows) for index in kept}
     text = []
-    for line in lines:
+    for row in rows:
         cells = (
-            cell.rjust(width) if name in _RIGHT else cell.ljust(width)
-            for name, cell, width in zip(_COLUMNS, line, widths, strict=True)
+            row[index].ljust(widths[index]) if rows[0][index] in _LEFT else row[index].rjust(widths[index])
+            for index in kept
         )
         text.append("  ".join(cells).rstrip())
-    text.insert(1, "  ".join("-" * width for width in widths).rstrip())
+    text.insert(1, "  ".join("-" * widths[index] for index in kept).rstrip())
     return "\n".join(text)
 
 
-def scores(steps: Iterable[Step], manifests: Mapping[str, Manifest]) -> list[str]:
-    """A line for each verified bucket: the task score of the original and of the QDQ model, and the dB between them."""
-    lines = []
-    for step in steps:
-        manifest = manifests.get(step.id)
-        if step.stage == "verify" and manifest is not None:
-            lines.append(f"{step.name}: {verification_text(manifest.facts)}")
-    return lines
+def scheme(step: Step, manifests: Mapping[str, Manifest]) -> str:
+    """How the numbers of a context are stored, such as `w8a16`."""
+    quantize = manifests.get(sibling(step, "quantize"))
+    return str(quantize.facts["scheme"]) if quantize else "fp16"
 
 
-def verification_text(facts: Mapping[str, Json]) -> str:
-    """One line on what a verify step found."""
-    if not facts.get("samples"):
-        return "not measured: no held-out sample falls into this bucket"
-    parts = []
-    score = facts.get("score")
-    if isinstance(score, dict):
-        values = ", ".join(f"{label} {value:.4f}" for label, value in score.items() if isinstance(value, float | int))
-        parts.append(f"{score['name']}: {values}")
-    outputs = facts.get("outputs")
-    if isinstance(outputs, dict):
-        for name, measured in outputs.items():
-            assert isinstance(measured, dict)
-            parts.append(f"{name} {_db(measured.get('sqnr_db'))}")
-    return f"{'; '.join(parts)} ({facts['samples']} held-out samples)"
+def sibling(step: Step, stage: str) -> str:
+    """The id of another step of the same component and bucket."""
+    bucket = step.bucket or Bucket({})
+    return f"{stage}:{step.config.name}/{step.component}/{bucket.name}"
+
+
+def emulation(step: Step) -> str:
+    """The id of the emulate step of the same component, bucket and target."""
+    return f"{sibling(step, 'emulate')}/{step.target.soc if step.target else ''}"
 
 
 def human_bytes(count: int) -> str:
@@ -100,5 +103,52 @@ def human_bytes(count: int) -> str:
     return f"{size:.1f} GB"
 
 
-def _db(value: Json) -> str:
-    return f"SQNR {value:.1f} dB" if isinstance(value, float | int) else "SQNR not measured"
+def _accuracy_row(step: Step, verify: Mapping[str, Json], emulate: Mapping[str, Json]) -> tuple[str, ...]:
+    rungs = {**_object(verify.get("rungs")), **_object(emulate.get("rungs"))}
+    last = emulate if emulate.get("samples") else verify
+    bucket = step.bucket.name if step.bucket else ""
+    return (
+        f"{step.config.name}/{step.component}",
+        str(_object(emulate).get("bucket") or bucket),
+        step.target.soc if step.target else "",
+        *(_least(rungs.get(rung), "sqnr_db", ".1f") for rung in RUNGS),
+        _least(last.get("outputs"), "sqnr_db", ".1f"),
+        _least(last.get("outputs"), "cosine", ".5f"),
+        _samples(verify, emulate),
+        _scores(verify, emulate),
+    )
+
+
+def _least(measured: Json, figure: str, form: str) -> str:
+    """The worst figure of all outputs."""
+    if not measured:
+        return "-"
+    values = [_object(found).get(figure) for found in _object(measured).values()]
+    if not all(isinstance(value, float | int) for value in values):
+        return "none"
+    least = min(cast("list[float]", values))
+    return "exact" if figure == "sqnr_db" and least >= EXACT_DB else format(least, form)
+
+
+def _samples(verify: Mapping[str, Json], emulate: Mapping[str, Json]) -> str:
+    """How many were run on the CPU, and how many on the emulator."""
+    if not verify.get("samples"):
+        return "none held out"
+    emulated = f"{emulate['samples']} emulated" if emulate.get("samples") else "not emulated"
+    if emulate.get("emulated") == "plain compile":
+        emulated += " (compiled plainly)"
+    return f"{verify['samples']}, {emulated}" + (", shorter ones" if verify.get("shorter") else "")
+
+
+def _scores(verify: Mapping[str, Json], emulate: Mapping[str, Json]) -> str:
+    """The score of the original model and of what was made from it, on all samples and on those that were emulated."""
+    parts = []
+    for facts, label in ((verify, ""), (emulate, "emulated ")):
+        score = _object(facts.get("score"))
+        if name := score.pop("name", ""):
+            parts.append(f"{label or f'{name} '}{' → '.join(f'{value:.4g}' for value in score.values())}")
+    return ", ".join(parts)
+
+
+def _object(value: Json | Mapping[str, Json]) -> dict[str, Json]:
+    return dict(value) if isinstance(value, Mapping) else {}

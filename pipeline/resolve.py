@@ -87,7 +87,7 @@ def check_axes(config: ModelConfig, available: Mapping[str, Sequence[str]]) -> N
 def fetched_files(config: ModelConfig) -> list[str]:
     """Names of the source files a model needs, without the external data that its ONNX files point to."""
     named = [component.file for component in config.components.values()]
-    readers = (config.calibration, config.verification.samples if config.verification else None)
+    readers = (config.calibration, config.verification.samples)
     named += [reader.tokenizer for reader in readers if isinstance(reader, TextReader)]
     return list(dict.fromkeys((*named, *config.files)))
 
@@ -118,7 +118,7 @@ def _bucket_params(step: Step, axes: Mapping[str, Sequence[str]]) -> dict[str, J
     if step.stage == "samples":
         fixed: dict[str, Json] = {component: _fixed(config, have) for component, have in axes.items()}
         return {"buckets": {component: _buckets(config, have) for component, have in axes.items()}, "fixed": fixed}
-    if step.stage == "calibrate" and step.component:
+    if step.component and step.bucket is None and step.stage != "ingest":
         return {"buckets": _buckets(config, axes[step.component])}
     if step.bucket is None or step.component is None:
         return {}
@@ -127,7 +127,7 @@ def _bucket_params(step: Step, axes: Mapping[str, Sequence[str]]) -> dict[str, J
     params: dict[str, Json] = {"bucket": bucket.name, "axes": dict(bucket.axes)}
     if step.stage == "shape":
         params["fixed"] = _fixed(config, have)
-    if step.stage == "verify":
+    if step.stage in ("verify", "emulate", "blame"):
         params["buckets"] = _buckets(config, have)
     return params
 

@@ -16,12 +16,12 @@ import doit.doit_cmd
 from doit.exceptions import BaseFail, TaskFailed
 from doit.task import Task, dict_to_task
 
-from pipeline import artifacts, process, report
+from pipeline import artifacts, gates, process, report
 from pipeline.build import Outcome, bring_up_to_date, is_current
 from pipeline.config import ModelConfig, load_all
 from pipeline.console import Console
 from pipeline.errors import ConfigError, PipelineError
-from pipeline.plan import STAGES, Step, plan
+from pipeline.plan import ON_DEMAND, STAGES, Step, plan
 from pipeline.store import disk_errors, read_manifest
 from pipeline.suggest import did_you_mean
 from pipeline.workspace import Workspace
@@ -90,22 +90,32 @@ class Project:
         return step.target is None or step.target.soc in self._targets
 
     def _steps_of(self, config: ModelConfig) -> list[Step]:
-        return [step for step in self.steps.values() if step.config is config]
+        """What a build of a model takes."""
+        return [step for step in self.steps.values() if step.config is config and step.stage not in ON_DEMAND]
 
     def _is_current(self, step: Step, *_: object) -> bool:
         try:
-            return is_current(step, self.workspace)
+            return is_current(step, self.workspace) and self._misses(step) is None
         except (PipelineError, OSError):
             return False  # bringing it up to date raises the same error where it can be reported
 
     def _act(self, step: Step) -> StepFailed | None:
         try:
             result = bring_up_to_date(step, self.workspace)
+            if result.outcome is not Outcome.CURRENT:
+                self.results[step.id] = (result.outcome.value, result.seconds)
+            missed = self._misses(step)
         except PipelineError as error:
             return _failure(error)
-        if result.outcome is not Outcome.CURRENT:
-            self.results[step.id] = (result.outcome.value, result.seconds)
-        return None
+        return _failure(missed) if missed else None
+
+    def _misses(self, step: Step) -> PipelineError | None:
+        """The error for a step whose output is there and may not ship."""
+        manifest = read_manifest(self.workspace.current(step))
+        if manifest is None or step.component is None:
+            return None
+        thresholds = step.config.components[step.component].thresholds
+        return gates.check(step.stage, step.name, manifest.facts, thresholds)
 
     def _is_published(self, config: ModelConfig, *_: object) -> bool:
         try:
@@ -161,6 +171,7 @@ class Reporter:
         self._console = Console(outstream)
         self._failures: list[PipelineError | None] = []
         self._checked: set[str] = set()
+        self._failed: set[str] = set()
         self._selected: list[str] = []
 
     def initialize(self, tasks: Mapping[str, Task], selected_tasks: Iterable[str]) -> None:
@@ -195,6 +206,7 @@ class Reporter:
 
     def add_failure(self, task: Task, fail: BaseFail) -> None:
         """Called when a task failed, or could not start because one it needs failed."""
+        self._failed.add(task.name)
         error = fail.error if isinstance(fail, StepFailed) else None
         if error is None and not fail.report:
             return
@@ -225,11 +237,10 @@ class Reporter:
             raise SystemExit(INTERRUPTED)
         manifests = project.manifests()
         steps = [step for step in project.steps.values() if step.id in self._checked]
-        text = report.table(report.rows(steps, manifests, project.results))
-        if text:
+        if text := report.table(report.contexts(steps, manifests, project.results)):
             self._console.line(f"\n{text}")
-        if scores := report.scores(steps, manifests):
-            self._console.line("\n" + "\n".join(scores))
+        if measured := report.table(report.accuracy(project.steps.values(), self._checked | self._failed, manifests)):
+            self._console.line(f"\n{measured}")
         if steps or self._failures or "build" in self._selected:
             self._console.line(self._summary(steps))
         if self._failures:

@@ -36,7 +36,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         GOOD + "zzz: 1\n",
         [
             "8:1: zzz: unknown key; expected one of source, components, targets, files, fixed, buckets, calibration, "
-            "quantization, verification, on_request"
+            "quantization, verification, thresholds, on_request"
         ],
     ),
     "a misspelt optional key is one mistake": (
@@ -81,7 +81,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "unknown word": (
         GOOD + "quantization: {weights: unt8}\n",
-        ["8:25: quantization.weights: 'unt8' is not known here; expected uint8 or int8; did you mean 'uint8'?"],
+        ["8:25: quantization.weights: 'unt8' is not known here; expected uint8 or int8 or int4; did you mean 'uint8'?"],
     ),
     "hub and path": (
         changed("{path: ../models/mine}", "{hub: a/b, path: c}"),

@@ -110,6 +110,7 @@ class Component:
         params = self._common | {
             "bucket": bucket,
             "axes": {**self.buckets[bucket]},
+            "part": "all",
             "score": score[1] if score else None,
         }
         inputs = {

@@ -90,7 +90,7 @@ def test_a_second_build_runs_nothing_and_says_so(project: Project) -> None:
     run = project.doit("build")
     assert not run.built
     assert not run.restored
-    assert "Nothing to do: all 17 steps are current." in run.text
+    assert "Nothing to do: all 21 steps are current." in run.text
     assert "cached" in run.text
 
 
@@ -138,7 +138,7 @@ def test_a_lost_build_folder_is_restored_from_the_store(project: Project) -> Non
     shutil.rmtree(project.root / "artifacts")
     run = project.doit("build")
     assert not run.built
-    assert len(run.restored) == 17
+    assert len(run.restored) == 21
     assert project.artifacts() == before
 
 

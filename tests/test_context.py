@@ -88,11 +88,13 @@ class TestFacts:
                     "name": "x_quantize",
                     "op": "QuantizeLinear",
                     "reason": "QNN EP is configured to not take Q nodes that consume a graph input.",
+                    "edge": True,
                 },
                 {
                     "name": "relu1_dequantize",
                     "op": "DequantizeLinear",
                     "reason": "QNN EP is configured to not take DQ nodes that generate a graph output.",
+                    "edge": True,
                 },
             ],
             "soc_model": 60,

@@ -17,7 +17,7 @@ from tests.project import Project
 pytestmark = pytest.mark.slow
 
 CONFIG = "configs/bert.yaml"
-AFTER_CALIBRATION = {"calibrate": 1, "quantize": 2, "verify": 2, "context": 4}
+AFTER_CALIBRATION = {"calibrate": 1, "quantize": 2, "verify": 2, "context": 4, "emulate": 4}
 
 
 def test_touching_files_runs_nothing(project: Project) -> None:
@@ -37,7 +37,7 @@ def test_a_renamed_config_runs_nothing(project: Project) -> None:
     (project.root / CONFIG).rename(project.root / "configs" / "other.yaml")
     run = project.doit("build")
     assert run.stages() == {}
-    assert len(run.restored) == 17
+    assert len(run.restored) == 21
 
 
 def test_another_file_in_the_model_folder_runs_nothing(project: Project) -> None:
@@ -52,7 +52,7 @@ def test_a_changed_sample_runs_calibration_and_what_follows(project: Project) ->
     project.write("calibration/lines.txt", original)
     run = project.doit("build")
     assert run.stages() == {}
-    assert len(run.restored) == 10
+    assert len(run.restored) == 14
 
 
 def test_an_upstream_step_that_yields_the_same_bytes_stops_the_rebuild(project: Project) -> None:
@@ -63,7 +63,7 @@ def test_an_upstream_step_that_yields_the_same_bytes_stops_the_rebuild(project: 
 
 def test_a_held_out_sample_runs_only_verification(project: Project) -> None:
     project.write("calibration/held_out.txt", "another held-out sentence\n")
-    assert project.doit("build").stages() == {"samples": 1, "verify": 2}
+    assert project.doit("build").stages() == {"samples": 1, "verify": 2, "emulate": 4}
 
 
 def test_a_new_bucket_runs_its_own_steps_and_calibration(project: Project) -> None:
@@ -85,12 +85,14 @@ def test_a_dropped_bucket_does_not_run_its_steps(project: Project) -> None:
 def test_a_new_target_runs_only_its_contexts(project: Project) -> None:
     project.edit(CONFIG, "[snapdragon-x-elite, sm8650]", "[snapdragon-x-elite, sm8650, sm8750]")
     run = project.doit("build")
-    assert run.built == {"context:bert/encoder/16/sm8750", "context:bert/encoder/32/sm8750"}
+    assert run.built == {
+        f"{stage}:bert/encoder/{bucket}/sm8750" for stage in ("context", "emulate") for bucket in (16, 32)
+    }
 
 
 def test_another_precision_runs_quantization_and_what_follows(project: Project) -> None:
     project.write(CONFIG, (project.root / CONFIG).read_text() + "quantization: {activations: uint8}\n")
-    assert project.doit("build").stages() == {"quantize": 2, "verify": 2, "context": 4}
+    assert project.doit("build").stages() == {"quantize": 2, "verify": 2, "context": 4, "emulate": 4}
 
 
 def change_a_weight(project: Project) -> None:
@@ -131,7 +133,7 @@ def test_a_changed_weight_in_external_data_is_seen(project: Project) -> None:
     ("module", "expected"),
     [
         ("pipeline/stages/context.py", {"context": 4}),
-        ("pipeline/qnn/compile.py", {"context": 4}),
+        ("pipeline/qnn/compile.py", {"context": 4, "emulate": 4}),
         ("pipeline/stages/verify.py", {"verify": 2}),
         ("pipeline/qnn/failures.py", {}),
         ("pipeline/tasks.py", {}),
@@ -159,10 +161,10 @@ def test_what_a_score_function_imports_is_content(project: Project) -> None:
     project.edit(
         CONFIG, "tokenizer: tokenizer.json}}", 'tokenizer: tokenizer.json}, score: "calibration/score.py:score"}'
     )
-    assert project.doit("build").stages() == {"verify": 2}
+    assert project.doit("build").stages() == {"verify": 2, "emulate": 4}
     project.write("calibration/part.py", "VALUE = 0.75\n")
     run = project.doit("build")
-    assert run.stages() == {"verify": 2}
+    assert run.stages() == {"verify": 2, "emulate": 4}
     assert "0.75" in run.text
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import VerificationError
-from pipeline.graph.accuracy import EXACT_DB, Accuracy
+from pipeline.graph.accuracy import Accuracy
 from pipeline.model import Json, StageInput
+from pipeline.thresholds import EXACT_DB
 from tests.graphs import attention, graph, outputs, sentence
 from tests.stage_runs import Component
 
@@ -108,12 +109,20 @@ def test_the_cost_of_padding_shows_on_its_rung(tmp_path: Path) -> None:
 def test_no_sample_in_the_bucket_is_not_measured(
     component: Component, quantized: dict[str, StageInput], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    samples = component.samples([sentence(3)])
+    samples = component.samples([sentence(13)])
 
-    facts = component.verify("16", samples, quantized["16"]).facts
+    facts = component.verify("8", samples, quantized["8"]).facts
 
-    assert facts == {"samples": 0, "outputs": {}, "rungs": {}, "score": None}
-    assert "not measured: bucket 16" in capsys.readouterr().out
+    assert facts == {"samples": 0, "shorter": False, "rungs": {}, "outputs": {}, "score": None}
+    assert "not measured: bucket 8" in capsys.readouterr().out
+
+
+def test_a_bucket_without_samples_of_its_own_is_measured_on_shorter_ones(
+    component: Component, quantized: dict[str, StageInput]
+) -> None:
+    facts = component.verify("16", component.samples([sentence(3)]), quantized["16"]).facts
+    assert (facts["samples"], facts["shorter"]) == (1, True)
+    assert figure(facts, "rungs", "padding", "hidden", "sqnr_db") == EXACT_DB
 
 
 SCORE = """
@@ -159,16 +168,29 @@ def test_a_score_function_that_fails(
         component.verify("8", held_out, score=(code(tmp_path, text), "accuracy"))
 
 
-def measured(truth: list[float], tested: list[float]) -> dict[str, Json]:
+def measured(truth: list[float], tested: list[float]) -> tuple[Json, Json, Json]:
     accuracy = Accuracy()
     accuracy.add(np.array(truth, np.float32), np.array(tested, np.float32))
-    return accuracy.facts()
+    facts = accuracy.facts()
+    assert facts["sqnr_db"] == facts["median_db"] == facts["worst_db"]
+    return facts["sqnr_db"], facts["cosine"], facts["max_abs_error"]
 
 
 def test_figures_that_are_no_number_are_null() -> None:
-    assert measured([1, 2], [1, 2]) == {"sqnr_db": EXACT_DB, "cosine": 1.0, "max_abs_error": 0.0}
-    assert measured([0, 0], [0, 0]) == {"sqnr_db": EXACT_DB, "cosine": None, "max_abs_error": 0.0}
-    assert measured([0, 0], [0, 1]) == {"sqnr_db": None, "cosine": None, "max_abs_error": 1.0}
-    assert measured([1, 2], [1, math.nan]) == {"sqnr_db": None, "cosine": None, "max_abs_error": None}
-    assert measured([1, 2], [1, math.inf]) == {"sqnr_db": None, "cosine": None, "max_abs_error": None}
-    assert measured([10, 0], [9, 0]) == {"sqnr_db": 20.0, "cosine": 1.0, "max_abs_error": 1.0}
+    assert measured([1, 2], [1, 2]) == (EXACT_DB, 1.0, 0.0)
+    assert measured([0, 0], [0, 0]) == (EXACT_DB, None, 0.0)
+    assert measured([0, 0], [0, 1]) == (None, None, 1.0)
+    assert measured([1, 2], [1, math.nan]) == (None, None, None)
+    assert measured([1, 2], [1, math.inf]) == (None, None, None)
+    assert measured([10, 0], [9, 0]) == (20.0, 1.0, 1.0)
+
+
+def test_the_worst_sample_and_the_median_are_told() -> None:
+    accuracy = Accuracy()
+    for name, tested in (("good", 9.99), ("bad", 9), ("fair", 9.9)):
+        accuracy.add(np.array([10.0]), np.array([tested]), name)
+    facts = accuracy.facts()
+    assert (facts["worst_sample"], facts["worst_db"], facts["median_db"]) == ("bad", 20.0, 40.0)
+    accuracy.add(np.array([10.0]), np.array([math.nan]), "broken")
+    facts = accuracy.facts()
+    assert (facts["worst_sample"], facts["worst_db"], facts["median_db"]) == ("broken", None, None)

@@ -22,11 +22,15 @@ _COMPATIBILITY = f"ep_compatibility_info.{EP}"
 
 @dataclass(frozen=True)
 class CpuNode:
-    """A node that QNN left to the CPU, and why, in QNN's words; the reason is empty where it gave none."""
+    """A node that QNN left to the CPU, and why, in QNN's words; the reason is empty where it gave none.
+
+    `edge`: it converts an input or output of the graph from or to its encoding, which is meant to happen there.
+    """
 
     name: str
     op: str
     reason: str
+    edge: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ def read_context(folder: Path, context_model: str, target: HtpTarget, source: Mo
         outputs=values["outputs"],
         partitions=len(nodes),
         cpu_nodes=tuple(
-            CpuNode(node.name, node.op_type, trace.reason(node))
+            CpuNode(node.name, node.op_type, trace.reason(node), _is_edge(node, model))
             for node in model.graph.node
             if node.op_type != "EPContext"
         ),
@@ -179,6 +183,12 @@ def _check_compatibility(context_model: str, model: ModelProto, target: HtpTarge
             "run 'uv sync'; if that gives the same, onnxruntime-qnn has changed the string's form",
         )
     return compatibility
+
+
+def _is_edge(node: NodeProto, model: ModelProto) -> bool:
+    if node.op_type == "QuantizeLinear":
+        return any(value.name == node.input[0] for value in model.graph.input)
+    return node.op_type == "DequantizeLinear" and any(value.name == node.output[0] for value in model.graph.output)
 
 
 def _is_main(node: NodeProto) -> bool:

@@ -66,6 +66,7 @@ class StoredCall:
     name: str
     sample: Sample
     file: Path
+    held_out: bool
 
     def load(self) -> dict[str, NDArray[Any]]:
         """The call's arrays by input, unpadded."""
@@ -73,13 +74,23 @@ class StoredCall:
             return {name: archive[name] for name in archive.files}
 
 
-def stored_calls(folder: Path, component: str) -> list[StoredCall]:
+HELD_OUT_EVERY = 4
+"""Where one set has to serve both calibration and verification, every fourth sample of it is held out."""
+
+
+def stored_calls(folder: Path, component: str, part: str = "all") -> list[StoredCall]:
     """The calls of a component in the output of a samples step, in the order they were made.
 
+    `part` is `all`, or of a set that is split `kept` (what calibration sees) or `held out`, which may be empty.
+
     Raises:
-        CalibrationError: there are none.
+        CalibrationError: there are none to calibrate with.
     """
-    found = list(_stored_calls(folder, component))
+    found = [
+        call for call in _stored_calls(folder, component) if part == "all" or call.held_out == (part == "held out")
+    ]
+    if part == "held out":
+        return found
     if not found:
         raise CalibrationError(
             f"the calibration set has no sample for component {component!r}",
@@ -91,12 +102,12 @@ def stored_calls(folder: Path, component: str) -> list[StoredCall]:
 
 
 def _stored_calls(folder: Path, component: str) -> Iterator[StoredCall]:
-    for entry in json.loads((folder / INDEX).read_text("utf-8"))["samples"]:
+    for position, entry in enumerate(json.loads((folder / INDEX).read_text("utf-8"))["samples"]):
         calls = [file for file in entry.pop("calls") if file.startswith(f"{component}/")]
         sample = Sample(**entry)
         for number, file in enumerate(calls, 1):
             name = sample.name if len(calls) == 1 else f"{sample.name}, call {number} of {len(calls)}"
-            yield StoredCall(name, sample, folder / file)
+            yield StoredCall(name, sample, folder / file, position % HELD_OUT_EVERY == 1)
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

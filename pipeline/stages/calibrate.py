@@ -8,7 +8,6 @@ axes), ``padding`` (input -> value, 0 if not there), ``method``. Output: ``range
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import cast
 
 from pipeline.errors import CalibrationError
@@ -33,7 +32,7 @@ def run(request: StageRequest) -> StageResult:
     rules = cast("Mapping[str, float]", request.params["padding"])
     buckets = cast("Buckets", request.params["buckets"])
     inputs = model_inputs(request.inputs["ingest"].facts)
-    placed = _place(request.inputs["samples"].folder, component, inputs, buckets)
+    placed = _place(request, component, inputs, buckets)
 
     calibration = Calibration()
     observers = {}
@@ -54,10 +53,12 @@ def run(request: StageRequest) -> StageResult:
     return StageResult({"samples": {**counts}, "tensors": len(ranges)})
 
 
-def _place(folder: Path, component: str, inputs: Sequence[ModelInput], buckets: Buckets) -> dict[str, list[StoredCall]]:
+def _place(
+    request: StageRequest, component: str, inputs: Sequence[ModelInput], buckets: Buckets
+) -> dict[str, list[StoredCall]]:
     """The calls of a component by bucket: each goes to the smallest that holds it."""
     placed: dict[str, list[StoredCall]] = {bucket: [] for bucket in buckets}
-    for call in stored_calls(folder, component):
+    for call in stored_calls(request.inputs["samples"].folder, component, str(request.params.get("part", "all"))):
         lengths = axis_lengths(call.load(), inputs)
         bucket = smallest_bucket(lengths, buckets)
         if bucket is None:

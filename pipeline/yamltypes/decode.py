@@ -115,9 +115,7 @@ class _Decoder:
 
     def _one_record_of(self, form: OneOf, node: MapNode, keys: Keys) -> Any:
         if tag := form.tag:
-            by_word = {_words(record, tag)[0]: record for record in form.records}
-            word = self._tag(tag, tuple(by_word), node, keys)
-            return INVALID if word is INVALID else self._record(by_word[word], node, keys, others=form.records)
+            return self._tagged(tag, form.records, form, node, keys)
         signs = form.signs()
         seen = [name for name in signs if name in node.values]
         if len(seen) > 1:
@@ -125,9 +123,10 @@ class _Decoder:
             self._problems.add(node.keys[seen[1]], keys, what, expected="one of them")
             return INVALID
         if seen:
-            return self._record(signs[seen[0]], node, keys, others=form.records)
+            return self._tagged(seen[0], signs[seen[0]], form, node, keys)
         # One record may have no sign; it is known by the absence of the others', a misspelt one included.
-        signless = next((record for record in form.records if record not in signs.values()), None)
+        signed = [record for records in signs.values() for record in records]
+        signless = next((record for record in form.records if record not in signed), None)
         for name in node.keys:
             if not (signless and nearest(name, signless.fields)) and (guess := nearest(name, signs)):
                 self._problems.add(node.keys[name], (*keys, name), "unknown key", suggestion=guess)
@@ -136,6 +135,14 @@ class _Decoder:
             return self._record(signless, node, keys, others=form.records)
         self._problems.add(node.place, keys, "does not say which", expected=" or ".join(f"'{name}'" for name in signs))
         return INVALID
+
+    def _tagged(self, tag: str, records: tuple[Record, ...], form: OneOf, node: MapNode, keys: Keys) -> Any:
+        """The one of `records` that the word of their first key says."""
+        if len(records) == 1:
+            return self._record(records[0], node, keys, others=form.records)
+        by_word = {_words(record, tag)[0]: record for record in records}
+        word = self._tag(tag, tuple(by_word), node, keys)
+        return INVALID if word is INVALID else self._record(by_word[word], node, keys, others=form.records)
 
     def _tag(self, tag: str, words: tuple[str, ...], node: MapNode, keys: Keys) -> Any:
         if tag in node.values:

@@ -136,7 +136,11 @@ class Record:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of several forms, told apart by the kind of value, or between records by :attr:`tag` or :meth:`signs`."""
+    """One of several forms, told apart by the kind of value.
+
+    Between records, their first key tells: by its word where all begin with the same (:attr:`tag`), by its presence
+    otherwise (:meth:`signs`), and by its word among those that begin alike.
+    """
 
     forms: tuple[Form, ...]
 
@@ -153,10 +157,14 @@ class OneOf:
         tagged = len(firsts) > 1 and len(names) == 1 and all(isinstance(field.form, Choice) for field in firsts)
         return names.pop() if tagged else None
 
-    def signs(self) -> Mapping[str, Record]:
-        """The key by which each record without a tag is known: its first, where that must be written."""
-        firsts = ((record, next(iter(record.fields.values()))) for record in self.records)
-        return {field.name: record for record, field in firsts if field.required}
+    def signs(self) -> Mapping[str, tuple[Record, ...]]:
+        """The key by which records are known without a tag: their first, where that must be written."""
+        found: dict[str, tuple[Record, ...]] = {}
+        for record in self.records:
+            first = next(iter(record.fields.values()))
+            if first.required:
+                found[first.name] = (*found.get(first.name, ()), record)
+        return found
 
 
 Form = Text | Choice | Integer | Number | Flag | ListOf | MapOf | Record | OneOf

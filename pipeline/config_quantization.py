@@ -1,0 +1,123 @@
+"""What may be written under `quantization` in a config file, as types; see :mod:`pipeline.config_file`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pipeline.yamltypes.forms import Between, Distinct, Pattern, Size
+
+Activations = Literal["uint16", "uint8"]
+Weights = Literal["uint8", "int8", "int4"]
+Method = Literal["minmax", "percentile", "entropy", "mse"]
+Glob = Annotated[str, Pattern(r"[^\x00-\x1f]{1,500}", "a name, in which * and ? stand for any letters")]
+OpType = Annotated[str, Pattern(r"[A-Za-z][A-Za-z0-9_]{0,99}", "an ONNX operator, such as MatMul")]
+Globs = Annotated[tuple[Glob, ...], Size(1, expected="at least one name, such as ['/layers.0/*']"), Distinct()]
+
+
+@dataclass(frozen=True)
+class OpsRule:
+    """What all nodes of some operators do differently."""
+
+    ops: Annotated[tuple[OpType, ...], Size(1, expected="at least one operator, such as [Softmax]"), Distinct()]
+    """Operators, such as `[Softmax]`."""
+    precision: Literal["fp16"] | None = None
+    """`fp16` leaves these nodes in float; HTP computes them in float16."""
+    activations: Activations | None = None
+    """Type that these nodes compute in. Where a neighbour has another one, a conversion is put between."""
+    weights: Weights | None = None
+    """Type of these nodes' constant weights."""
+    per_channel: bool | None = None
+    """Whether these nodes' weights get one scale for each output channel."""
+
+
+@dataclass(frozen=True)
+class NodesRule:
+    """What some nodes do differently."""
+
+    nodes: Globs
+    """Names of nodes, with `*` and `?`; `doit blame:...` prints them."""
+    precision: Literal["fp16"] | None = None
+    """`fp16` leaves these nodes in float; HTP computes them in float16."""
+    activations: Activations | None = None
+    """Type that these nodes compute in. Where a neighbour has another one, a conversion is put between."""
+    weights: Weights | None = None
+    """Type of these nodes' constant weights."""
+    per_channel: bool | None = None
+    """Whether these nodes' weights get one scale for each output channel."""
+
+
+@dataclass(frozen=True)
+class TensorsRule:
+    """The encoding of some values."""
+
+    tensors: Globs
+    """Names of values, with `*` and `?`: activations or weights."""
+    activations: Activations | None = None
+    """Type of those among them that are activations."""
+    weights: Weights | None = None
+    """Type of those among them that are weights."""
+    per_channel: bool | None = None
+    """Whether those among them that are weights get one scale for each output channel."""
+
+
+Rule = OpsRule | NodesRule | TensorsRule
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """Integer quantization, with encodings from calibration that all buckets of a component share."""
+
+    activations: Activations = "uint16"
+    """Type of activations. HTP's convolutions take `uint16` from arch v73 on."""
+    weights: Weights = "uint8"
+    """Type of weights. `int4` is for the weights of MatMul, Gemm and Conv; others stay at 8 bits."""
+    per_channel: bool = True
+    """One scale for each output channel of a weight; `false` is one scale for the whole weight, and less accurate."""
+    method: Method = "minmax"
+    """How calibration makes ranges from samples: `minmax` keeps the smallest and the largest value seen, `percentile`
+    leaves out the rarest, `entropy` and `mse` choose the range that loses least by either measure."""
+    percentile: float = 99.99
+    """With `method: percentile`: the share of values, in percent, that a range keeps."""
+    overrides: tuple[Rule, ...] = ()
+    """What some operators, nodes or values do differently; of rules that meet on one place, the last wins."""
+
+
+@dataclass(frozen=True)
+class Fp16:
+    """No quantization: HTP computes the float model in 16 bits. Needs no calibration."""
+
+    precision: Literal["fp16"]
+    """`fp16`."""
+
+
+@dataclass(frozen=True)
+class Auto:
+    """The cheapest quantization that keeps to `thresholds`, found by measuring on calibration samples."""
+
+    precision: Literal["auto"]
+    """`auto`."""
+    fp16: bool = True
+    """Whether single layers may stay in float, which HTP computes in float16; only where every target can."""
+    max_trials: Annotated[int, Between(1, 10_000)] = 40
+    """How many quantizations may be tried on the CPU."""
+    max_emulations: Annotated[int, Between(1, 1000)] = 6
+    """How many of them may be compiled and tried on the emulator."""
+
+
+@dataclass(frozen=True)
+class QuantizationOverride:
+    """What one component does differently; a key left out keeps the value that the model has."""
+
+    activations: Activations | None = None
+    """As in the model's `quantization`."""
+    weights: Weights | None = None
+    """As in the model's `quantization`."""
+    per_channel: bool | None = None
+    """As in the model's `quantization`."""
+    method: Method | None = None
+    """As in the model's `quantization`."""
+    percentile: float | None = None
+    """As in the model's `quantization`."""
+    overrides: tuple[Rule, ...] | None = None
+    """In place of the model's."""

@@ -1,0 +1,168 @@
+"""What a build may not ship: outputs that miss a threshold of the accuracy ladder, and nodes left to the CPU.
+
+Stages measure and report facts; whether the facts are good enough is decided here, again in every build. So a threshold
+can be changed without measuring again, and a miss fails the build for as long as it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from pipeline.errors import VerificationError
+from pipeline.model import Json
+from pipeline.qnn import hints
+from pipeline.thresholds import RUNGS, Thresholds
+
+Measured = Mapping[str, Mapping[str, Json]]
+"""Figures of :meth:`pipeline.graph.accuracy.Accuracy.facts` by output."""
+
+_CAUSES: Mapping[str, tuple[str, str]] = {
+    "padding": (
+        "the padded tail reaches into the valid part: a norm, a mean, a softmax or a recurrence over the length without"
+        " a mask",
+        "export the model with a mask input, build the exact lengths that are used as buckets",
+    ),
+    "rewrite": (
+        "a rewrite for HTP changed what the model computes",
+        "report it with the model; the manifest lists the rewrites that were applied",
+    ),
+    "quantization": (
+        "rounding to the encodings loses too much",
+        "keep what {blame} ranks first in 16 bits or fp16 under quantization.overrides, calibrate with more or more"
+        " typical samples, let {{precision: auto}} choose, or use {{precision: fp16}}",
+    ),
+    "compile": (
+        "HTP computes a node with less accuracy than onnxruntime's CPU does",
+        "keep what is named above in float with quantization.overrides: [{{nodes: [...], precision: fp16}}], or use"
+        " {{precision: fp16}}",
+    ),
+    "total": (
+        "the errors of all rungs add up to too much",
+        "raise the precision of what {blame} ranks first under quantization.overrides, or let {{precision: auto}}"
+        " choose",
+    ),
+}
+
+
+def check(stage: str, name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> VerificationError | None:
+    """The error for the output of a step that may not ship; `name` is the step's, as `minilm/encoder/64`."""
+    if stage in ("verify", "emulate"):
+        return next(_misses(name, facts, thresholds), None)
+    if stage == "context":
+        return next(_fallbacks(facts, thresholds), None)
+    return None
+
+
+def missed_rung(stage: str, facts: Mapping[str, Json], thresholds: Thresholds) -> str | None:
+    """The rung at which a step's output misses a threshold, `total` if only their sum does."""
+    rungs = cast("Mapping[str, Measured]", facts.get("rungs", {}))
+    for rung in RUNGS:
+        if rung in rungs and _worst(rungs[rung], thresholds.of(rung)):
+            return rung
+    if stage in ("verify", "emulate") and _worst(cast("Measured", facts.get("outputs", {})), thresholds.total_db):
+        return "total"
+    return None
+
+
+def _misses(name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> Iterator[VerificationError]:
+    rungs = cast("Mapping[str, Measured]", facts["rungs"])
+    outputs = cast("Measured", facts["outputs"])
+    for rung in RUNGS:
+        if rung in rungs and (missed := _worst(rungs[rung], thresholds.of(rung))):
+            yield _miss(name, rung, missed, thresholds.of(rung), rungs[rung], facts)
+    if missed := _worst(outputs, thresholds.total_db):
+        yield _miss(name, "total", missed, thresholds.total_db, outputs, facts)
+    if thresholds.cosine is not None:
+        for output, figures in outputs.items():
+            cosine = figures["cosine"]
+            if not isinstance(cosine, float | int) or cosine < thresholds.cosine:
+                yield VerificationError(
+                    f"output {output!r} points elsewhere than the original's: cosine {cosine}, not {thresholds.cosine}",
+                    where=_where(name, figures, facts),
+                    remedy="raise the precision, or lower thresholds.cosine",
+                )
+    yield from _score_changed(name, facts, thresholds)
+
+
+def _worst(measured: Measured, least: float) -> str | None:
+    """The output that is furthest below `least` dB, or without any figure; None if none is."""
+    figures = {output: found["sqnr_db"] for output, found in measured.items()}
+    missed = {output: value for output, value in figures.items() if not isinstance(value, float | int) or value < least}
+    return min(
+        missed, key=lambda output: value if isinstance(value := missed[output], float | int) else -1e9, default=None
+    )
+
+
+def _miss(
+    name: str, rung: str, output: str, least: float, measured: Measured, facts: Mapping[str, Json]
+) -> VerificationError:
+    figures = measured[output]
+    found = f"{figures['sqnr_db']:.1f} dB" if isinstance(figures["sqnr_db"], float | int) else "not a number"
+    against = "the original model" if rung in ("padding", "total") else "the rung above"
+    key = f"{rung}_db"
+    cause, remedy = _CAUSES[rung]
+    blame = f"'doit blame:{'/'.join(name.split('/')[:3])}'"
+    what = "the whole ladder" if rung == "total" else f"the {rung} rung"
+    return VerificationError(
+        f"{what} misses its threshold: output {output!r} is {found} against {against}, {least:g} dB are asked for",
+        where=_where(name, figures, facts),
+        why=cause,
+        remedy=f"{remedy.format(blame=blame)}; or accept it with thresholds: {{{key}: ...}}",
+    )
+
+
+def _where(name: str, figures: Mapping[str, Json], facts: Mapping[str, Json]) -> str:
+    worst = figures["worst_db"]
+    shown = f"{worst:.1f} dB" if isinstance(worst, float | int) else "not a number"
+    return f"{name}, worst of {facts['samples']} samples: {figures['worst_sample']} ({shown})"
+
+
+def _score_changed(name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> Iterator[VerificationError]:
+    score = facts.get("score")
+    if thresholds.score_change is None or not isinstance(score, dict):
+        return
+    values = {model: value for model, value in score.items() if isinstance(value, float | int)}
+    truth = values.pop("fp32")
+    for model, value in values.items():
+        if abs(value - truth) > thresholds.score_change:
+            yield VerificationError(
+                f"{score['name']}() is {value:g} for the {model} model and {truth:g} for the original, a change of"
+                f" {abs(value - truth):g} where {thresholds.score_change:g} is allowed",
+                where=f"{name}, {facts['samples']} samples",
+                remedy="raise the precision, or raise thresholds.score_change",
+            )
+
+
+def _fallbacks(facts: Mapping[str, Json], thresholds: Thresholds) -> Iterator[VerificationError]:
+    listed = cast("list[Mapping[str, str]]", facts["cpu_nodes"])
+    inside = [node for node in listed if not node.get("edge")]
+    name = str(facts["context_model"])
+    partitions = facts["partitions"]
+    assert isinstance(partitions, int)
+    told = "".join(
+        f"\n    | {node['op']} {node['name']!r}: {node['reason'] or 'no reason given'}" for node in inside[:8]
+    )
+    if len(inside) > 8:
+        told += f"\n    | and {len(inside) - 8} more, which the step's manifest lists"
+    advice = "; ".join(dict.fromkeys(hints.of(node["op"], node["reason"]) for node in inside[:8]))
+    if len(inside) > thresholds.max_cpu_nodes:
+        yield VerificationError(
+            f"{_count(len(inside), 'node')} would run on the CPU, {thresholds.max_cpu_nodes} may",
+            where=name,
+            why=f"QNN did not take{told}",
+            remedy=f"{advice}; or accept it with thresholds:"
+            f" {{max_cpu_nodes: {len(inside)}, max_partitions: {partitions}}}",
+        )
+    if partitions > thresholds.max_partitions:
+        yield VerificationError(
+            f"the model is split into {partitions} partitions, {thresholds.max_partitions} may be",
+            where=name,
+            why="between partitions, values travel from the NPU to the CPU and back"
+            + (told and f"; on the CPU:{told}"),
+            remedy=(advice and f"{advice}; or ") + f"accept it with thresholds: {{max_partitions: {partitions}}}",
+        )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,149 @@
+"""Compiling and emulating in child processes, for stages that do either more than once.
+
+A process compiles once (see :mod:`pipeline.qnn.compile`), and the emulator may end the process that it is in. The child
+is `python -m pipeline.qnn.child REQUEST`; arrays travel as files in a folder of the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import BY_NAME, CompileError, PipelineError, VerificationError
+from pipeline.model import Json
+from pipeline.qnn import failures
+from pipeline.qnn.compile import compile_context
+from pipeline.qnn.emulate import run_context
+from pipeline.qnn.target import HtpTarget
+
+Arrays = Mapping[str, NDArray[Any]]
+
+_ANSWER = "answer.json"
+_LOG_LINES = 8
+
+
+def compile_apart(model: Path, name: str, target: HtpTarget, out: Path) -> Mapping[str, Json]:
+    """:func:`pipeline.qnn.compile.compile_context` in a child; returns the facts of the context.
+
+    Raises:
+        PipelineError: what the child raised.
+        CompileError: the child died.
+    """
+    answer = _run({"do": "compile", "model": str(model), "name": name, "out": str(out), **_fields(target)}, out)
+    if isinstance(answer, int):
+        raise _died(f"the compiler ended its process on {name}", out, answer, CompileError)
+    return answer
+
+
+def run_apart(
+    folder: Path, context_model: str, target: HtpTarget, feeds: Sequence[Arrays], work: Path
+) -> list[list[NDArray[Any]]]:
+    """:func:`pipeline.qnn.emulate.run_context` in a child, with its arrays in the empty folder `work`.
+
+    Raises:
+        PipelineError: what the child raised.
+        VerificationError: the emulator ended the process.
+    """
+    names = list(feeds[0]) if feeds else []
+    for number, feed in enumerate(feeds):
+        np.savez(work / _feed(number), *(feed[name] for name in names), allow_pickle=False)
+    request: dict[str, Json] = {
+        "do": "run",
+        "folder": str(folder),
+        "context_model": context_model,
+        "count": len(feeds),
+        "names": [*names],
+    }
+    answer = _run(request | _fields(target), work)
+    if isinstance(answer, int):
+        raise _died(f"the emulator ended its process on {context_model}", work, answer, VerificationError)
+    outputs = []
+    for number in range(len(feeds)):
+        with np.load(work / _result(number), allow_pickle=False) as archive:
+            outputs.append([archive[name] for name in archive.files])
+    return outputs
+
+
+def _run(request: Mapping[str, Json], work: Path) -> Mapping[str, Json] | int:
+    """The child's answer, or its exit status if it left none."""
+    path = work / "request.json"
+    answer = work / _ANSWER
+    answer.unlink(missing_ok=True)
+    path.write_text(json.dumps(request), "utf-8")
+    with _log(work).open("wb") as log:
+        # In the caller's process group, with which it ends.
+        status = subprocess.run(
+            [sys.executable, "-m", "pipeline.qnn.child", str(path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        ).returncode
+    try:
+        raw: dict[str, Any] = json.loads(answer.read_text("utf-8"))
+    except (OSError, ValueError):
+        return status
+    finally:
+        path.unlink()
+        answer.unlink(missing_ok=True)
+    if "error" in raw:
+        error = raw["error"]
+        raise BY_NAME[error["type"]](error["what"], where=error["where"], why=error["why"], remedy=error["remedy"])
+    return raw
+
+
+def _died(what: str, work: Path, status: int, kind: type[PipelineError]) -> PipelineError:
+    tail = _log(work).read_text("utf-8", "replace").splitlines()[-_LOG_LINES:]
+    why, remedy = failures.explain([f"exit status {status}", *tail[-1:]], "\n".join(tail))
+    return kind(what, why=why, remedy=remedy)
+
+
+def _fields(target: HtpTarget) -> dict[str, Json]:
+    return {"soc_model": target.soc_model, "htp_arch": target.htp_arch, "vtcm_mb": target.vtcm_mb}
+
+
+def _log(work: Path) -> Path:
+    return work / "child.log"
+
+
+def _feed(number: int) -> str:
+    return f"feed_{number:04d}.npz"
+
+
+def _result(number: int) -> str:
+    return f"result_{number:04d}.npz"
+
+
+def main(request_path: str) -> None:
+    """Do what the request file says and leave the answer beside it."""
+    request: dict[str, Any] = json.loads(Path(request_path).read_text("utf-8"))
+    work = Path(request_path).parent
+    target = HtpTarget(request["soc_model"], request["htp_arch"], request["vtcm_mb"])
+    answer: Mapping[str, Json] = {}
+    try:
+        if request["do"] == "compile":
+            context = compile_context(Path(request["model"]), request["name"], target, Path(request["out"]))
+            answer = context.facts()
+        else:
+            _emulate(request, work, target)
+    except PipelineError as error:
+        fields = {"type": type(error).__name__, "what": error.what, "where": error.where}
+        answer = {"error": {**fields, "why": error.why, "remedy": error.remedy}}
+    (work / _ANSWER).write_text(json.dumps(answer), "utf-8")
+
+
+def _emulate(request: Mapping[str, Any], work: Path, target: HtpTarget) -> None:
+    feeds = []
+    for number in range(request["count"]):
+        with np.load(work / _feed(number), allow_pickle=False) as archive:
+            feeds.append(dict(zip(request["names"], archive.values(), strict=True)))
+    outputs = run_context(Path(request["folder"]), request["context_model"], target, feeds)
+    for number, arrays in enumerate(outputs):
+        np.savez(work / _result(number), *arrays, allow_pickle=False)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

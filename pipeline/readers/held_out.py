@@ -1,0 +1,61 @@
+"""The samples that an accuracy is measured on: those of one bucket, none of which calibration saw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from numpy.typing import NDArray
+
+from pipeline.graph.buckets import ModelInput, axis_lengths, fits_no_bucket, smallest_bucket
+from pipeline.model import Json
+from pipeline.readers.sample_set import StoredCall, stored_calls
+
+
+@dataclass(frozen=True)
+class ScoredSample:
+    """What a score function sees of a sample: its text and label where the reader has them, its unpadded inputs."""
+
+    name: str
+    text: str | None
+    label: str | None
+    inputs: Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The samples for one bucket. `shorter`: the bucket is the smallest for none, so these belong to smaller ones."""
+
+    samples: tuple[ScoredSample, ...]
+    shorter: bool
+
+
+def held_out(folder: Path, params: Mapping[str, Json], inputs: Sequence[ModelInput]) -> HeldOut:
+    """The samples that a bucket is the smallest for; where there are none, all that fit into it.
+
+    `folder` is the output of a samples step; `params` has `component`, `part`, `bucket` and `buckets`.
+
+    Raises:
+        CalibrationError: a sample fits no bucket at all.
+    """
+    buckets = cast("Mapping[str, Mapping[str, int]]", params["buckets"])
+    bucket = str(params["bucket"])
+    own: list[ScoredSample] = []
+    fitting: list[ScoredSample] = []
+    for call in stored_calls(folder, str(params["component"]), str(params["part"])):
+        sample = _loaded(call)
+        lengths = axis_lengths(sample.inputs, inputs)
+        smallest = smallest_bucket(lengths, buckets)
+        if smallest is None:
+            raise fits_no_bucket(call.name, lengths, buckets)
+        if smallest == bucket:
+            own.append(sample)
+        elif smallest_bucket(lengths, {bucket: buckets[bucket]}):
+            fitting.append(sample)
+    return HeldOut(tuple(own or fitting), shorter=not own)
+
+
+def _loaded(call: StoredCall) -> ScoredSample:
+    return ScoredSample(call.name, call.sample.text, call.sample.label, call.load())

@@ -1,0 +1,40 @@
+"""A user's own figure of merit, from a function of the project's `calibration/` folder."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from pipeline.errors import CalibrationError, VerificationError
+from pipeline.readers.held_out import ScoredSample
+from pipeline.readers.user_code import UserFunction
+
+Outputs = Mapping[str, NDArray[Any]]
+
+
+def score(
+    file: Path, name: str, samples: Sequence[ScoredSample], outputs: Sequence[Outputs], reference: Sequence[Outputs]
+) -> float:
+    """What `name(samples, outputs)` in `file` returns, or `name(samples, outputs, reference)` if it takes three.
+
+    `outputs` are a model's for each sample, `reference` the original model's; valid region only.
+
+    Raises:
+        VerificationError: the function fails, or returns no finite number.
+    """
+    try:
+        function = UserFunction(file, name)
+        with function.explained(f"score function {name}() failed"):
+            takes_reference = len(inspect.signature(function.call).parameters) > 2
+            given = (samples, outputs, reference) if takes_reference else (samples, outputs)
+            value = float(function.call(*given))
+            if not math.isfinite(value):
+                raise ValueError(f"it returned {value}")
+    except CalibrationError as error:
+        raise VerificationError(error.what, where=error.where, why=error.why, remedy=error.remedy) from error
+    return round(value, 6)
