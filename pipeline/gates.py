@@ -6,6 +6,7 @@ can be changed without measuring again, and a miss fails the build for as long a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import cast
 
@@ -54,25 +55,14 @@ def check(stage: str, name: str, facts: Mapping[str, Json], thresholds: Threshol
     return None
 
 
-def missed_rung(stage: str, facts: Mapping[str, Json], thresholds: Thresholds) -> str | None:
-    """The rung at which a step's output misses a threshold, `total` if only their sum does."""
-    rungs = cast("Mapping[str, Measured]", facts.get("rungs", {}))
-    for rung in RUNGS:
-        if rung in rungs and _worst(rungs[rung], thresholds.of(rung)):
-            return rung
-    if stage in ("verify", "emulate") and _worst(cast("Measured", facts.get("outputs", {})), thresholds.total_db):
-        return "total"
-    return None
-
-
 def _misses(name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> Iterator[VerificationError]:
     rungs = cast("Mapping[str, Measured]", facts["rungs"])
     outputs = cast("Measured", facts["outputs"])
     for rung in RUNGS:
         if rung in rungs and (missed := _worst(rungs[rung], thresholds.of(rung))):
-            yield _miss(name, rung, missed, thresholds.of(rung), rungs[rung], facts)
+            yield _miss(name, rung, missed, rungs[rung], facts, thresholds)
     if missed := _worst(outputs, thresholds.total_db):
-        yield _miss(name, "total", missed, thresholds.total_db, outputs, facts)
+        yield _miss(name, "total", missed, outputs, facts, thresholds)
     if thresholds.cosine is not None:
         for output, figures in outputs.items():
             cosine = figures["cosine"]
@@ -95,12 +85,11 @@ def _worst(measured: Measured, least: float) -> str | None:
 
 
 def _miss(
-    name: str, rung: str, output: str, least: float, measured: Measured, facts: Mapping[str, Json]
+    name: str, rung: str, output: str, measured: Measured, facts: Mapping[str, Json], thresholds: Thresholds
 ) -> VerificationError:
-    figures = measured[output]
+    figures, least = measured[output], _least(rung, thresholds)
     found = f"{figures['sqnr_db']:.1f} dB" if isinstance(figures["sqnr_db"], float | int) else "not a number"
     against = "the original model" if rung in ("padding", "total") else "the rung above"
-    key = f"{rung}_db"
     cause, remedy = _CAUSES[rung]
     blame = f"'doit blame:{'/'.join(name.split('/')[:3])}'"
     what = "the whole ladder" if rung == "total" else f"the {rung} rung"
@@ -108,8 +97,23 @@ def _miss(
         f"{what} misses its threshold: output {output!r} is {found} against {against}, {least:g} dB are asked for",
         where=_where(name, figures, facts),
         why=cause,
-        remedy=f"{remedy.format(blame=blame)}; or accept it with thresholds: {{{key}: ...}}",
+        remedy=f"{remedy.format(blame=blame)}; or accept it with thresholds: {{{_acceptable(facts, thresholds)}}}",
     )
+
+
+def _least(rung: str, thresholds: Thresholds) -> float:
+    return thresholds.total_db if rung == "total" else thresholds.of(rung)
+
+
+def _acceptable(facts: Mapping[str, Json], thresholds: Thresholds) -> str:
+    """The thresholds that this output would keep to, as they are written in a config."""
+    rungs = cast("Mapping[str, Measured]", facts["rungs"])
+    lowered = []
+    for rung, measured in {**rungs, "total": cast("Measured", facts["outputs"])}.items():
+        if output := _worst(measured, _least(rung, thresholds)):
+            found = measured[output]["sqnr_db"]
+            lowered.append(f"{rung}_db: {math.floor(found) if isinstance(found, float | int) else '...'}")
+    return ", ".join(lowered)
 
 
 def _where(name: str, figures: Mapping[str, Json], facts: Mapping[str, Json]) -> str:

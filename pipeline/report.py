@@ -137,7 +137,7 @@ def _samples(verify: Mapping[str, Json], emulate: Mapping[str, Json]) -> str:
     emulated = f"{emulate['samples']} emulated" if emulate.get("samples") else "not emulated"
     if emulate.get("emulated") == "plain compile":
         emulated += " (compiled plainly)"
-    return f"{verify['samples']}, {emulated}" + (", shorter ones" if verify.get("shorter") else "")
+    return f"{verify['samples']}, {emulated}"
 
 
 def _scores(verify: Mapping[str, Json], emulate: Mapping[str, Json]) -> str:

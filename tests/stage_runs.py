@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,13 @@ from onnx import ModelProto
 
 from pipeline.graph.model_file import MODEL, save_graph
 from pipeline.model import FileEntry, Json, StageInput, StageRequest, StageResult
+from pipeline.qnn.target import HtpTarget
 from pipeline.readers.request import Call, Sample
 from pipeline.readers.sample_set import SampleSetWriter
+from pipeline.stages import context
+from tests.fresh import fresh
 
+X_ELITE = HtpTarget(60, 73, 8)
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -121,6 +126,47 @@ class Component:
             **({"quantize": quantized} if quantized else {}),
         }
         return run_stage("verify", self._folder("verify"), params, inputs, {"code": score[0]} if score else {})
+
+    def context(self, bucket: str, model: StageInput, target: HtpTarget = X_ELITE) -> StageInput:
+        """The context of a bucket, compiled in a process of its own."""
+        params = {"component": "net", "bucket": bucket, "axes": {**self.buckets[bucket]}, **asdict(target)}
+        out = self._folder("context")
+        out.mkdir()
+        request = StageRequest("context:test", params, {"model": model}, {}, out)
+        return given(out, fresh(context.run, request).facts)
+
+    def emulate(
+        self,
+        bucket: str,
+        samples: StageInput,
+        model: StageInput,
+        compiled: StageInput,
+        verified: StageInput,
+        *,
+        max_samples: int = 2,
+        max_seconds: int = 10,
+        score: tuple[Path, str] | None = None,
+    ) -> StageInput:
+        """The accuracy of a context that was compiled from `model`, on the emulator."""
+        params = self._common | {
+            "bucket": bucket,
+            "axes": {**self.buckets[bucket]},
+            "part": "all",
+            "score": score[1] if score else None,
+            "last": "quantization",
+            "max_samples": max_samples,
+            "max_seconds": max_seconds,
+            **asdict(X_ELITE),
+        }
+        inputs = {
+            "ingest": self.ingest,
+            "samples": samples,
+            "model": model,
+            "context": compiled,
+            "verify": verified,
+        }
+        out = self._folder("emulate") / "out"
+        return run_stage("emulate", out, params, inputs, {"code": score[0]} if score else {})
 
     def _shape(self, axes: Mapping[str, int]) -> StageInput:
         params: dict[str, Json] = {"axes": dict(axes), "fixed": {"batch": 1}}

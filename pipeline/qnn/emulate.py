@@ -19,7 +19,7 @@ from pipeline.graph.model_file import load_graph
 from pipeline.qnn import failures
 from pipeline.qnn.context_binary import read_binary
 from pipeline.qnn.native_log import recorded
-from pipeline.qnn.readback import binary_names
+from pipeline.qnn.readback import binary_names, partitions
 from pipeline.qnn.session import EP, session_options
 from pipeline.qnn.target import HtpTarget
 
@@ -49,6 +49,20 @@ def run_context(
             why, remedy = failures.explain([str(error), *log.errors()], log.text())
             what = f"the emulator can't run {context_model}"
             raise VerificationError(what, where=str(target), why=why, remedy=remedy) from error
+
+
+def can_emulate(folder: Path, context_model: str) -> bool:
+    """Whether the emulator takes the form of a context: one target, and a binary of its own.
+
+    Of a binary that several buckets share, or that is for several SoCs, it gives an error or ends the process.
+    """
+    model = load_graph(folder / context_model)
+    nodes = partitions(model)
+    if any(
+        attribute.name == "is_multi_soc_ep_context" and attribute.i for node in nodes for attribute in node.attribute
+    ):
+        return False
+    return sum(len(read_binary(folder / name).graphs) for name in binary_names(model)) == len(nodes)
 
 
 def _check_target(binary: Path, target: HtpTarget) -> None:

@@ -24,16 +24,20 @@ class ScoredSample:
     inputs: Mapping[str, NDArray[Any]]
 
 
+ENOUGH = 16
+"""A bucket with fewer samples of its own is measured on shorter ones too: a figure from a few says little."""
+
+
 @dataclass(frozen=True)
 class HeldOut:
-    """The samples for one bucket. `shorter`: the bucket is the smallest for none, so these belong to smaller ones."""
+    """The samples for one bucket. The last `shorter` of them belong to smaller buckets."""
 
     samples: tuple[ScoredSample, ...]
-    shorter: bool
+    shorter: int
 
 
 def held_out(folder: Path, params: Mapping[str, Json], inputs: Sequence[ModelInput]) -> HeldOut:
-    """The samples that a bucket is the smallest for; where there are none, all that fit into it.
+    """The samples that a bucket is the smallest for, filled up to ENOUGH with the longest of those that fit into it.
 
     `folder` is the output of a samples step; `params` has `component`, `part`, `bucket` and `buckets`.
 
@@ -43,7 +47,7 @@ def held_out(folder: Path, params: Mapping[str, Json], inputs: Sequence[ModelInp
     buckets = cast("Mapping[str, Mapping[str, int]]", params["buckets"])
     bucket = str(params["bucket"])
     own: list[ScoredSample] = []
-    fitting: list[ScoredSample] = []
+    fitting: list[tuple[int, ScoredSample]] = []
     for call in stored_calls(folder, str(params["component"]), str(params["part"])):
         sample = _loaded(call)
         lengths = axis_lengths(sample.inputs, inputs)
@@ -53,8 +57,10 @@ def held_out(folder: Path, params: Mapping[str, Json], inputs: Sequence[ModelInp
         if smallest == bucket:
             own.append(sample)
         elif smallest_bucket(lengths, {bucket: buckets[bucket]}):
-            fitting.append(sample)
-    return HeldOut(tuple(own or fitting), shorter=not own)
+            fitting.append((sum(lengths[axis] for axis in buckets[bucket] if axis in lengths), sample))
+    fitting.sort(key=lambda entry: -entry[0])
+    added = [sample for _, sample in fitting[: max(0, ENOUGH - len(own))]]
+    return HeldOut((*own, *added), len(added))
 
 
 def _loaded(call: StoredCall) -> ScoredSample:

@@ -5,7 +5,7 @@ budget allows: the one that is worst on the CPU, and others evenly spread over t
 
 Inputs: ``ingest``, ``samples``, ``model`` (what was compiled: QDQ or float), ``verify``, ``context``. Files: ``code``.
 Params: those of verify, ``soc_model``, ``htp_arch``, ``vtcm_mb``, ``max_samples``, ``max_seconds``, ``last`` (the
-rung that ``model`` is). Facts: ``samples`` (how many were run), ``of`` (how many there are), ``shorter``, ``emulated``
+rung that ``model`` is). Facts: ``samples`` (how many were run), ``of`` (how many there are), ``emulated``
 (``context``, or ``plain compile`` where the emulator can't take the context's form), ``rungs`` with ``compile`` against
 the rung above, ``outputs`` against the original, ``score``.
 """
@@ -18,7 +18,6 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
-from pipeline.errors import VerificationError
 from pipeline.graph.accuracy import Outputs, compare, valid_outputs
 from pipeline.graph.buckets import model_inputs, pad
 from pipeline.graph.cost import macs
@@ -27,11 +26,12 @@ from pipeline.graph.cpu import run as run_model
 from pipeline.graph.model_file import MODEL, load_graph
 from pipeline.model import Json, StageRequest, StageResult
 from pipeline.qnn.child import compile_apart, run_apart
+from pipeline.qnn.emulate import can_emulate
 from pipeline.qnn.target import HtpTarget
 from pipeline.readers.held_out import ScoredSample, held_out
 from pipeline.readers.score import score
 
-MACS_PER_SECOND = 0.2e9
+MACS_PER_SECOND = 0.5e9
 """Multiply-accumulates that the emulator does in a second, by which a budget becomes a number of samples.
 
 Measured with onnxruntime-qnn 2.7 on one core: MiniLM, 32 to 128 tokens, w8a16. Only the order of magnitude matters.
@@ -50,7 +50,7 @@ def run(request: StageRequest) -> StageResult:
     given = held_out(request.inputs["samples"].folder, request.params, inputs)
     samples = _chosen(request, given.samples)
     if not samples:
-        return StageResult({"samples": 0, "of": 0, "shorter": False, "rungs": {}, "outputs": {}, "score": None})
+        return StageResult({"samples": 0, "of": 0, "rungs": {}, "outputs": {}, "score": None})
     axes = cast("Mapping[str, int]", request.params["axes"])
     rules = cast("Mapping[str, float]", request.params["padding"])
     padded = [pad(sample.inputs, inputs, axes, rules) for sample in samples]
@@ -64,7 +64,6 @@ def run(request: StageRequest) -> StageResult:
     facts: dict[str, Json] = {
         "samples": len(samples),
         "of": len(given.samples),
-        "shorter": given.shorter,
         "emulated": emulated,
         "rungs": {"compile": rung},
         "outputs": compare(names, truth, outputs),
@@ -113,16 +112,12 @@ def _emulated(request: StageRequest, padded: Sequence[Mapping[str, NDArray[Any]]
     target = HtpTarget(soc_model, htp_arch, vtcm_mb)
     outputs = cast("Sequence[Mapping[str, Any]]", context.facts["outputs"])
     names = [str(output["name"]) for output in outputs]
-    work = _folder(request.out, "context")
-    try:
-        results = run_apart(context.folder, str(context.facts["context_model"]), target, padded, work)
-        emulated = "context"
-    except VerificationError as error:
-        print(f"the context itself can't be emulated: {error}")
-        plain = _folder(request.out, "plain")
-        facts = compile_apart(request.inputs["model"].folder / MODEL, "plain", target, plain)
-        results = run_apart(plain, str(facts["context_model"]), target, padded, _folder(request.out, "run"))
-        emulated = "plain compile"
+    folder, context_model, emulated = context.folder, str(context.facts["context_model"]), "context"
+    if not can_emulate(folder, context_model):
+        folder, emulated = _folder(request.out, "plain"), "plain compile"
+        facts = compile_apart(request.inputs["model"].folder / MODEL, "plain", target, folder)
+        context_model = str(facts["context_model"])
+    results = run_apart(folder, context_model, target, padded, _folder(request.out, "run"))
     return [dict(zip(names, result, strict=True)) for result in results], emulated
 
 

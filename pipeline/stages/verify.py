@@ -9,8 +9,8 @@ Each rung is compared with the one above and with the truth, in the region that 
 
 Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and ``quantize`` unless it stays in float. Files: ``code``,
 which holds the score function. Params: ``component``, ``bucket``, ``axes``, ``buckets``, ``padding``, ``part`` (of the
-samples), ``score`` (the function's name, or null). Facts: ``samples`` (0: nothing was measured), ``shorter`` (they
-belong to smaller buckets), ``rungs`` (each against the one above), ``outputs`` (the last rung against the truth),
+samples), ``score`` (the function's name, or null). Facts: ``samples`` (0: nothing was measured), ``shorter`` (how
+many of them belong to smaller buckets), ``rungs`` (each against the one above), ``outputs`` (the last rung against the truth),
 ``score``. A figure that is no number is null.
 """
 
@@ -45,7 +45,7 @@ def run(request: StageRequest) -> StageResult:
     given = held_out(request.inputs["samples"].folder, request.params, inputs)
     if not given.samples:
         print(f"not measured: bucket {request.params['bucket']} holds none of the samples")
-        return StageResult({"samples": 0, "shorter": False, "rungs": {}, "outputs": {}, "score": None})
+        return StageResult({"samples": 0, "shorter": 0, "rungs": {}, "outputs": {}, "score": None})
 
     axes = cast("Mapping[str, int]", request.params["axes"])
     rules = cast("Mapping[str, float]", request.params["padding"])

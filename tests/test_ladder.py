@@ -1,0 +1,167 @@
+"""Whole builds that must not ship: a model broken on each rung of the ladder is stopped there, by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.graphs import graph
+from tests.project import Project, Run
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """\
+source: {path: ../models/net}
+components:
+  net: {file: model.onnx}
+buckets: {frames: [16]}
+calibration: {reader: npz, folder: calibration/samples}
+targets: [sm8650]
+"""
+RELU = """g (float[1,8,frames] x) => (float[1,8,frames] y) {
+    wide = Conv (x, w)
+    bent = Relu (wide)
+    y = Conv (bent, w)
+}"""
+MEAN = """g (float[1,8,frames] x) => (float[1,8,frames] y) {
+    mean = ReduceMean <axes = [2], keepdims = 1> (x)
+    y = Sub (x, mean)
+}"""
+OUTLIER = """g (float[1,8,frames] x) => (float[1,8,frames] y) {
+    wide = Conv (x, w)
+    bent = Relu (wide)
+    y = Conv (bent, v)
+}"""
+
+
+def weights() -> dict[str, np.ndarray]:
+    """A convolution `w`, and `v` that looks away from the one channel that `w` makes enormous."""
+    numbers = np.random.default_rng(0)
+    w = numbers.standard_normal((8, 8, 1)).astype(np.float32)
+    loud, deaf = w.copy(), w.copy()
+    loud[0] *= 1e4
+    deaf[:, 0] = 0
+    return {"w": w, "loud": loud, "v": deaf}
+
+
+def project_of(root: Path, text: str, constants: dict[str, np.ndarray]) -> Project:
+    project = Project.create(root / "project", root / "store")
+    folder = project.root / "models" / "net"
+    folder.mkdir(parents=True)
+    onnx.save(graph(text, constants), folder / "model.onnx")
+    samples = project.root / "calibration" / "samples"
+    samples.mkdir()
+    numbers = np.random.default_rng(1)
+    for number, length in enumerate((16, 12, 9, 16, 14, 10)):
+        np.savez(samples / f"{number}.npz", x=numbers.standard_normal((1, 8, length)).astype(np.float32))
+    project.write("configs/net.yaml", CONFIG)
+    return project
+
+
+def stopped(project: Project, step: str, *texts: str) -> Run:
+    """The build fails at this step with the code for artifacts that are wrong, and ships nothing."""
+    run = project.doit("build", check=False)
+    assert run.status == 16, run.text
+    assert f"FAILED             {step}" in run.text
+    for text in texts:
+        assert text in run.text
+    assert not project.artifacts()
+    again = project.doit("build", check=False)
+    assert again.status == 16
+    assert texts[0] in again.text
+    assert not again.built, "what was measured is not measured again"
+    return run
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Project:
+    return project_of(tmp_path, RELU, {"w": weights()["w"]})
+
+
+def test_a_good_model_passes_and_says_how_good(good: Project) -> None:
+    run = good.doit("build")
+    manifest = json.loads((good.root / "artifacts" / "net" / "sm8650" / "manifest.json").read_text())
+    verification = manifest["components"]["net"]["buckets"][0]["verification"]
+    assert set(verification["cpu"]["rungs"]) == {"padding", "rewrite", "quantization"}
+    assert (verification["cpu"]["samples"], verification["emulator"]["samples"]) == (2, 2), "every fourth of six"
+    assert verification["emulator"]["outputs"]["y"]["sqnr_db"] > 30
+    heading = next(line for line in run.text.splitlines() if line.startswith("SQNR in dB"))
+    assert "padding  rewrite  quantization  compile  total   cosine  samples" in heading
+
+
+def test_a_model_that_can_not_be_padded(tmp_path: Path) -> None:
+    project = project_of(tmp_path, MEAN, {})
+    stopped(
+        project,
+        "verify:net/net/16",
+        "the padding rung misses its threshold: output 'y'",
+        "net/net/16, worst of 2 samples: 5.npz",
+        "accept it with thresholds: {padding_db: 16, total_db: 14}",
+    )
+
+
+def test_exact_lengths_of_a_model_that_can_not_be_padded_still_work(tmp_path: Path) -> None:
+    project = project_of(tmp_path, MEAN, {})
+    for path in (project.root / "calibration" / "samples").iterdir():
+        np.savez(path, x=np.random.default_rng(int(path.stem)).standard_normal((1, 8, 16)).astype(np.float32))
+    project.doit("build")
+
+
+def test_a_rewrite_that_changes_the_model(good: Project) -> None:
+    good.write(
+        "pipeline/graph/rewrites/broken.py",
+        'NAME = "broken"\n\n\ndef apply(model, folder):\n    for node in model.graph.node:\n'
+        '        if node.op_type == "Relu":\n            node.op_type = "Sigmoid"\n'
+        "            return 1\n    return 0\n",
+    )
+    path = good.root / "pipeline/graph/rewrites/__init__.py"
+    text = path.read_text("utf-8").replace("= (", "= (broken, ", 1)
+    path.write_text(
+        text.replace("from pathlib", "from pipeline.graph.rewrites import broken\nfrom pathlib", 1), "utf-8"
+    )
+    stopped(good, "verify:net/net/16", "the rewrite rung misses its threshold: output 'y'", "rewrite_db")
+
+
+def test_encodings_that_are_too_coarse(tmp_path: Path) -> None:
+    made = weights()
+    project = project_of(tmp_path, OUTLIER, {"w": made["loud"], "v": made["v"]})
+    project.write("configs/net.yaml", CONFIG + "quantization: {activations: uint8}\n")
+    stopped(
+        project, "verify:net/net/16", "the quantization rung misses its threshold: output 'y'", "doit blame:net/net/16"
+    )
+
+
+def test_a_compiler_that_computes_something_else(good: Project) -> None:
+    good.edit(
+        "pipeline/qnn/compile.py",
+        '        shutil.copyfile(model, Path(work, f"{name}.onnx"))\n',
+        "        from onnx import numpy_helper\n"
+        "        for tensor in proto.graph.initializer:\n"
+        "            if tensor.name == 'w_scale':\n"
+        "                tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * 2, tensor.name))\n"
+        '        Path(work, f"{name}.onnx").write_bytes(proto.SerializeToString())\n',
+    )
+    stopped(good, "emulate:net/net/16/sm8650", "the compile rung misses its threshold: output 'y'", "compile_db")
+
+
+def test_a_threshold_can_be_lowered_without_measuring_again(tmp_path: Path) -> None:
+    project = project_of(tmp_path, MEAN, {})
+    assert project.doit("build", check=False).status == 16
+    project.write("configs/net.yaml", CONFIG + "thresholds: {padding_db: 16, total_db: 14}\n")
+    run = project.doit("build")
+    assert run.stages() == {"emulate": 1}
+
+
+def test_nodes_on_the_cpu_are_named_with_what_to_do(tmp_path: Path) -> None:
+    text = RELU.replace("bent = Relu (wide)", "bent = Hardmax <axis = 1> (wide)")
+    project = project_of(tmp_path, text, {"w": weights()["w"]})
+    run = stopped(project, "context:net/net/16/sm8650", "1 node would run on the CPU, 0 may", "Hardmax")
+    assert "thresholds: {max_cpu_nodes: 1, max_partitions: 2}" in run.text
+    project.write("configs/net.yaml", CONFIG + "thresholds: {max_cpu_nodes: 1}\n")
+    stopped(project, "context:net/net/16/sm8650", "the model is split into 2 partitions, 1 may be")
+    project.write("configs/net.yaml", CONFIG + "thresholds: {max_cpu_nodes: 1, max_partitions: 2}\n")
+    project.doit("build")
