@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipeline import quantization_checks
 from pipeline.config_file import (
     CONFIGS,
     NAME,
@@ -37,7 +38,6 @@ from pipeline.config_file import (
 from pipeline.config_quantization import Auto, Fp16, Quantization, QuantizationOverride
 from pipeline.errors import ConfigError
 from pipeline.qnn import catalog
-from pipeline.qnn.target import FLOAT16_HTP_ARCH
 from pipeline.thresholds import Thresholds
 from pipeline.yamltypes.decode import INVALID, decode_fields
 from pipeline.yamltypes.forms import Record, record_of
@@ -189,7 +189,8 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     targets = _targets(fields.get("targets", ()), node, problems)
     buckets = _buckets(fields.get("buckets", ()), fields.get("fixed", {}), node, problems)
     components = _components(fields)
-    _check_float16(components, targets, node, problems)
+    quantized = {name: component.quantization for name, component in components.items()}
+    quantization_checks.check(quantized, [target.soc for target in targets], node, problems)
     _check_calibration(fields, components, node, problems)
     _check_held_out(fields, node, problems)
     if len(problems) > before:
@@ -305,24 +306,6 @@ def _thresholds(*written: ThresholdsFile | None) -> Thresholds:
 def _given(written: object) -> dict[str, Any]:
     """The fields that are there."""
     return {key: value for key, value in vars(written).items() if value is not None}
-
-
-def _check_float16(
-    components: Mapping[str, Component], targets: Sequence[Target], node: Node, problems: Problems
-) -> None:
-    unable = [soc for target in targets if not (soc := catalog.resolve(target.soc)).computes_float16]
-    for name, component in components.items():
-        if not isinstance(component.quantization, Fp16):
-            continue
-        own: Keys = ("components", name, "quantization", "precision")
-        keys = own if place_of(node, own) != place_of(node, own[:2]) else ("quantization", "precision")
-        for soc in unable:
-            problems.add(
-                place_of(node, keys),
-                keys,
-                f"component '{name}' can't be fp16 on {soc.name}, whose HTP is v{soc.htp_arch}",
-                expected=f"targets from HTP v{FLOAT16_HTP_ARCH} on, or quantization to integers",
-            )
 
 
 def _check_calibration(

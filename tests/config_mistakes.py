@@ -83,6 +83,38 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         GOOD + "quantization: {weights: unt8}\n",
         ["8:25: quantization.weights: 'unt8' is not known here; expected uint8 or int8 or int4; did you mean 'uint8'?"],
     ),
+    "a rule that changes nothing": (
+        GOOD + "quantization: {overrides: [{ops: [Softmax]}]}\n",
+        [
+            "8:29: quantization.overrides[0]: changes nothing; expected one of activations, weights, per_channel, precision"
+        ],
+    ),
+    "a rule of two kinds": (
+        GOOD + "quantization: {overrides: [{ops: [Softmax], nodes: ['*'], precision: fp16}]}\n",
+        ["8:45: quantization.overrides[0]: 'ops' and 'nodes' exclude each other; expected one of them"],
+    ),
+    "a rule of no kind": (
+        GOOD + "quantization: {overrides: [{precision: fp16}]}\n",
+        ["8:28: quantization.overrides[0]: does not say which; expected 'ops' or 'nodes' or 'tensors'"],
+    ),
+    "types of nodes that stay in float": (
+        GOOD + "quantization: {overrides: [{nodes: ['*'], precision: fp16, weights: int4}]}\n",
+        [
+            "8:54: quantization.overrides[0].precision: excludes types: these nodes stay in float; expected precision alone"
+        ],
+    ),
+    "a percentile of nothing": (
+        GOOD + "quantization: {method: percentile, percentile: 0.1}\n",
+        ["8:48: quantization.percentile: 0.1; expected more than 50 and at most 100, such as 99.99"],
+    ),
+    "another precision": (
+        GOOD + "quantization: {precision: fp8}\n",
+        ["8:27: quantization.precision: 'fp8' is not known here; expected fp16 or auto"],
+    ),
+    "what does not go with a search": (
+        GOOD + "quantization: {precision: auto, weights: int4}\n",
+        ["8:33: quantization.weights: does not go with precision: auto; expected one of precision, fp16, max_trials"],
+    ),
     "hub and path": (
         changed("{path: ../models/mine}", "{hub: a/b, path: c}"),
         ["1:20: source: 'hub' and 'path' exclude each other; expected one of them"],

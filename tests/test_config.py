@@ -9,10 +9,23 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import Bucket, Fp16, LocalSource, ModelConfig, PythonFunction, Quantization, Target, load, load_all
+from pipeline.config import (
+    Auto,
+    Bucket,
+    Fp16,
+    LocalSource,
+    ModelConfig,
+    PythonFunction,
+    Quantization,
+    Target,
+    load,
+    load_all,
+)
+from pipeline.config_quantization import NodesRule, OpsRule, TensorsRule
 from pipeline.errors import ConfigError
 from pipeline.plan import plan
 from pipeline.resolve import resolve
+from pipeline.thresholds import Thresholds
 from pipeline.workspace import Workspace
 from tests.config_mistakes import GOOD, MISTAKES, changed, write
 
@@ -79,6 +92,37 @@ def test_a_component_of_a_float_model_overrides_the_defaults(tmp_path: Path) -> 
     text = changed("encoder: {file: onnx/model.onnx}", "encoder: {file: m.onnx, quantization: {weights: int8}}")
     text += "quantization: {precision: fp16}\n"
     assert loaded(tmp_path, text).components["encoder"].quantization == Quantization("uint16", "int8", True)
+
+
+def test_thresholds_of_a_component_go_over_those_of_the_model(tmp_path: Path) -> None:
+    text = changed(
+        "encoder: {file: onnx/model.onnx}", "encoder: {file: m.onnx, thresholds: {total_db: 25, cosine: 0.9}}"
+    )
+    found = loaded(tmp_path, text + "thresholds: {total_db: 30, padding_db: 50, compile_db: 40}\n")
+    assert found.components["encoder"].thresholds == Thresholds(50, 60, 25, 40, 25, 0.9)
+    assert loaded(tmp_path, GOOD).components["encoder"].thresholds == Thresholds()
+
+
+def test_precision_is_overridden_by_operator_node_and_value(tmp_path: Path) -> None:
+    rules = """\
+quantization:
+  overrides:
+    - {ops: [Softmax, Gelu], activations: uint16}
+    - {nodes: ["/layers.0/*"], precision: fp16}
+    - {tensors: [embedding.weight], weights: int8, per_channel: false}
+"""
+    found = loaded(tmp_path, GOOD + rules).components["encoder"].quantization
+    assert isinstance(found, Quantization)
+    assert found.overrides == (
+        OpsRule(("Softmax", "Gelu"), activations="uint16"),
+        NodesRule(("/layers.0/*",), precision="fp16"),
+        TensorsRule(("embedding.weight",), weights="int8", per_channel=False),
+    )
+
+
+def test_a_search_for_the_precision(tmp_path: Path) -> None:
+    found = loaded(tmp_path, GOOD + "quantization: {precision: auto, fp16: false, max_trials: 5}\n")
+    assert found.components["encoder"].quantization == Auto("auto", fp16=False, max_trials=5)
 
 
 def test_buckets_equal_on_a_components_axes_are_one(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""Whether quantization as configured makes sense, and whether every target can compute it. Nothing has run yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pipeline.config_quantization import Auto, Fp16, Quantization, Rule, TensorsRule
+from pipeline.qnn import catalog
+from pipeline.qnn.target import FLOAT16_HTP_ARCH
+from pipeline.yamltypes.problems import Keys, Problems
+from pipeline.yamltypes.tree import Node, place_of
+
+Written = Quantization | Fp16 | Auto
+
+
+def check(components: Mapping[str, Written], socs: Sequence[str], node: Node, problems: Problems) -> None:
+    """Add a problem for everything that is wrong with the quantization of `components`, for targets on `socs`."""
+    targets = [catalog.resolve(soc) for soc in socs]
+    seen: set[tuple[str, str]] = set()
+    for name, quantization in components.items():
+        for key, what, expected in _problems(quantization, targets):
+            keys = _keys(name, key, node)
+            about = f"component '{name}' " if what.startswith("can't") else ""
+            if (str(place_of(node, keys)), what) not in seen or about:
+                problems.add(place_of(node, keys), keys, about + what, expected=expected)
+            seen.add((str(place_of(node, keys)), what))
+
+
+def _keys(component: str, key: Keys, node: Node) -> Keys:
+    """Where a key of a component's quantization is written: with the component, or with the model."""
+    own: Keys = ("components", component, "quantization")
+    has_own = place_of(node, (*own, *key)) != place_of(node, own[:2])
+    return (*own, *key) if has_own else ("quantization", *key)
+
+
+def _problems(quantization: Written, targets: Sequence[catalog.Soc]) -> Iterator[tuple[Keys, str, str]]:
+    """Key, what is wrong with it, and what is expected."""
+    match quantization:
+        case Fp16():
+            yield from _float16(("precision",), targets)
+        case Quantization():
+            yield from _method(quantization)
+            for number, rule in enumerate(quantization.overrides):
+                yield from _rule(("overrides", number), rule, targets)
+
+
+def _method(quantization: Quantization) -> Iterator[tuple[Keys, str, str]]:
+    if not 50 < quantization.percentile <= 100:
+        yield ("percentile",), f"{quantization.percentile:g}", "more than 50 and at most 100, such as 99.99"
+
+
+def _rule(keys: Keys, rule: Rule, targets: Sequence[catalog.Soc]) -> Iterator[tuple[Keys, str, str]]:
+    types = (rule.activations, rule.weights, rule.per_channel)
+    precision = None if isinstance(rule, TensorsRule) else rule.precision
+    if precision is None and all(each is None for each in types):
+        choices = "activations, weights, per_channel" + ("" if isinstance(rule, TensorsRule) else ", precision")
+        yield keys, "changes nothing", f"one of {choices}"
+    if precision is not None:
+        if any(each is not None for each in types):
+            yield (*keys, "precision"), "excludes types: these nodes stay in float", "precision alone"
+        yield from _float16((*keys, "precision"), targets)
+
+
+def _float16(keys: Keys, targets: Sequence[catalog.Soc]) -> Iterator[tuple[Keys, str, str]]:
+    for soc in targets:
+        if not soc.computes_float16:
+            expected = f"targets from HTP v{FLOAT16_HTP_ARCH} on, or quantization to integers"
+            yield keys, f"can't be fp16 on {soc.name}, whose HTP is v{soc.htp_arch}", expected
