@@ -86,7 +86,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "a rule that changes nothing": (
         GOOD + "quantization: {overrides: [{ops: [Softmax]}]}\n",
         [
-            "8:29: quantization.overrides[0]: changes nothing; expected one of activations, weights, per_channel, precision"
+            "8:28: quantization.overrides[0]: changes nothing; expected one of activations, weights, per_channel"
         ],
     ),
     "a rule of two kinds": (
@@ -100,7 +100,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "types of nodes that stay in float": (
         GOOD + "quantization: {overrides: [{nodes: ['*'], precision: fp16, weights: int4}]}\n",
         [
-            "8:54: quantization.overrides[0].precision: excludes types: these nodes stay in float; expected precision alone"
+            "8:54: quantization.overrides[0].precision: excludes types: these nodes stay in float; expected precision"
         ],
     ),
     "a percentile of nothing": (
