@@ -94,6 +94,7 @@ class Component:
     file: str
     padding: Mapping[str, float]
     quantization: Quantization | Fp16 | Auto
+    score: PythonFunction | None
     thresholds: Thresholds
 
 
@@ -289,8 +290,10 @@ def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
             base = model if isinstance(model, Quantization) else Quantization()
             merged = replace(base, **_given(own))
         if merged:
+            verification: Verification | None = fields.get("verification")
+            score = component.score or (verification.score if verification else None)
             thresholds = _thresholds(fields.get("thresholds"), component.thresholds)
-            found[name] = Component(name, component.file, component.padding, merged, thresholds)
+            found[name] = Component(name, component.file, component.padding, merged, score, thresholds)
     return found
 
 

@@ -143,6 +143,8 @@ class ComponentFile:
     masks, ids and latents."""
     quantization: QuantizationOverride | Fp16 | Auto | None = None
     """What this component does differently from the model's `quantization`."""
+    score: FunctionRef | None = None
+    """A score for this component, in place of `verification.score`."""
     thresholds: ThresholdsFile | None = None
     """What this component must keep to, where it differs from the model's `thresholds`."""
 
@@ -215,7 +217,8 @@ class Verification:
     """Where samples that calibration did not see come from; written like `calibration`, and not the same samples. When
     left out, every fourth sample of `calibration` is held out for this."""
     score: FunctionRef | None = None
-    """A function that scores outputs on the task, as `calibration/<file>.py:<function>`."""
+    """A function that scores outputs on the task, as `calibration/<file>.py:<function>`; called as
+    `function(samples, outputs)`, or with the original's outputs as a third argument if it takes one."""
     emulator_samples: Annotated[int, Between(0, 100_000)] = 16
     """Most samples of a bucket to run on the emulator, the worst on the CPU among them; 0 for none."""
     emulator_seconds: Annotated[int, Between(1, 1_000_000)] = 30

@@ -192,7 +192,7 @@ class _Planner:
             *self._measured(component, bucket),
             *((self._of("quantize", component, bucket),) if last == "quantize" else ()),
         )
-        return self._step("verify", component, bucket, self._measuring(component), inputs, self._score())
+        return self._step("verify", component, bucket, self._measuring(component), inputs, self._score(component))
 
     def _emulate(self, component: str, bucket: Bucket, target: Target, last: str) -> Step:
         verification = self._config.verification
@@ -208,7 +208,7 @@ class _Planner:
             self._of("verify", component, bucket),
             Input("context", f"context:{self._name}/{component}/{bucket.name}/{target.soc}"),
         )
-        return self._per_target("emulate", component, bucket, target, params, inputs, self._score())
+        return self._per_target("emulate", component, bucket, target, params, inputs, self._score(component))
 
     def _blame(self, component: str, bucket: Bucket) -> Step:
         inputs = (
@@ -230,7 +230,7 @@ class _Planner:
         )
 
     def _measuring(self, component: str) -> dict[str, Json]:
-        score = self._config.verification.score
+        score = self._config.components[component].score
         return {
             "component": component,
             "padding": self._padding(component),
@@ -238,8 +238,8 @@ class _Planner:
             "score": score.function if score else None,
         }
 
-    def _score(self) -> dict[str, Path]:
-        score = self._config.verification.score
+    def _score(self, component: str) -> dict[str, Path]:
+        score = self._config.components[component].score
         return {"code": score.file} if score else {}
 
     @property

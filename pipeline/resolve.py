@@ -155,8 +155,8 @@ def _readable(path: Path, role: str, step: Step) -> Path:
 def _place_named(role: str, step: Step) -> str:
     """Where the config names the file that has this role in a step."""
     config = step.config
-    if step.stage == "verify":
-        names = ["verification.score"]
+    if step.stage in ("verify", "emulate"):
+        names = [f"components.{step.component}.score", "verification.score"]
     else:
         reader = "calibration" if step.name == f"{config.name}/calibration" else "verification.samples"
         names = [f"{reader}.run"] if role == "code" else [f"{reader}.file", f"{reader}.folder"]
