@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import cast
 
 from pipeline.errors import VerificationError
@@ -46,16 +47,24 @@ _CAUSES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def check(stage: str, name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> VerificationError | None:
-    """The error for the output of a step that may not ship; `name` is the step's, as `minilm/encoder/64`."""
+@dataclass(frozen=True)
+class Miss:
+    """Why a step's output may not ship; `rung` is the one of the ladder that it misses, if it is one."""
+
+    error: VerificationError
+    rung: str = ""
+
+
+def check(stage: str, name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> Miss | None:
+    """The first reason why the output of a step may not ship; `name` is the step's, as `minilm/encoder/64`."""
     if stage in ("verify", "emulate"):
         return next(_misses(name, facts, thresholds), None)
     if stage == "context":
-        return next(_fallbacks(facts, thresholds), None)
+        return next(map(Miss, _fallbacks(facts, thresholds)), None)
     return None
 
 
-def _misses(name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> Iterator[VerificationError]:
+def _misses(name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> Iterator[Miss]:
     rungs = cast("Mapping[str, Measured]", facts["rungs"])
     outputs = cast("Measured", facts["outputs"])
     for rung in RUNGS:
@@ -67,12 +76,13 @@ def _misses(name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> Ite
         for output, figures in outputs.items():
             cosine = figures["cosine"]
             if not isinstance(cosine, float | int) or cosine < thresholds.cosine:
-                yield VerificationError(
+                error = VerificationError(
                     f"output {output!r} points elsewhere than the original's: cosine {cosine}, not {thresholds.cosine}",
                     where=_where(name, figures, facts),
                     remedy="raise the precision, or lower thresholds.cosine",
                 )
-    yield from _score_changed(name, facts, thresholds)
+                yield Miss(error, "total")
+    yield from map(Miss, _score_changed(name, facts, thresholds))
 
 
 def _worst(measured: Measured, least: float) -> str | None:
@@ -86,19 +96,20 @@ def _worst(measured: Measured, least: float) -> str | None:
 
 def _miss(
     name: str, rung: str, output: str, measured: Measured, facts: Mapping[str, Json], thresholds: Thresholds
-) -> VerificationError:
+) -> Miss:
     figures, least = measured[output], _least(rung, thresholds)
     found = f"{figures['sqnr_db']:.1f} dB" if isinstance(figures["sqnr_db"], float | int) else "not a number"
     against = "the original model" if rung in ("padding", "total") else "the rung above"
     cause, remedy = _CAUSES[rung]
     blame = f"'doit blame:{'/'.join(name.split('/')[:3])}'"
     what = "the whole ladder" if rung == "total" else f"the {rung} rung"
-    return VerificationError(
+    error = VerificationError(
         f"{what} misses its threshold: output {output!r} is {found} against {against}, {least:g} dB are asked for",
         where=_where(name, figures, facts),
         why=cause,
         remedy=f"{remedy.format(blame=blame)}; or accept it with thresholds: {{{_acceptable(facts, thresholds)}}}",
     )
+    return Miss(error, rung)
 
 
 def _least(rung: str, thresholds: Thresholds) -> float:

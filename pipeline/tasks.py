@@ -16,7 +16,7 @@ import doit.doit_cmd
 from doit.exceptions import BaseFail, TaskFailed
 from doit.task import Task, dict_to_task
 
-from pipeline import artifacts, gates, process, report
+from pipeline import artifacts, process, report
 from pipeline.build import Outcome, bring_up_to_date, is_current
 from pipeline.config import ModelConfig, load_all
 from pipeline.console import Console
@@ -24,6 +24,7 @@ from pipeline.errors import ConfigError, PipelineError
 from pipeline.plan import ON_DEMAND, STAGES, Step, plan
 from pipeline.store import disk_errors, read_manifest
 from pipeline.suggest import did_you_mean
+from pipeline.verdict import explain, judge
 from pipeline.workspace import Workspace
 
 INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
@@ -95,7 +96,7 @@ class Project:
 
     def _is_current(self, step: Step, *_: object) -> bool:
         try:
-            return is_current(step, self.workspace) and self._misses(step) is None
+            return is_current(step, self.workspace) and judge(step, self.workspace) is None
         except (PipelineError, OSError):
             return False  # bringing it up to date raises the same error where it can be reported
 
@@ -104,18 +105,10 @@ class Project:
             result = bring_up_to_date(step, self.workspace)
             if result.outcome is not Outcome.CURRENT:
                 self.results[step.id] = (result.outcome.value, result.seconds)
-            missed = self._misses(step)
+            miss = judge(step, self.workspace)
+            return _failure(explain(miss, step, self.steps, self.workspace)) if miss else None
         except PipelineError as error:
             return _failure(error)
-        return _failure(missed) if missed else None
-
-    def _misses(self, step: Step) -> PipelineError | None:
-        """The error for a step whose output is there and may not ship."""
-        manifest = read_manifest(self.workspace.current(step))
-        if manifest is None or step.component is None:
-            return None
-        thresholds = step.config.components[step.component].thresholds
-        return gates.check(step.stage, step.name, manifest.facts, thresholds)
 
     def _is_published(self, config: ModelConfig, *_: object) -> bool:
         try:
