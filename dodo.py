@@ -62,6 +62,10 @@ def task_blame() -> Iterator[Task]:
     yield from PROJECT.tasks("blame")
 
 
+def task_probe() -> Iterator[Task]:
+    yield from PROJECT.tasks("probe")
+
+
 def task_check() -> Command:
     """Run all static checks: format, lint, types, import directions."""
     checks = ["ruff format --check", "ruff check", "mypy", "lint-imports", "python -m pipeline.config_docs --check"]

@@ -31,6 +31,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "context": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "emulate": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "blame": ("numpy", "onnx", "onnxruntime"),
+    "probe": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
 }
 # Modules that can only change what a message says, or how often the network is asked.
 _TEXT_ONLY = frozenset({"pipeline.errors", "pipeline.hub.failures", "pipeline.qnn.failures"})

@@ -14,6 +14,7 @@ from pathlib import Path
 from pipeline import stage_params
 from pipeline.config import Auto, Bucket, Fp16, ModelConfig, Quantization, Reader, Target
 from pipeline.model import Json
+from pipeline.thresholds import RUNGS
 
 # In the order they run. The docs are what `doit list` prints.
 STAGES: Mapping[str, str] = {
@@ -29,8 +30,9 @@ STAGES: Mapping[str, str] = {
     "context": "Compile one bucket for one target: context model and binary.",
     "emulate": "Run the context of one bucket on the emulator and measure what compiling costs.",
     "blame": "Rank the values of one bucket by what quantizing them costs (not part of a build).",
+    "probe": "Find where the context of one bucket begins to compute otherwise than the CPU (not part of a build).",
 }
-ON_DEMAND = frozenset({"blame"})
+ON_DEMAND = frozenset({"blame", "probe"})
 """Stages that run only when they are asked for."""
 
 
@@ -128,8 +130,9 @@ class _Planner:
                 yield self._context(component, bucket, target, last)
                 if self._held_out and self._config.verification.emulator_samples:
                     yield self._emulate(component, bucket, target, last)
-            if self._held_out and last == "quantize":
-                yield self._blame(component, bucket)
+                    yield self._probe(component, bucket, target, last)
+            if self._held_out:
+                yield self._blame(component, bucket, last)
 
     def _calibrate(self, component: str, quantization: Quantization | Auto) -> Step:
         method = stage_params.of_method(quantization if isinstance(quantization, Quantization) else Quantization())
@@ -146,7 +149,10 @@ class _Planner:
         params: dict[str, Json] = {
             "part": self._part("calibration"),
             "quantization_db": thresholds.quantization_db,
+            "compile_db": thresholds.compile_db,
             "total_db": thresholds.total_db,
+            "max_cpu_nodes": thresholds.max_cpu_nodes,
+            "max_partitions": thresholds.max_partitions,
             "targets": [*targets],
             "fp16": auto.fp16,
             "max_trials": auto.max_trials,
@@ -210,15 +216,29 @@ class _Planner:
         )
         return self._per_target("emulate", component, bucket, target, params, inputs, self._score(component))
 
-    def _blame(self, component: str, bucket: Bucket) -> Step:
-        inputs = (
-            *self._measured(component, bucket),
+    def _blame(self, component: str, bucket: Bucket, last: str) -> Step:
+        quantized = (
             self._of("quantize", component, bucket),
             Input("calibrate", f"calibrate:{self._name}/{component}"),
         )
+        inputs = (*self._measured(component, bucket), *(quantized if last == "quantize" else ()))
+        return self._step("blame", component, bucket, self._searching(component), inputs)
+
+    def _probe(self, component: str, bucket: Bucket, target: Target, last: str) -> Step:
+        inputs = (
+            Input("ingest", self._ingests[component]),
+            self._held_out_samples(),
+            self._of(last, component, bucket, role="model"),
+            Input("emulate", f"emulate:{self._name}/{component}/{bucket.name}/{target.soc}"),
+        )
+        return self._per_target("probe", component, bucket, target, self._searching(component), inputs)
+
+    def _searching(self, component: str) -> dict[str, Json]:
+        """What a search for the values that went wrong needs to know beyond what measuring needs."""
         params = self._measuring(component)
         del params["score"]
-        return self._step("blame", component, bucket, params, inputs)
+        thresholds = self._config.components[component].thresholds
+        return params | {"thresholds": {rung: thresholds.of(rung) for rung in RUNGS}}
 
     def _measured(self, component: str, bucket: Bucket) -> tuple[Input, ...]:
         """What every measurement of a bucket on the CPU starts from."""

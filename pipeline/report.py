@@ -53,8 +53,9 @@ def accuracy(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[st
         verify = manifests.get(sibling(step, "verify"))
         if step.stage != "context" or verify is None or step.target is None:
             continue
-        emulate = manifests.get(emulation(step))
-        if sibling(step, "verify") in seen or emulation(step) in seen:
+        # What was emulated before a step above it changed is not this model's.
+        emulate = manifests.get(emulation(step)) if emulation(step) in seen else None
+        if sibling(step, "verify") in seen:
             rows.append(_accuracy_row(step, verify.facts, emulate.facts if emulate else {}))
     return [_ACCURACY, *rows] if rows else []
 

@@ -127,7 +127,7 @@ def _bucket_params(step: Step, axes: Mapping[str, Sequence[str]]) -> dict[str, J
     params: dict[str, Json] = {"bucket": bucket.name, "axes": dict(bucket.axes)}
     if step.stage == "shape":
         params["fixed"] = _fixed(config, have)
-    if step.stage in ("verify", "emulate", "blame"):
+    if step.stage in ("verify", "emulate", "blame", "probe"):
         params["buckets"] = _buckets(config, have)
     return params
 

@@ -30,6 +30,8 @@ from pipeline.workspace import Workspace
 INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 TRACEBACK_VARIABLE = "PIPELINE_TRACEBACK"
 _FILTERS = ("models", "targets")
+REPORT = "report.txt"
+"""The file of a step's output that is written for a reader."""
 Command = dict[str, Any]
 """A task of shell commands, as doit takes it."""
 
@@ -86,6 +88,14 @@ class Project:
         """What every step produced last, by step id."""
         found = {step.id: read_manifest(self.workspace.current(step)) for step in self.steps.values()}
         return {name: manifest for name, manifest in found.items() if manifest is not None}
+
+    def report_of(self, step: Step) -> str:
+        """What a step has to say to a reader, once: if it ran now, or is there for nothing else."""
+        manifest = read_manifest(self.workspace.current(step))
+        entry = manifest.files.get(REPORT) if manifest else None
+        if entry is None or not (step.id in self.results or step.stage in ON_DEMAND):
+            return ""
+        return self.workspace.store.object_path(entry.sha256).read_text("utf-8").rstrip()
 
     def _wanted(self, step: Step) -> bool:
         return step.target is None or step.target.soc in self._targets
@@ -230,6 +240,9 @@ class Reporter:
             raise SystemExit(INTERRUPTED)
         manifests = project.manifests()
         steps = [step for step in project.steps.values() if step.id in self._checked]
+        for step in steps:
+            if text := project.report_of(step):
+                self._console.line(f"\n{step.id}\n{text}")
         if text := report.table(report.contexts(steps, manifests, project.results)):
             self._console.line(f"\n{text}")
         if measured := report.table(report.accuracy(project.steps.values(), self._checked | self._failed, manifests)):

@@ -85,9 +85,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "a rule that changes nothing": (
         GOOD + "quantization: {overrides: [{ops: [Softmax]}]}\n",
-        [
-            "8:28: quantization.overrides[0]: changes nothing; expected one of activations, weights, per_channel"
-        ],
+        ["8:28: quantization.overrides[0]: changes nothing; expected one of activations, weights, per_channel"],
     ),
     "a rule of two kinds": (
         GOOD + "quantization: {overrides: [{ops: [Softmax], nodes: ['*'], precision: fp16}]}\n",
@@ -99,9 +97,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "types of nodes that stay in float": (
         GOOD + "quantization: {overrides: [{nodes: ['*'], precision: fp16, weights: int4}]}\n",
-        [
-            "8:54: quantization.overrides[0].precision: excludes types: these nodes stay in float; expected precision"
-        ],
+        ["8:54: quantization.overrides[0].precision: excludes types: these nodes stay in float; expected precision"],
     ),
     "a percentile of nothing": (
         GOOD + "quantization: {method: percentile, percentile: 0.1}\n",

@@ -74,7 +74,8 @@ def test_supertonic_is_built_from_its_committed_config(hub: HubServer, tmp_path:
     hub.add("onnx-community/Supertonic-TTS-2-ONNX", tmp_path / "supertonic")
     project = Project.create(tmp_path / "project", store)
     shutil.copy(ROOT / "configs" / "supertonic-tts-2.yaml", project.root / "configs")
-    shutil.copy(ROOT / "calibration" / "supertonic.py", project.root / "calibration")
+    for code in ("supertonic.py", "audio.py"):
+        shutil.copy(ROOT / "calibration" / code, project.root / "calibration")
     shutil.copytree(ROOT / "calibration" / "supertonic", project.root / "calibration" / "supertonic")
     project.environ |= hub.environ(tmp_path / "home")
     project.doit("build:supertonic-tts-2", "targets=sm8650")

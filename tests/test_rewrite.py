@@ -15,7 +15,9 @@ def test_facts_say_what_was_changed_and_the_result_stays(tmp_path: Path) -> None
     component = Component(tmp_path, attention(), {"8": {"sequence": 8}})
     shape, rewritten = component.shape["8"], component.rewrite["8"]
 
-    assert rewritten.facts["applied"] == {"finite_masks": 1, "fuse_gelu": 1, "split_batch_norm": 0}
+    applied = rewritten.facts["applied"]
+    assert isinstance(applied, dict)
+    assert {name: count for name, count in applied.items() if count} == {"finite_masks": 1, "fuse_gelu": 1}
     assert rewritten.facts["inputs"] == shape.facts["inputs"]
     assert rewritten.facts["outputs"] == shape.facts["outputs"]
     assert rewritten.facts["nodes"] == sum(operators(load_graph(rewritten.folder / "model.onnx")).values())

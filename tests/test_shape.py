@@ -200,6 +200,7 @@ def test_facts(tmp_path: Path) -> None:
         "nodes": 1,
         "folded": 6,
         "renamed_dims": [],
+        "neutral_pads": 0,
     }
 
 

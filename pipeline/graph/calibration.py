@@ -9,9 +9,11 @@ from onnx import TensorProto
 
 from pipeline.errors import CalibrationError
 from pipeline.graph.cpu import Arrays
-from pipeline.graph.encodings import MIN_WIDTH, Range
+from pipeline.graph.encodings import MIN_WIDTH, Range, Ranges
+from pipeline.graph.histogram import Histogram
 from pipeline.graph.model_file import WEIGHTS, external_range, is_external
 from pipeline.graph.observe import FLOATS, Observer
+from pipeline.graph.range_choice import MINMAX, Method
 from pipeline.graph.traverse import label
 
 FILLER_LIMIT = 1e30
@@ -21,22 +23,37 @@ _STILL = 1e-6
 """An input that moves by less, relative to its size, does not vary."""
 
 
-class Calibration:
-    """What has been measured so far. Add all samples and every bucket's constants, then ask for the ranges."""
+_NOTHING = 1e-4
+"""A range this narrow, zero in it, is that of a value that is always zero."""
 
-    def __init__(self) -> None:
+_BITS = (8, 16)
+
+
+class Calibration:
+    """What has been measured so far. Add all samples and every bucket's constants, then ask for the ranges.
+
+    Its memory depends on how many values the model has, not on how many samples are added.
+    """
+
+    def __init__(self, method: Method = MINMAX) -> None:
+        self._method = method
+        self._histograms: dict[str, Histogram] = {}
         self._ranges: dict[str, Range] = {}
         self._inputs: dict[str, Range] = {}
         self._constants: dict[str, dict[str, Range]] = {}
         self._samples = 0
 
-    def add(self, observer: Observer, feeds: Arrays, *, where: str) -> None:
-        """Measure one sample, padded to the observer's bucket.
+    def add(self, observer: Observer, feeds: Arrays, *, where: str, valid: float = 1.0) -> None:
+        """Measure one sample, padded to the observer's bucket; `valid` is the share of it that is no padding.
 
         Raises:
             CalibrationError: a value is NaN, infinite, or as large as a mask's filler; `where` names sample and bucket.
         """
-        observed = observer.observe(feeds)
+        observed = {}
+        for name, array in observer.arrays(feeds):
+            observed[name] = Range.of(array)
+            if self._method != MINMAX and observed[name].finite:
+                self._histograms.setdefault(name, Histogram()).add(array, valid)
         for name in observer.names:
             if name in observed:
                 self._check(name, observed[name], observer, where)
@@ -53,13 +70,14 @@ class Calibration:
                     digest = hashlib.sha256(repr(array.shape).encode() + array.tobytes()).hexdigest()
                     self._constants.setdefault(name, {})[digest] = Range.of(array)
 
-    def ranges(self, observers: Mapping[str, Observer]) -> dict[str, Range]:
+    def ranges(self, observers: Mapping[str, Observer]) -> Ranges:
         """The merged range of every float value of all buckets, and of every constant that differs between buckets.
 
         Zero is in each. A constant that is the same everywhere has no entry: its own values give its encoding.
 
         Raises:
-            CalibrationError: an input that never varied makes a value constant, or no sample reached a value.
+            CalibrationError: an input that never varied makes a value constant, a value varies by less than any
+                encoding holds, or no sample reached a value.
         """
         found = dict(self._ranges)
         for name, variants in self._constants.items():
@@ -72,7 +90,25 @@ class Calibration:
             if missing:
                 raise _unreached(bucket, missing[0], observer)
             self._check_variation(observer, found)
-        return found
+            self._check_width(observer, found)
+        return Ranges(found, self._chosen(found))
+
+    def _chosen(self, found: Mapping[str, Range]) -> dict[int, dict[str, Range]]:
+        choose = self._method.choose
+        counted = self._histograms.items()
+        chosen = {bits: {name: choose(counts, found[name], bits) for name, counts in counted} for bits in _BITS}
+        # What the method leaves as it was measured need not be said twice.
+        return {
+            bits: {name: narrowed for name, narrowed in each.items() if narrowed != found[name]}
+            for bits, each in chosen.items()
+            if any(narrowed != found[name] for name, narrowed in each.items())
+        }
+
+    def _check_width(self, observer: Observer, ranges: Mapping[str, Range]) -> None:
+        for name in observer.names:
+            measured = self._ranges.get(name)
+            if measured is not None and measured.width > 0 and ranges[name].width < MIN_WIDTH:
+                raise _too_narrow(name, measured, observer)
 
     def _check(self, name: str, measured: Range, observer: Observer, where: str) -> None:
         if measured.finite and max(-measured.low, measured.high) < FILLER_LIMIT:
@@ -92,7 +128,7 @@ class Calibration:
         sources = observer.sources()
         for name in observer.names:
             depends = sources[name]
-            if ranges[name].width < MIN_WIDTH and depends and depends <= still:
+            if ranges[name].width < _NOTHING and depends and depends <= still:
                 raise self._never_varies(name, sorted(depends), observer)
 
     def _never_varies(self, name: str, inputs: list[str], observer: Observer) -> CalibrationError:
@@ -118,6 +154,17 @@ def _came_with_the_model(tensor: TensorProto) -> bool:
 
 def _is_still(measured: Range) -> bool:
     return measured.width <= _STILL * max(abs(measured.low), abs(measured.high))
+
+
+def _too_narrow(name: str, measured: Range, observer: Observer) -> CalibrationError:
+    node = observer.index.makers.get(name)
+    return CalibrationError(
+        f"value {name!r} ranges from {measured.low:.4g} to {measured.high:.4g} and would be rounded to nothing",
+        where=f"node {label(node)}" if node is not None else "an input of the model",
+        why=f"the narrowest range an encoding holds is {MIN_WIDTH:g} wide, and float16 holds no such numbers either",
+        remedy="scale the model's inputs up, or export it with its units changed; if the samples are silence or zeros"
+        " throughout, add real ones",
+    )
 
 
 def _unreached(bucket: str, name: str, observer: Observer) -> CalibrationError:

@@ -12,13 +12,18 @@ from pipeline.graph.inference import shape_of
 
 def macs(model: ModelProto) -> int:
     """Multiply-accumulates of all matrix products and convolutions; other nodes count one for each element made."""
+    return sum(macs_of_nodes(model))
+
+
+def macs_of_nodes(model: ModelProto) -> list[int]:
+    """The same for each node, in the graph's order."""
     graph = model.graph
     shapes = {value.name: shape_of(value.type) for value in (*graph.input, *graph.value_info, *graph.output)}
     shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             shapes.setdefault(node.output[0], shapes.get(node.input[0], ()))
-    return sum(_macs(node, shapes) for node in graph.node)
+    return [_macs(node, shapes) for node in graph.node]
 
 
 def _macs(node: NodeProto, shapes: dict[str, tuple[int, ...]]) -> int:

@@ -12,8 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MIN_WIDTH = 1e-4
-"""The narrowest range an encoding covers: ``MinimumRealRange`` of onnxruntime's QNN configuration."""
+MIN_WIDTH = 1e-9
+"""The narrowest range an encoding covers. onnxruntime's configuration for QNN has 1e-4, which rounds quiet signals to
+nothing; the emulator computes right with ranges down to 1e-10, in 8 and 16 bits, for v68 and v73."""
+
+
+CHOSEN = "chosen.json"
+"""Beside the measured ranges, those that a calibration method chose: ``{bits: {tensor: [low, high]}}``."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +51,46 @@ class Range:
         return self | Range(0.0, 0.0)
 
 
+class Ranges(dict[str, Range]):
+    """Measured ranges by value, and for some values narrower ones that lose less, by the bits of the encoding."""
+
+    def __init__(self, measured: Mapping[str, Range], chosen: Mapping[int, Mapping[str, Range]] | None = None) -> None:
+        super().__init__(measured)
+        self.chosen = chosen or {}
+
+    def at(self, name: str, bits: int) -> Range:
+        """The range to encode a value with in `bits` bits."""
+        return self.chosen.get(bits, {}).get(name) or self[name]
+
+
+def range_at(ranges: Mapping[str, Range], name: str, bits: int) -> Range:
+    """The range that an encoding of `bits` bits covers: what calibration chose for it, or all that was measured."""
+    return ranges.at(name, bits) if isinstance(ranges, Ranges) else ranges[name]
+
+
 def write_ranges(ranges: Mapping[str, Range], path: Path) -> None:
-    """Write ``{tensor: [low, high]}``, sorted by name."""
-    listed = {name: [ranges[name].low, ranges[name].high] for name in sorted(ranges)}
+    """Write ``{tensor: [low, high]}``, sorted by name; beside it, ``chosen.json`` if other ranges were chosen."""
+    _write(_listed(ranges), path)
+    if isinstance(ranges, Ranges) and ranges.chosen:
+        _write({str(bits): _listed(chosen) for bits, chosen in sorted(ranges.chosen.items())}, path.with_name(CHOSEN))
+
+
+def read_ranges(path: Path) -> Ranges:
+    """What :func:`write_ranges` wrote."""
+    chosen = path.with_name(CHOSEN)
+    written = json.loads(chosen.read_text("utf-8")) if chosen.exists() else {}
+    return Ranges(
+        _read(json.loads(path.read_text("utf-8"))), {int(bits): _read(each) for bits, each in written.items()}
+    )
+
+
+def _listed(ranges: Mapping[str, Range]) -> dict[str, list[float]]:
+    return {name: [ranges[name].low, ranges[name].high] for name in sorted(ranges)}
+
+
+def _write(listed: Mapping[str, object], path: Path) -> None:
     path.write_text(json.dumps(listed, indent=0, allow_nan=False) + "\n", "utf-8", newline="\n")
 
 
-def read_ranges(path: Path) -> dict[str, Range]:
-    """What :func:`write_ranges` wrote."""
-    return {name: Range(low, high) for name, (low, high) in json.loads(path.read_text("utf-8")).items()}
+def _read(listed: Mapping[str, list[float]]) -> dict[str, Range]:
+    return {name: Range(low, high) for name, (low, high) in listed.items()}

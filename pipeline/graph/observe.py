@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from pipeline.graph.cpu import Arrays, run, unoptimized_session
@@ -42,13 +45,20 @@ class Observer:
 
     def observe(self, feeds: Arrays) -> dict[str, Range]:
         """The range of every watched value that has elements, for one sample of the model's own shape."""
+        return {name: Range.of(array) for name, array in self.arrays(feeds)}
+
+    def arrays(self, feeds: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Every watched value that has elements, for one sample of the model's own shape; not all in memory at once."""
         if not self._sessions:
             self._sessions = [unoptimized_session(_watched(self.model, group), self._folder) for group in self._groups]
         watched = set(self.names)
-        ranges = {name: Range.of(feeds[name]) for name in self.inputs if name in watched}
+        yield from ((name, np.asarray(feeds[name])) for name in self.inputs if name in watched)
         for session in self._sessions:
-            ranges |= {name: Range.of(array) for name, array in run(session, feeds).items() if array.size}
-        return {name: found for name, found in ranges.items() if name in watched}
+            computed = run(session, feeds)
+            while computed:
+                name, array = computed.popitem()
+                if name in watched and array.size:
+                    yield name, array
 
     def close(self) -> None:
         """Give the sessions' memory back."""

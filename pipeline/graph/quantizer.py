@@ -1,63 +1,42 @@
 """QDQ models: a float model with the encodings of its values written into it as Q and DQ nodes.
 
-The nodes are placed by onnxruntime's quantizer in its QNN configuration, called piece by piece so that ranges come from
-our calibration and weights stay in memory. Where its recipe and what QNN EP 2.7 accepts differ, we follow the latter:
+A value is stored in the type that its maker computes in, and read through a DQ node. A reader that computes in another
+type gets a conversion, a DQ and a Q node that QNN makes one operator of. Nodes that a rule keeps in float read what DQ
+nodes give and are read through Q nodes::
 
-- A MatMul with a constant right-hand matrix becomes FullyConnected, which takes a scale per column, so it gets one. The
-  recipe gives it a scale per tensor (MiniLM, w8a16: 15.4 dB of SQNR against 29.9).
-- The scale of a LayerNormalization and the slope of a PRelu are uint8. Next to 16 bit activations, an int8 scale sends
-  the one to the CPU, and a 16 bit slope fails the compilation of the other.
-- A ConvTranspose in groups gets a scale per tensor: per channel, the quantizer takes the axis for that of one group.
-- Every float value between the edges is quantized, the operands of Where and the results of data movement included.
-- A constant that differs between buckets gets the encoding of its range over all of them.
+    made -> Q -> DQ -> reader of the same type         x, x_QuantizeLinear_Output, x_DequantizeLinear_Output
+             `-> DQ -> Q' -> DQ' -> reader of another
+
+Where the documented recipe and what QNN EP 2.7 accepts differ, we follow the latter: see
+:mod:`pipeline.graph.operands`. Next to that, a MatMul with a constant right-hand matrix becomes FullyConnected, which
+takes a scale per column, so it gets one. The recipe gives it a scale per tensor (MiniLM, w8a16: 15.4 dB of SQNR
+against 29.9). A constant that differs between buckets gets the encoding of its range over all of them.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from onnx import ModelProto, NodeProto, helper, numpy_helper
-from onnxruntime.quantization import CalibrationMethod, QuantType
-from onnxruntime.quantization.calibrate import TensorData, TensorsData
-from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
-from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from pipeline.errors import QuantizationError
+from pipeline.graph.assignment import FLOAT, Assignment
+from pipeline.graph.clamps import drop_clamps
+from pipeline.graph.constant_encodings import ConstantEncodings
 from pipeline.graph.encodings import Range
-from pipeline.graph.index import GraphIndex, is_op, prune, sort_nodes
+from pipeline.graph.index import GraphIndex, prune, sort_nodes
 from pipeline.graph.model_file import tensor_array
 from pipeline.graph.observe import FLOATS
+from pipeline.graph.operands import Operand, Role, operands
+from pipeline.graph.qdq_nodes import QdqNodes
+from pipeline.graph.rule_checks import check_rules
+from pipeline.graph.scheme import Scheme
 from pipeline.graph.traverse import label
+from pipeline.graph.value_encodings import ValueEncodings
+from pipeline.graph.values import element_type, is_float
 
 Q_OPS = ("QuantizeLinear", "DequantizeLinear")
-
-_TYPES: Mapping[str, QuantType] = {
-    "uint8": QuantType.QUInt8,
-    "int8": QuantType.QInt8,
-    "uint16": QuantType.QUInt16,
-}
-_COLUMNS = 1
-"""The axis of the output channels in the right-hand matrix of a MatMul."""
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """How a component is quantized: types of activations (uint8, uint16) and weights (uint8, int8), and per channel."""
-
-    activations: str
-    weights: str
-    per_channel: bool
-
-    @property
-    def name(self) -> str:
-        """The short name people use: ``w8a16``."""
-        return f"w{self.weights.lstrip('uint')}a{self.activations.lstrip('uint')}"
 
 
 def quantize(model: ModelProto, folder: Path, ranges: Mapping[str, Range], scheme: Scheme) -> ModelProto:
@@ -67,32 +46,19 @@ def quantize(model: ModelProto, folder: Path, ranges: Mapping[str, Range], schem
     buckets. The same arguments give the same bytes.
 
     Raises:
-        QuantizationError: a value has no range, or onnxruntime's quantizer refuses the model.
+        QuantizationError: a value has no range, or a rule of the scheme names nothing or can't be followed.
     """
+    sort_nodes(model)
     index = GraphIndex(model, folder)
     _check_ranges(index, ranges)
-    with _quiet():
-        # Before the weights are loaded: it asks for the model's size, which takes a serialization to find.
-        config = get_qnn_qdq_config(
-            model,
-            None,
-            activation_type=_TYPES[scheme.activations],
-            weight_type=_TYPES[scheme.weights],
-            per_channel=scheme.per_channel,
-            init_overrides=_overrides(index, ranges, scheme),
-            add_qtype_converts=False,
-        )
-        for tensor in model.graph.initializer:
+    check_rules(index, scheme)
+    if drop_clamps(index, Assignment(index, scheme)):
+        index = GraphIndex(model, folder)
+    _Wiring(index, Assignment(index, scheme), ranges).run()
+    for tensor in model.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
             tensor.CopyFrom(numpy_helper.from_array(tensor_array(tensor, folder), tensor.name))
-        try:
-            quantized = _quantizer(model, config, ranges).quantize_model()
-        except (ValueError, TypeError, RuntimeError, AssertionError, KeyError) as error:
-            raise QuantizationError(
-                "onnxruntime's quantizer refuses the model",
-                why=f"{type(error).__name__}: {error}",
-                remedy="try per_channel: false, or {precision: fp16} for this component",
-            ) from error
-    return _tidied(quantized)
+    return _tidied(model)
 
 
 def float_nodes(model: ModelProto) -> list[str]:
@@ -103,30 +69,89 @@ def float_nodes(model: ModelProto) -> list[str]:
         if node.op_type in Q_OPS:
             continue
         given = [name for name in node.input if name and name not in index.initializers]
-        bare = [name for name in given if not _is_dequantized(index, name) and _is_float(index, name)]
+        bare = [name for name in given if not _is_dequantized(index, name) and _has_float_type(index, name)]
         if bare:
             found.append(label(node))
     return found
 
 
-def _quantizer(model: ModelProto, config: Any, ranges: Mapping[str, Range]) -> QDQQuantizer:
-    measured = {
-        name: TensorData(lowest=np.float32(found.low), highest=np.float32(found.high)) for name, found in ranges.items()
-    }
-    # Says that the model has the types of all values; the quantizer would save it and load it again otherwise.
-    helper.set_model_props(model, {"onnx.infer": "onnxruntime.quant"})
-    return QDQQuantizer(
-        model,
-        config.per_channel,
-        config.reduce_range,
-        config.weight_type,
-        config.activation_type,
-        TensorsData(CalibrationMethod.MinMax, measured),
-        config.nodes_to_quantize,
-        config.nodes_to_exclude,
-        config.op_types_to_quantize,
-        {**config.extra_options, "ForceQuantizeNoInputCheck": True},
-    )
+class _Wiring:
+    """Puts the Q and DQ nodes into one graph."""
+
+    def __init__(self, index: GraphIndex, assignment: Assignment, ranges: Mapping[str, Range]) -> None:
+        self._index = index
+        self._assignment = assignment
+        self._values = ValueEncodings(index, assignment, ranges)
+        self._constants = ConstantEncodings(index, assignment, self._values, ranges)
+        self._new = QdqNodes(index)
+
+    def run(self) -> None:
+        """Replace the graph's nodes with the wired ones."""
+        graph = self._index.model.graph
+        for value in graph.input:
+            if value.name not in self._index.initializers and is_float(self._index, value.name):
+                self._store(value.name)
+        for node in list(graph.node):
+            copy = NodeProto.FromString(node.SerializeToString())
+            self._read_all(node, copy)
+            self._new.nodes.append(copy)
+            for position, name in enumerate(node.output):
+                if name and is_float(self._index, name):
+                    if name in self._index.outputs and self._assignment.stored_in(name) != FLOAT:
+                        copy.output[position] = f"{name}_QuantizeLinear_Input"
+                    self._store(name)
+        self._new.finish()
+
+    def _read_all(self, node: NodeProto, copy: NodeProto) -> None:
+        kind = self._assignment.computes_in(node)
+        for operand in operands(self._index, node):
+            if not is_float(self._index, operand.name):
+                continue
+            if operand.name not in self._index.initializers:
+                copy.input[operand.position] = self._read(node, operand, kind)
+            elif kind != FLOAT:
+                encoded = self._constants.of(node, operand)
+                copy.input[operand.position] = self._new.constant(operand.name, encoded, self._half(operand.name))
+        if kind != FLOAT and any(operand.role is Role.BIAS for operand in operands(self._index, node)):
+            self._constants.absorb_beta(copy)
+
+    def _store(self, name: str) -> None:
+        """The Q and DQ nodes right behind a value."""
+        kind = self._assignment.stored_in(name)
+        if kind == FLOAT:
+            return
+        encoding = self._values.encoding(name, kind)
+        is_output = name in self._index.outputs and name in self._index.makers
+        source = f"{name}_QuantizeLinear_Input" if is_output else name
+        self._new.store(name, source, encoding, self._half(name), name if is_output else None)
+
+    def _read(self, node: NodeProto, operand: Operand, kind: str) -> str:
+        """The name under which a node that computes in `kind` reads a value."""
+        name, stored = operand.name, self._assignment.stored_in(operand.name)
+        if stored == FLOAT:
+            if kind == FLOAT:
+                return name
+            source = self._new.barrier(name) if self._needs_barrier(name) else name
+            return self._new.converted(name, source, self._values.encoding(name, kind), self._half(name))
+        wanted = self._values.read_type(node, operand, kind)
+        if wanted in (stored, FLOAT):
+            return self._new.dequantized(name)
+        return self._new.converted(name, None, self._values.encoding(name, wanted), self._half(name))
+
+    def _needs_barrier(self, name: str) -> bool:
+        """Whether QNN would take a float node that reads nothing but what DQ nodes give for a quantized one.
+
+        It does so by the shape of the graph alone, and then computes a Tanh in 16 bits at an encoding it can't use.
+        """
+        maker = self._index.makers.get(name)
+        if maker is None:
+            return False
+        given = [each for each in maker.input if each and each not in self._index.initializers]
+        floats = [each for each in given if is_float(self._index, each)]
+        return bool(floats) and all(self._assignment.stored_in(each) != FLOAT for each in floats)
+
+    def _half(self, name: str) -> bool:
+        return element_type(self._index, name) == TensorProto.FLOAT16
 
 
 def _check_ranges(index: GraphIndex, ranges: Mapping[str, Range]) -> None:
@@ -143,42 +168,8 @@ def _check_ranges(index: GraphIndex, ranges: Mapping[str, Range]) -> None:
             )
 
 
-def _overrides(index: GraphIndex, ranges: Mapping[str, Range], scheme: Scheme) -> dict[str, list[dict[str, Any]]]:
-    """What onnxruntime's QNN configuration can't know or gets wrong, by constant."""
-    overrides = {}
-    for name, tensor in index.initializers.items():
-        if tensor.data_type not in FLOATS:
-            continue
-        if name in ranges:
-            overrides[name] = {"rmin": np.float32(ranges[name].low), "rmax": np.float32(ranges[name].high)}
-        elif (override := _weight_override(index, name, scheme)) is not None:
-            overrides[name] = override
-    return {name: [override] for name, override in overrides.items()}
-
-
-def _weight_override(index: GraphIndex, name: str, scheme: Scheme) -> dict[str, Any] | None:
-    """How a constant is quantized if not as the configuration says; depends on who reads it, in what place."""
-    readers = index.readers.get(name, [])
-    symmetric = {"quant_type": _TYPES[scheme.weights], "symmetric": True}
-    if any(is_op(node, "LayerNormalization", "PRelu") and node.input[1] == name for node in readers):
-        return {"quant_type": QuantType.QUInt8, "symmetric": False}
-    if not scheme.per_channel:
-        return None
-    if len(index.initializers[name].dims) == 2 and all(
-        is_op(node, "MatMul") and node.input[1] == name for node in readers
-    ):
-        return symmetric | {"axis": _COLUMNS}
-    if any(is_op(node, "ConvTranspose") and _groups(node) > 1 for node in readers):
-        return symmetric
-    return None
-
-
-def _groups(node: NodeProto) -> int:
-    return next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
-
-
 def _tidied(model: ModelProto) -> ModelProto:
-    """The quantizer's result in topological order, with nothing in it that says when or by what it was made."""
+    """In topological order, with nothing in it that says when or by what it was made."""
     sort_nodes(model)
     for field in ("producer_name", "producer_version", "metadata_props"):
         model.ClearField(field)
@@ -191,18 +182,6 @@ def _is_dequantized(index: GraphIndex, name: str) -> bool:
     return maker is not None and maker.op_type == "DequantizeLinear"
 
 
-def _is_float(index: GraphIndex, name: str) -> bool:
+def _has_float_type(index: GraphIndex, name: str) -> bool:
     kind = index.types.get(name)
     return kind is not None and kind.tensor_type.elem_type in FLOATS
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep onnxruntime's remarks on single tensors out of the step's log: there are hundreds, none to act on."""
-    logger = logging.getLogger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

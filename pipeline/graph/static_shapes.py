@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
+from pipeline.errors import ConfigError, ModelError
 from pipeline.graph import shape_errors
 from pipeline.graph.axes import DimError, dim_size, fix_inputs
 from pipeline.graph.constants import Constants
 from pipeline.graph.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of
 from pipeline.graph.inlining import inline_branch
-from pipeline.graph.model_file import BlobWriter
+from pipeline.graph.model_file import BlobWriter, load_graph
 from pipeline.graph.traverse import DEFAULT_DOMAINS, live_nodes, reads
 
 # With an output of the very type of its first input, each of these gives that input.
@@ -52,6 +53,36 @@ def make_static(model: ModelProto, axes: Mapping[str, int], folder: Path, blob: 
     sweep = _Pass(model, axes, folder)
     sweep.run()
     return sweep.result(blob)
+
+
+def following_dims(path: Path, axes: Mapping[str, int], lengths: Iterable[str]) -> dict[str, dict[int, str]]:
+    """For each value of the static form of the model at `path`, the dims that are as long as one of the axes `lengths`.
+
+    Found by trial: a dim that grows by one when only that axis does. An axis that the model can't be one longer on is
+    left out. Result: value -> dim -> axis.
+    """
+    known = _types_at(path, axes)
+    found: dict[str, dict[int, str]] = {}
+    for axis in lengths:
+        try:
+            longer = _types_at(path, {**axes, axis: axes[axis] + 1})
+        except (ConfigError, ModelError):
+            continue
+        for name, kind in known.items():
+            if not is_static(kind) or not is_static(longer.get(name)):
+                continue
+            for dim, (size, other) in enumerate(zip(shape_of(kind), shape_of(longer[name]), strict=False)):
+                if size == axes[axis] and other == size + 1:
+                    found.setdefault(name, {})[dim] = axis
+    return found
+
+
+def _types_at(path: Path, axes: Mapping[str, int]) -> dict[str, TypeProto]:
+    model = load_graph(path)
+    fix_inputs(model, axes)
+    sweep = _Pass(model, axes, path.parent)
+    sweep.run()
+    return sweep.types
 
 
 class _Pass:
@@ -86,6 +117,11 @@ class _Pass:
                 self._visit(node)
             except ShapeError as error:
                 raise shape_errors.contradiction(node, self._types, self._axes, str(error)) from None
+
+    @property
+    def types(self) -> dict[str, TypeProto]:
+        """The type of every value met, once the pass has run."""
+        return self._types
 
     def result(self, blob: BlobWriter) -> StaticModel:
         graph = self._model.graph
@@ -198,7 +234,9 @@ class _Pass:
 
 def _plain_cast(node: NodeProto, to: int) -> NodeProto:
     """The Cast that a CastLike is once the type of its second input is known."""
-    return helper.make_node("Cast", node.input[:1], node.output, name=node.name, to=to)
+    cast = helper.make_node("Cast", node.input[:1], node.output, name=node.name, to=to)
+    cast.attribute.extend(node.attribute)
+    return cast
 
 
 def _shape_value(node: NodeProto, dims: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:

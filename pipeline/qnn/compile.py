@@ -16,9 +16,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
 
 from pipeline.errors import CompileError
 from pipeline.graph.model_file import is_external, load_graph, tensor_array
@@ -86,11 +87,27 @@ def compile_context(model: Path, name: str, target: HtpTarget, out: Path) -> Con
 def _hand_over_external(settings: ort.SessionOptions, model: ModelProto, folder: Path) -> list[NDArray[Any]]:
     """Give the session the model's external tensors; the arrays returned must live until it is done."""
     external = [tensor for tensor in model.graph.initializer if is_external(tensor)]
-    arrays = [tensor_array(tensor, folder) for tensor in external]
+    arrays = [_packed(tensor_array(tensor, folder)) for tensor in external]
     if external:
-        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
+        values = [
+            ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type)
+            for tensor, array in zip(external, arrays, strict=True)
+        ]
         settings.add_external_initializers([tensor.name for tensor in external], values)
     return arrays
+
+
+def _packed(array: NDArray[Any]) -> NDArray[Any]:
+    """Memory from which onnxruntime reads a tensor of this shape: for 4 bits, two elements in each of the first bytes.
+
+    numpy has a byte for each element; the second half stays unused.
+    """
+    if array.dtype.name not in ("int4", "uint4"):
+        return array
+    memory = np.zeros(array.shape, np.uint8)
+    packed = np.frombuffer(numpy_helper.from_array(array).raw_data, np.uint8)
+    memory.reshape(-1)[: packed.size] = packed
+    return memory
 
 
 def _run_compiler(settings: ort.SessionOptions, name: str, target: HtpTarget) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipeline.graph.scheme import FP16, Scheme
+
 FLOAT16_HTP_ARCH = 73
 """The first Hexagon architecture that float models are compiled for.
 
@@ -23,3 +25,20 @@ class HtpTarget:
 
     def __str__(self) -> str:
         return f"SoC {self.soc_model} (HTP v{self.htp_arch})"
+
+
+def check_scheme(scheme: Scheme, htp_arch: int) -> str | None:
+    """Why a scheme can't be used on an architecture, None if it can. Asks nothing of the model.
+
+    What was found by compiling MatMul, Gemm, Conv (plain, depthwise, in groups) and ConvTranspose for every
+    architecture from v68 to v81, and running the result on the emulator: activations of 8 and 16 bits take weights of
+    4 and 8 bits on all of them. Weights of 16 bits need v73, which no scheme has; a Conv whose kernel is computed meets
+    that limit with ``activations: uint16``, and only its compile can tell.
+    """
+    for number, rule in enumerate(scheme.overrides, 1):
+        if rule.precision == FP16 and htp_arch < FLOAT16_HTP_ARCH:
+            return (
+                f"rule {number} of 'overrides' keeps {', '.join(rule.places)} in fp16, and the HTP computes in float16"
+                f" from v{FLOAT16_HTP_ARCH} on, not on v{htp_arch}"
+            )
+    return None

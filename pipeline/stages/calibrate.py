@@ -1,12 +1,15 @@
 """calibrate: measure the range of every float value over all buckets and samples of a component.
 
 Inputs: ``ingest``, ``samples``, ``rewrite/<bucket>`` for every bucket. Params: ``component``, ``buckets`` (name ->
-axes), ``padding`` (input -> value, 0 if not there), ``method``. Output: ``ranges.json``, {value: [low, high]}. Facts:
-``samples`` (bucket -> how many it is the smallest for; one without any uses the ranges of the others), ``tensors``.
+axes), ``padding`` (input -> value, 0 if not there), ``method`` (``minmax``, ``percentile``, ``entropy``, ``mse``),
+``percentile`` (in percent, with that method). Output: ``ranges.json``, {value: [low, high]} as measured, and where the
+method chose narrower ones, ``chosen.json``, {bits: {value: [low, high]}}. Facts: ``samples`` (bucket -> how many it is
+the smallest for; one without any uses the ranges of the others), ``tensors``, ``narrowed`` (bits -> how many values).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -16,7 +19,8 @@ from pipeline.graph.calibration import Calibration
 from pipeline.graph.encodings import write_ranges
 from pipeline.graph.model_file import MODEL
 from pipeline.graph.observe import Observer
-from pipeline.model import StageRequest, StageResult
+from pipeline.graph.range_choice import Method
+from pipeline.model import Json, StageRequest, StageResult
 from pipeline.readers.sample_set import StoredCall, stored_calls
 
 Buckets = Mapping[str, Mapping[str, int]]
@@ -34,14 +38,16 @@ def run(request: StageRequest) -> StageResult:
     inputs = model_inputs(request.inputs["ingest"].facts)
     placed = _place(request, component, inputs, buckets)
 
-    calibration = Calibration()
+    calibration = Calibration(_method(request))
     observers = {}
     for bucket, calls in placed.items():
         observer = observers[bucket] = Observer(request.inputs[f"rewrite/{bucket}"].folder / MODEL)
         for call in calls:
-            feeds = pad(call.load(), inputs, buckets[bucket], rules)
+            arrays = call.load()
+            feeds = pad(arrays, inputs, buckets[bucket], rules)
+            valid = _valid_share(axis_lengths(arrays, inputs), buckets[bucket])
             try:
-                calibration.add(observer, feeds, where=f"{call.name} in bucket {bucket}")
+                calibration.add(observer, feeds, where=f"{call.name} in bucket {bucket}", valid=valid)
             except CalibrationError as error:
                 raise error.at(call.name) from error
         calibration.add_constants(observer)
@@ -50,7 +56,18 @@ def run(request: StageRequest) -> StageResult:
     ranges = calibration.ranges(observers)
     write_ranges(ranges, request.out / "ranges.json")
     counts = {bucket: len(calls) for bucket, calls in placed.items()}
-    return StageResult({"samples": {**counts}, "tensors": len(ranges)})
+    narrowed: dict[str, Json] = {str(bits): len(chosen) for bits, chosen in sorted(ranges.chosen.items())}
+    return StageResult({"samples": {**counts}, "tensors": len(ranges), "narrowed": narrowed})
+
+
+def _method(request: StageRequest) -> Method:
+    name = str(request.params["method"])
+    return Method(name, cast("float", request.params["percentile"])) if name == "percentile" else Method(name)
+
+
+def _valid_share(lengths: Mapping[str, int], axes: Mapping[str, int]) -> float:
+    """How much of a bucket a call fills, as a share of its elements."""
+    return math.prod(min(lengths.get(axis, size) / size, 1.0) for axis, size in axes.items() if size)
 
 
 def _place(

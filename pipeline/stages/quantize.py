@@ -8,6 +8,9 @@ Output: ``model.onnx``; ``<component>_weights.bin`` with the quantized weights, 
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from onnx import numpy_helper
 
 from pipeline.graph.encodings import read_ranges
@@ -21,7 +24,8 @@ from pipeline.graph.model_file import (
     save_graph,
     signature,
 )
-from pipeline.graph.quantizer import Q_OPS, Scheme, float_nodes, quantize
+from pipeline.graph.quantizer import Q_OPS, float_nodes, quantize
+from pipeline.graph.scheme import Scheme
 from pipeline.model import Json, StageRequest, StageResult
 
 
@@ -32,7 +36,7 @@ def run(request: StageRequest) -> StageResult:
         QuantizationError: a value has no range, or onnxruntime's quantizer refuses the model.
     """
     params = request.params
-    scheme = Scheme(str(params["activations"]), str(params["weights"]), bool(params["per_channel"]))
+    scheme = Scheme.from_json(_found(request) or params)
     folder = request.inputs["rewrite"].folder
     ranges = read_ranges(request.inputs["calibrate"].folder / "ranges.json")
     source = load_graph(folder / MODEL)
@@ -56,3 +60,11 @@ def run(request: StageRequest) -> StageResult:
     nodes = sum(node.op_type not in Q_OPS for node in model.graph.node)
     facts: dict[str, Json] = {"scheme": scheme.name, "nodes": nodes, "float_nodes": [*left]}
     return StageResult({**signature(model), **facts})
+
+
+def _found(request: StageRequest) -> dict[str, Any] | None:
+    """The scheme that a search found, if there was one."""
+    if "precision" not in request.inputs:
+        return None
+    found: dict[str, Any] = json.loads((request.inputs["precision"].folder / "precision.json").read_text("utf-8"))
+    return found

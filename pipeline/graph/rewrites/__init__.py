@@ -15,7 +15,16 @@ from typing import Protocol
 from onnx import ModelProto
 
 from pipeline.graph.index import prune
-from pipeline.graph.rewrites import finite_masks, fuse_gelu, split_batch_norm
+from pipeline.graph.rewrites import (
+    bound_tanh,
+    finite_masks,
+    fuse_gelu,
+    last_states,
+    merge_scales,
+    rnn_to_gru,
+    scores_first,
+    split_batch_norm,
+)
 
 
 class Rewrite(Protocol):
@@ -27,7 +36,16 @@ class Rewrite(Protocol):
         """Change `model` in place; return the number of places changed."""
 
 
-REWRITES: tuple[Rewrite, ...] = (finite_masks, fuse_gelu, split_batch_norm)
+REWRITES: tuple[Rewrite, ...] = (
+    finite_masks,
+    scores_first,
+    fuse_gelu,
+    split_batch_norm,
+    merge_scales,
+    rnn_to_gru,
+    last_states,
+    bound_tanh,
+)
 """In the order they are applied."""
 
 

@@ -1,0 +1,134 @@
+"""Which type each node computes in and each value and constant is stored in, by a scheme and its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onnx import NodeProto
+
+from pipeline.graph.index import GraphIndex, is_op
+from pipeline.graph.operands import Operand, Role, channel_groups, moves_data, operands
+from pipeline.graph.scheme import FP16, Rule, Scheme, bits
+from pipeline.graph.values import is_float
+
+FLOAT = "float"
+"""The type of a node that stays in float."""
+
+_EIGHT_BITS = "uint8"
+_TAKE_FOUR_BITS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a constant is stored: symmetric with a scale per index of `axis` or one scale, or as activations are.
+
+    Readers that need it alike share one copy.
+    """
+
+    kind: str
+    symmetric: bool = False
+    axis: int | None = None
+
+
+class Assignment:
+    """A scheme applied to one graph whose nodes are in topological order.
+
+    A node computes in the type that the last rule about it says, or the scheme. One that only moves data and that no
+    rule is about keeps the type of what it moves.
+    """
+
+    def __init__(self, index: GraphIndex, scheme: Scheme) -> None:
+        """Rules that name nothing in the graph have no effect; see :mod:`pipeline.graph.rule_checks`."""
+        self._index = index
+        self._scheme = scheme
+        self._stored: dict[str, str] = {}
+        self._computes: dict[str, str] = {}
+        for value in index.model.graph.input:
+            if is_float(index, value.name):
+                self._stored[value.name] = self.ruled(value.name) or self._of_input(value.name)
+        for node in index.model.graph.node:
+            kind = self._computes[_key(node)] = self._of_node(node)
+            for name in node.output:
+                if name and is_float(index, name):
+                    self._stored[name] = self.ruled(name) or kind
+
+    def computes_in(self, node: NodeProto) -> str:
+        """The type of a node's float inputs and outputs, :data:`FLOAT` if it is not quantized."""
+        return self._computes[_key(node)]
+
+    def stored_in(self, value: str) -> str:
+        """The type that a float value which is no constant is stored in; :data:`FLOAT` if it has no encoding."""
+        return self._stored[value]
+
+    def ruled(self, value: str) -> str | None:
+        """The type that rules give a value alone."""
+        rules = (rule for rule in reversed(self._scheme.overrides) if rule.matches_tensor(value))
+        return next((rule.activations for rule in rules if rule.activations is not None), None)
+
+    def constant(self, node: NodeProto, operand: Operand) -> Stored:
+        """How a constant other than a bias is stored for a quantized node that reads it."""
+        if operand.role is Role.SCALE:
+            return Stored(_EIGHT_BITS)
+        if operand.role is Role.TABLE:
+            return Stored(self._table_type(node, operand))
+        if operand.role is Role.OPERAND:
+            return Stored(self.ruled(operand.name) or self.computes_in(node))
+        kind = self._asked_weights(node, operand.name) or self._scheme.weights
+        if bits(kind) == 4 and not (is_op(node, *_TAKE_FOUR_BITS) and (operand.position or is_op(node, "Gemm"))):
+            kind = _EIGHT_BITS
+        if operand.axis is not None and self._per_channel(node, operand.name):
+            return Stored(kind, symmetric=True, axis=operand.axis)
+        return Stored(kind, symmetric=not kind.startswith("u") or channel_groups(node) > 1)
+
+    def _of_node(self, node: NodeProto) -> str:
+        asked = self._asked_type(node)
+        for operand in operands(self._index, node):
+            if operand.role is Role.TABLE and asked != FLOAT and is_float(self._index, operand.name):
+                return self._table_type(node, operand)
+        if asked is None and moves_data(self._index, node):
+            return self._stored.get(node.input[0], self._scheme.activations)
+        return asked or self._scheme.activations
+
+    def _of_input(self, value: str) -> str:
+        """The widest type of those who read an input of the model; movers take what comes."""
+        readers = [node for node in self._index.readers.get(value, []) if not moves_data(self._index, node)]
+        kinds = {self._asked_type(node) or self._scheme.activations for node in readers}
+        if kinds == {FLOAT}:
+            return FLOAT
+        return max(kinds - {FLOAT}, key=bits, default=self._scheme.activations)
+
+    def _asked_type(self, node: NodeProto) -> str | None:
+        for rule in reversed(self._scheme.overrides):
+            if rule.matches_node(node.op_type, node.name):
+                if rule.precision == FP16:
+                    return FLOAT
+                if rule.activations is not None:
+                    return rule.activations
+        return None
+
+    def _table_type(self, node: NodeProto, operand: Operand) -> str:
+        """That of the reader; 8 bits where weights were asked for by a rule, or have 4."""
+        if self._asked_weights(node, operand.name) or bits(self._scheme.weights) == 4:
+            return _EIGHT_BITS
+        return self.ruled(operand.name) or self._asked_type(node) or self._scheme.activations
+
+    def _asked_weights(self, node: NodeProto, constant: str) -> str | None:
+        return next((rule.weights for rule in self._about(node, constant) if rule.weights is not None), None)
+
+    def _per_channel(self, node: NodeProto, constant: str) -> bool:
+        asked = (rule.per_channel for rule in self._about(node, constant) if rule.per_channel is not None)
+        return next(asked, self._scheme.per_channel)
+
+    def _about(self, node: NodeProto, constant: str) -> Iterator[Rule]:
+        """Rules about a constant of a node, the winning ones first."""
+        return (
+            rule
+            for rule in reversed(self._scheme.overrides)
+            if rule.matches_node(node.op_type, node.name) or rule.matches_tensor(constant)
+        )
+
+
+def _key(node: NodeProto) -> str:
+    """What tells nodes of one graph apart: no two make the same value."""
+    return next((str(name) for name in node.output if name), str(node.name))

@@ -1,0 +1,104 @@
+"""Choices of precision from cheap to dear, made of what was measured.
+
+A budget of noise is spent on what saves most for its noise: groups of 8 bits and weights of 4, the others being those
+of w8a16. What doesn't fit into the rest of the budget is passed over. Ever smaller budgets give the candidates, and no
+budget w8a16. From there on, groups stay in float, up to all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from pipeline.graph.pricing import Pricing
+from pipeline.graph.sensitivity import Choice, Point, Sensitivity, Trials
+
+STEP_DB = 0.25
+"""By how much the noise of one candidate is meant to differ from that of the next."""
+
+_FREE = 1e-9
+"""The least that something is taken to save, relative to w8a16: what saves nothing goes by its noise."""
+_LEAST_DB = -10.0
+"""Where nothing is left of a signal; sums of noises predict little there."""
+
+_Move = int | str
+"""A group, by number, or a weight, by name."""
+
+
+class Candidates:
+    """What may be lowered in a model, in order."""
+
+    def __init__(self, trials: Trials, sensitivity: Sensitivity, pricing: Pricing) -> None:
+        self._pricing = pricing
+        self._weights = sensitivity.weights
+        self._touching: list[list[tuple[Point, float]]] = [[] for _ in trials.groups]
+        for point, noise in sensitivity.points.items():
+            for group in sorted(point.of | point.unless):
+                self._touching[group].append((point, noise))
+        self._everything = Choice(frozenset(range(len(trials.groups))), frozenset(trials.weights))
+        self._noise = sensitivity.noise(self._everything)
+        self._order = list(self._raises())[::-1]
+
+    def up_to(self, reference_db: float) -> list[Choice]:
+        """From everything lowered to w8a16, which has `reference_db`."""
+        reference_db = max(reference_db, _LEAST_DB)
+        base = 10 ** (-reference_db / 10)
+        least = max(_LEAST_DB, -10 * math.log10(self._noise + base))
+        found = [self._everything]
+        for step in range(math.ceil((reference_db - least) / STEP_DB)):
+            choice = self._within(10 ** (-(least + step * STEP_DB) / 10) - base)
+            if choice != found[-1]:
+                found.append(choice)
+        return found if found[-1] == Choice() else [*found, Choice()]
+
+    def _within(self, budget: float) -> Choice:
+        """As much as fits into a budget of noise over signal."""
+        choice = Choice()
+        for move in self._order:
+            added = self._weights[move] if isinstance(move, str) else self._gain(move, choice.low | {move})
+            if added <= budget:
+                budget -= added
+                choice = (
+                    replace(choice, narrow=choice.narrow | {move})
+                    if isinstance(move, str)
+                    else replace(choice, low=choice.low | {move})
+                )
+        return choice
+
+    def _raises(self) -> Iterator[_Move]:
+        """From everything lowered, what removes the most noise for its price, one after another."""
+        low = self._everything.low
+        narrow = {name: noise / max(self._pricing.of_weight(name), _FREE) for name, noise in self._weights.items()}
+        while low or narrow:
+            worth = {group: self._gain(group, low) / max(self._pricing.of_group(group), _FREE) for group in sorted(low)}
+            group = max(worth, key=worth.__getitem__, default=None)
+            weight = max(sorted(narrow), key=narrow.__getitem__, default=None)
+            if weight is not None and (group is None or narrow[weight] > worth[group]):
+                del narrow[weight]
+                yield weight
+            elif group is not None:
+                low -= {group}
+                yield group
+
+    def _gain(self, group: int, low: frozenset[int]) -> float:
+        """The noise that raising a group removes, of those that are low."""
+        rest = low - {group}
+        return sum(noise * (point.low(low) - point.low(rest)) for point, noise in self._touching[group])
+
+
+def in_float(gains: Sequence[float], pricing: Pricing) -> Iterator[Choice]:
+    """From w8a16 with one group in float to all groups in float; `gains` is the noise that each loses by it."""
+    order = sorted(range(len(gains)), key=lambda group: -gains[group] / max(pricing.of_float(group), _FREE))
+    for count in range(1, len(order) + 1):
+        yield Choice(exact=frozenset(order[:count]))
+
+
+def settled(choice: Choice, pricing: Pricing) -> Choice:
+    """The choice without groups of 8 bits that cost more in conversions than they save."""
+    price = pricing.relative(choice)
+    for group in sorted(choice.low):
+        step = replace(choice, low=choice.low - {group})
+        if (without := pricing.relative(step)) <= price:
+            choice, price = step, without
+    return choice

@@ -1,0 +1,44 @@
+"""Clamps that an encoding does for free: Relu and Clip behind the node whose result they bound."""
+
+from __future__ import annotations
+
+from onnx import NodeProto
+
+from pipeline.graph.assignment import FLOAT, Assignment
+from pipeline.graph.index import GraphIndex, is_op
+from pipeline.graph.operands import FIXED_16_BIT, moves_data
+
+
+def drop_clamps(index: GraphIndex, assignment: Assignment) -> int:
+    """Drop every Relu and Clip that reads what nobody else does; returns how many. The index is stale then.
+
+    The maker of what it reads then makes its result, whose encoding ends where the clamp would::
+
+        Conv -> x -> Relu -> y        becomes        Conv -> y
+    """
+    graph = index.model.graph
+    dropped = [number for number, node in enumerate(graph.node) if _is_free(index, assignment, node)]
+    for number in dropped:
+        clamp = graph.node[number]
+        maker = index.makers[clamp.input[0]]
+        for position, name in enumerate(maker.output):
+            if name == clamp.input[0]:
+                maker.output[position] = clamp.output[0]
+        index.makers[clamp.output[0]] = maker  # for a clamp behind this one
+    for number in reversed(dropped):
+        del graph.node[number]
+    return len(dropped)
+
+
+def _is_free(index: GraphIndex, assignment: Assignment, node: NodeProto) -> bool:
+    if not is_op(node, "Relu", "Clip") or any(name and name not in index.initializers for name in node.input[1:]):
+        return False
+    given = node.input[0]
+    maker = index.makers.get(given)
+    if maker is None or index.sole_reader(given, node.op_type) is None:
+        return False
+    if moves_data(index, maker) or is_op(maker, "Softmax", *FIXED_16_BIT):
+        return False  # these have encodings of their own
+    if assignment.ruled(given) is not None:
+        return False
+    return assignment.computes_in(maker) == assignment.computes_in(node) != FLOAT

@@ -1,0 +1,115 @@
+"""A choice of precision as a scheme that a person can read and commit: types for all, and rules for few."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator
+
+from pipeline.graph.scheme import FP16, Rule, Scheme
+from pipeline.graph.sensitivity import LOW, NARROW, REFERENCE, Choice, Trials
+
+_LOW, _WIDE = LOW.activations, REFERENCE.activations
+_NARROW, _BROAD = NARROW.weights, REFERENCE.weights
+
+_NUMBER = re.compile(r"\d+")
+
+
+def scheme_of(choice: Choice, trials: Trials) -> Scheme:
+    """The scheme of a choice. What most of the nodes do is the scheme's type; rules name the others."""
+    index = trials.index
+    nodes = [node.name for node in index.model.graph.node]
+    low = [name for number in sorted(choice.low - choice.exact) for name in trials.groups[number].nodes]
+    exact = [name for number in sorted(choice.exact) for name in trials.groups[number].nodes]
+    wide = [name for name in trials.group_of if name not in {*low, *exact}]
+    narrow = [name for name in trials.weights if name in choice.narrow]
+    broad = [name for name in trials.weights if name not in choice.narrow]
+    activations, others, other = (_WIDE, low, _LOW) if len(wide) >= len(low) else (_LOW, wide, _WIDE)
+    # Where weights have 4 bits by default, a table that is looked up in has 8, whatever its reader computes in.
+    tables = {trials.constants[name] for name in trials.tables}
+    mostly = len(broad) >= len(narrow) or not tables <= choice.low
+    weights, constants, kind = (_BROAD, narrow, _NARROW) if mostly else (_NARROW, broad, _BROAD)
+    rules = []
+    if others:
+        rules.append(Rule(nodes=globs(others, nodes), activations=other))
+    if constants:
+        readers = [node.name for name in constants for node in index.readers[name]]
+        rules.append(Rule(nodes=globs(readers, nodes), weights=kind))
+    if len(choice.exact) == len(trials.groups):
+        rules = [Rule(nodes=("*",), precision=FP16)]
+    elif exact:
+        rules.append(Rule(nodes=globs(exact, nodes), precision=FP16))
+    return Scheme(activations, weights, True, tuple(rules))
+
+
+def label(choice: Choice, trials: Trials) -> str:
+    """A choice in a few words: ``w8a16``, or ``12 of 40 nodes a8, 2 fp16, 3 of 9 weights w4``."""
+    groups, everything = trials.groups, frozenset(range(len(trials.groups)))
+    if choice.exact == everything:
+        return "fp16"
+    if not choice.exact and choice.low in (frozenset(), everything) and len(choice.narrow) in (0, len(trials.weights)):
+        return f"w{4 if choice.narrow else 8}a{8 if choice.low else 16}"
+    low, exact = (sum(len(groups[number].nodes) for number in part) for part in (choice.low, choice.exact))
+    parts = [f"{low} of {len(trials.group_of)} nodes a8"]
+    parts += [f"{exact} fp16"] if exact else []
+    parts += [f"{len(choice.narrow)} of {len(trials.weights)} weights w4"] if choice.narrow else []
+    return ", ".join(parts)
+
+
+def as_yaml(scheme: Scheme, component: str) -> str:
+    """A scheme as a configuration takes it in place of ``{precision: auto}``."""
+    lines = [
+        "components:",
+        f"  {json.dumps(component)}:",
+        "    quantization:",
+        f"      activations: {scheme.activations}",
+        f"      weights: {scheme.weights}",
+        f"      per_channel: {json.dumps(scheme.per_channel)}",
+        "      overrides:" if scheme.overrides else "      overrides: []",
+    ]
+    for rule in scheme.overrides:
+        set_keys = {key: value for key, value in rule.to_json().items() if key != rule.kind and value not in (None, [])}
+        lines.append(f"        - {rule.kind}:")
+        lines += [f"            - {json.dumps(place, ensure_ascii=False)}" for place in rule.places]
+        lines += [f"          {key}: {json.dumps(value)}" for key, value in set_keys.items()]
+    return "\n".join(lines) + "\n"
+
+
+def globs(names: Iterable[str], everything: Collection[str]) -> tuple[str, ...]:
+    """Globs that match all of `names` and none of the other names in `everything`, in the order of `names`.
+
+    Names that differ in numbers only, as those of a model's layers do, and all names of a scope share a glob where
+    that is possible.
+    """
+    wanted = list(dict.fromkeys(names))
+    others = "\n".join(sorted(set(everything) - set(wanted)))
+    if not others:
+        return ("*",) if wanted else ()
+    found: list[str] = []
+    while wanted:
+        rest = "\n".join(wanted)
+        usable = [glob for glob in _wider(wanted[0]) if not _pattern(glob).search(others)]
+        # Of those that match equally many, the narrowest.
+        glob = max(reversed(usable), key=lambda glob: len(_pattern(glob).findall(rest)), default=wanted[0])
+        found.append(glob)
+        pattern = _pattern(glob)
+        wanted = [name for name in wanted[1:] if not pattern.fullmatch(name)]
+    return tuple(found)
+
+
+def _wider(name: str) -> Iterator[str]:
+    """Globs for a name, the narrowest last: any numbers in place of its own, anything in its scope, or both."""
+    scope = name.rpartition("/")[0]
+    for glob in (*([f"{scope}/*"] if scope else []), name):
+        yield _NUMBER.sub("*", glob)
+        yield _NUMBER.sub(lambda match: "?" * len(match[0]), glob)
+        for match in _NUMBER.finditer(glob):
+            before, after = glob[: match.start()], glob[match.end() :]
+            yield f"{before}*{after}"
+            yield f"{before}{'?' * len(match[0])}{after}"
+        yield glob
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    spelled = re.escape(glob).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.compile(f"^{spelled}$", re.MULTILINE)

@@ -1,0 +1,207 @@
+"""Make padding that copies the end of a value copy the end of its valid part, not what a bucket padded it with.
+
+``Pad`` in mode edge or reflect continues a value beyond its end, most often for a convolution. In a bucket that end is
+padding itself, mostly zeros, so the last valid places see zeros where they saw copies of themselves when the model ran
+on its own length (the stand-in of a text-to-speech model, 40 of 64 tokens: 33.8 dB).
+
+After, with ``valid`` and ``last`` made once for each axis from the model's own mask of it::
+
+    Pad <edge> (x)        Pad <edge> (Where (valid, x, ReduceSum (x * last)))
+    Pad <reflect> (x)     Where (valid, y, the places of y before `last`, mirrored behind it)     y = Pad <reflect> (x)
+
+``valid`` says for each place whether it is, or one behind it is, in the mask; ``last`` is 1 at the last such place and
+0 elsewhere. On an input as long as the bucket nothing changes; on a shorter one the valid part is what it is without
+padding. Places masked in between stay as they are.
+
+This belongs to the shape step rather than to the rewrites: it changes what a model makes of the padded part of its
+input, as it should.
+
+Left alone, so that the padding rung tells what they cost: axes without a mask (:mod:`pipeline.graph.valid_part`),
+dims whose length is not the axis' own (behind a stride), mode wrap, and padding in front, which copies what is valid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+from pipeline.graph.additions import Additions
+from pipeline.graph.index import GraphIndex, is_op, sort_nodes
+from pipeline.graph.inference import shape_of
+from pipeline.graph.valid_part import Follows, Mask, find_masks
+
+_LARGEST = 1 << 22
+"""Elements of the largest constant that is made."""
+
+
+def has_copying_pads(model: ModelProto) -> bool:
+    """Whether there is anything to do, without looking at axes."""
+    return any(_mode(node) for node in model.graph.node)
+
+
+def neutralize(model: ModelProto, folder: Path, follows: Follows) -> int:
+    """Change `model` in place; returns the number of places changed (a Pad of two axes may be two).
+
+    `model` is static, in topological order, with a type for every value; `folder` has its blobs.
+    """
+    index = GraphIndex(model, folder)
+    masks = find_masks(index, follows)
+    added = Additions(index)
+    made: dict[tuple[str, int, int], _Places] = {}
+    changed = 0
+    for node in model.graph.node:
+        mode = _mode(node)
+        source = node.input[0] if mode else ""
+        for dim, before, after in _end_pads(index, node) if mode else ():
+            mask = masks.get(follows.get(source, {}).get(dim, ""))
+            dims = shape_of(index.types[source])
+            length, rank = dims[dim], len(dims)
+            if mask is None or length == 1 or length * (before + length + after) * after > _LARGEST:
+                continue
+            if dim == 0 and shape_of(index.types[mask.value]) != (length,):
+                continue
+            if mode == "edge":
+                places = _places(index, added, made, mask, length, 0, 0)
+                node.input[0] = _fill_edge(added, places, node.input[0], dim)
+            elif dim >= rank - 2 and rank >= 3:
+                places = _places(index, added, made, mask, length, before, after)
+                _mirror(added, places, node, dim, length, before, after)
+            else:
+                continue
+            changed += 1
+            if mode == "reflect":
+                break  # the node is a Where now
+    if changed:
+        model.graph.node.extend(added.finish())
+        sort_nodes(model)
+    return changed
+
+
+@dataclass(frozen=True)
+class _Places:
+    """bool ``valid`` [batch, places] and float ``last`` [batch, length] of one axis."""
+
+    valid: str
+    last: str
+    batch: int
+    stem: str
+    fitted: dict[tuple[str, int, int], str] = field(default_factory=dict)
+
+
+def _mode(node: NodeProto) -> str:
+    mode = next((entry.s.decode() for entry in node.attribute if entry.name == "mode"), "")
+    return mode if is_op(node, "Pad") and mode in ("edge", "reflect") else ""
+
+
+def _end_pads(index: GraphIndex, node: NodeProto) -> list[tuple[int, int, int]]:
+    """Dim, padding in front and at the end of each dim of a float value that a Pad pads at its end."""
+    kind = index.types[node.input[0]]
+    widths = index.constant(node.input[1])
+    if widths is None or kind.tensor_type.elem_type != TensorProto.FLOAT:
+        return []
+    rank = len(kind.tensor_type.shape.dim)
+    given = index.constant(node.input[3]) if len(node.input) > 3 and node.input[3] else np.arange(rank)
+    if given is None:
+        return []
+    count = len(given)
+    pads = [(int(given[at]) % rank, int(widths[at]), int(widths[at + count])) for at in range(count)]
+    return [pad for pad in pads if pad[1] >= 0 and pad[2] > 0]
+
+
+def _places(
+    index: GraphIndex,
+    added: Additions,
+    made: dict[tuple[str, int, int], _Places],
+    mask: Mask,
+    length: int,
+    before: int,
+    after: int,
+) -> _Places:
+    """The places of an axis with `before` and `after` more; those in front count as valid."""
+    if (mask.value, before, after) in made:
+        return made[mask.value, before, after]
+    stem = f"{mask.value}_valid" + (f"_{before}_{after}" if before or after else "")
+    batch = int(np.prod(added.shape(mask.value))) // length
+    flags = _flags(index, added, mask, length, batch, stem)
+    # Counts of twice the valid places from each place on: far enough from 0.5 for any encoding.
+    place, counted = np.arange(before + length + after), np.arange(length)[:, None]
+    reached = added.constant(f"{stem}_reached", np.where(counted >= place - before, 2, 0).astype(np.float32))
+    behind = np.where(counted > counted.T, 2, 0).astype(np.float32)
+    passed = added.constant(f"{stem}_passed", behind)
+    half, zero = (
+        added.constant(f"{stem}_{name}", np.array(value, np.float32)) for name, value in (("half", 0.5), ("zero", 0))
+    )
+    valid = added.op("Greater", added.op("MatMul", flags, reached, out=f"{stem}_left"), half, out=stem)
+    more = added.op("Greater", added.op("MatMul", flags, passed, out=f"{stem}_behind"), half, out=f"{stem}_more")
+    last = added.op("Where", more, zero, flags, out=f"{stem}_last")
+    made[mask.value, before, after] = _Places(valid, last, batch, stem)
+    return made[mask.value, before, after]
+
+
+def _flags(index: GraphIndex, added: Additions, mask: Mask, length: int, batch: int, stem: str) -> str:
+    """The mask as float [batch, length], 1 where valid."""
+    name = mask.value
+    kind = index.types[name].tensor_type.elem_type
+    if mask.valid_is_zero and kind == TensorProto.BOOL:
+        name = added.op("Not", name, out=f"{stem}_not")
+    if kind != TensorProto.FLOAT:
+        name = added.op("Cast", name, out=f"{stem}_float", to=TensorProto.FLOAT)
+    if mask.valid_is_zero and kind != TensorProto.BOOL:
+        name = added.op("Sub", added.constant(f"{stem}_one", np.ones((), np.float32)), name, out=f"{stem}_not")
+    return added.op("Reshape", name, added.integers(f"{stem}_shape", batch, length), out=f"{stem}_flags")
+
+
+def _fitted(added: Additions, places: _Places, name: str, rank: int, dim: int) -> str:
+    """`name` [batch, places] as [batch, 1.., places, 1..], the form in which it meets a value of this rank."""
+    if (name, rank, dim) not in places.fitted:
+        dims = [1] * rank
+        dims[0], dims[dim] = places.batch, added.shape(name)[1]
+        shape = added.integers(f"{name}_{rank}_{dim}_shape", *dims)
+        places.fitted[name, rank, dim] = added.op("Reshape", name, shape, out=f"{name}_{rank}_{dim}")
+    return places.fitted[name, rank, dim]
+
+
+def _fill_edge(added: Additions, places: _Places, source: str, dim: int) -> str:
+    """`source` with its last valid place in each place behind that."""
+    rank = len(added.shape(source))
+    valid, last = (_fitted(added, places, name, rank, dim) for name in (places.valid, places.last))
+    kept = added.op("Mul", source, last, out=f"{source}_at_end")
+    end = added.op("ReduceSum", kept, added.integers(f"{source}_dim", dim), out=f"{source}_end", keepdims=1)
+    return added.op("Where", valid, source, end, out=f"{source}_filled")
+
+
+def _mirror(added: Additions, places: _Places, pad: NodeProto, dim: int, length: int, before: int, after: int) -> None:
+    """Make the Pad's result what it is, but for the places behind the valid part: those in front of its end, mirrored.
+
+    Which place goes where depends on the mask, so they are picked and put down by matrices of zeros and ones.
+    """
+    whole, rank = before + length + after, len(added.shape(pad.input[0]))
+    stem = pad.output[0]
+    padded = added.op("Pad", *pad.input, out=f"{stem}_padded", mode="reflect")
+    place, end, step = np.arange(whole), np.arange(length)[:, None, None] + before, np.arange(after)[:, None]
+    picks, puts = (
+        _shifts(added, places, (place == at).astype(np.float32), rank, f"{stem}_{role}")
+        for role, at in (("pick", end - 1 - step), ("put", end + 1 + step))
+    )
+    swap = [*range(rank - 2), rank - 1, rank - 2]
+    picks = added.op("Transpose", picks, out=f"{stem}_picks", perm=swap)
+    # HTP takes the right-hand matrix of two computed ones in 8 bits: zeros and ones are exact in them.
+    rows = padded if dim == rank - 1 else added.op("Transpose", padded, out=f"{stem}_rows", perm=swap)
+    mirrored = added.op("MatMul", added.op("MatMul", rows, picks, out=f"{stem}_picked"), puts, out=f"{stem}_mirrored")
+    if dim != rank - 1:
+        mirrored = added.op("Transpose", mirrored, out=f"{stem}_turned", perm=swap)
+    valid = _fitted(added, places, places.valid, rank, dim)
+    pad.CopyFrom(helper.make_node("Where", [valid, padded, mirrored], [stem], pad.name))
+
+
+def _shifts(added: Additions, places: _Places, shifts: NDArray[np.float32], rank: int, stem: str) -> str:
+    """Rows of zeros with a one each, float [batch, 1.., rows, whole], from `shifts` [length, rows, whole]."""
+    length, rows, whole = shifts.shape
+    flat = added.constant(f"{stem}_shifts", shifts.reshape(length, rows * whole))
+    chosen = added.op("MatMul", places.last, flat, out=f"{stem}_flat")
+    dims = added.integers(f"{stem}_dims", places.batch, *[1] * (rank - 3), rows, whole)
+    return added.op("Reshape", chosen, dims, out=stem)

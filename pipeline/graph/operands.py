@@ -1,0 +1,122 @@
+"""What each operator does with its inputs, as far as encodings go: QNN EP 2.7's rules, found by compiling.
+
+- A weight may have a scale per output channel, symmetric ones only. A ConvTranspose in groups takes one and computes
+  with another channel's (16 dB instead of 75), so its weight has one scale.
+- The scale of a LayerNormalization and the slope of a PRelu are uint8. Next to 16 bit activations, an int8 scale sends
+  the one to the CPU, and a 16 bit slope fails the compilation of the other.
+- A bias is int32, its scale the product of those of input and weight.
+- Operators that only move data need one encoding on both sides.
+- The 16 bit results of Sigmoid and Tanh have fixed encodings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from onnx import NodeProto
+
+from pipeline.graph.encodings import Range
+from pipeline.graph.index import GraphIndex, is_op
+
+
+class Role(Enum):
+    """What a constant is to the node that reads it."""
+
+    WEIGHT = auto()
+    """Multiplied with the activations: of the scheme's weight type."""
+    TABLE = auto()
+    """Rows are looked up in it: they are activations, unless a rule says otherwise."""
+    SCALE = auto()
+    """uint8 whatever the scheme says."""
+    BIAS = auto()
+    """int32."""
+    OPERAND = auto()
+    """Any other: stored as the activations that it meets."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One float input of a node. `axis` is that of the output channels of a weight that may have a scale for each."""
+
+    position: int
+    name: str
+    role: Role
+    axis: int | None = None
+
+
+_SCALE_INPUT = {"LayerNormalization": 1, "PRelu": 1}
+_WEIGHT_INPUT = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1, "InstanceNormalization": 1, "BatchNormalization": 1}
+_BIAS_INPUT = {
+    "Conv": 2, "ConvTranspose": 2, "Gemm": 2, "LayerNormalization": 2, "InstanceNormalization": 2,
+    "BatchNormalization": 2,
+}  # fmt: skip
+_LEFT_ALONE = {"BatchNormalization": (3, 4)}
+"""Inputs that stay float: mean and variance."""
+
+_MOVERS = (
+    "AveragePool", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "Identity", "MaxPool", "Reshape",
+    "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze",
+)  # fmt: skip
+_TABLES = ("Gather", "GatherElements")
+
+UNIT = Range(0.0, 1.0)
+"""The range of a Softmax, whatever the samples show."""
+
+FIXED_16_BIT = {"Sigmoid": (1 / 65536, 0), "Tanh": (1 / 32768, 32768)}
+"""Scale and zero point of uint16 results that QNN computes right in one encoding only."""
+
+
+def operands(index: GraphIndex, node: NodeProto) -> Iterator[Operand]:
+    """The inputs of a node that may be quantized, constants with what they are to it."""
+    for position, name in enumerate(node.input):
+        if name and position not in _LEFT_ALONE.get(node.op_type, ()):
+            yield _operand(index, node, position, name)
+
+
+def moves_data(index: GraphIndex, node: NodeProto) -> bool:
+    """Whether a node's result is made of elements of its first input, so that both have one encoding."""
+    if is_op(node, "Pad"):
+        mode = next((attribute.s for attribute in node.attribute if attribute.name == "mode"), b"constant")
+        filler = node.input[2] if len(node.input) > 2 else ""
+        # Zero is in every encoding.
+        return mode != b"constant" or not filler or index.scalar(filler) == 0
+    return is_op(node, *_MOVERS)
+
+
+def _operand(index: GraphIndex, node: NodeProto, position: int, name: str) -> Operand:
+    if name not in index.initializers:
+        return Operand(position, name, Role.OPERAND)
+    op, rank = node.op_type, len(index.initializers[name].dims)
+    if _SCALE_INPUT.get(op) == position:
+        return Operand(position, name, Role.SCALE)
+    if _BIAS_INPUT.get(op) == position:
+        return Operand(position, name, Role.BIAS)
+    if _WEIGHT_INPUT.get(op) == position:
+        return Operand(position, name, Role.WEIGHT, _channel_axis(node))
+    if is_op(node, "MatMul"):
+        # The last axis of what stands on the right is that of the output; on the left there is none.
+        return Operand(position, name, Role.WEIGHT, rank - 1 if position == 1 and rank > 1 else None)
+    if is_op(node, *_TABLES) and position == 0:
+        return Operand(position, name, Role.TABLE)
+    return Operand(position, name, Role.OPERAND)
+
+
+def channel_groups(node: NodeProto) -> int:
+    """In how many groups a ConvTranspose splits its channels; 1 for any other node."""
+    return _attribute(node, "group", 1) if node.op_type == "ConvTranspose" else 1
+
+
+def _channel_axis(node: NodeProto) -> int | None:
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "ConvTranspose":
+        return 1 if channel_groups(node) == 1 else None
+    if node.op_type == "Gemm":
+        return 0 if _attribute(node, "transB", 0) else 1
+    return None
+
+
+def _attribute(node: NodeProto, name: str, default: int) -> int:
+    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)

@@ -1,0 +1,122 @@
+"""What a choice of precision takes: bytes of weights, and work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeline.graph.cost import macs_of_nodes
+from pipeline.graph.index import is_op
+from pipeline.graph.inference import shape_of
+from pipeline.graph.sensitivity import Choice, Trials
+
+_LOW, _WIDE, _FLOAT = range(3)
+
+
+@dataclass(frozen=True)
+class Price:
+    """`work` counts products of 8 by 8 bits: 16 by 8 bits are two of them, 16 by 16 bits four.
+
+    `share_8bit` is the share of multiply-accumulates on activations of 8 bits; a node without any counts its results.
+    """
+
+    weight_bytes: int
+    work: float
+    share_8bit: float
+
+
+@dataclass(frozen=True)
+class _Passage:
+    """A value of `elements` from one group to others: a conversion for each other type that it is read in."""
+
+    elements: int
+    maker: int
+    readers: frozenset[int]
+
+
+class Pricing:
+    """The price of every choice for one model."""
+
+    def __init__(self, trials: Trials) -> None:
+        index = trials.index
+        self._trials = trials
+        self._passages = list(_passages(trials))
+        count = len(trials.groups)
+        self._macs = [0] * count
+        self._work = [[0.0] * count for _ in (_LOW, _WIDE, _FLOAT)]
+        for node, macs in zip(index.model.graph.node, macs_of_nodes(index.model), strict=True):
+            number = trials.group_of.get(node.name)
+            if number is None:
+                continue
+            multiplies = is_op(node, "MatMul", "Gemm", "Conv", "ConvTranspose")
+            by_weight = multiplies and any(name in index.initializers for name in node.input[:2])
+            self._macs[number] += macs
+            self._work[_LOW][number] += macs
+            self._work[_WIDE][number] += macs * (4 if multiplies and not by_weight else 2)
+            self._work[_FLOAT][number] += macs * (4 if multiplies else 2)
+        self._reference = self.price(Choice())
+
+    def price(self, choice: Choice) -> Price:
+        """What a choice takes."""
+        levels = [_level(number, choice) for number in range(len(self._macs))]
+        work = sum(self._work[level][number] for number, level in enumerate(levels))
+        for passage in self._passages:
+            others = {levels[reader] for reader in passage.readers} - {levels[passage.maker]}
+            work += 2 * passage.elements * len(others)
+        low = sum(macs for macs, level in zip(self._macs, levels, strict=True) if level == _LOW)
+        return Price(self._bytes(choice), work, low / sum(self._macs))
+
+    def relative(self, choice: Choice) -> float:
+        """One figure to order choices by: bytes and work, each over that of w8a16, half and half."""
+        price = self.price(choice)
+        return self._share(price.weight_bytes, price.work)
+
+    def of_group(self, group: int) -> float:
+        """What 16 bits in place of 8 add for a group, as :meth:`relative` counts and conversions aside."""
+        saved = sum(size // 2 for name, size in self._constants(group) if name in self._trials.tables)
+        return self._share(saved, self._work[_WIDE][group] - self._work[_LOW][group])
+
+    def of_float(self, group: int) -> float:
+        """What float in place of w8a16 adds for a group."""
+        added = sum(2 * math.prod(self._trials.shapes[name]) - size for name, size in self._constants(group))
+        return self._share(added, self._work[_FLOAT][group] - self._work[_WIDE][group])
+
+    def of_weight(self, name: str) -> float:
+        """What 8 bits in place of 4 add for a weight."""
+        return self._share(self._trials.stored_bytes[name] // 2, 0)
+
+    def _constants(self, group: int) -> list[tuple[str, int]]:
+        return [(name, self._trials.stored_bytes[name]) for name, of in self._trials.constants.items() if of == group]
+
+    def _share(self, added_bytes: int, work: float) -> float:
+        stored = self._reference.weight_bytes
+        return ((added_bytes / stored if stored else 0.0) + work / self._reference.work) / 2
+
+    def _bytes(self, choice: Choice) -> int:
+        trials = self._trials
+        total = 0
+        for name, size in trials.stored_bytes.items():
+            group = trials.constants.get(name)
+            if group in choice.exact:
+                total += 2 * math.prod(trials.shapes[name])
+            elif name in choice.narrow or (name in trials.tables and group in choice.low):
+                total += (size + 1) // 2
+            else:
+                total += size
+        return total
+
+
+def _level(group: int, choice: Choice) -> int:
+    return _FLOAT if group in choice.exact else _LOW if group in choice.low else _WIDE
+
+
+def _passages(trials: Trials) -> Iterator[_Passage]:
+    index = trials.index
+    for name, maker in index.makers.items():
+        made = trials.group_of.get(maker.name)
+        readers = frozenset(
+            trials.group_of[node.name] for node in index.readers.get(name, []) if node.name in trials.group_of
+        )
+        if made is not None and readers - {made} and name in trials.values:
+            yield _Passage(math.prod(shape_of(index.types[name])), made, readers)

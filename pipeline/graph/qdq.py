@@ -1,0 +1,137 @@
+"""Reading QDQ models: what stands there for a value or a constant of the float model, and with what encoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from pipeline.graph.encodings import Range
+from pipeline.graph.index import GraphIndex
+from pipeline.graph.model_file import tensor_dtype
+from pipeline.model import Json
+
+_Q, _DQ = "QuantizeLinear", "DequantizeLinear"
+Q_OPS = (_Q, _DQ)
+"""The operators that carry encodings."""
+
+_FOUR_BITS = {"int4": (-8, 7), "uint4": (0, 15)}
+"""What numpy has no limits for; a value that is looked up in a table shares the encoding of the table."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How an activation is quantized: ``real = scale * (integer - zero_point)``, integers of type `dtype`."""
+
+    dtype: str
+    scale: float
+    zero_point: int
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The smallest and the largest integer."""
+        if self.dtype in _FOUR_BITS:
+            return _FOUR_BITS[self.dtype]
+        limits = np.iinfo(self.dtype)
+        return int(limits.min), int(limits.max)
+
+    @property
+    def bits(self) -> int:
+        """The bits of the type."""
+        low, high = self.bounds
+        return (high - low).bit_length()
+
+    @property
+    def covers(self) -> Range:
+        """The real values that the smallest and the largest integer stand for."""
+        low, high = self.bounds
+        return Range(self.scale * (low - self.zero_point), self.scale * (high - self.zero_point))
+
+    def rounded(self, array: NDArray[Any]) -> NDArray[np.float32]:
+        """What is left of float values once they went through integers of this encoding."""
+        low, high = self.bounds
+        integers = np.clip(np.rint(array / np.float32(self.scale)) + self.zero_point, low, high)
+        return np.asarray((integers - self.zero_point) * np.float32(self.scale), np.float32)
+
+    def facts(self) -> dict[str, Json]:
+        """As JSON, with the range that is covered."""
+        spelled = {key: float(f"{value:.6g}") for key, value in (("low", self.covers.low), ("high", self.covers.high))}
+        return {"dtype": self.dtype, "scale": float(f"{self.scale:.6g}"), "zero_point": self.zero_point, **spelled}
+
+
+def standing_for(index: GraphIndex, name: str) -> str | None:
+    """The value of a QDQ model that stands for value `name` of the float model it was made from.
+
+    It is what the first DequantizeLinear behind it gives, and the value itself where it was left in float; None if
+    the quantizer dropped it::
+
+        node -> x -> QuantizeLinear -> DequantizeLinear -> x_DequantizeLinear_Output, stands for x
+    """
+    if _dequantizer(index, name) is not None:  # an output of the model keeps its name
+        return name
+    for quantizer in index.readers.get(name, []):
+        if quantizer.op_type == _Q and quantizer.input[0] == name:
+            for reader in index.readers.get(quantizer.output[0], []):
+                if reader.op_type == _DQ:
+                    return str(reader.output[0])
+    return name if name in index.makers or name in index.types else None
+
+
+def encoding_of(index: GraphIndex, name: str) -> Encoding | None:
+    """The encoding of what a DequantizeLinear gives, None for other values, and for those with a scale per channel."""
+    maker = _dequantizer(index, name)
+    scale = index.scalar(maker.input[1]) if maker is not None else None
+    if maker is None or scale is None:
+        return None
+    if len(maker.input) < 3 or not maker.input[2]:
+        return None
+    zero_point = index.constant(maker.input[2])
+    assert zero_point is not None
+    dtype = tensor_dtype(index.initializers[maker.input[2]]).name
+    return Encoding(dtype, scale, int(zero_point.reshape(-1)[0]))
+
+
+def computing_node(index: GraphIndex, name: str) -> NodeProto | None:
+    """The node that computes a value of a QDQ model, with Q and DQ nodes looked through."""
+    node = index.makers.get(name)
+    while node is not None and node.op_type in Q_OPS:
+        node = index.makers.get(node.input[0])
+    return node
+
+
+def is_dequantized_constant(index: GraphIndex, name: str, shape: tuple[int, ...]) -> bool:
+    """Whether this is a quantized constant of this shape, with one scale, or one along an axis."""
+    maker = _dequantizer(index, name)
+    if maker is None or maker.input[0] not in index.initializers:
+        return False
+    scale = index.initializers.get(maker.input[1])
+    return scale is not None and len(scale.dims) <= 1 and tuple(index.initializers[maker.input[0]].dims) == shape
+
+
+def dequantized_constant(index: GraphIndex, name: str) -> NDArray[np.float32]:
+    """The values of what :func:`is_dequantized_constant`, as its DequantizeLinear computes them."""
+    maker = index.makers[name]
+    integers, scale = index.constant(maker.input[0]), index.constant(maker.input[1])
+    assert integers is not None
+    assert scale is not None
+    zero_point = index.constant(maker.input[2]) if len(maker.input) > 2 and maker.input[2] else np.zeros((), np.int8)
+    assert zero_point is not None
+    axis = next((attribute.i for attribute in maker.attribute if attribute.name == "axis"), 1)
+    along = [1] * integers.ndim
+    if scale.size > 1:
+        along[axis] = scale.size
+    real = integers.astype(np.float32) - _spread(zero_point, along)
+    return np.asarray(real * _spread(scale, along), np.float32)
+
+
+def _spread(array: NDArray[Any], along: list[int]) -> NDArray[np.float32]:
+    return array.astype(np.float32).reshape(along if array.size > 1 else ())
+
+
+def _dequantizer(index: GraphIndex, name: str) -> NodeProto | None:
+    # Of whichever domain: for types that ONNX's own doesn't take in an opset, onnxruntime's is used.
+    maker = index.makers.get(name)
+    return maker if maker is not None and maker.op_type == _DQ else None

@@ -1,0 +1,128 @@
+"""Q and DQ nodes under construction, with the constants they read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from pipeline.graph.index import CONTRIB_DOMAIN, GraphIndex, import_contrib, opset
+from pipeline.graph.weight_encodings import Integers, dtype
+
+_OWN_OPSET = 21
+"""From here on ONNX's own Q and DQ take 16 and 4 bits; before, onnxruntime's do."""
+_SINCE_21 = ("uint16", "int16", "int4", "uint4")
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """One scale and zero point for all of a value, in integers of type `kind`."""
+
+    kind: str
+    scale: float
+    zero_point: int
+
+
+class QdqNodes:
+    """The nodes and initializers that a graph is to have; :meth:`finish` puts them in place of its own."""
+
+    def __init__(self, index: GraphIndex) -> None:
+        self.nodes: list[NodeProto] = []
+        self._index = index
+        self._initializers: dict[str, TensorProto] = {}
+        self._read: dict[str, str] = {}
+        self._stored: dict[str, str] = {}
+        self._parameters: dict[str, list[str]] = {}
+        self._conversions: dict[tuple[str, str], str] = {}
+        self._constants: dict[Integers, str] = {}
+        self._copies: dict[str, int] = {}
+        self._barriers: dict[str, str] = {}
+        self._kinds: set[str] = set()
+
+    def store(self, name: str, source: str, encoding: Encoding, half: bool, result: str | None) -> None:
+        """Q and DQ behind value `name`, which comes as `source` and is read as `result`, or a name of its own."""
+        parameters = self._parameters[name] = self._encoding(name, encoding, half)
+        self._stored[name] = f"{name}_QuantizeLinear_Output"
+        self._read[name] = result or f"{name}_DequantizeLinear_Output"
+        self._pair(name, source, self._read[name], parameters)
+
+    def dequantized(self, name: str) -> str:
+        """What those read who take value `name` as it is stored."""
+        return self._read[name]
+
+    def converted(self, name: str, source: str | None, encoding: Encoding, half: bool) -> str:
+        """What those read who take value `name` in another type, made of a float `source` or of what is stored."""
+        key = (name, encoding.kind)
+        if key not in self._conversions:
+            stem = f"{name}_{encoding.kind}"
+            if source is None:
+                # A DQ node of its own: QNN makes one operator of it and the Q node it feeds.
+                source = f"{stem}_QuantizeLinear_Input"
+                self._node("DequantizeLinear", f"{stem}_convert", [self._stored[name], *self._parameters[name]], source)
+            result = self._conversions[key] = f"{stem}_DequantizeLinear_Output"
+            self._pair(stem, source, result, self._encoding(stem, encoding, half))
+        return self._conversions[key]
+
+    def barrier(self, name: str) -> str:
+        """A float value through float16, so that its maker is not taken for a quantized node."""
+        if name not in self._barriers:
+            narrow, wide = f"{name}_float16", f"{name}_float16_as_float"
+            for target, source, result in (
+                (TensorProto.FLOAT16, name, narrow),
+                (TensorProto.FLOAT, narrow, wide),
+            ):
+                self.nodes.append(helper.make_node("Cast", [source], [result], f"{result}_Cast", to=target))
+            self._barriers[name] = wide
+        return self._barriers[name]
+
+    def constant(self, name: str, encoded: Integers, half: bool) -> str:
+        """A quantized constant; what was encoded once is stored once."""
+        if encoded not in self._constants:
+            count = self._copies[name] = self._copies.get(name, 0) + 1
+            stem = name if count == 1 else f"{name}_{count}"
+            self._kinds.add(encoded.values.dtype.name)
+            stored = self._add(f"{stem}_quantized", encoded.values)
+            parameters = [
+                self._add(f"{stem}_scale", encoded.scale.astype(np.float16 if half else np.float32)),
+                self._add(f"{stem}_zero_point", encoded.zero_point),
+            ]
+            result = self._constants[encoded] = f"{stem}_DequantizeLinear_Output"
+            self._node("DequantizeLinear", f"{stem}_DequantizeLinear", [stored, *parameters], result, encoded.axis)
+        return self._constants[encoded]
+
+    def finish(self) -> None:
+        """Give the graph these nodes and initializers; the quantized constants' originals stay for who reads them."""
+        model = self._index.model
+        if any(node.domain == CONTRIB_DOMAIN for node in self._with_domain()):
+            import_contrib(model)
+        del model.graph.node[:]
+        model.graph.node.extend(self.nodes)
+        model.graph.initializer.extend(self._initializers.values())
+
+    def _with_domain(self) -> list[NodeProto]:
+        old = opset(self._index.model) < _OWN_OPSET and any(kind in _SINCE_21 for kind in self._kinds)
+        for node in self.nodes:
+            if old and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+                node.domain = CONTRIB_DOMAIN
+        return self.nodes
+
+    def _pair(self, stem: str, source: str, result: str, parameters: list[str]) -> None:
+        between = f"{stem}_QuantizeLinear_Output"
+        self._node("QuantizeLinear", f"{stem}_QuantizeLinear", [source, *parameters], between)
+        self._node("DequantizeLinear", f"{stem}_DequantizeLinear", [between, *parameters], result)
+
+    def _encoding(self, stem: str, encoding: Encoding, half: bool) -> list[str]:
+        self._kinds.add(encoding.kind)
+        scale = np.array(encoding.scale, np.float16 if half else np.float32)
+        zero_point = np.array(encoding.zero_point, dtype(encoding.kind))
+        return [self._add(f"{stem}_scale", scale), self._add(f"{stem}_zero_point", zero_point)]
+
+    def _add(self, name: str, array: NDArray[Any]) -> str:
+        self._initializers[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+        return name
+
+    def _node(self, op: str, name: str, inputs: list[str], output: str, axis: int | None = None) -> None:
+        self.nodes.append(helper.make_node(op, inputs, [output], name, axis=axis))

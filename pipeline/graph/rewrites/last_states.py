@@ -1,0 +1,88 @@
+"""Take the last hidden state of a recurrent layer from the sequence of all of them.
+
+Before::
+
+    Y, Y_h = LSTM(x, ...)            or GRU, or RNN
+
+After, forwards (a reverse layer ends at the first place; of two directions each is taken by itself)::
+
+    Y = LSTM(x, ...)
+    Y_h = Reshape(Slice(Y, the last place))
+
+QNN EP 2.7 ends the process on a quantized GRU that gives Y_h and no Y, the form of any encoder of a whole sequence.
+And calibration sees a state once a sample, too seldom to know its range: measured apart, Y_h clips on new samples (a
+speaker encoder of two LSTM layers, w8a16: 17 dB of SQNR), while as a part of Y it has the range of all places.
+
+Y_h keeps its name. Left alone: lengths given (``sequence_lens``), since a sequence then ends where they say; batch
+first (``layout``); a Y_h that nothing reads.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
+
+from pipeline.graph.additions import Additions
+from pipeline.graph.index import GraphIndex, is_op, sort_nodes
+from pipeline.graph.inference import shape_of
+
+NAME = "last_states"
+
+_LENGTHS = 4
+"""The input that holds ``sequence_lens``."""
+
+
+def apply(model: ModelProto, folder: Path) -> int:
+    """Rewrite every recurrent layer whose last hidden state is used; returns their number."""
+    index = GraphIndex(model, folder)
+    added = Additions(index)
+    layers = [node for node in model.graph.node if _matches(index, node)]
+    for node in layers:
+        if not node.output[0]:
+            node.output[0] = index.unused(f"{node.output[1]}_places")
+            kind = _places_type(index, node)
+            model.graph.value_info.append(ValueInfoProto(name=node.output[0], type=kind))
+            added.know(node.output[0], kind)
+        _take_last(added, node)
+    if layers:
+        model.graph.node.extend(added.finish())
+        sort_nodes(model)
+    return len(layers)
+
+
+def _matches(index: GraphIndex, node: NodeProto) -> bool:
+    if not is_op(node, "LSTM", "GRU", "RNN") or len(node.output) < 2 or not node.output[1]:
+        return False
+    used = node.output[1] in index.outputs or node.output[1] in index.readers
+    lengths = len(node.input) > _LENGTHS and node.input[_LENGTHS]
+    return used and not lengths and not any(entry.name == "layout" and entry.i for entry in node.attribute)
+
+
+def _places_type(index: GraphIndex, node: NodeProto) -> TypeProto:
+    """The type of Y: [places, directions, batch, hidden]."""
+    state = index.types[node.output[1]]
+    places = shape_of(index.types[node.input[0]])[0] if node.input[0] in index.types else 0
+    assert places or node.input[0] in index.initializers
+    places = places or index.initializers[node.input[0]].dims[0]
+    return helper.make_tensor_type_proto(state.tensor_type.elem_type, (places, *shape_of(state)))
+
+
+def _take_last(added: Additions, node: NodeProto) -> None:
+    """Make the second output of a layer from its first."""
+    whole, state = node.output[0], node.output[1]
+    places, directions, batch, hidden = added.shape(whole)
+    reverse = any(entry.name == "direction" and entry.s == b"reverse" for entry in node.attribute)
+    ends = [0 if reverse or direction else places - 1 for direction in range(directions)]
+    parts = []
+    for direction, place in enumerate(ends):
+        start = added.integers(f"{state}_start", place, direction)
+        end = added.integers(f"{state}_end", place + 1, direction + 1)
+        axes = added.integers(f"{state}_axes", 0, 1)
+        parts.append(added.op("Slice", whole, start, end, axes, out=f"{state}_of_{direction}"))
+    last = parts[0] if directions == 1 else added.op("Concat", *parts, out=f"{state}_joined", axis=1)
+    node.output[1] = ""
+    if len(node.output) == 2:
+        del node.output[1:]
+    shape = added.integers(f"{state}_shape", directions, batch, hidden)
+    added.replace("Reshape", last, shape, out=state)

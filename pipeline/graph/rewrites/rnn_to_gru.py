@@ -1,0 +1,93 @@
+"""Write a simple recurrent layer as a GRU whose gates stand still.
+
+Before::
+
+    RNN <activations: Tanh> (x, W, R, B, lengths, h)        h' = tanh(W x + R h + b)
+
+After::
+
+    GRU (x, W', R', B', lengths, h)                         h' = (1 - z) tanh(W x + r (R h) + b) + z h
+
+with z = 0 and r = 1: their rows of W' and R' are zero, and their bias is -20 and 20, where a sigmoid is within 2e-9 of
+0 and 1. QNN EP 2.7 has no RNN, so each splits the graph in two with the CPU in between; it has GRU (float16, 60 dB).
+Unrolled into its steps, a layer would take hundreds of nodes instead.
+
+Outputs keep their names. Left alone: other activations and ``clip``, which QNN's GRU doesn't have; weights that are
+computed; types other than float32.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from pipeline.graph.index import GraphIndex, is_op
+
+NAME = "rnn_to_gru"
+
+_STILL = 20.0
+"""A gate's bias. As much as it takes in float32, and no more: the bias is quantized with the others."""
+
+
+def apply(model: ModelProto, folder: Path) -> int:
+    """Rewrite every RNN that has constant weights; returns their number."""
+    index = GraphIndex(model, folder)
+    rewritten = 0
+    for node in model.graph.node:
+        if not _matches(index, node):
+            continue
+        weights, recurrence = (index.constant(name) for name in node.input[1:3])
+        assert weights is not None
+        assert recurrence is not None
+        directions, hidden = weights.shape[:2]
+        given = index.constant(node.input[3]) if len(node.input) > 3 and node.input[3] else None
+        bias = np.zeros((directions, 2 * hidden), np.float32) if given is None else given
+        gates = np.repeat(np.array([-_STILL, _STILL], np.float32), hidden)
+        both = np.broadcast_to(gates, (directions, 2 * hidden))
+        still = np.zeros_like(both)
+        # Gates are in the order z, r, h; the biases of W come before those of R.
+        constants = (
+            _below_zeros(weights),
+            _below_zeros(recurrence),
+            np.concatenate([both, bias[:, :hidden], still, bias[:, hidden:]], axis=1),
+        )
+        stem = node.output[0] or node.output[1]
+        names = [
+            _add(index, f"{stem}_{role}", array)
+            for role, array in zip(("gru_w", "gru_r", "gru_b"), constants, strict=True)
+        ]
+        kept = [entry for entry in node.attribute if entry.name in ("direction", "hidden_size", "layout")]
+        gru = helper.make_node("GRU", [node.input[0], *names, *node.input[4:]], list(node.output), node.name)
+        gru.attribute.extend([*kept, helper.make_attribute("linear_before_reset", 1)])
+        node.CopyFrom(gru)
+        rewritten += 1
+    return rewritten
+
+
+def _matches(index: GraphIndex, node: NodeProto) -> bool:
+    if not is_op(node, "RNN"):
+        return False
+    given = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+    activations = given.get("activations", [])
+    names = [name for name in node.input[1:4] if name]
+    types = [index.initializers[name].data_type for name in names if name in index.initializers]
+    return (
+        types == [TensorProto.FLOAT] * len(names)
+        and not given.get("clip")
+        and all(name.decode().lower() == "tanh" for name in activations)
+    )
+
+
+def _below_zeros(weights: NDArray[Any]) -> NDArray[Any]:
+    """Weights [directions, hidden, ...] as the last of three gates whose others are zero."""
+    return np.concatenate([np.zeros_like(weights), np.zeros_like(weights), weights], axis=1)
+
+
+def _add(index: GraphIndex, stem: str, array: NDArray[Any]) -> str:
+    name = index.unused(stem)
+    index.model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+    return name

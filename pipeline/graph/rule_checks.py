@@ -1,0 +1,124 @@
+"""Whether the rules of a scheme can be followed on a graph: before anything is encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from onnx import NodeProto
+
+from pipeline.errors import QuantizationError
+from pipeline.graph.index import GraphIndex
+from pipeline.graph.operands import Role, operands
+from pipeline.graph.scheme import FP16, Rule, Scheme
+from pipeline.graph.values import is_float
+from pipeline.suggest import did_you_mean
+
+_WEIGHTY = "MatMul, Gemm, Conv and ConvTranspose"
+
+
+def check_rules(index: GraphIndex, scheme: Scheme) -> None:
+    """Refuse a rule that names nothing in the graph, says nothing, or says what can't be.
+
+    Raises:
+        QuantizationError: with the rule by its number and places.
+    """
+    for number, rule in enumerate(scheme.overrides, 1):
+        where = f"rule {number} of 'overrides', {rule.kind}: {', '.join(rule.places)}"
+        _check_form(rule, where)
+        if rule.kind == "tensors":
+            _check_tensors(index, rule, where)
+        else:
+            _check_nodes(index, rule, where)
+
+
+def _check_form(rule: Rule, where: str) -> None:
+    if sum(bool(places) for places in (rule.ops, rule.nodes, rule.tensors)) != 1:
+        raise QuantizationError(
+            "a rule has to name its places in one way",
+            where=where,
+            why="operators, nodes and values are three ways to name them, and a rule takes one",
+            remedy="give either 'ops', 'nodes' or 'tensors'; make two rules of one that needs both",
+        )
+    settings = {"activations": rule.activations, "weights": rule.weights, "per_channel": rule.per_channel}
+    said = [key for key, value in settings.items() if value is not None]
+    if rule.precision == FP16 and said:
+        raise QuantizationError(
+            f"a rule says precision: fp16 and {said[0]} at once",
+            where=where,
+            why="what stays in float has no integer types",
+            remedy=f"drop '{said[0]}', or 'precision'",
+        )
+    if rule.precision == FP16 and rule.tensors:
+        raise QuantizationError(
+            "a value alone can't be fp16",
+            where=where,
+            why="it is nodes that compute in float16; a value between two quantized nodes is an integer",
+            remedy="name the nodes that make and read it under 'nodes'",
+        )
+    if rule.precision is None and not said:
+        raise QuantizationError(
+            "a rule changes nothing",
+            where=where,
+            remedy="give it 'activations', 'weights', 'per_channel' or 'precision'",
+        )
+
+
+def _check_nodes(index: GraphIndex, rule: Rule, where: str) -> None:
+    nodes = [node for node in index.model.graph.node if rule.matches_node(node.op_type, node.name)]
+    if not nodes:
+        known = (node.op_type if rule.ops else node.name for node in index.model.graph.node)
+        raise _matches_nothing("operator" if rule.ops else "node", rule, where, known)
+    if rule.activations is None and rule.precision is None and not any(_weights(index, node) for node in nodes):
+        raise _no_weight(where)
+
+
+def _check_tensors(index: GraphIndex, rule: Rule, where: str) -> None:
+    names = [name for name in _values(index) if rule.matches_tensor(name)]
+    if not names:
+        raise _matches_nothing("value", rule, where, _values(index))
+    weights = {name for node in index.model.graph.node for name in _weights(index, node)}
+    if (rule.weights is not None or rule.per_channel is not None) and not weights.intersection(names):
+        raise _no_weight(where)
+    if rule.activations is not None and weights.issuperset(names):
+        raise QuantizationError(
+            "a rule gives weights a type of activations",
+            where=where,
+            why=f"{names[0]!r} is a constant that {_WEIGHTY} multiply with",
+            remedy="say 'weights' in place of 'activations'",
+        )
+
+
+def _weights(index: GraphIndex, node: NodeProto) -> list[str]:
+    """The constants of a node that have the scheme's weight type, tables included, which may be given one."""
+    return [
+        operand.name
+        for operand in operands(index, node)
+        if operand.role in (Role.WEIGHT, Role.TABLE) and is_float(index, operand.name)
+    ]
+
+
+def _values(index: GraphIndex) -> list[str]:
+    names = (*index.types, *index.initializers)
+    return [name for name in names if is_float(index, name)]
+
+
+def _matches_nothing(kind: str, rule: Rule, where: str, known: Iterable[str]) -> QuantizationError:
+    names = sorted(set(known))
+    asked = " or ".join(map(repr, rule.places))
+    shown = f"it has {', '.join(names[:12])}{' and more' if len(names) > 12 else ''}"
+    return QuantizationError(
+        f"no {kind} of the component is named {asked}{did_you_mean(rule.places[0], names)}",
+        where=where,
+        why=f"a rule that matches nothing would go unnoticed; after the rewrites {shown}",
+        remedy="correct the name, or take the rule out; one that is meant for another component goes under that"
+        " component's 'quantization'",
+    )
+
+
+def _no_weight(where: str) -> QuantizationError:
+    return QuantizationError(
+        "a rule is about weights where there are none",
+        where=where,
+        why=f"weights are the constants of {_WEIGHTY}, and the tables of Gather",
+        remedy="name nodes that have some, or say 'activations'",
+    )

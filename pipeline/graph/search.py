@@ -1,0 +1,149 @@
+"""The cheapest choice of precision that keeps to a target: found on the CPU, confirmed on the emulator.
+
+Candidates come in order of price, and their accuracy rises with it, so that bisection finds the first that is accurate
+enough. It is quantized and compiled as a build would; when that is less accurate than the CPU said, a dearer one is
+tried. Nothing in it depends on time or chance: the same model, samples and budget give the same choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pipeline.graph.sensitivity import Choice
+
+MARGIN_DB = 0.5
+"""By how much a choice has to exceed a threshold: other samples will be a little less accurate."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a choice must reach in dB against the original model, and the emulator against the QDQ model."""
+
+    total_db: float
+    compile_db: float
+    max_trials: int
+    max_emulations: int
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """A choice as the emulator computes it, in dB; or why it can't be compiled or run as it should."""
+
+    total_db: float = 0.0
+    compile_db: float = 0.0
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A choice and its SQNR in dB: by rounding a float model on the CPU, as QDQ model there, and on the emulator."""
+
+    choice: Choice
+    rounded_db: float
+    quantized_db: float | None = None
+    emulation: Emulation | None = None
+
+    @property
+    def cpu_db(self) -> float:
+        """What the QDQ model gives on the CPU, as exactly as it is known."""
+        return self.rounded_db if self.quantized_db is None else self.quantized_db
+
+
+class Judge(Protocol):
+    """Who measures a choice, each time in dB: the least of all outputs."""
+
+    def rounded(self, choice: Choice) -> float:
+        """The float model with its values rounded."""
+
+    def quantized(self, choice: Choice) -> float:
+        """The QDQ models of all buckets on the CPU: the least of them."""
+
+    def emulated(self, choice: Choice) -> Emulation:
+        """The context of the last choice that was quantized."""
+
+
+class Search:
+    """A search that goes on from one list of candidates to the next, dearer one."""
+
+    def __init__(self, judge: Judge, limits: Limits, finish: Callable[[Choice], Choice]) -> None:
+        """`finish` makes the last changes to a candidate before it is measured."""
+        self._judge = judge
+        self._limits = limits
+        self._finish = finish
+        self._needed = limits.total_db + MARGIN_DB
+        self._optimism = 0.0
+        self._emulations = 0
+        self.trials: dict[Choice, Trial] = {}
+
+    def measure(self, choice: Choice) -> Trial:
+        """Try a choice by rounding."""
+        if choice not in self.trials:
+            self.trials[choice] = Trial(choice, self._judge.rounded(choice))
+        return self.trials[choice]
+
+    def first(self, candidates: Sequence[Choice], *, spare: int = 0) -> Trial | None:
+        """The first candidate that passes, leaving `spare` emulations for later; None if none does."""
+        start, last = 0, len(candidates) - 1
+        while start <= last and self.emulations_left > spare:
+            position = self._accurate(candidates, start)
+            if position is None:
+                return None
+            if self._limits.max_emulations and self.emulations_left == spare + 1:
+                position = last  # the one shot that is left goes to what is most likely to pass
+            margin = 0.0 if position == last else MARGIN_DB
+            trial = self._confirmed(self._finish(candidates[position]), self._limits.total_db + margin)
+            failed = trial.emulation is not None and bool(trial.emulation.failure)
+            short = self._short(trial, margin)
+            if short <= 0 and not failed:
+                return trial
+            start = position + 1
+            if failed:
+                start = max(start, (start + last) // 2)
+            elif trial.emulation is not None:
+                self._needed = trial.cpu_db + short
+            else:
+                self._optimism = max(self._optimism, trial.rounded_db - trial.cpu_db)
+        return None
+
+    @property
+    def emulations_left(self) -> int:
+        """How many choices may still be emulated; where none may ever, this limits nothing."""
+        limit = self._limits.max_emulations
+        return limit - self._emulations if limit else len(self.trials) + 1
+
+    def _accurate(self, candidates: Sequence[Choice], start: int) -> int | None:
+        """The first candidate from `start` on that is accurate enough by rounding.
+
+        The last one is taken for it if it reaches the bare limit; None if it doesn't.
+        """
+        low, high = start, len(candidates) - 1
+        if self.measure(self._finish(candidates[high])).rounded_db < self._limits.total_db:
+            return None
+        while low < high and len(self.trials) < self._limits.max_trials:
+            middle = (low + high) // 2
+            if self.measure(self._finish(candidates[middle])).rounded_db >= self._needed + self._optimism:
+                high = middle
+            else:
+                low = middle + 1
+        return high
+
+    def _confirmed(self, choice: Choice, least_db: float) -> Trial:
+        """The choice as a build would make it: quantized, and if that is accurate enough, compiled and emulated."""
+        trial = self.measure(choice)
+        if trial.quantized_db is None:
+            trial = replace(trial, quantized_db=self._judge.quantized(choice))
+            if trial.cpu_db >= least_db and self._limits.max_emulations:
+                self._emulations += 1
+                trial = replace(trial, emulation=self._judge.emulated(choice))
+            self.trials[choice] = trial
+        return trial
+
+    def _short(self, trial: Trial, margin: float) -> float:
+        """How much a trial is short of what it must reach, in dB."""
+        limits, emulation = self._limits, trial.emulation
+        short = limits.total_db - trial.cpu_db
+        if emulation is not None:
+            short = max(short, limits.total_db - emulation.total_db, limits.compile_db - emulation.compile_db)
+        return short + margin

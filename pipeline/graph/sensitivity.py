@@ -1,0 +1,204 @@
+"""What each choice of precision costs at the outputs of a model: measured, one choice at a time.
+
+The reference is the model with activations of 16 bits and weights of 8. Every choice is one run of the samples with
+that choice alone changed (:mod:`pipeline.graph.rounding`). The noise of choices that are made together is about the sum
+of their noises, as long as it is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.graph.accuracy import valid_region
+from pipeline.graph.cpu import Arrays
+from pipeline.graph.encodings import Range
+from pipeline.graph.groups import Group, groups
+from pipeline.graph.index import GraphIndex
+from pipeline.graph.model_file import load_graph
+from pipeline.graph.quantizer import quantize
+from pipeline.graph.rounding import EXACT, Encoded, Grid, RoundingModel, Site, direct_readers
+from pipeline.graph.scheme import Scheme
+
+REFERENCE = Scheme("uint16", "uint8", per_channel=True)
+LOW = replace(REFERENCE, activations="uint8")
+NARROW = replace(REFERENCE, weights="int4")
+"""The schemes that choices are mixed of. A scale per channel costs nothing, so all have that."""
+
+_WORST = 1e9
+"""The relative noise of an output that is no number."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A precision for everything: by default 16 bits for activations and 8 for weights."""
+
+    low: frozenset[int] = frozenset()
+    """Groups that compute in 8 bits."""
+    narrow: frozenset[str] = frozenset()
+    """Weights of 4 bits."""
+    exact: frozenset[int] = frozenset()
+    """Groups that stay in float, with their weights."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Sites and constants that take 8 bits together: once one of the groups `of` does and none of `unless`."""
+
+    sites: tuple[Site, ...]
+    constants: tuple[str, ...]
+    of: frozenset[int]
+    unless: frozenset[int] = frozenset()
+
+    def low(self, groups: frozenset[int]) -> bool:
+        """Whether it takes 8 bits if these groups do."""
+        return bool(self.of & groups) and not self.unless & groups
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A sample: padded inputs, and the shapes of the outputs' valid parts, in the model's order of outputs."""
+
+    inputs: Arrays
+    shapes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Noise over signal at the outputs, summed over them, of each choice alone, over that of the reference."""
+
+    points: Mapping[Point, float]
+    weights: Mapping[str, float]
+
+    def noise(self, choice: Choice) -> float:
+        """What a choice is expected to add to the noise of the reference."""
+        low = sum(noise for point, noise in self.points.items() if point.low(choice.low))
+        return low + sum(self.weights[name] for name in choice.narrow)
+
+
+class Trials:
+    """Runs one bucket's model as any choice of precision would have it."""
+
+    def __init__(
+        self,
+        model: RoundingModel,
+        index: GraphIndex,
+        groups: Sequence[Group],
+        reference: Encoded,
+        low: Encoded,
+        narrow: Encoded,
+    ) -> None:
+        """The encodings are those of three QDQ models: w8a16, the same with 8 bit activations, and with int4 weights.
+
+        `index` is of the float model as it was before `model` was made of it.
+        """
+        self._model = model
+        self.index = index
+        self.outputs = model.outputs
+        self._reference, self._low, self._narrow = reference, low, narrow
+        self.groups = groups
+        self.group_of = {node: number for number, group in enumerate(groups) for node in group.nodes}
+        self.constants = {
+            name: self.group_of[reader.name]
+            for name in index.initializers
+            if reference.bits(name) in (8, 16)
+            for reader in index.readers[name][:1]
+            if reader.name in self.group_of
+        }
+        self.weights = [name for name in self.constants if narrow.bits(name) == 4]
+        self.tables = [name for name in self.constants if (reference.bits(name), low.bits(name)) == (16, 8)]
+        """Constants that are stored as activations are."""
+        self.points = list(self._points(index))
+        self.stored_bytes = reference.stored_bytes()
+        """What each quantized constant takes in the reference."""
+        self.shapes = {name: tuple(index.initializers[name].dims) for name in self.constants}
+        self.values = frozenset(reference.grids)
+        self._rounded = {name: reference.constant(name) for name in self.constants}
+
+    def run(self, choice: Choice, feed: Feed) -> list[NDArray[np.float64]]:
+        """The valid part of each output."""
+        return self._run([point for point in self.points if point.low(choice.low)], choice, feed)
+
+    def sensitivity(self, feeds: Sequence[Feed]) -> Sensitivity:
+        """Try each point at 8 bits and each weight at 4, on all of `feeds`."""
+        noise = self._noise(feeds)
+        points = {point: noise([point], Choice()) for point in self.points}
+        return Sensitivity(points, {name: noise([], Choice(narrow=frozenset([name]))) for name in self.weights})
+
+    def exact_gains(self, feeds: Sequence[Feed]) -> list[float]:
+        """By group, the noise that the reference loses when the group stays in float."""
+        noise = self._noise(feeds)
+        return [noise([], Choice(exact=frozenset([number]))) for number in range(len(self.groups))]
+
+    def _noise(self, feeds: Sequence[Feed]) -> Callable[[Collection[Point], Choice], float]:
+        """A function for the noise over signal, summed over the outputs, that points of 8 bits and a choice add."""
+        reference = [self._run([], Choice(), feed) for feed in feeds]
+        signals = [sum(float((array**2).sum()) for array in arrays) for arrays in zip(*reference, strict=True)]
+
+        def noise(low: Collection[Point], choice: Choice) -> float:
+            energies = [0.0] * len(signals)
+            for feed, expected in zip(feeds, reference, strict=True):
+                for number, (actual, truth) in enumerate(zip(self._run(low, choice, feed), expected, strict=True)):
+                    energies[number] += float(((actual - truth) ** 2).sum())
+            found = sum(energy / signal for energy, signal in zip(energies, signals, strict=True) if signal)
+            return min(found, _WORST) if np.isfinite(found) else _WORST
+
+        return noise
+
+    def _run(self, low: Collection[Point], choice: Choice, feed: Feed) -> list[NDArray[np.float64]]:
+        grids: dict[Site, Grid] = {}
+        constants: dict[str, NDArray[Any]] = dict(self._rounded)
+        for point in low:
+            grids |= {site: self._low.grids[site.value] for site in point.sites}
+            constants |= {name: self._low.constant(name) for name in point.constants}
+        if choice.exact:
+            grids |= {
+                site: EXACT for point in self.points if point.of and point.of <= choice.exact for site in point.sites
+            }
+        constants |= {name: self._narrow.constant(name) for name in choice.narrow}
+        constants = {name: array for name, array in constants.items() if self.constants[name] not in choice.exact}
+        outputs = self._model.run(feed.inputs, grids, constants)
+        return [
+            valid_region(output, shape).astype(np.float64) for output, shape in zip(outputs, feed.shapes, strict=True)
+        ]
+
+    def _points(self, index: GraphIndex) -> Iterator[Point]:
+        inside: list[list[Site]] = [[] for _ in self.groups]
+        for site in self._model.sites:
+            made = self._groups_of([index.makers[site.value].name] if site.value in index.makers else [])
+            readers = direct_readers(index, site.value)
+            read = self._groups_of(readers)
+            if site.reader is not None:
+                by = self._groups_of([site.reader])
+                if by and not by <= made:
+                    yield Point((site,), (), by, made)
+            elif made and read <= made:
+                inside[min(made)].append(site)
+            elif len(readers) > 1 or site.value in index.outputs:
+                yield Point((site,), (), made)
+            else:
+                yield Point((site,), (), made | read)
+        for number, sites in enumerate(inside):
+            tables = tuple(name for name in self.tables if self.constants[name] == number)
+            if sites or tables:
+                yield Point(tuple(sites), tables, frozenset([number]))
+
+    def _groups_of(self, nodes: Sequence[str]) -> frozenset[int]:
+        return frozenset(self.group_of[name] for name in nodes if name in self.group_of)
+
+
+def load_trials(path: Path, ranges: Mapping[str, Range]) -> Trials:
+    """Trials of the float model in a graph file, with encodings that the quantizer makes of `ranges`."""
+    index = GraphIndex(load_graph(path), path.parent)
+    encoded = [
+        Encoded(quantize(load_graph(path), path.parent, ranges, scheme), index) for scheme in (REFERENCE, LOW, NARROW)
+    ]
+    reference = encoded[0]
+    constants = frozenset(name for name in index.initializers if reference.bits(name) in (8, 16))
+    model = RoundingModel(load_graph(path), path.parent, reference.grids, constants)
+    return Trials(model, index, groups(index, reference.grids), *encoded)

@@ -1,0 +1,166 @@
+"""Measures choices of precision as a build would make them: QDQ models on the CPU, and contexts on the emulator."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from onnx import numpy_helper
+
+from pipeline.errors import CompileError, ModelError, QuantizationError, VerificationError
+from pipeline.graph.accuracy import Accuracy, Outputs, valid_outputs
+from pipeline.graph.cpu import load_session, run
+from pipeline.graph.encodings import Range
+from pipeline.graph.model_file import MODEL, BlobWriter, load_graph, save_graph
+from pipeline.graph.quantizer import quantize
+from pipeline.graph.scheme import Scheme
+from pipeline.graph.search import Emulation
+from pipeline.graph.sensitivity import Choice, Feed, Trials
+from pipeline.model import Json
+from pipeline.qnn.child import compile_apart, run_apart
+from pipeline.qnn.target import HtpTarget
+
+EMULATED = 2
+"""Samples that a choice is emulated on; the emulator takes seconds for what the CPU does in milliseconds."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A sample as one bucket takes it, and what the original model makes of it."""
+
+    name: str
+    feed: Feed
+    truth: Outputs
+
+
+@dataclass(frozen=True)
+class Case:
+    """One bucket: the folder of its float model, and samples."""
+
+    bucket: str
+    folder: Path
+    examples: tuple[Example, ...]
+
+
+@dataclass(frozen=True)
+class Device:
+    """The target that contexts are compiled for, and what they may leave to the CPU."""
+
+    target: HtpTarget
+    max_cpu_nodes: int
+    max_partitions: int
+
+
+class Judge:
+    """The measurements that a search asks for, each against the original model and in dB: the least of all outputs."""
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        ranges: Mapping[str, Range],
+        trials: Trials,
+        scheme_of: Callable[[Choice], Scheme],
+        device: Device,
+        work: Path,
+    ) -> None:
+        """The first of `cases` is the one that `trials` runs and that is emulated; `work` is an empty folder."""
+        self._cases = cases
+        self._ranges = ranges
+        self._trials = trials
+        self._scheme_of = scheme_of
+        self._device = device
+        self._work = work
+        self._outputs: list[Outputs] = []
+
+    def rounded(self, choice: Choice) -> float:
+        """The float model with its values rounded."""
+        examples = self._cases[0].examples
+        names = self._trials.outputs
+        outputs = [dict(zip(names, self._trials.run(choice, example.feed), strict=True)) for example in examples]
+        return least_db([example.truth for example in examples], outputs)
+
+    def quantized(self, choice: Choice) -> float:
+        """The QDQ models of all buckets on the CPU: the least of them."""
+        scheme = self._scheme_of(choice)
+        found = []
+        for case in self._cases:
+            folder = self._empty(case.bucket)
+            try:
+                model = quantize(load_graph(case.folder / MODEL), case.folder, self._ranges, scheme)
+            except QuantizationError as error:
+                print(f"{scheme.name} can't be quantized: {error.what}")
+                return -math.inf
+            with BlobWriter(folder / "weights.bin") as blob:
+                for tensor in model.graph.initializer:
+                    tensor.CopyFrom(blob.tensor(tensor.name, numpy_helper.to_array(tensor)))
+            save_graph(model, folder / MODEL)
+            outputs = on_cpu(folder, case.examples, "quantization")
+            found.append(least_db([example.truth for example in case.examples], outputs))
+            if case is self._cases[0]:
+                self._outputs = outputs
+        return min(found)
+
+    def emulated(self, choice: Choice) -> Emulation:
+        """The context of the choice that was quantized last, on the samples that it is worst on."""
+        case = self._cases[0]
+        folder = self._work / case.bucket
+        errors = [
+            least_db([example.truth], [output]) for example, output in zip(case.examples, self._outputs, strict=True)
+        ]
+        chosen = sorted(sorted(range(len(errors)), key=errors.__getitem__)[:EMULATED])
+        examples = [case.examples[number] for number in chosen]
+        out = self._empty("context")
+        try:
+            facts = compile_apart(folder / MODEL, f"trial_{case.bucket}", self._device.target, out)
+            if refused := self._refusal(facts):
+                return Emulation(failure=refused)
+            feeds = [example.feed.inputs for example in examples]
+            results = run_apart(out, str(facts["context_model"]), self._device.target, feeds, self._empty("run"))
+        except (CompileError, ModelError, QuantizationError, VerificationError) as error:
+            return Emulation(failure=f"{error.what}: {error.why}")
+        listed = cast("Sequence[Mapping[str, str]]", facts["outputs"])
+        outputs = [
+            valid_outputs(
+                dict(zip([output["name"] for output in listed], result, strict=True)), example.truth, "compile"
+            )
+            for result, example in zip(results, examples, strict=True)
+        ]
+        total = least_db([example.truth for example in examples], outputs)
+        return Emulation(total, least_db([self._outputs[number] for number in chosen], outputs))
+
+    def _refusal(self, facts: Mapping[str, Json]) -> str:
+        """Why a context may not ship; empty if it may."""
+        nodes = cast("Sequence[Mapping[str, str]]", facts["cpu_nodes"])
+        inside = [f"{node['op']} {node['name']!r}" for node in nodes if not node.get("edge")]
+        if len(inside) > self._device.max_cpu_nodes:
+            return f"{len(inside)} nodes would run on the CPU, the first is {inside[0]}"
+        if cast("int", facts["partitions"]) > self._device.max_partitions:
+            return f"it is split into {facts['partitions']} partitions"
+        return ""
+
+    def _empty(self, name: str) -> Path:
+        folder = self._work / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+
+def on_cpu(folder: Path, examples: Sequence[Example], rung: str) -> list[Outputs]:
+    """The valid part of what a bucket's model gives for each example."""
+    session = load_session(folder / MODEL)
+    return [valid_outputs(run(session, example.feed.inputs), example.truth, rung) for example in examples]
+
+
+def least_db(truth: Sequence[Outputs], tested: Sequence[Outputs]) -> float:
+    """The SQNR in dB of the output that is furthest off; -inf if one has none."""
+    found = []
+    for name in truth[0]:
+        accuracy = Accuracy()
+        for expected, actual in zip(truth, tested, strict=True):
+            accuracy.add(expected[name], actual[name])
+        found.append(-math.inf if accuracy.sqnr_db is None else accuracy.sqnr_db)
+    return min(found)

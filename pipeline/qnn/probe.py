@@ -1,0 +1,188 @@
+"""Where a compiled model begins to compute otherwise than the CPU: its values on the emulator, some at a time.
+
+A context shows its outputs only, so the model is compiled again with values in the middle as outputs. That changes it a
+little: what is an output can't be fused away, and is rounded to its encoding where the compiler might have kept more.
+An error that shows in the plain context and in no probe came from such a fusion. Outputs are therefore few at a time:
+a first compile with values spread over the graph finds the stretch where it goes wrong, the next ones look into that.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from onnx import ModelProto, ValueInfoProto, helper
+
+from pipeline.errors import PipelineError
+from pipeline.graph.blame import Row, first_wrong, nearest
+from pipeline.graph.cpu import load_session, run
+from pipeline.graph.index import GraphIndex
+from pipeline.graph.model_file import load_graph, save_graph
+from pipeline.graph.observe import FLOATS
+from pipeline.graph.qdq import Q_OPS, computing_node, encoding_of, standing_for
+from pipeline.graph.reasons import COMPILE, Reason
+from pipeline.graph.traverse import label, reads
+from pipeline.graph.value_sums import ValueSums
+from pipeline.qnn.child import compile_apart, run_apart
+from pipeline.qnn.target import HtpTarget
+from pipeline.thresholds import EXACT_DB
+
+Arrays = Mapping[str, NDArray[Any]]
+
+AT_ONCE = 12
+"""Values that one compile shows."""
+
+_NAME = "probe"
+
+
+def probe(
+    model: Path, sample: Arrays, target: HtpTarget, work: Path, *, threshold_db: float, most_compiles: int = 3
+) -> list[Row]:
+    """Values of a model, QDQ or float, on the emulator against the CPU, in the graph's order, for one sample.
+
+    The model's outputs are among them. `sample` is padded to the model's shape; `work` is an empty folder on the file
+    system of the model's. At most `most_compiles` compiles look ever closer at what is under `threshold_db`; one that
+    fails, as a model with more outputs may, ends the search. :func:`pipeline.graph.blame.first_wrong` tells the rest.
+    """
+    probed = _ProbedModel(model)
+    span = probed.values
+    rows: list[Row] = []
+    for number in range(most_compiles):
+        chosen = _evenly(span, AT_ONCE)
+        if not chosen:
+            break
+        folder = work / str(number)
+        folder.mkdir()
+        try:
+            probed.measure(chosen, sample, target, folder)
+        except PipelineError as error:
+            print(f"{len(chosen)} values could not be looked at on the emulator: {error}")
+            break
+        rows = probed.rows()
+        wrong = first_wrong(rows, threshold_db)
+        if not wrong:
+            break
+        fine = [row.value for row in rows if row.sqnr_db is not None and row.sqnr_db >= threshold_db]
+        span = probed.between(wrong[0].value, fine)
+    return rows
+
+
+class _ProbedModel:
+    """A model that is compiled again and again, with other values as outputs each time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._index = GraphIndex(load_graph(path), path.parent)
+        self._sums: dict[str, ValueSums] = {}
+        last = [computing_node(self._index, name) for name in self._index.outputs]
+        outputs = {name for node in last if node is not None for name in node.output}
+        self.values = [
+            name
+            for node in self._index.model.graph.node
+            for name in node.output
+            if node.op_type not in Q_OPS and name not in outputs and self._is_float(name)
+        ]
+
+    def measure(self, values: Sequence[str], sample: Arrays, target: HtpTarget, folder: Path) -> None:
+        """Compile with these values as outputs, run on the emulator and on the CPU, and add up the differences."""
+        for blob in self._path.parent.iterdir():
+            if blob != self._path and blob.is_file():
+                _link(blob, folder / blob.name)
+        path = folder / f"{_NAME}.onnx"
+        model, shown = self._showing(values)
+        save_graph(model, path)
+        cpu = run(load_session(path), sample)
+        names = [value.name for value in model.graph.output]
+        (folder / "context").mkdir()
+        (folder / "run").mkdir()
+        compiled = compile_apart(path, _NAME, target, folder / "context")
+        (chip,) = run_apart(folder / "context", str(compiled["context_model"]), target, [sample], folder / "run")
+        for name, array in zip(names, chip, strict=True):
+            if array.dtype.kind == "f":
+                value = shown.get(name, name)
+                self._sums[value] = ValueSums(encoding_of(self._index, standing_for(self._index, value) or ""))
+                self._sums[value].add(cpu[name], array)
+
+    def rows(self) -> list[Row]:
+        """What was measured so far, in the graph's order."""
+        before = nearest(self._index, self._sums)
+        order = [name for node in self._index.model.graph.node for name in node.output if name in self._sums]
+        return [self._row(value, before[value]) for value in order]
+
+    def between(self, value: str, fine: Sequence[str]) -> list[str]:
+        """Values not looked at yet that `value` is made from, and those of `fine` that it is made from are not."""
+        before = self._ancestors([value])
+        suspects = before - self._ancestors([name for name in fine if name in before]) - set(self._sums)
+        return [name for name in self.values if name in suspects]
+
+    def _row(self, value: str, inputs: tuple[str, ...]) -> Row:
+        node = computing_node(self._index, value)
+        assert node is not None
+        sums = self._sums[value]
+        text = None if sums.total_db is not None and sums.total_db >= EXACT_DB else COMPILE.get(node.op_type)
+        return Row(
+            value=value,
+            node=label(node),
+            op=node.op_type,
+            inputs=inputs,
+            sqnr_db=sums.total_db,
+            observed=sums.observed,
+            encoding=encoding_of(self._index, standing_for(self._index, value) or ""),
+            reason=Reason("compile", text) if text else None,
+        )
+
+    def _showing(self, values: Sequence[str]) -> tuple[ModelProto, dict[str, str]]:
+        """The model with these values as further outputs, and the value that each new output shows.
+
+        A quantized value is shown by a DequantizeLinear of its own: as an output, the one that a node reads would no
+        longer belong to that node, and QNN would compute the node in float.
+        """
+        model = ModelProto()
+        model.CopyFrom(self._index.model)
+        shown = {}
+        for value in values:
+            quantizer = next(
+                (node for node in self._index.readers.get(value, []) if node.op_type == "QuantizeLinear"), None
+            )
+            name = value
+            if quantizer is not None:
+                name = self._index.unused(f"{value}_{_NAME}")
+                inputs = [quantizer.output[0], *quantizer.input[1:]]
+                model.graph.node.append(
+                    helper.make_node("DequantizeLinear", inputs, [name], name, domain=quantizer.domain)
+                )
+                shown[name] = value
+            model.graph.output.append(ValueInfoProto(name=name, type=self._index.types[value]))
+        return model, shown
+
+    def _ancestors(self, values: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        waiting = list(values)
+        while waiting:
+            node = self._index.makers.get(waiting.pop())
+            fresh = set(reads(node)) - found if node is not None else set()
+            found |= fresh
+            waiting += fresh
+        return found
+
+    def _is_float(self, name: str) -> bool:
+        kind = self._index.types.get(name)
+        return kind is not None and kind.tensor_type.elem_type in FLOATS
+
+
+def _evenly(values: Sequence[str], count: int) -> list[str]:
+    """So many of the values at even distances, the last among them."""
+    if len(values) <= count:
+        return list(values)
+    return [values[len(values) * (number + 1) // count - 1] for number in range(count)]
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

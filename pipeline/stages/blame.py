@@ -1,0 +1,123 @@
+"""blame: rank the values of one bucket by what is lost at each, and name the first that went wrong, with reasons.
+
+Where ``verify`` measures outputs, this measures every float value, rung by rung, on some of the same held-out samples.
+
+Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, ``quantize``, ``calibrate``. Params: ``component``, ``bucket``,
+``axes``, ``buckets``, ``padding``, ``part`` (of the samples), and optionally ``thresholds`` (rung -> dB). Output:
+``blame.json``, ``{"rungs": {rung: rows}}``, rows ranked, the worst first; ``blame.txt``, the table that is printed.
+Facts: ``samples`` (0: nothing was measured), ``of`` (how many there are), ``worst`` (the first rows of the quantization
+rung), ``first_wrong`` (rung -> rows).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from pipeline.graph.blame import Row, compare_values, first_wrong, ranked, thresholds
+from pipeline.graph.buckets import model_inputs, pad
+from pipeline.graph.encodings import Range, read_ranges
+from pipeline.graph.model_file import MODEL
+from pipeline.graph.quantization_blame import quantized_values
+from pipeline.graph.trace import TracedModel, View
+from pipeline.model import Json, StageRequest, StageResult
+from pipeline.readers.held_out import held_out
+
+MOST_SAMPLES = 16
+"""Samples that are run, from the first on: where a graph goes wrong shows on a few."""
+
+WORST = 20
+"""Rows among the facts, and in the table."""
+
+_WIDTH = 48
+
+
+def run(request: StageRequest) -> StageResult:
+    """Measure every value of every rung.
+
+    Raises:
+        CalibrationError: a sample fits no bucket, or the model can't compute it.
+    """
+    inputs = model_inputs(request.inputs["ingest"].facts)
+    given = held_out(request.inputs["samples"].folder, request.params, inputs).samples
+    samples = given[:MOST_SAMPLES]
+    if not samples:
+        print(f"not measured: bucket {request.params['bucket']} holds none of the samples")
+        return StageResult({"samples": 0, "of": 0, "worst": [], "first_wrong": {}})
+    axes = cast("Mapping[str, int]", request.params["axes"])
+    rules = cast("Mapping[str, float]", request.params["padding"])
+    padded = [pad(sample.inputs, inputs, axes, rules) for sample in samples]
+    models = {role: TracedModel(request.inputs[role].folder / MODEL) for role in ("shape", "rewrite", "quantize")}
+    original = View(TracedModel(request.inputs["ingest"].folder / MODEL), [sample.inputs for sample in samples])
+    shaped, rewritten, quantized = (View(model, padded) for model in models.values())
+    rungs = {
+        "padding": compare_values("padding", original, shaped),
+        "rewrite": compare_values("rewrite", shaped, rewritten, original),
+        "quantization": quantized_values(
+            rewritten, quantized, original, read_ranges(request.inputs["calibrate"].folder / "ranges.json")
+        ),
+    }
+    least = thresholds(request.params)
+    wrong = {rung: first_wrong(rows, least[rung]) for rung, rows in rungs.items()}
+    worst = ranked(rungs["quantization"])[:WORST]
+    text = "\n".join([_table(worst), *_named(wrong, least)]) + "\n"
+    print(text, end="")
+    (request.out / "blame.txt").write_text(text, "utf-8", newline="\n")
+    listed = {rung: [row.facts() for row in ranked(rows)] for rung, rows in rungs.items()}
+    (request.out / "blame.json").write_text(json.dumps({"rungs": listed}, indent=1) + "\n", "utf-8", newline="\n")
+    facts: dict[str, Json] = {
+        "samples": len(samples),
+        "of": len(given),
+        "worst": [row.facts() for row in worst],
+        "first_wrong": {rung: [row.facts() for row in rows] for rung, rows in wrong.items()},
+    }
+    return StageResult(facts)
+
+
+def _named(wrong: Mapping[str, Sequence[Row]], least: Mapping[str, float]) -> list[str]:
+    lines = []
+    for rung, rows in wrong.items():
+        if rows:
+            lines += [
+                f"first wrong by {rung}, under {least[rung]:g} dB:",
+                *(f"  {row.line()}" for row in rows),
+            ]
+    return lines
+
+
+def _table(rows: Sequence[Row]) -> str:
+    """Rows as text. ``dB`` is with all errors before; ``own`` and ``weights`` are what is lost here, and why."""
+    head = ("value", "op", "encoding", "covers", "seen", "dB", "own", "weights", "lost here by")
+    lines: list[tuple[str, ...]] = [head]
+    for row in rows:
+        encoding = row.encoding
+        lines.append(
+            (
+                _cut(row.value),
+                row.op or "input",
+                encoding.dtype if encoding else "float",
+                _spelled(encoding.covers) if encoding else "",
+                _spelled(row.observed),
+                *(_db(db) for db in (row.sqnr_db, row.own_db, row.weights_db)),
+                f"{row.local.name}: {row.local.text}" if row.local else "",
+            )
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head) - 1)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]).rstrip()
+        for line in lines
+    )
+
+
+def _cut(name: str) -> str:
+    """The end of a long name: that is where names differ."""
+    return name if len(name) <= _WIDTH else f"…{name[-_WIDTH + 1 :]}"
+
+
+def _spelled(values: Range) -> str:
+    return f"{values.low:.4g} .. {values.high:.4g}"
+
+
+def _db(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.model import Json, StageInput
+from pipeline.stages import blame
+from tests.graphs import attention, sentence
+from tests.stage_runs import Component, run_stage
+
+CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
+BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
+
+
+@pytest.fixture(scope="module")
+def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
+    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
+
+
+@pytest.fixture(scope="module")
+def ranges(component: Component) -> StageInput:
+    ranges = component.calibrate(CALLS)
+    path = ranges.folder / "ranges.json"
+    found = json.loads(path.read_text())
+    found["h"] = [bound / 3 for bound in found["h"]]
+    path.write_text(json.dumps(found))
+    return ranges
+
+
+def run(component: Component, ranges: StageInput, out: Path, bucket: str = "16", calls: Any = CALLS) -> StageInput:
+    params: dict[str, Json] = {
+        "component": "net",
+        "bucket": bucket,
+        "axes": {**BUCKETS[bucket]},
+        "buckets": {name: {**axes} for name, axes in BUCKETS.items()},
+        "padding": {},
+        "part": "all",
+    }
+    inputs = {
+        "ingest": component.ingest,
+        "samples": component.samples(calls),
+        "shape": component.shape[bucket],
+        "rewrite": component.rewrite[bucket],
+        "quantize": component.quantize(bucket, ranges),
+        "calibrate": ranges,
+    }
+    return run_stage("blame", out, params, inputs)
+
+
+def test_the_table_and_the_facts_name_the_value_at_fault(
+    component: Component, ranges: StageInput, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = run(component, ranges, tmp_path / "out")
+
+    facts: Any = output.facts
+    assert (facts["samples"], facts["of"]) == (5, 5), "its own first, then shorter ones"
+    assert {rung: [row["value"] for row in rows] for rung, rows in facts["first_wrong"].items()} == {
+        "padding": [],
+        "rewrite": [],
+        "quantization": ["h"],
+    }
+    worst = facts["worst"][0]
+    assert (worst["value"], worst["op"], worst["reason"]["name"]) == ("h", "Add", "saturated")
+    assert worst["encoding"]["dtype"] == "uint16"
+    assert worst["calibrated"][1] < worst["observed"][1]
+    assert worst["own_db"] < 20
+    printed = capsys.readouterr().out
+    head, first = printed[printed.index("value") :].splitlines()[:2]
+    assert head.split()[:8] == ["value", "op", "encoding", "covers", "seen", "dB", "own", "weights"]
+    assert first.split()[:3] == ["h", "Add", "uint16"]
+    assert "saturated: elements" in first
+    assert "first wrong by quantization, under 20 dB:\n  'h' " in printed
+    assert (output.folder / "blame.txt").read_text("utf-8") == printed[printed.index("value") :]
+
+
+def test_all_rows_of_every_rung_are_kept_and_are_the_same_again(
+    component: Component, ranges: StageInput, tmp_path: Path
+) -> None:
+    output = run(component, ranges, tmp_path / "out")
+    again = run(component, ranges, tmp_path / "again")
+
+    assert again.files == output.files
+    assert again.facts == output.facts
+    rungs = json.loads((output.folder / "blame.json").read_text("utf-8"))["rungs"]
+    assert list(rungs) == ["padding", "rewrite", "quantization"]
+    assert {row["value"] for row in rungs["rewrite"]} == {row["value"] for row in rungs["quantization"]}
+    assert min(row["sqnr_db"] for row in rungs["padding"]) == 100
+    facts: Any = output.facts
+    assert rungs["quantization"][: len(facts["worst"])] == facts["worst"]
+
+
+def test_only_so_many_samples_are_run(
+    component: Component, ranges: StageInput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blame, "MOST_SAMPLES", 1)
+
+    facts = run(component, ranges, tmp_path / "out").facts
+
+    assert (facts["samples"], facts["of"]) == (1, 5)
+
+
+def test_without_samples_nothing_is_measured(
+    component: Component, ranges: StageInput, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = run(component, ranges, tmp_path / "out", "8", [sentence(14)]).facts
+
+    assert facts == {"samples": 0, "of": 0, "worst": [], "first_wrong": {}}
+    assert "not measured: bucket 8 holds none of the samples" in capsys.readouterr().out

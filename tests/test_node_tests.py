@@ -1,0 +1,263 @@
+"""The node tests that ship with ONNX, taken through ingest, shape and every rewrite: outputs stay what they were.
+
+Each test is a model of one operator (or of the operators that an operator is defined by) with inputs. It is run as it
+came, and again after our steps, on onnxruntime's CPU without any optimization. Most give all they read as inputs, where
+a model of the world has constants, which is what steps and rewrites look at; so each is taken through a second time
+with all inputs but the first as constants.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import shutil
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, checker, numpy_helper
+from onnx.backend.test.loader import load_model_tests
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+from pipeline.errors import PipelineError
+from pipeline.graph.cpu import unoptimized_session
+from pipeline.graph.index import GraphIndex
+from pipeline.graph.inference import is_static
+from pipeline.graph.model_file import MODEL, load_graph, save_graph
+from pipeline.graph.rewrites import apply_all
+from pipeline.model import Json, StageInput, StageRequest, StageResult
+from pipeline.stages import ingest, rewrite, shape
+from tests.stage_runs import given
+
+pytestmark = pytest.mark.slow
+
+Arrays = Mapping[str, NDArray[Any]]
+
+NEWEST_OPSET, NEWEST_IR = 26, 13
+"""What onnxruntime 1.31 runs; later tests say that they are of these. Those whose operator is new stay out."""
+
+STEPS = 8
+"""How many steps of its float type, relative to the largest element, an output may move by where a rewrite reorders
+arithmetic, or float16 is folded (which leaves out roundings between nodes). Four roundings in a row before, four
+after; an error of meaning is a thousand times that."""
+
+_REFUSED_BY_ORT = (
+    errors.Fail,
+    errors.InvalidArgument,
+    errors.InvalidGraph,
+    errors.NotImplemented,
+    errors.RuntimeException,
+    RuntimeError,
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one test. `refused` says who couldn't take it and why, `problem` what is wrong with the result."""
+
+    name: str
+    refused: str = ""
+    applied: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tests make their data as they are loaded, infinities included
+        cases = load_model_tests(kind="node")
+    folder = tmp_path_factory.mktemp("nodes")
+    found = []
+    for case in cases:
+        for variant, model, feeds in _variants(case):
+            name = case.name + (f", {variant}" if variant else "")
+            with contextlib.redirect_stdout(io.StringIO()):
+                found.append(_outcome(name, model, feeds, folder))
+    return found
+
+
+def test_no_output_changes(outcomes: list[Outcome]) -> None:
+    assert [outcome for outcome in outcomes if outcome.problem] == []
+
+
+def test_most_of_the_tests_go_through(outcomes: list[Outcome]) -> None:
+    through = [outcome for outcome in outcomes if not outcome.refused]
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.refused:
+            by_reason[outcome.refused].append(outcome.name)
+    tests = {outcome.name.partition(",")[0] for outcome in through}
+    print(f"{len(through)} of {len(outcomes)}, of {len(tests)} tests, went through; the others:")
+    for reason, names in sorted(by_reason.items(), key=lambda item: -len(item[1])):
+        print(f"{len(names):5d}  {reason}  ({', '.join(names[:2])})")
+
+    assert len(tests) >= 1450
+    assert len(through) >= 2400
+
+
+def test_rewrites_match_some_of_them(outcomes: list[Outcome]) -> None:
+    matches = Counter(rewrite for outcome in outcomes for rewrite in outcome.applied)
+    for outcome in outcomes:
+        if outcome.applied:
+            print(outcome.name, *outcome.applied)
+    print(dict(matches))
+
+    assert matches["finite_masks"] >= 10, "the attention tests that are written out"
+
+
+def _variants(case: Any) -> Iterator[tuple[str, ModelProto, dict[str, NDArray[Any]]]]:
+    """The test as it is, and with all inputs but the first as constants."""
+    model = ModelProto()
+    model.CopyFrom(case.model)
+    model.ir_version = min(model.ir_version, NEWEST_IR)
+    for entry in model.opset_import:
+        if not entry.domain:
+            entry.version = min(entry.version, NEWEST_OPSET)
+    feeds = {value.name: _array(given) for value, given in zip(model.graph.input, case.data_sets[0][0], strict=False)}
+    yield "", model, feeds
+    if len(feeds) > 1 and all(isinstance(array, np.ndarray) for array in feeds.values()):
+        first = next(iter(feeds))
+        fixed = ModelProto()
+        fixed.CopyFrom(model)
+        fixed.ir_version = max(model.ir_version, 4)  # the first in which a constant need not be an input
+        del fixed.graph.input[1:]
+        fixed.graph.initializer.extend(
+            numpy_helper.from_array(array, name) for name, array in feeds.items() if name != first
+        )
+        yield "constants", fixed, {first: feeds[first]}
+
+
+def _array(value: Any) -> Any:
+    """A test's input as onnxruntime takes it: numbers as arrays. Lists, for sequences, stay."""
+    if isinstance(value, TensorProto):
+        return numpy_helper.to_array(value)
+    return value if isinstance(value, list) or value is None else np.asarray(value)
+
+
+def _outcome(name: str, model: ModelProto, feeds: Arrays, folder: Path) -> Outcome:
+    try:
+        before = _run(model, feeds, folder)
+    except _REFUSED_BY_ORT as error:
+        return Outcome(name, refused=f"onnxruntime: {type(error).__name__}")
+    try:
+        rewritten = _prepared(model, feeds, folder)
+    except PipelineError as error:
+        return Outcome(name, refused=_reason(error))
+    counts = rewritten.facts["applied"]
+    assert isinstance(counts, dict)
+    applied = tuple(rewrite for rewrite, count in counts.items() if count)
+    problem = _problem(before, feeds, rewritten, bool(applied))
+    if problem and not all(map(_equal, before, _run(model, feeds, folder))):
+        return Outcome(name, refused="onnxruntime: other outputs each time")
+    return Outcome(name, applied=applied, problem=problem)
+
+
+def _prepared(model: ModelProto, feeds: Arrays, folder: Path) -> StageInput:
+    """The model after ingest, shape and rewrite."""
+    source = _emptied(folder / "source")
+    save_graph(model, source / MODEL)
+    ingested = _step(ingest.run, folder / "ingest", {"file": MODEL}, {"fetch": given(source, {})})
+    inputs: Any = ingested.facts["inputs"]
+    axes = {
+        dim: size
+        for value in inputs
+        for dim, size in zip(value["shape"], feeds[value["name"]].shape, strict=False)
+        if isinstance(dim, str)
+    }
+    shaped = _step(shape.run, folder / "shape", {"axes": axes}, {"ingest": ingested})
+    return _step(rewrite.run, folder / "rewrite", {}, {"shape": shaped})
+
+
+def _step(
+    run: Callable[[StageRequest], StageResult], out: Path, params: dict[str, Json], inputs: dict[str, StageInput]
+) -> StageInput:
+    """A stage as `tests.stage_runs` runs it, but in a folder that was used before: making thousands takes minutes."""
+    result = run(StageRequest("a node test", params, inputs, {}, _emptied(out)))
+    for name, (role, source) in result.reused.items():
+        shutil.copyfile(inputs[role].folder / source, out / name)
+    return given(out, result.facts)
+
+
+def _emptied(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    for file in folder.iterdir():
+        file.unlink()
+    return folder
+
+
+def _problem(before: Sequence[Any], feeds: Arrays, rewritten: StageInput, changed: bool) -> str:
+    """What is wrong with a rewritten model, or nothing."""
+    path = rewritten.folder / MODEL
+    model = load_graph(path)
+    checker.check_model(str(path))
+    known = GraphIndex(model, rewritten.folder).types
+    untyped = [name for node in model.graph.node for name in node.output if name and not is_static(known.get(name))]
+    if untyped:
+        return f"no static type for {untyped}"
+    for number, (expected, actual) in enumerate(zip(before, _run(model, feeds, rewritten.folder), strict=True)):
+        if not _equal(expected, actual) and not (
+            (changed or expected.dtype == np.float16) and _close(expected, actual)
+        ):
+            return f"output {number} is {actual!r}, not {expected!r}"
+    return f"applied a second time: {again}" if any((again := apply_all(model, rewritten.folder)).values()) else ""
+
+
+def _run(model: ModelProto, feeds: Arrays, folder: Path) -> list[Any]:
+    session = unoptimized_session(model, folder)
+    types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+    names = [value.name for value in session.get_inputs()]
+    if not all(isinstance(feeds[name], np.ndarray) for name in names):
+        lists: list[Any] = session.run(None, {name: feeds[name] for name in names})
+        return lists
+    values = {name: _ort_value(feeds[name], types[name]) for name in names}
+    return [_array_of(value) for value in session.run_with_ort_values(None, values)]
+
+
+def _ort_value(array: NDArray[Any], kind: int) -> ort.OrtValue:
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    if array.dtype.isbuiltin != 1:  # float8, bfloat16 and others that numpy has from a package
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, kind)
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def _array_of(value: ort.OrtValue) -> Any:
+    """A value as numpy has it, or the bytes of a type that numpy doesn't have."""
+    try:
+        return value.numpy() if value.is_tensor() else value
+    except RuntimeError:
+        return np.frombuffer(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()), np.uint8)
+
+
+def _equal(expected: Any, actual: Any) -> bool:
+    """Whether two outputs are the same, to the bit; lists (sequences) are never."""
+    if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
+        return False
+    same = expected.dtype == actual.dtype and expected.shape == actual.shape
+    return same and (
+        expected.tolist() == actual.tolist() if expected.dtype.hasobject else expected.tobytes() == actual.tobytes()
+    )
+
+
+def _close(expected: NDArray[Any], actual: NDArray[Any]) -> bool:
+    if expected.dtype != actual.dtype or expected.shape != actual.shape or expected.dtype.kind != "f":
+        return False
+    finite = np.isfinite(expected)
+    if not np.array_equal(expected[~finite], actual[~finite], equal_nan=True):
+        return False
+    largest = np.abs(expected[finite]).max(initial=0.0)
+    error = np.abs(expected[finite].astype(np.float64) - actual[finite].astype(np.float64))
+    return bool((error <= STEPS * np.finfo(expected.dtype).eps * largest).all())
+
+
+def _reason(error: PipelineError) -> str:
+    """What is said to the user, without names."""
+    words = error.what.split()
+    return "steps: " + " ".join(word for word in words if not word.startswith(("'", "(")))

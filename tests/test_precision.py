@@ -1,0 +1,165 @@
+"""The whole search on real models: quantized, compiled, and run on the emulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.errors import QuantizationError
+from pipeline.graph.encodings import read_ranges
+from pipeline.graph.model_file import load_graph
+from pipeline.graph.quantizer import quantize
+from pipeline.graph.scheme import Rule, Scheme
+from pipeline.model import StageInput
+from pipeline.qnn.target import HtpTarget
+from tests.graphs import attention, sentence
+from tests.precision_runs import SENSITIVE, frames, outlier, search
+from tests.stage_runs import Component
+
+Given = tuple[Component, StageInput, StageInput]
+SM8450 = HtpTarget(36, 69)
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Given:
+    component = Component(tmp_path_factory.mktemp("outlier"), outlier(), {"16": {"frames": 16}})
+    calls = frames(8)
+    return component, component.samples(calls), component.calibrate(calls)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Given:
+    buckets = {"8": {"sequence": 8}, "16": {"sequence": 16}}
+    component = Component(tmp_path_factory.mktemp("encoder"), attention(), buckets)
+    calls = [sentence(length, seed=length) for length in range(4, 17)]
+    return component, component.samples(calls), component.calibrate(calls)
+
+
+def chosen(found: StageInput) -> Scheme:
+    return Scheme.from_json(json.loads((found.folder / "precision.json").read_text("utf-8")))
+
+
+def figure(found: StageInput, name: str) -> float:
+    value = found.facts[name]
+    assert isinstance(value, float | int)
+    return value
+
+
+def curve(found: StageInput) -> list[dict[str, Any]]:
+    points = found.facts["curve"]
+    assert isinstance(points, list)
+    return [point for point in points if isinstance(point, dict)]
+
+
+def test_8_bits_are_kept_where_they_do(encoder: Given, tmp_path: Path) -> None:
+    found = search(*encoder, tmp_path, target_db=15)
+
+    assert chosen(found).activations == "uint8"
+    assert not any(rule.activations for rule in chosen(found).overrides), "weights of 4 bits at most"
+    assert figure(found, "share_8bit") == 1.0
+    assert figure(found, "db_emulator") >= 15.5
+    assert figure(found, "db_cpu") >= 15.5
+
+
+def test_only_the_layer_that_needs_it_is_raised(net: Given, tmp_path: Path) -> None:
+    found = search(*net, tmp_path, target_db=25)
+
+    rule = Rule(nodes=SENSITIVE, activations="uint16")
+    assert chosen(found) == Scheme("uint8", "uint8", per_channel=True, overrides=(rule,))
+    assert figure(found, "db_emulator") >= 25.5
+    assert found.facts["scheme"] == "w8a8 mixed"
+
+
+def test_what_16_bits_are_too_few_for_stays_in_float(net: Given, tmp_path: Path) -> None:
+    found = search(*net, tmp_path, target_db=33)
+
+    scheme = chosen(found)
+    assert scheme.activations == "uint16"
+    (rule,) = scheme.overrides
+    assert rule.precision == "fp16"
+    assert 0 < len(rule.nodes) < 6
+    assert figure(found, "db_emulator") >= 33.5
+
+
+def test_the_curve_shows_what_was_tried_with_w8a16_as_the_reference(
+    net: Given, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = search(*net, tmp_path, target_db=25)
+
+    points = curve(found)
+    labels = [point["label"] for point in points]
+    assert [point["cost"] for point in points] == sorted(point["cost"] for point in points)
+    reference = points[labels.index("w8a16")]
+    assert (reference["cost"], reference["share_8bit"]) == (1.0, 0.0)
+    assert points[labels.index("w8a8")]["share_8bit"] == 1.0
+    assert points[labels.index("w8a8")]["db_cpu"] < 25 < reference["db_cpu"]
+    measured = [point for point in points if point["db_emulator"] is not None]
+    assert measured, "what is chosen was emulated"
+    assert len(measured) == found.facts["emulations"]
+    assert all(not point["rounded"] for point in measured), "and quantized before"
+
+    printed = capsys.readouterr().out
+    assert "8 bit ops" in printed
+    (line,) = (line for line in printed.splitlines() if line.endswith("<- chosen"))
+    assert f"{figure(found, 'db_emulator'):.1f} dB  7 of 11 nodes a8" in line
+    assert json.loads((found.folder / "precision.json").read_text("utf-8"))["curve"] == points
+
+
+def test_the_written_configuration_is_what_was_chosen(net: Given, tmp_path: Path) -> None:
+    found = search(*net, tmp_path, target_db=20)
+
+    written = yaml.safe_load((found.folder / "quantization.yaml").read_text("utf-8"))["components"]["net"]
+    scheme = Scheme.from_json(written["quantization"])
+    assert scheme == chosen(found)
+    component, _, calibrated = net
+    folder = component.rewrite["16"].folder
+    ranges = read_ranges(calibrated.folder / "ranges.json")
+    models = [quantize(load_graph(folder / "model.onnx"), folder, ranges, each) for each in (scheme, chosen(found))]
+    assert models[0].SerializeToString(deterministic=True) == models[1].SerializeToString(deterministic=True)
+
+
+def test_the_same_search_gives_the_same_bytes(encoder: Given, tmp_path: Path) -> None:
+    first, second = (search(*encoder, tmp_path / name, target_db=25) for name in ("first", "second"))
+    assert first.files == second.files
+    assert first.facts == second.facts
+
+
+def test_a_target_that_nothing_reaches_is_an_error_that_says_how_far_it_got(net: Given, tmp_path: Path) -> None:
+    with pytest.raises(QuantizationError) as caught:
+        search(*net, tmp_path, target_db=34, fp16=False)
+    assert str(caught.value).splitlines() == [
+        "no quantization of component 'net' keeps to 34 dB",
+        "  where: bucket 16, 6 calibration samples",
+        "  why: the best of 2 that were tried, w8a16, has 31.7 dB on the CPU",
+        "  next: lower thresholds.total_db, calibrate with more typical samples, or let layers stay in float"
+        " (fp16: true, targets of HTP v73 and later)",
+    ]
+
+
+def test_even_float_has_its_limits(net: Given, tmp_path: Path) -> None:
+    with pytest.raises(
+        QuantizationError, match=r"(?s)keeps to 90 dB.*, fp16, has 100.0 dB on the CPU and 6\d\.\d dB on"
+    ):
+        search(*net, tmp_path, target_db=90)
+
+
+def test_targets_without_float16_get_integers(net: Given, tmp_path: Path) -> None:
+    with pytest.raises(QuantizationError, match="let layers stay in float"):
+        search(*net, tmp_path, target_db=34, targets=(HtpTarget(60, 73), SM8450))
+
+
+def test_the_budget_is_kept(net: Given, tmp_path: Path) -> None:
+    found = search(*net, tmp_path, target_db=25, max_trials=4, max_emulations=1)
+    assert found.facts["trials"] == len(curve(found)) <= 4
+    assert found.facts["emulations"] == 1
+
+
+def test_without_emulations_the_cpu_decides(net: Given, tmp_path: Path) -> None:
+    found = search(*net, tmp_path, target_db=25, max_emulations=0)
+    assert found.facts["emulations"] == 0
+    assert found.facts["db_emulator"] is None
+    assert figure(found, "db_cpu") >= 25.5

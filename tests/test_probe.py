@@ -1,0 +1,141 @@
+"""The real compiler and emulator compute a model otherwise than the CPU: the value is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike, NDArray
+
+from pipeline.graph.blame import first_wrong
+from pipeline.graph.model_file import MODEL, load_graph
+from pipeline.model import Json, StageInput
+from pipeline.qnn import probe as module
+from pipeline.qnn.probe import probe
+from tests.graphs import attention, graph, sentence
+from tests.stage_runs import X_ELITE, Component, run_stage
+
+ROWS, WIDTH = 16, 64
+
+NORM = """g (float[1,16,64] x) => (float[1,16,64] y) {
+    a = MatMul (x, w)
+    r = Add (x, a)
+    mean = ReduceMean <axes = [-1]> (r)
+    c = Sub (r, mean)
+    s = Pow (c, two)
+    v = ReduceMean <axes = [-1]> (s)
+    ve = Add (v, eps)
+    sd = Sqrt (ve)
+    n = Div (c, sd)
+    g = Mul (n, gamma)
+    b = Add (g, beta)
+    h = MatMul (b, w2)
+    y = Add (h, b)
+}"""
+
+
+def random(*shape: int, seed: int) -> NDArray[np.float32]:
+    return np.asarray(np.random.default_rng(seed).normal(size=shape), np.float32)
+
+
+def frames(seed: int) -> dict[str, NDArray[np.float32]]:
+    """Rows of very different loudness: next to that of the loudest, the variance of the quietest is no step."""
+    return {"x": random(1, ROWS, WIDTH, seed=seed) * np.geomspace(1e-3, 16, ROWS, dtype=np.float32)[None, :, None]}
+
+
+@pytest.fixture(scope="module")
+def norm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Component, StageInput]:
+    """A norm over frames as exporters spell it out. On the CPU, its QDQ model is right."""
+    weights: dict[str, ArrayLike] = {
+        "w": random(WIDTH, WIDTH, seed=1) / 8, "w2": random(WIDTH, WIDTH, seed=2) / 8, "two": np.float32(2),
+        "eps": np.float32(1e-5), "gamma": np.ones(WIDTH, np.float32), "beta": np.zeros(WIDTH, np.float32),
+    }  # fmt: skip
+    component = Component(tmp_path_factory.mktemp("norm"), graph(NORM, weights), {"all": {}})
+    component.rewrite = component.shape
+    return component, component.quantize("all", component.calibrate([frames(seed) for seed in range(4)]))
+
+
+def test_the_node_that_htp_computes_otherwise_is_found(
+    norm: tuple[Component, StageInput], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", 3)
+    tmp_path.joinpath("work").mkdir()
+
+    rows = probe(norm[1].folder / MODEL, frames(0), X_ELITE, tmp_path / "work", threshold_db=30, most_compiles=2)
+
+    (first,) = first_wrong(rows, 30)
+    assert (first.value, first.op) == ("n", "Div")
+    assert first.node == "'Div_8' (Div)"
+    assert "a norm or activation spelt out is better as one operator" in first.line()
+    by_value = {row.value: row.sqnr_db or 0 for row in rows}
+    assert set(by_value) == {"c", "sd", "h", "y", "n", "g", "b"}, "spread over the graph; then between sd and h"
+    assert by_value["sd"] > 30, "the wrong steps of the root are small next to the root of the loudest row"
+    assert by_value["y"] < 10
+    order = [name for node in load_graph(norm[0].shape["all"].folder / MODEL).graph.node for name in node.output]
+    assert [row.value for row in rows] == [name for name in order if name in by_value]
+
+
+def test_no_more_compiles_than_allowed(
+    norm: tuple[Component, StageInput], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", 2)
+    tmp_path.joinpath("work").mkdir()
+
+    rows = probe(norm[1].folder / MODEL, frames(0), X_ELITE, tmp_path / "work", threshold_db=30, most_compiles=1)
+
+    assert len(list((tmp_path / "work").iterdir())) == 1
+    assert len(rows) == 3, "two in the middle and the output"
+    assert first_wrong(rows, 30)
+
+
+def test_a_float_model_is_looked_into_as_well(tmp_path: Path) -> None:
+    component = Component(tmp_path / "model", attention(), {"16": {"sequence": 16}})
+    feeds = {name: np.pad(array, ((0, 0), (0, 5))) for name, array in sentence(11).items()}
+    (tmp_path / "work").mkdir()
+
+    rows = probe(component.rewrite["16"].folder / MODEL, feeds, X_ELITE, tmp_path / "work", threshold_db=30)
+
+    assert first_wrong(rows, 30) == [], "float16 is enough"
+    assert len(rows) == module.AT_ONCE + 1
+    assert all(row.encoding is None for row in rows)
+    assert max(row.sqnr_db or 0 for row in rows) < 99, "and not exact"
+
+
+def test_a_compile_that_fails_ends_the_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = graph("g (float[1,4] x) => (float[1,4] y) { t = Mish (x)  y = Mul (t, t) }", opset=18)
+    component = Component(tmp_path / "model", model, {"all": {}})
+    component.rewrite = component.shape
+    (tmp_path / "work").mkdir()
+
+    rows = probe(
+        component.shape["all"].folder / MODEL, {"x": np.ones((1, 4), np.float32)}, X_ELITE, tmp_path / "work",
+        threshold_db=30,
+    )  # fmt: skip
+
+    assert rows == []
+    assert "1 values could not be looked at on the emulator: the operator Mish crashes" in capsys.readouterr().out
+
+
+def test_the_stage_runs_the_sample_that_was_worst(norm: tuple[Component, StageInput], tmp_path: Path) -> None:
+    component, quantized = norm
+    params: dict[str, Json] = {
+        "component": "net", "bucket": "all", "axes": {}, "buckets": {"all": {}}, "padding": {}, "part": "all",
+        "soc_model": X_ELITE.soc_model, "htp_arch": X_ELITE.htp_arch, "vtcm_mb": X_ELITE.vtcm_mb,
+        "thresholds": {"compile": 30},
+    }  # fmt: skip
+    worst: dict[str, Json] = {"rungs": {"compile": {"y": {"worst_sample": "samples:2"}}}}
+    inputs = {
+        "ingest": component.ingest,
+        "samples": component.samples([frames(7), frames(8)]),
+        "model": quantized,
+        "emulate": StageInput(tmp_path, {}, worst),
+    }
+
+    facts: Any = run_stage("probe", tmp_path / "out" / "probe", params, inputs).facts
+
+    assert facts["sample"] == "samples:2"
+    assert facts["values"] == 13
+    assert [row["value"] for row in facts["first_wrong"]["compile"]] == ["n"]
+    assert list((tmp_path / "out").iterdir()) == [tmp_path / "out" / "probe"], "nothing is left behind"
