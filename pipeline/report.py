@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from pipeline.config import Bucket
@@ -11,9 +11,11 @@ from pipeline.plan import Step
 from pipeline.thresholds import EXACT_DB, RUNGS
 
 _CONTEXTS = ("component", "bucket", "target", "scheme", "partitions", "CPU nodes", "size", "time", "")
-_ACCURACY = ("SQNR in dB", "bucket", "target", *RUNGS, "total", "cosine", "samples", "score")
-_LEFT = frozenset({"component", "SQNR in dB", "bucket", "target", "scheme", "samples", "score", ""})
+_ACCURACY = ("SQNR in dB", "bucket", "target", *RUNGS, "total", "cosine", "samples")
+_SCORES = ("score", "component", "bucket", "target", "original", "on the CPU", "original", "emulated")
+_LEFT = frozenset({"component", "SQNR in dB", "score", "bucket", "target", "scheme", "samples", ""})
 
+Facts = Mapping[str, Json]
 Table = Sequence[tuple[str, ...]]
 """A heading and rows of as many cells; empty where there are no rows."""
 
@@ -48,16 +50,35 @@ def contexts(
 
 def accuracy(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
     """A row for each component, bucket and target of which a rung was measured, by a step among those `seen`."""
+    rows = [
+        (*_place(step, manifests), *_figures(verify, emulate))
+        for step, verify, emulate in _measured(steps, seen, manifests)
+    ]
+    return [_ACCURACY, *rows] if rows else []
+
+
+def scores(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
+    """A row for each of the same that has a score: of the original and of what was made, on the same samples each."""
     rows = []
+    for step, verify, emulate in _measured(steps, seen, manifests):
+        found = [_object(facts.get("score")) for facts in (verify, emulate)]
+        names = [score.pop("name", None) for score in found]
+        if names[0] is not None:
+            cells = [f"{value:.4g}" for score in found for value in score.values()]
+            rows.append((str(names[0]), *_place(step, manifests), *cells, *["-"] * (4 - len(cells))))
+    return [_SCORES, *rows] if rows else []
+
+
+def _measured(
+    steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]
+) -> Iterator[tuple[Step, Facts, Facts]]:
+    """Context steps of which a rung was measured, with the facts of the CPU's rungs and of the emulator's."""
     for step in steps:
         verify = manifests.get(sibling(step, "verify"))
-        if step.stage != "context" or verify is None or step.target is None:
-            continue
-        # What was emulated before a step above it changed is not this model's.
-        emulate = manifests.get(emulation(step)) if emulation(step) in seen else None
-        if sibling(step, "verify") in seen:
-            rows.append(_accuracy_row(step, verify.facts, emulate.facts if emulate else {}))
-    return [_ACCURACY, *rows] if rows else []
+        if step.stage == "context" and verify is not None and sibling(step, "verify") in seen:
+            # What was emulated before a step above it changed is not this model's.
+            emulate = manifests.get(emulation(step)) if emulation(step) in seen else None
+            yield step, verify.facts, emulate.facts if emulate else {}
 
 
 def table(rows: Table) -> str:
@@ -104,19 +125,21 @@ def human_bytes(count: int) -> str:
     return f"{size:.1f} GB"
 
 
-def _accuracy_row(step: Step, verify: Mapping[str, Json], emulate: Mapping[str, Json]) -> tuple[str, ...]:
+def _place(step: Step, manifests: Mapping[str, Manifest]) -> tuple[str, str, str]:
+    """Component, bucket and target of a context step; the bucket on the axes that the component has, once that is known."""
+    context = manifests.get(step.id)
+    bucket = str(context.facts["bucket"]) if context else step.bucket.name if step.bucket else ""
+    return f"{step.config.name}/{step.component}", bucket, step.target.soc if step.target else ""
+
+
+def _figures(verify: Facts, emulate: Facts) -> tuple[str, ...]:
     rungs = {**_object(verify.get("rungs")), **_object(emulate.get("rungs"))}
     last = emulate if emulate.get("samples") else verify
-    bucket = step.bucket.name if step.bucket else ""
     return (
-        f"{step.config.name}/{step.component}",
-        str(_object(emulate).get("bucket") or bucket),
-        step.target.soc if step.target else "",
         *(_least(rungs.get(rung), "sqnr_db", ".1f") for rung in RUNGS),
         _least(last.get("outputs"), "sqnr_db", ".1f"),
         _least(last.get("outputs"), "cosine", ".5f"),
         _samples(verify, emulate),
-        _scores(verify, emulate),
     )
 
 
@@ -131,7 +154,7 @@ def _least(measured: Json, figure: str, form: str) -> str:
     return "exact" if figure == "sqnr_db" and least >= EXACT_DB else format(least, form)
 
 
-def _samples(verify: Mapping[str, Json], emulate: Mapping[str, Json]) -> str:
+def _samples(verify: Facts, emulate: Facts) -> str:
     """How many were run on the CPU, and how many on the emulator."""
     if not verify.get("samples"):
         return "none held out"
@@ -139,16 +162,6 @@ def _samples(verify: Mapping[str, Json], emulate: Mapping[str, Json]) -> str:
     if emulate.get("emulated") == "plain compile":
         emulated += " (compiled plainly)"
     return f"{verify['samples']}, {emulated}"
-
-
-def _scores(verify: Mapping[str, Json], emulate: Mapping[str, Json]) -> str:
-    """The score of the original model and of what was made from it, on all samples and on those that were emulated."""
-    parts = []
-    for facts, label in ((verify, ""), (emulate, "emulated ")):
-        score = _object(facts.get("score"))
-        if name := score.pop("name", ""):
-            parts.append(f"{label or f'{name} '}{' → '.join(f'{value:.4g}' for value in score.values())}")
-    return ", ".join(parts)
 
 
 def _object(value: Json | Mapping[str, Json]) -> dict[str, Json]:

@@ -245,8 +245,10 @@ class Reporter:
                 self._console.line(f"\n{step.id}\n{text}")
         if text := report.table(report.contexts(steps, manifests, project.results)):
             self._console.line(f"\n{text}")
-        if measured := report.table(report.accuracy(project.steps.values(), self._checked | self._failed, manifests)):
-            self._console.line(f"\n{measured}")
+        seen = self._checked | self._failed
+        for measured in (report.accuracy, report.scores):
+            if text := report.table(measured(project.steps.values(), seen, manifests)):
+                self._console.line(f"\n{text}")
         if steps or self._failures or "build" in self._selected:
             self._console.line(self._summary(steps))
         if self._failures:

@@ -10,8 +10,8 @@ Each rung is compared with the one above and with the truth, in the region that 
 Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and ``quantize`` unless it stays in float. Files: ``code``,
 which holds the score function. Params: ``component``, ``bucket``, ``axes``, ``buckets``, ``padding``, ``part`` (of the
 samples), ``score`` (the function's name, or null). Facts: ``samples`` (0: nothing was measured), ``shorter`` (how
-many of them belong to smaller buckets), ``rungs`` (each against the one above), ``outputs`` (the last rung against the truth),
-``score``. A figure that is no number is null.
+many of them belong to smaller buckets), ``rungs`` (each against the one above), ``outputs`` (the last rung against the
+truth), ``score``. A figure that is no number is null.
 """
 
 from __future__ import annotations
