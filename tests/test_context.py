@@ -25,6 +25,7 @@ from pipeline.qnn.session import TESTED, bundled_sdk, check_versions
 from pipeline.qnn.target import HtpTarget
 from tests.contexts import X_ELITE, build, edit
 from tests.fresh import fresh
+from tests.recurrent import layer
 from tests.tiny_models import Scheme, float_model, qdq_model, sample
 
 SM8650 = HtpTarget(57, 75, 8)
@@ -289,6 +290,17 @@ class TestSilentFailures:
         assert error.what == "the operator Mish crashes the QNN compiler"
         assert error.where == "node 'between'"
         assert error.remedy == "export the model with x * tanh(softplus(x)) in its place"
+
+    @pytest.mark.parametrize("op", ["LSTM", "GRU"])
+    def test_a_recurrent_layer_for_an_htp_without_float16(self, op: str, tmp_path: Path) -> None:
+        model = layer(op)
+        model.graph.node.append(helper.make_node("QuantizeLinear", ["X", "scale"], ["quantized"]))
+        model.graph.initializer.append(helper.make_tensor("scale", TensorProto.FLOAT, [], [1.0]))
+        path = tmp_path / "model.onnx"
+        save_graph(model, path)
+        error = refusal_on_sight(ModelError, path, HtpTarget(30, 68, 4))
+        assert error.what == f"{op} can't run on SoC 30 (HTP v68)"
+        admission.check(load_graph(path), tmp_path, SM8650)
 
     def test_a_float_model_for_an_htp_without_float16(self, tmp_path: Path) -> None:
         error = refusal(ModelError, float_model(tmp_path / "model"), tmp_path / "out", HtpTarget(30, 68, 4))

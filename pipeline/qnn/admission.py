@@ -9,6 +9,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, TensorShapeProto, ValueInfoProto
 
 from pipeline.errors import ModelError, QuantizationError
+from pipeline.graph.index import is_op
 from pipeline.graph.model_file import tensor_array
 from pipeline.qnn.target import FLOAT16_HTP_ARCH, HtpTarget
 
@@ -18,13 +19,16 @@ CRASHING_OPS = {"Mish": "x * tanh(softplus(x))"}
 They are ONNX functions that onnxruntime has no kernel for: it expands them while the EP still holds the node.
 """
 
+FLOAT16_OPS = frozenset({"GRU", "LSTM"})
+"""Operators that HTP computes in float16 whatever is around them. Compiled for v68, QNN says it needs more memory."""
+
 
 def check(model: ModelProto, folder: Path, target: HtpTarget) -> None:
     """Refuse a model that can't become a context for `target`; `folder` holds its external data.
 
     Raises:
-        ModelError: it has a dim that is not fixed, an operator that crashes the compiler, or it is not quantized and
-            the target can't compute in float16.
+        ModelError: it has a dim that is not fixed, an operator that crashes the compiler, or it has to be computed in
+            float16 and the target can't.
         QuantizationError: a scale is zero, negative, infinite or NaN.
     """
     _check_shapes(model)
@@ -80,6 +84,14 @@ def _check_precision(model: ModelProto, target: HtpTarget) -> None:
             f"a model that is not quantized can't run on {target}",
             why=f"the HTP computes in float16 from v{FLOAT16_HTP_ARCH} on; QNN compiles the model and the device fails",
             remedy="quantize the component, or choose a newer target",
+        )
+    recurrent = next((node for node in model.graph.node if is_op(node, *FLOAT16_OPS)), None)
+    if recurrent is not None and target.htp_arch < FLOAT16_HTP_ARCH:
+        raise ModelError(
+            f"{recurrent.op_type} can't run on {target}",
+            where=f"node {recurrent.name!r}",
+            why=f"HTP computes it in float16, quantized or not, and has that from v{FLOAT16_HTP_ARCH} on",
+            remedy="choose a newer target, or export the cell as single operators",
         )
 
 

@@ -17,9 +17,13 @@ from onnx import ModelProto
 from pipeline.graph.index import prune
 from pipeline.graph.rewrites import (
     bound_tanh,
+    divide_one,
     finite_masks,
+    flat_gather_nd,
     fuse_gelu,
+    fuse_rms_norm,
     last_states,
+    lengths_to_gates,
     merge_scales,
     rnn_to_gru,
     scores_first,
@@ -37,12 +41,16 @@ class Rewrite(Protocol):
 
 
 REWRITES: tuple[Rewrite, ...] = (
+    flat_gather_nd,
     finite_masks,
     scores_first,
     fuse_gelu,
+    fuse_rms_norm,
+    divide_one,
     split_batch_norm,
     merge_scales,
     rnn_to_gru,
+    lengths_to_gates,
     last_states,
     bound_tanh,
 )
