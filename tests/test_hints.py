@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
 from pipeline.qnn import hints
 from pipeline.qnn.child import compile_apart
@@ -16,7 +17,7 @@ from tests.stage_runs import X_ELITE, Component
 
 pytestmark = pytest.mark.slow
 
-CONSTANTS = {
+CONSTANTS: dict[str, ArrayLike] = {
     "one": np.float32(1),
     "two": np.float32(2),
     "big": np.float32(1e6),
@@ -43,7 +44,8 @@ ADVICE = {
     "OneHot": "i = ArgMax<axis = 2, keepdims = 0>(a) y = Gather(rows, i)",
     "ReduceL1": "b = Abs(a) y = ReduceSum(b, last)",
     "ReduceLogSum": "e = Exp(a) s = ReduceSum(e, last) y = Log(s)",
-    "ReduceLogSumExp": "m = ReduceMax(a, last) d = Sub(a, m) e = Exp(d) s = ReduceSum(e, last) l = Log(s) y = Add(m, l)",
+    "ReduceLogSumExp": "m = ReduceMax(a, last) d = Sub(a, m) e = Exp(d) s = ReduceSum(e, last) p = Log(s)"
+    " y = Add(m, p)",
     "ReduceProd": "e = Exp(a) l = Log(e) s = ReduceSum(l, last) y = Exp(s)",
     "ReduceSumSquare": "b = Mul(a, a) y = ReduceSum(b, last)",
     "Shrink": "b = Clip(a, low, high) y = Sub(a, b)",
