@@ -98,7 +98,7 @@ def _miss(
     name: str, rung: str, output: str, measured: Measured, facts: Mapping[str, Json], thresholds: Thresholds
 ) -> Miss:
     figures, least = measured[output], _least(rung, thresholds)
-    found = f"{figures['sqnr_db']:.1f} dB" if isinstance(figures["sqnr_db"], float | int) else "not a number"
+    found = _shown(figures["sqnr_db"])
     against = "the original model" if rung in ("padding", "total") else "the rung above"
     cause, remedy = _CAUSES[rung]
     blame = f"'doit blame:{'/'.join(name.split('/')[:3])}'"
@@ -128,9 +128,12 @@ def _acceptable(facts: Mapping[str, Json], thresholds: Thresholds) -> str:
 
 
 def _where(name: str, figures: Mapping[str, Json], facts: Mapping[str, Json]) -> str:
-    worst = figures["worst_db"]
-    shown = f"{worst:.1f} dB" if isinstance(worst, float | int) else "not a number"
-    return f"{name}, worst of {facts['samples']} samples: {figures['worst_sample']} ({shown})"
+    return f"{name}, worst of {facts['samples']} samples: {figures['worst_sample']} ({_shown(figures['worst_db'])})"
+
+
+def _shown(sqnr_db: Json) -> str:
+    """Rounded down, so that what misses a threshold is never shown as what was asked for."""
+    return f"{math.floor(sqnr_db * 10) / 10:.1f} dB" if isinstance(sqnr_db, float | int) else "not a number"
 
 
 def _score_changed(name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> Iterator[VerificationError]:
