@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from pipeline.graph.model_file import MODEL, save_graph
+from pipeline.graph.scheme import Rule, Scheme
 from pipeline.model import FileEntry, Json, StageInput, StageRequest, StageResult
 from pipeline.qnn.target import HtpTarget
 from pipeline.readers.request import Call, Sample
@@ -83,11 +84,11 @@ class Component:
         writer.finish()
         return given(folder, {"count": {"net": len(calls)}})
 
-    def calibrate(self, calls: Sequence[Arrays]) -> StageInput:
-        """The ranges over these calls."""
+    def calibrate(self, calls: Sequence[Arrays], **method: Json) -> StageInput:
+        """The ranges over these calls; `method` says how they are chosen if not by ``method="minmax"``."""
         rewritten = {f"rewrite/{name}": given for name, given in self.rewrite.items()}
         inputs = {"ingest": self.ingest, "samples": self.samples(calls), **rewritten}
-        return run_stage("calibrate", self._folder("calibrate"), {**self._common, "method": "minmax"}, inputs)
+        return run_stage("calibrate", self._folder("calibrate"), {**self._common, "method": "minmax", **method}, inputs)
 
     def quantize(
         self,
@@ -97,10 +98,12 @@ class Component:
         activations: str = "uint16",
         weights: str = "uint8",
         per_channel: bool = True,
+        rules: Sequence[Rule] = (),
+        wide_products: bool = False,
     ) -> StageInput:
         """The QDQ model of a bucket."""
-        scheme: dict[str, Json] = {"activations": activations, "weights": weights, "per_channel": per_channel}
-        params = {"component": "net", "bucket": bucket, **scheme}
+        scheme = Scheme(activations, weights, per_channel, tuple(rules), wide_products)
+        params = {"component": "net", "bucket": bucket, **scheme.to_json()}
         inputs = {"rewrite": self.rewrite[bucket], "calibrate": ranges}
         return run_stage("quantize", self._folder("quantize"), params, inputs)
 

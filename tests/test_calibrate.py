@@ -12,7 +12,9 @@ from onnx import ModelProto
 
 from pipeline.errors import CalibrationError
 from pipeline.graph import observe
-from pipeline.model import StageInput
+from pipeline.graph.encodings import read_ranges
+from pipeline.graph.model_file import load_graph
+from pipeline.model import Json, StageInput
 from tests.graphs import attention, constant, graph, outputs, sentence
 from tests.stage_runs import Component
 
@@ -221,3 +223,56 @@ def test_a_constant_value_that_comes_from_varying_inputs_is_the_models_own(tmp_p
     component = Component(tmp_path, model, {"4": {"sequence": 4}})
     found = ranges(component.calibrate([{"x": np.array([[-1.0, -2]], np.float32)}]))
     assert found["dead"] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "method", [{"method": "percentile", "percentile": 99.0}, {"method": "mse"}, {"method": "entropy"}]
+)
+def test_a_method_chooses_narrower_ranges_beside_the_measured_ones(tmp_path: Path, method: dict[str, Json]) -> None:
+    model = graph("g (float[1,sequence] x) => (float[1,sequence] y) { y = Neg (x) }")
+    component = Component(tmp_path, model, {"65536": {"sequence": 65536}})
+    # Of numbers with a few outliers every method cuts some off.
+    calls = [{"x": np.random.default_rng(seed).standard_t(3, (1, 65000)).astype(np.float32)} for seed in (1, 2)]
+    measured, chosen = component.calibrate(calls), component.calibrate(calls, **method)
+
+    assert chosen.files["ranges.json"] == measured.files["ranges.json"]
+    assert set(measured.files) == {"ranges.json"}
+    read = read_ranges(chosen.folder / "ranges.json")
+    assert chosen.facts["narrowed"] == {str(bits): len(narrowed) for bits, narrowed in read.chosen.items()}
+    assert set(read.chosen[8]) == {"x", "y"}
+    assert read.at("x", 8).width < 0.9 * read["x"].width
+    assert read.at("y", 8).low == pytest.approx(-read.at("x", 8).high, rel=0.1)
+    assert component.calibrate(calls, **method).files == chosen.files
+    assert component.calibrate(calls[::-1], **method).files == chosen.files, "the order of samples doesn't matter"
+
+
+def test_a_chosen_range_is_what_a_value_is_encoded_with(component: Component) -> None:
+    calls = [sentence(length, seed=length) for length in (5, 8, 13)]
+    calibrated = component.calibrate(calls, method="percentile", percentile=90.0)
+    read = read_ranges(calibrated.folder / "ranges.json")
+
+    model = load_graph(component.quantize("8", calibrated, activations="uint8").folder / "model.onnx")
+
+    # The down projection is no mover, and nothing demands an encoding of it.
+    assert read.chosen[8]["down"].width < read["down"].width
+    assert constant(model, "down_scale") == pytest.approx(read.chosen[8]["down"].width / 255, rel=1e-5)
+
+
+def test_a_value_too_small_for_any_encoding_is_refused(tmp_path: Path) -> None:
+    model = graph("g (float[1,sequence] x) => (float[1,sequence] y) { s = Mul (x, tiny) y = Tanh (s) }",
+                  {"tiny": np.float32(1e-12)})  # fmt: skip
+    component = Component(tmp_path, model, {"4": {"sequence": 4}})
+    with pytest.raises(CalibrationError) as caught:
+        component.calibrate([{"x": np.array([[1.0, 2]], np.float32)}])
+    text = str(caught.value)
+    assert "value 's' ranges from 0 to 2e-12 and would be rounded to nothing" in text
+    assert "node 'Mul_0' (Mul)" in text
+    assert "scale the model's inputs up" in text
+
+
+def test_a_quiet_signal_keeps_its_digits(tmp_path: Path) -> None:
+    model = graph("g (float[1,sequence] x) => (float[1,sequence] y) { y = Add (x, x) }")
+    component = Component(tmp_path, model, {"4": {"sequence": 4}})
+    quiet = np.array([[1.0, -2, 3, 0.5]], np.float32) * np.float32(1e-5)
+    quantized = component.quantize("4", component.calibrate([{"x": quiet}]))
+    np.testing.assert_allclose(outputs(quantized.folder / "model.onnx", {"x": quiet})["y"], 2 * quiet, rtol=1e-3)

@@ -48,17 +48,20 @@ def test_yaml_is_what_a_configuration_takes() -> None:
     )
     scheme = Scheme("uint8", "uint8", per_channel=True, overrides=rules)
 
-    written = yaml.safe_load(as_yaml(scheme, "text encoder"))["components"]["text encoder"]["quantization"]
+    written = yaml.safe_load(as_yaml(scheme, "text encoder", {"method": "mse"}))["components"]["text encoder"][
+        "quantization"
+    ]
 
     assert written["overrides"] == [
         {"nodes": ["/layer.*/mlp/MatMul", "odd: #name"], "activations": "uint16"},
         {"nodes": ["a"], "weights": "int4"},
         {"nodes": ["b"], "precision": "fp16"},
     ]
+    assert written["method"] == "mse"
     assert Scheme.from_json(written) == scheme
 
 
 def test_yaml_without_rules() -> None:
     scheme = Scheme("uint16", "uint8", per_channel=True)
-    written = yaml.safe_load(as_yaml(scheme, "net"))["components"]["net"]["quantization"]
+    written = yaml.safe_load(as_yaml(scheme, "net", {}))["components"]["net"]["quantization"]
     assert Scheme.from_json(written) == scheme

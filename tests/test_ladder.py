@@ -100,7 +100,7 @@ def test_a_model_that_can_not_be_padded(tmp_path: Path) -> None:
         "verify:net/net/16",
         "the padding rung misses its threshold: output 'y'",
         "net/net/16, worst of 2 samples: 5.npz",
-        "accept it with thresholds: {padding_db: 16, total_db: 14}",
+        "accept it with thresholds: {padding_db: 16, total_db: ",
     )
 
 
@@ -151,7 +151,7 @@ def test_a_compiler_that_computes_something_else(good: Project) -> None:
 def test_a_threshold_can_be_lowered_without_measuring_again(tmp_path: Path) -> None:
     project = project_of(tmp_path, MEAN, {})
     assert project.doit("build", check=False).status == 16
-    project.write("configs/net.yaml", CONFIG + "thresholds: {padding_db: 16, total_db: 14}\n")
+    project.write("configs/net.yaml", CONFIG + "thresholds: {padding_db: 16, total_db: 10}\n")
     run = project.doit("build")
     assert run.stages() == {"emulate": 1}
 

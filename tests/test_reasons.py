@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.graph.encodings import Range
+from pipeline.graph.encodings import MIN_WIDTH, Range
 from pipeline.graph.qdq import Encoding
 from pipeline.graph.reasons import Evidence, explain
 from pipeline.graph.value_sums import ValueSums
@@ -49,7 +49,7 @@ def test_an_encoding_covers_what_its_integers_stand_for() -> None:
         ({"bulk": Range(0, 0)}, "outlier range", "infinitely many times as wide"),
         ({"bulk": Range(-1, 1), "filler": -12.0}, "mask constant", "the constant -12 sets the range: 20 of 256 steps"),
         (
-            {"encoding": Encoding("uint8", 1e-4 / 255, 0)},
+            {"encoding": Encoding("uint8", MIN_WIDTH / 255, 0)},
             "degenerate",
             "calibrated as a constant; here it is -12 to 12",
         ),

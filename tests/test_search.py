@@ -40,7 +40,7 @@ class Ruler:
 
 
 def search(ruler: Ruler, *, total_db: float = 12.0, trials: int = 40, emulations: int = 6) -> Search:
-    return Search(ruler, Limits(total_db, 20.0, trials, emulations), lambda choice: choice)
+    return Search(ruler, Limits(total_db, 20.0, trials, emulations), lambda choice: choice, position)
 
 
 def reached(trial: Trial | None) -> int:
@@ -83,6 +83,17 @@ def test_a_failed_compile_is_left_behind_in_large_steps() -> None:
     assert ruler.emulated_positions == [13, 17, 19]
 
 
+def test_what_the_emulator_gets_all_wrong_is_left_behind_in_large_steps_too() -> None:
+    class Wrong(Ruler):
+        def emulated(self, choice: Choice) -> Emulation:
+            found = super().emulated(choice)
+            return found if position(choice) >= 18 else Emulation(0.0, 0.0)
+
+    ruler = Wrong()
+    assert reached(search(ruler).first(CANDIDATES)) == 19
+    assert ruler.emulated_positions == [13, 17, 19]
+
+
 def test_the_last_emulation_goes_to_the_last_candidate() -> None:
     ruler = Ruler(fails=lambda number: "" if number == 20 else "no")
     assert reached(search(ruler, emulations=2).first(CANDIDATES)) == 20
@@ -118,3 +129,11 @@ def test_few_trials_give_a_dearer_choice_that_passes() -> None:
     found = search(Ruler(), trials=3)
     assert reached(found.first(CANDIDATES)) == 15
     assert len(found.trials) == 3
+
+
+def test_a_cheaper_one_that_was_met_on_the_way_is_preferred() -> None:
+    ruler = Ruler()
+    limits = Limits(12.0, 20.0, 40, 6)
+    found = Search(ruler, limits, lambda choice: choice, lambda choice: 0.0 if position(choice) == 15 else 1.0)
+    assert reached(found.first(CANDIDATES)) == 15, "bisection met it before it came to 13"
+    assert ruler.emulated_positions == [15]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,13 @@ class Additions:
         self._constants: dict[str, NDArray[Any]] = {}
         self._made: set[str] = set()
         self.nodes: list[NodeProto] = []
+
+    def value(self, name: _Name, kind: int, dims: Sequence[int]) -> _Name:
+        """A name and a type for a value that a node appended to ``nodes`` makes."""
+        made = self._unused(name)
+        self._types[made] = helper.make_tensor_type_proto(kind, dims)
+        self._made.add(made)
+        return made
 
     def know(self, name: _Name, kind: TypeProto) -> None:
         """Tell the type of a value that came into the graph after `index` was made."""

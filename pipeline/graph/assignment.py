@@ -53,6 +53,11 @@ class Assignment:
                 if name and is_float(index, name):
                     self._stored[name] = self.ruled(name) or kind
 
+    @property
+    def wide_products(self) -> bool:
+        """Whether 16 bit activations may be multiplied with each other at full width."""
+        return self._scheme.wide_products
+
     def computes_in(self, node: NodeProto) -> str:
         """The type of a node's float inputs and outputs, :data:`FLOAT` if it is not quantized."""
         return self._computes[_key(node)]

@@ -17,6 +17,9 @@ from pipeline.graph.sensitivity import Choice, Point, Sensitivity, Trials
 STEP_DB = 0.25
 """By how much the noise of one candidate is meant to differ from that of the next."""
 
+NEGLIGIBLE = 1e-6
+"""What is saved for nothing, relative to w8a16: a group on a handful of numbers only adds a conversion that may fail."""
+
 _FREE = 1e-9
 """The least that something is taken to save, relative to w8a16: what saves nothing goes by its noise."""
 _LEAST_DB = -10.0
@@ -95,10 +98,10 @@ def in_float(gains: Sequence[float], pricing: Pricing) -> Iterator[Choice]:
 
 
 def settled(choice: Choice, pricing: Pricing) -> Choice:
-    """The choice without groups of 8 bits that cost more in conversions than they save."""
+    """The choice without groups of 8 bits that save nothing to speak of, or less than their conversions cost."""
     price = pricing.relative(choice)
     for group in sorted(choice.low):
         step = replace(choice, low=choice.low - {group})
-        if (without := pricing.relative(step)) <= price:
+        if (without := pricing.relative(step)) <= price + NEGLIGIBLE:
             choice, price = step, without
     return choice

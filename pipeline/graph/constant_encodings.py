@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from pipeline.errors import QuantizationError
 from pipeline.graph.assignment import FLOAT, Assignment, Stored
 from pipeline.graph.encodings import Range
 from pipeline.graph.index import GraphIndex, is_op
 from pipeline.graph.operands import Operand, Role, operands
 from pipeline.graph.scheme import bits
+from pipeline.graph.traverse import label
 from pipeline.graph.value_encodings import ValueEncodings
 from pipeline.graph.weight_encodings import Integers, asymmetric, bias, symmetric
 
@@ -35,8 +37,18 @@ class ConstantEncodings:
     def of(self, node: NodeProto, operand: Operand) -> Integers:
         """A float constant as a quantized node reads it."""
         if operand.role is Role.BIAS:
+            self._check(node, operand.name)
             return bias(self._bias(node, operand.name), self._bias_scale(node))
         return self._shared(node, operand)
+
+    def _check(self, node: NodeProto, name: str) -> None:
+        if not np.isfinite(self._array(name)).all():
+            raise QuantizationError(
+                f"constant {name!r} holds NaN or infinity and can't be quantized",
+                where=f"node {label(node)}",
+                why="an encoding has one range for all of it, and there is none that holds such numbers",
+                remedy="export the model again from sound weights; if it is a mask, with a filler such as -100",
+            )
 
     @staticmethod
     def absorb_beta(node: NodeProto) -> None:
@@ -50,6 +62,7 @@ class ConstantEncodings:
         stored = self._stored(node, operand)
         key = (operand.name, stored)
         if key not in self._encoded:
+            self._check(node, operand.name)
             array = self._array(operand.name)
             covers = self._ranges.get(operand.name) or (Range.of(array) if array.size else Range(0.0, 0.0))
             smallest = self._smallest_scale(operand.name, stored)

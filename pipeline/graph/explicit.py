@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from pipeline.graph.scheme import FP16, Rule, Scheme
 from pipeline.graph.sensitivity import LOW, NARROW, REFERENCE, Choice, Trials
+from pipeline.model import Json
 
 _LOW, _WIDE = LOW.activations, REFERENCE.activations
 _NARROW, _BROAD = NARROW.weights, REFERENCE.weights
@@ -39,7 +40,7 @@ def scheme_of(choice: Choice, trials: Trials) -> Scheme:
         rules = [Rule(nodes=("*",), precision=FP16)]
     elif exact:
         rules.append(Rule(nodes=globs(exact, nodes), precision=FP16))
-    return Scheme(activations, weights, True, tuple(rules))
+    return Scheme(activations, weights, True, tuple(rules), trials.wide_products)
 
 
 def label(choice: Choice, trials: Trials) -> str:
@@ -56,8 +57,8 @@ def label(choice: Choice, trials: Trials) -> str:
     return ", ".join(parts)
 
 
-def as_yaml(scheme: Scheme, component: str) -> str:
-    """A scheme as a configuration takes it in place of ``{precision: auto}``."""
+def as_yaml(scheme: Scheme, component: str, calibration: Mapping[str, Json]) -> str:
+    """A scheme, and how its ranges were measured, as a configuration takes them in place of ``{precision: auto}``."""
     lines = [
         "components:",
         f"  {json.dumps(component)}:",
@@ -65,6 +66,7 @@ def as_yaml(scheme: Scheme, component: str) -> str:
         f"      activations: {scheme.activations}",
         f"      weights: {scheme.weights}",
         f"      per_channel: {json.dumps(scheme.per_channel)}",
+        *(f"      {key}: {json.dumps(value)}" for key, value in calibration.items()),
         "      overrides:" if scheme.overrides else "      overrides: []",
     ]
     for rule in scheme.overrides:

@@ -47,9 +47,9 @@ def groups(index: GraphIndex, values: Collection[str]) -> list[Group]:
 
 def _joined(index: GraphIndex, node: NodeProto, values: Collection[str]) -> list[NodeProto]:
     """The nodes whose groups another one joins."""
-    computed = [name for name in dict.fromkeys(node.input) if name in index.makers and is_float(index, name)]
-    found = [index.makers[name] for name in computed if name not in values]
-    if len(computed) == 1:
+    computed = [name for name in dict.fromkeys(node.input) if name not in index.initializers and is_float(index, name)]
+    found = [index.makers[name] for name in computed if name not in values and name in index.makers]
+    if len(computed) == 1 and computed[0] in index.makers:
         follows = is_op(node, *_FOLLOWING) and index.sole_reader(computed[0], node.op_type) is not None
         moves = moves_data(index, node) and computed[0] == node.input[0]
         found += [index.makers[computed[0]]] if follows or moves else []

@@ -24,7 +24,6 @@ class Histogram:
 
     def __init__(self) -> None:
         self.counts: NDArray[np.int64] = np.zeros(2 * SIDE, np.int64)
-        self.zeros = 0.0
         self.valid = 0.0
         self.valid_zeros = 0.0
         self._exponent = _SMALLEST
@@ -34,7 +33,6 @@ class Histogram:
         values = np.asarray(array, np.float32).reshape(-1)
         values = values[values != 0]
         zeros = array.size - values.size
-        self.zeros += zeros
         self.valid += array.size * valid
         self.valid_zeros += zeros * valid
         if not values.size:

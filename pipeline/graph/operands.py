@@ -52,8 +52,9 @@ _BIAS_INPUT = {
     "Conv": 2, "ConvTranspose": 2, "Gemm": 2, "LayerNormalization": 2, "InstanceNormalization": 2,
     "BatchNormalization": 2,
 }  # fmt: skip
-_LEFT_ALONE = {"BatchNormalization": (3, 4)}
-"""Inputs that stay float: mean and variance."""
+_LEFT_ALONE = {"BatchNormalization": (3, 4), "Resize": (1, 2), "Upsample": (1,)}
+"""Inputs that stay float: mean and variance; region and factors, which are no data (2 that is read as 1.99995 shifts
+every pixel)."""
 
 _MOVERS = (
     "AveragePool", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "Identity", "MaxPool", "Reshape",
@@ -66,6 +67,11 @@ UNIT = Range(0.0, 1.0)
 
 FIXED_16_BIT = {"Sigmoid": (1 / 65536, 0), "Tanh": (1 / 32768, 32768)}
 """Scale and zero point of uint16 results that QNN computes right in one encoding only."""
+
+WIDE_16_BIT = {"HardSigmoid": UNIT, "Log": Range(-4.01, 0.0)}
+"""What the range of a uint16 result holds at least. With a finer scale, HTP (2.51, all architectures, emulated) computes
+something else: of Log(1..3), -14 dB of SQNR with a range 3.9 wide, 84 dB with 4; of HardSigmoid(-1..1), 10 dB, and 94
+with all from 0 to 1."""
 
 
 def operands(index: GraphIndex, node: NodeProto) -> Iterator[Operand]:

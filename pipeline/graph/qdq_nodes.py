@@ -38,7 +38,6 @@ class QdqNodes:
         self._parameters: dict[str, list[str]] = {}
         self._conversions: dict[tuple[str, str], str] = {}
         self._constants: dict[Integers, str] = {}
-        self._copies: dict[str, int] = {}
         self._barriers: dict[str, str] = {}
         self._kinds: set[str] = set()
 
@@ -81,8 +80,10 @@ class QdqNodes:
     def constant(self, name: str, encoded: Integers, half: bool) -> str:
         """A quantized constant; what was encoded once is stored once."""
         if encoded not in self._constants:
-            count = self._copies[name] = self._copies.get(name, 0) + 1
-            stem = name if count == 1 else f"{name}_{count}"
+            stem, count = name, 1
+            while f"{stem}_quantized" in self._initializers or (count > 1 and stem in self._index.initializers):
+                count += 1
+                stem = f"{name}_{count}"
             self._kinds.add(encoded.values.dtype.name)
             stored = self._add(f"{stem}_quantized", encoded.values)
             parameters = [

@@ -25,6 +25,7 @@ from pipeline.graph.assignment import FLOAT, Assignment
 from pipeline.graph.clamps import drop_clamps
 from pipeline.graph.constant_encodings import ConstantEncodings
 from pipeline.graph.encodings import Range
+from pipeline.graph.headroom import with_headroom
 from pipeline.graph.index import GraphIndex, prune, sort_nodes
 from pipeline.graph.model_file import tensor_array
 from pipeline.graph.observe import FLOATS
@@ -52,6 +53,7 @@ def quantize(model: ModelProto, folder: Path, ranges: Mapping[str, Range], schem
     index = GraphIndex(model, folder)
     _check_ranges(index, ranges)
     check_rules(index, scheme)
+    ranges = with_headroom(index, ranges)
     if drop_clamps(index, Assignment(index, scheme)):
         index = GraphIndex(model, folder)
     _Wiring(index, Assignment(index, scheme), ranges).run()
@@ -62,17 +64,26 @@ def quantize(model: ModelProto, folder: Path, ranges: Mapping[str, Range], schem
 
 
 def float_nodes(model: ModelProto) -> list[str]:
-    """The nodes of a QDQ model that compute on floats that were not quantized, as messages name them."""
+    """The nodes of a QDQ model that compute in float, as messages name them; conversions are not counted."""
     index = GraphIndex(model, Path())
-    found = []
-    for node in model.graph.node:
-        if node.op_type in Q_OPS:
-            continue
-        given = [name for name in node.input if name and name not in index.initializers]
-        bare = [name for name in given if not _is_dequantized(index, name) and _has_float_type(index, name)]
-        if bare:
-            found.append(label(node))
-    return found
+    return [
+        label(node)
+        for node in model.graph.node
+        if node.op_type not in (*Q_OPS, "Cast") and (_reads_float(index, node) or _makes_float(index, node))
+    ]
+
+
+def _reads_float(index: GraphIndex, node: NodeProto) -> bool:
+    """Whether an input that is no constant comes from elsewhere than a DQ node."""
+    given = [name for name in node.input if name and name not in index.initializers]
+    return any(is_float(index, name) and index.makers.get(name, node).op_type != Q_OPS[1] for name in given)
+
+
+def _makes_float(index: GraphIndex, node: NodeProto) -> bool:
+    """Whether a result goes elsewhere than to a Q node."""
+    made = [name for name in node.output if is_float(index, name)]
+    readers = [reader.op_type for name in made for reader in index.readers.get(name, [])]
+    return any(op != Q_OPS[0] for op in readers) or not index.outputs.isdisjoint(made)
 
 
 class _Wiring:
@@ -141,10 +152,10 @@ class _Wiring:
     def _needs_barrier(self, name: str) -> bool:
         """Whether QNN would take a float node that reads nothing but what DQ nodes give for a quantized one.
 
-        It does so by the shape of the graph alone, and then computes a Tanh in 16 bits at an encoding it can't use.
+        It does so by the shape of the graph alone: DQ, node, Q. The node would compute in integers after all.
         """
         maker = self._index.makers.get(name)
-        if maker is None:
+        if maker is None or self._half(name):
             return False
         given = [each for each in maker.input if each and each not in self._index.initializers]
         floats = [each for each in given if is_float(self._index, each)]
@@ -175,13 +186,3 @@ def _tidied(model: ModelProto) -> ModelProto:
         model.ClearField(field)
     prune(model)
     return model
-
-
-def _is_dequantized(index: GraphIndex, name: str) -> bool:
-    maker = index.makers.get(name)
-    return maker is not None and maker.op_type == "DequantizeLinear"
-
-
-def _has_float_type(index: GraphIndex, name: str) -> bool:
-    kind = index.types.get(name)
-    return kind is not None and kind.tensor_type.elem_type in FLOATS

@@ -51,10 +51,10 @@ MINMAX = Method("minmax")
 
 
 def _percentile(histogram: Histogram, percentile: float) -> Range:
-    """All but a share of the values, half of it at either end."""
-    may_lose = histogram.valid * (1 - percentile / 100) / 2
-    below = np.cumsum(_with_zeros(histogram))
-    above = np.cumsum(_with_zeros(histogram)[::-1])
+    """All but a share of the values that are not zero, half of it at either end."""
+    may_lose = (histogram.valid - histogram.valid_zeros) * (1 - percentile / 100) / 2
+    below = np.cumsum(histogram.counts)
+    above = np.cumsum(histogram.counts[::-1])
     first = int(np.searchsorted(below, may_lose, side="right"))
     last = int(np.searchsorted(above, may_lose, side="right"))
     edges = histogram.edges
@@ -113,9 +113,3 @@ def _divergence(histogram: Histogram, low: float, high: float, steps: int) -> fl
 
 def _shares() -> Counts:
     return np.asarray(2.0 ** (-np.arange(_STEPS * _HALVINGS) / _STEPS))
-
-
-def _with_zeros(histogram: Histogram) -> Counts:
-    counts = histogram.counts.astype(np.float64)
-    counts[SIDE] += histogram.zeros
-    return counts

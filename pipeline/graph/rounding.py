@@ -8,19 +8,18 @@ of biases to 32 bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from pipeline.graph.cpu import Arrays, unoptimized_session
 from pipeline.graph.index import GraphIndex
 from pipeline.graph.model_file import byte_size
-from pipeline.graph.observe import FLOATS
 from pipeline.graph.qdq import dequantized_constant, encoding_of, standing_for
 
 _FOUR_BITS = (TensorProto.INT4, TensorProto.UINT4)
@@ -53,19 +52,26 @@ class Encoded:
     def __init__(self, model: ModelProto, source: GraphIndex) -> None:
         """`model` was made of `source`'s by a scheme without rules, and carries its tensors."""
         self._index = GraphIndex(model, Path())
-        self.grids: dict[str, Grid] = {}
+        self._grids: dict[Site, Grid] = {}
+        self._constants: dict[str, str] = {}
         for name in source.types:
             standing = standing_for(self._index, name)
-            encoding = encoding_of(self._index, standing) if standing is not None else None
-            if encoding is not None:
-                self.grids[name] = Grid(encoding.scale, encoding.covers.low, encoding.covers.high)
-        self._constants: dict[str, str] = {}
+            if standing is not None:
+                self._add(Site(name), standing)
         nodes = {node.name: node for node in model.graph.node}
         for node in source.model.graph.node:
             for before, after in zip(node.input, nodes[node.name].input if node.name in nodes else (), strict=False):
                 maker = self._index.makers.get(after)
-                if before in source.initializers and maker is not None and maker.input[0] in self._index.initializers:
+                if before not in source.initializers:
+                    self._add(Site(before, node.name), after)
+                elif maker is not None and maker.input[0] in self._index.initializers:
                     self._constants.setdefault(before, after)
+        self.values = frozenset(site.value for site in self._grids if site.reader is None)
+        """The values that have encodings."""
+
+    def grid(self, site: Site) -> Grid:
+        """What a value is rounded to where it is made, or for a reader."""
+        return self._grids.get(site) or self._grids[Site(site.value)]
 
     def stored_bytes(self) -> dict[str, int]:
         """What each quantized constant takes."""
@@ -82,23 +88,40 @@ class Encoded:
         """A quantized constant's values after rounding."""
         return dequantized_constant(self._index, self._constants[name])
 
+    def _add(self, site: Site, name: str) -> None:
+        encoding = encoding_of(self._index, name)
+        if encoding is not None:
+            self._grids[site] = Grid(encoding.scale, encoding.covers.low, encoding.covers.high)
+
     def _tensor(self, name: str) -> TensorProto:
         stored: TensorProto = self._index.initializers[self._index.makers[self._constants[name]].input[0]]
         return stored
 
 
-class RoundingModel:
-    """One session of a float model in which every site of `values` rounds to the grid given for the run."""
+def sites(index: GraphIndex, encodings: Sequence[Encoded]) -> list[Site]:
+    """Where a model rounds values by one of several encodings.
 
-    def __init__(self, model: ModelProto, folder: Path, values: Mapping[str, Grid], constants: frozenset[str]) -> None:
-        """`values` are the grids where a run names none; `constants` may be given for a run. Uses `model` up."""
+    A value has a site of its own for each reader if it has several, or if one reads it otherwise than it is made.
+    """
+    found = []
+    for name in index.types:
+        if all(name in each.values for each in encodings):
+            readers = [Site(name, reader) for reader in direct_readers(index, name)]
+            apart = len(readers) > 1 or name in index.outputs
+            differ = any(each.grid(site) != each.grid(Site(name)) for each in encodings for site in readers)
+            found += [Site(name), *(readers if apart or differ else [])]
+    return found
+
+
+class RoundingModel:
+    """One session of a float model in which values are rounded at sites, to grids that each run may give."""
+
+    def __init__(self, model: ModelProto, folder: Path, grids: Mapping[Site, Grid], constants: frozenset[str]) -> None:
+        """`grids` are those where a run names none; `constants` may be given for a run. Uses `model` up."""
         self._index = GraphIndex(model, folder)
-        self._readers = {name: direct_readers(self._index, name) for name in values}
+        self._readers = {site.value: direct_readers(self._index, site.value) for site in grids}
         self.outputs = [value.name for value in model.graph.output]
-        self.sites = [
-            site for name in values if name in self._index.types for site in self._sites(name, self._index.types[name])
-        ]
-        self._build(model, values, constants)
+        self._build(model, grids, constants)
         self._session = unoptimized_session(model, folder)
 
     def run(self, feeds: Arrays, grids: Mapping[Site, Grid], constants: Arrays) -> list[NDArray[Any]]:
@@ -108,23 +131,16 @@ class RoundingModel:
             given |= {name: np.array(value, np.float32) for name, value in _parameters(site, grid).items()}
         return list(self._session.run(self.outputs, {**given, **constants}))
 
-    def _sites(self, name: str, kind: TypeProto) -> list[Site]:
-        if kind.tensor_type.elem_type not in FLOATS:
-            return []
-        readers = self._readers[name]
-        apart = len(readers) > 1 or name in self._index.outputs
-        return [Site(name), *(Site(name, reader) for reader in readers if apart)]
-
-    def _build(self, model: ModelProto, values: Mapping[str, Grid], constants: frozenset[str]) -> None:
+    def _build(self, model: ModelProto, grids: Mapping[Site, Grid], constants: frozenset[str]) -> None:
         graph = model.graph
         given = {value.name for value in graph.input}
         nodes = {node.name: node for node in graph.node}
         after: dict[str, list[NodeProto]] = {}
         before: dict[str, list[NodeProto]] = {}
         first: list[NodeProto] = []
-        for site in self.sites:
+        for site, grid in grids.items():
             half = self._index.types[site.value].tensor_type.elem_type == TensorProto.FLOAT16
-            for name, value in _parameters(site, values[site.value]).items():
+            for name, value in _parameters(site, grid).items():
                 graph.initializer.append(numpy_helper.from_array(np.array(value, np.float32), name))
                 graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, []))
             if site.reader is not None:
@@ -133,8 +149,9 @@ class RoundingModel:
                 _rename(nodes[site.reader].input, site.value, f"{_key(site)}::rounded")
             elif site.value in given:
                 first += _round(site, site.value, f"{site.value}::rounded", half)
-                if len(self._readers[site.value]) == 1:
-                    _rename(nodes[self._readers[site.value][0]].input, site.value, f"{site.value}::rounded")
+                for reader in self._readers[site.value]:
+                    if Site(site.value, reader) not in grids:
+                        _rename(nodes[reader].input, site.value, f"{site.value}::rounded")
             else:
                 maker = self._index.makers[site.value]
                 _rename(maker.output, site.value, f"{site.value}::exact")

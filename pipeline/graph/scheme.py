@@ -83,17 +83,21 @@ class Scheme:
     per_channel: bool
     overrides: tuple[Rule, ...] = ()
     """Where rules meet, the later one wins, key by key."""
+    wide_products: bool = False
+    """Whether 16 bit activations may be multiplied with each other at full width: HTP does so from v73 on."""
 
     @classmethod
     def from_json(cls, params: Mapping[str, Any]) -> Scheme:
-        """The scheme in the parameters of a step; `overrides` may be missing."""
+        """The scheme in the parameters of a step; `overrides` and `wide_products` may be missing."""
         rules = tuple(Rule.from_json(rule) for rule in params.get("overrides") or ())
-        return cls(str(params["activations"]), str(params["weights"]), bool(params["per_channel"]), rules)
+        types = str(params["activations"]), str(params["weights"])
+        return cls(*types, bool(params["per_channel"]), rules, bool(params.get("wide_products")))
 
     def to_json(self) -> dict[str, Json]:
         """The inverse of :meth:`from_json`."""
         types: dict[str, Json] = {"activations": self.activations, "weights": self.weights}
-        return {**types, "per_channel": self.per_channel, "overrides": [rule.to_json() for rule in self.overrides]}
+        rules: list[Json] = [rule.to_json() for rule in self.overrides]
+        return {**types, "per_channel": self.per_channel, "overrides": rules, "wide_products": self.wide_products}
 
     @property
     def name(self) -> str:

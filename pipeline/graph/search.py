@@ -67,11 +67,14 @@ class Judge(Protocol):
 class Search:
     """A search that goes on from one list of candidates to the next, dearer one."""
 
-    def __init__(self, judge: Judge, limits: Limits, finish: Callable[[Choice], Choice]) -> None:
+    def __init__(
+        self, judge: Judge, limits: Limits, finish: Callable[[Choice], Choice], price: Callable[[Choice], float]
+    ) -> None:
         """`finish` makes the last changes to a candidate before it is measured."""
         self._judge = judge
         self._limits = limits
         self._finish = finish
+        self._price = price
         self._needed = limits.total_db + MARGIN_DB
         self._optimism = 0.0
         self._emulations = 0
@@ -99,7 +102,9 @@ class Search:
             if short <= 0 and not failed:
                 return trial
             start = position + 1
-            if failed:
+            best = self.measure(self._finish(candidates[last])).rounded_db
+            if failed or (trial.emulation is not None and trial.cpu_db + short > best):
+                # Accuracy on the CPU says nothing about what went wrong here.
                 start = max(start, (start + last) // 2)
             elif trial.emulation is not None:
                 self._needed = trial.cpu_db + short
@@ -114,20 +119,27 @@ class Search:
         return limit - self._emulations if limit else len(self.trials) + 1
 
     def _accurate(self, candidates: Sequence[Choice], start: int) -> int | None:
-        """The first candidate from `start` on that is accurate enough by rounding.
+        """The cheapest candidate from `start` on that is accurate enough by rounding, as far as bisection finds it.
 
         The last one is taken for it if it reaches the bare limit; None if it doesn't.
         """
         low, high = start, len(candidates) - 1
-        if self.measure(self._finish(candidates[high])).rounded_db < self._limits.total_db:
+        tried = {high: self.measure(self._finish(candidates[high]))}
+        if tried[high].rounded_db < self._limits.total_db:
             return None
         while low < high and len(self.trials) < self._limits.max_trials:
             middle = (low + high) // 2
-            if self.measure(self._finish(candidates[middle])).rounded_db >= self._needed + self._optimism:
+            tried[middle] = self.measure(self._finish(candidates[middle]))
+            if self._is_accurate(tried[middle]):
                 high = middle
             else:
                 low = middle + 1
-        return high
+        # Accuracy does not rise with every step, nor does the price: what was met on the way may be better.
+        met = [position for position, trial in tried.items() if self._is_accurate(trial) and trial.quantized_db is None]
+        return min(met, key=lambda position: self._price(tried[position].choice), default=high)
+
+    def _is_accurate(self, trial: Trial) -> bool:
+        return trial.rounded_db >= self._needed + self._optimism
 
     def _confirmed(self, choice: Choice, least_db: float) -> Trial:
         """The choice as a build would make it: quantized, and if that is accurate enough, compiled and emulated."""

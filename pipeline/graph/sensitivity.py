@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from pipeline.graph.accuracy import valid_region
 from pipeline.graph.cpu import Arrays
 from pipeline.graph.encodings import Range
-from pipeline.graph.groups import Group, groups
+from pipeline.graph.groups import groups
 from pipeline.graph.index import GraphIndex
 from pipeline.graph.model_file import load_graph
 from pipeline.graph.quantizer import quantize
-from pipeline.graph.rounding import EXACT, Encoded, Grid, RoundingModel, Site, direct_readers
+from pipeline.graph.rounding import EXACT, Encoded, Grid, RoundingModel, Site, direct_readers, sites
 from pipeline.graph.scheme import Scheme
 
 REFERENCE = Scheme("uint16", "uint8", per_channel=True)
@@ -69,6 +69,15 @@ class Feed:
 
 
 @dataclass(frozen=True)
+class Encodings:
+    """Those of three QDQ models: w8a16, the same with activations of 8 bits, and with weights of 4."""
+
+    reference: Encoded
+    low: Encoded
+    narrow: Encoded
+
+
+@dataclass(frozen=True)
 class Sensitivity:
     """Noise over signal at the outputs, summed over them, of each choice alone, over that of the reference."""
 
@@ -86,23 +95,24 @@ class Trials:
 
     def __init__(
         self,
-        model: RoundingModel,
         index: GraphIndex,
-        groups: Sequence[Group],
-        reference: Encoded,
-        low: Encoded,
-        narrow: Encoded,
+        model: RoundingModel,
+        sites: Sequence[Site],
+        encodings: Encodings,
+        *,
+        wide_products: bool,
     ) -> None:
-        """The encodings are those of three QDQ models: w8a16, the same with 8 bit activations, and with int4 weights.
-
-        `index` is of the float model as it was before `model` was made of it.
-        """
-        self._model = model
+        """`index` is of the float model, `model` was made of a copy with all `sites`."""
         self.index = index
         self.outputs = model.outputs
-        self._reference, self._low, self._narrow = reference, low, narrow
-        self.groups = groups
-        self.group_of = {node: number for number, group in enumerate(groups) for node in group.nodes}
+        self.wide_products = wide_products
+        """As in all schemes that choices stand for."""
+        self.values = encodings.reference.values
+        self.groups = groups(index, self.values)
+        self.group_of = {node: number for number, group in enumerate(self.groups) for node in group.nodes}
+        self._model = model
+        self._encodings = encodings
+        reference, low, narrow = encodings.reference, encodings.low, encodings.narrow
         self.constants = {
             name: self.group_of[reader.name]
             for name in index.initializers
@@ -110,14 +120,14 @@ class Trials:
             for reader in index.readers[name][:1]
             if reader.name in self.group_of
         }
+        """The group of each constant that is not a bias."""
         self.weights = [name for name in self.constants if narrow.bits(name) == 4]
         self.tables = [name for name in self.constants if (reference.bits(name), low.bits(name)) == (16, 8)]
         """Constants that are stored as activations are."""
-        self.points = list(self._points(index))
         self.stored_bytes = reference.stored_bytes()
         """What each quantized constant takes in the reference."""
         self.shapes = {name: tuple(index.initializers[name].dims) for name in self.constants}
-        self.values = frozenset(reference.grids)
+        self.points = list(self._points(sites))
         self._rounded = {name: reference.constant(name) for name in self.constants}
 
     def run(self, choice: Choice, feed: Feed) -> list[NDArray[np.float64]]:
@@ -154,51 +164,49 @@ class Trials:
         grids: dict[Site, Grid] = {}
         constants: dict[str, NDArray[Any]] = dict(self._rounded)
         for point in low:
-            grids |= {site: self._low.grids[site.value] for site in point.sites}
-            constants |= {name: self._low.constant(name) for name in point.constants}
+            grids |= {site: self._encodings.low.grid(site) for site in point.sites}
+            constants |= {name: self._encodings.low.constant(name) for name in point.constants}
         if choice.exact:
             grids |= {
                 site: EXACT for point in self.points if point.of and point.of <= choice.exact for site in point.sites
             }
-        constants |= {name: self._narrow.constant(name) for name in choice.narrow}
+        constants |= {name: self._encodings.narrow.constant(name) for name in choice.narrow}
         constants = {name: array for name, array in constants.items() if self.constants[name] not in choice.exact}
         outputs = self._model.run(feed.inputs, grids, constants)
         return [
             valid_region(output, shape).astype(np.float64) for output, shape in zip(outputs, feed.shapes, strict=True)
         ]
 
-    def _points(self, index: GraphIndex) -> Iterator[Point]:
+    def _points(self, sites: Sequence[Site]) -> Iterator[Point]:
         inside: list[list[Site]] = [[] for _ in self.groups]
-        for site in self._model.sites:
-            made = self._groups_of([index.makers[site.value].name] if site.value in index.makers else [])
-            readers = direct_readers(index, site.value)
-            read = self._groups_of(readers)
-            if site.reader is not None:
-                by = self._groups_of([site.reader])
-                if by and not by <= made:
-                    yield Point((site,), (), by, made)
-            elif made and read <= made:
+        with_readers = {site.value for site in sites if site.reader is not None}
+        for site in sites:
+            made = self._groups_of([self.index.makers[site.value].name] if site.value in self.index.makers else [])
+            read = self._groups_of(direct_readers(self.index, site.value) if site.reader is None else [site.reader])
+            if made and read <= made:
                 inside[min(made)].append(site)
-            elif len(readers) > 1 or site.value in index.outputs:
-                yield Point((site,), (), made)
+            elif site.reader is not None:
+                yield Point((site,), (), read, made)
             else:
-                yield Point((site,), (), made | read)
-        for number, sites in enumerate(inside):
+                yield Point((site,), (), made if site.value in with_readers else made | read)
+        for number, within in enumerate(inside):
             tables = tuple(name for name in self.tables if self.constants[name] == number)
-            if sites or tables:
-                yield Point(tuple(sites), tables, frozenset([number]))
+            if within or tables:
+                yield Point(tuple(within), tables, frozenset([number]))
 
     def _groups_of(self, nodes: Sequence[str]) -> frozenset[int]:
         return frozenset(self.group_of[name] for name in nodes if name in self.group_of)
 
 
-def load_trials(path: Path, ranges: Mapping[str, Range]) -> Trials:
+def load_trials(path: Path, ranges: Mapping[str, Range], *, wide_products: bool = False) -> Trials:
     """Trials of the float model in a graph file, with encodings that the quantizer makes of `ranges`."""
     index = GraphIndex(load_graph(path), path.parent)
-    encoded = [
-        Encoded(quantize(load_graph(path), path.parent, ranges, scheme), index) for scheme in (REFERENCE, LOW, NARROW)
-    ]
-    reference = encoded[0]
-    constants = frozenset(name for name in index.initializers if reference.bits(name) in (8, 16))
-    model = RoundingModel(load_graph(path), path.parent, reference.grids, constants)
-    return Trials(model, index, groups(index, reference.grids), *encoded)
+    schemes = [replace(scheme, wide_products=wide_products) for scheme in (REFERENCE, LOW, NARROW)]
+    encodings = Encodings(
+        *(Encoded(quantize(load_graph(path), path.parent, ranges, scheme), index) for scheme in schemes)
+    )
+    places = sites(index, (encodings.reference, encodings.low))
+    constants = frozenset(name for name in index.initializers if encodings.reference.bits(name) in (8, 16))
+    grids = {site: encodings.reference.grid(site) for site in places}
+    model = RoundingModel(load_graph(path), path.parent, grids, constants)
+    return Trials(index, model, places, encodings, wide_products=wide_products)

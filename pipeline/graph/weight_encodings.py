@@ -13,7 +13,7 @@ from pipeline.graph.encodings import MIN_WIDTH, Range
 from pipeline.graph.scheme import bits
 
 _SHARES = {
-    4: (1.0, 0.9, 0.8, 0.7, 0.6),
+    4: (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4),
     8: (127 / 129, 127 / 128, 1.0, 127 / 126, 127 / 124),
 }
 """By bits, the shares of the largest magnitude that may get the largest integer. With 4 bits, what is cut off costs

@@ -7,9 +7,11 @@ verification has yet to be passed, on samples that this did not see.
 Inputs: ``ingest``, ``samples``, ``calibrate``, ``rewrite/<bucket>`` for every bucket. Params: ``component``,
 ``buckets``, ``padding``, ``part`` (of the samples), ``total_db``, ``quantization_db`` and ``compile_db`` (thresholds),
 ``max_cpu_nodes``, ``max_partitions``, ``targets`` (soc_model, htp_arch, vtcm_mb of each; the lowest architecture is
-emulated), ``fp16`` (whether nodes may stay in float), ``max_trials``, ``max_emulations`` (0: the CPU decides). Output:
+emulated), ``fp16`` (whether nodes may stay in float), ``wide_products`` (as in a scheme; optional), ``max_trials``,
+``max_emulations`` (0: the CPU decides), and for the record calibrate's ``method`` and ``percentile``. Output:
 ``precision.json``, the scheme as the quantize stage takes it; ``quantization.yaml``, the same to put into a
-configuration. Facts: ``scheme``, ``curve`` (what was tried, from cheap to dear), ``trials``, ``emulations``.
+configuration. Facts: ``scheme``, ``curve`` (what was tried, from cheap to dear), the point of it that was chosen,
+``trials``, ``emulations``.
 """
 
 from __future__ import annotations
@@ -55,13 +57,14 @@ def run(request: StageRequest) -> StageResult:
     limits = _limits(request.params)
     _check_float(cases[0], limits, component)
     ranges = read_ranges(request.inputs["calibrate"].folder / "ranges.json")
-    trials = load_trials(cases[0].folder / MODEL, ranges)
+    wide_products = bool(request.params.get("wide_products"))
+    trials = load_trials(cases[0].folder / MODEL, ranges, wide_products=wide_products)
     pricing = Pricing(trials)
     targets = _targets(request.params)
     device = Device(targets[0], _integer(request.params, "max_cpu_nodes"), _integer(request.params, "max_partitions"))
     with tempfile.TemporaryDirectory(dir=request.out.parent, ignore_cleanup_errors=True) as work:
         judge = Judge(cases, ranges, trials, lambda choice: scheme_of(choice, trials), device, Path(work))
-        search = Search(judge, limits, lambda choice: settled(choice, pricing))
+        search = Search(judge, limits, lambda choice: settled(choice, pricing), pricing.relative)
         fp16 = bool(request.params["fp16"]) and targets[0].htp_arch >= FLOAT16_HTP_ARCH
         found = _search(search, trials, pricing, [example.feed for example in ranking], fp16=fp16)
     curve = sorted(search.trials.values(), key=lambda trial: pricing.relative(trial.choice))
@@ -69,10 +72,11 @@ def run(request: StageRequest) -> StageResult:
     if found is None:
         raise _nothing_passes(component, cases[0], limits, curve, trials, fp16=fp16)
     scheme = scheme_of(found.choice, trials)
+    calibration = {key: request.params[key] for key in ("method", "percentile") if key in request.params}
     points: list[Json] = [_point(trial, trials, pricing) for trial in curve]
     written = {**scheme.to_json(), "curve": points}
     (request.out / "precision.json").write_text(json.dumps(written, indent=1) + "\n", "utf-8", newline="\n")
-    (request.out / "quantization.yaml").write_text(as_yaml(scheme, component), "utf-8", newline="\n")
+    (request.out / "quantization.yaml").write_text(as_yaml(scheme, component, calibration), "utf-8", newline="\n")
     emulations = sum(trial.emulation is not None for trial in curve)
     chosen = {"scheme": scheme.name, **_point(found, trials, pricing)}
     return StageResult({**chosen, "curve": points, "trials": len(curve), "emulations": emulations})

@@ -18,13 +18,17 @@ from pipeline.graph.index import prune
 from pipeline.graph.rewrites import (
     bound_tanh,
     divide_one,
+    drop_unit_axes,
     finite_masks,
     flat_gather_nd,
     fuse_gelu,
+    fuse_layer_norm,
     fuse_rms_norm,
+    gather_pairs,
     last_states,
     lengths_to_gates,
     merge_scales,
+    plain_einsum,
     rnn_to_gru,
     scores_first,
     split_batch_norm,
@@ -42,17 +46,21 @@ class Rewrite(Protocol):
 
 REWRITES: tuple[Rewrite, ...] = (
     flat_gather_nd,
+    plain_einsum,
     finite_masks,
     scores_first,
     fuse_gelu,
+    fuse_layer_norm,
     fuse_rms_norm,
     divide_one,
+    gather_pairs,
     split_batch_norm,
     merge_scales,
     rnn_to_gru,
     lengths_to_gates,
     last_states,
     bound_tanh,
+    drop_unit_axes,
 )
 """In the order they are applied."""
 

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.graph.cpu import load_session, run
+from pipeline.graph.encodings import Range, Ranges, range_at
+from pipeline.graph.headroom import with_headroom
+from pipeline.graph.index import GraphIndex
+from tests.graphs import graph
+from tests.stage_runs import Component
+
+RANGES = {
+    "x": Range(-4, 4), "up": Range(0, 2), "key": Range(-1, 3), "turned": Range(-1, 3), "scores": Range(-8, 8),
+    "y": Range(0, 6),
+}  # fmt: skip
+
+
+@pytest.fixture
+def index() -> GraphIndex:
+    model = graph(
+        """g (float[1,4,4] x) => (float[1,4,4] y) {
+            up = Relu (x)
+            key = MatMul (x, w)
+            turned = Transpose <perm = [0, 2, 1]> (key)
+            scores = MatMul (up, turned)
+            y = Clip (scores, low, high)
+        }""",
+        {"w": np.eye(4, dtype=np.float32), "low": np.float32(0), "high": np.float32(6)},
+    )
+    return GraphIndex(model, Path())
+
+
+def test_16_bit_encodings_get_room_at_each_end_that_is_not_zero(index: GraphIndex) -> None:
+    wider = with_headroom(index, RANGES)
+    assert range_at(wider, "x", 16) == Range(-6, 6)
+    assert range_at(wider, "up", 16) == Range(0, 2.5)
+
+
+def test_8_bit_encodings_have_no_steps_to_spare(index: GraphIndex) -> None:
+    wider = with_headroom(index, RANGES)
+    assert {name: range_at(wider, name, 8) for name in RANGES} == RANGES
+
+
+def test_what_htp_rounds_to_8_bits_gets_less(index: GraphIndex) -> None:
+    wider = with_headroom(index, RANGES)
+    assert range_at(wider, "key", 16) == range_at(wider, "turned", 16) == Range(-1.4, 3.4)
+
+
+def test_a_clip_stays_where_it_is(index: GraphIndex) -> None:
+    assert range_at(with_headroom(index, RANGES), "y", 16) == Range(0, 6)
+
+
+def test_what_calibration_chose_stays(index: GraphIndex) -> None:
+    chosen = Ranges(RANGES, {16: {"x": Range(-2, 2)}, 8: {"x": Range(-1, 1)}})
+    wider = with_headroom(index, chosen)
+    assert range_at(wider, "x", 16) == Range(-2, 2)
+    assert range_at(wider, "x", 8) == Range(-1, 1)
+    assert range_at(wider, "up", 16) == Range(0, 2.5)
+
+
+@pytest.mark.parametrize(("activations", "reaches"), [("uint16", True), ("uint8", False)])
+def test_values_beyond_the_samples_are_not_cut_off(activations: str, reaches: bool, tmp_path: Path) -> None:
+    model = graph("g (float[1,length] x) => (float[1,length] y) { y = Neg (x) }")
+    component = Component(tmp_path / "net", model, {"4": {"length": 4}})
+    ranges = component.calibrate([{"x": np.array([[-1, 0.5, 0, 1]], np.float32)}])
+    quantized = component.quantize("4", ranges, activations=activations)
+
+    (y,) = run(load_session(quantized.folder / "model.onnx"), {"x": np.array([[-1.4, 0, 0, 1.4]], np.float32)}).values()
+
+    assert np.allclose(y, [[1.4, 0, 0, -1.4]], atol=0.01) is reaches

@@ -1,0 +1,177 @@
+"""Every scheme through the real compiler and emulator: one partition, and the numbers of the QDQ model on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pipeline.graph.cpu import load_session, run
+from pipeline.graph.scheme import Rule, Scheme
+from pipeline.model import Json, StageInput
+from pipeline.qnn import catalog
+from pipeline.qnn.child import compile_apart, run_apart
+from pipeline.qnn.target import HtpTarget, check_scheme
+from tests.graphs import attention, sentence
+from tests.stage_runs import Component
+from tests.test_quantized_on_htp import convolutions
+
+GALAXY = HtpTarget(57, 75, 8)
+OLD = HtpTarget(30, 68, 4)
+
+W8A16 = Scheme("uint16", "uint8", per_channel=True, wide_products=True)
+W8A8 = Scheme("uint8", "uint8", per_channel=True)
+W4A16, W4A8 = (replace(scheme, weights="int4") for scheme in (W8A16, W8A8))
+CASES: dict[str, tuple[str, Scheme]] = {
+    "w4a16": ("transformer", W4A16),
+    "w4a16 of convolutions": ("decoder", W4A16),
+    "w4a8": ("transformer", W4A8),
+    "w4a8 of convolutions": ("decoder", W4A8),
+    "w4a16, one scale": ("transformer", replace(W4A16, per_channel=False)),
+    "some operators wide": (
+        "transformer",
+        W8A8.with_rules([Rule(ops=("Softmax", "LayerNormalization"), activations="uint16")]),
+    ),
+    "some convolutions wide": ("decoder", W8A8.with_rules([Rule(ops=("Conv", "Tanh"), activations="uint16")])),
+    "some operators narrow": ("transformer", W8A16.with_rules([Rule(ops=("MatMul",), activations="uint8")])),
+    "some convolutions narrow": ("decoder", W8A16.with_rules([Rule(ops=("PRelu", "Conv"), activations="uint8")])),
+    "one value narrow": ("transformer", W8A16.with_rules([Rule(tensors=("weights", "value"), activations="uint8")])),
+    "a small table": ("transformer", W8A16.with_rules([Rule(tensors=("words", "w1"), weights="int4")])),
+    "one node in float": ("transformer", W8A8.with_rules([Rule(ops=("Softmax",), precision="fp16")])),
+    "one convolution's end in float": ("decoder", W8A8.with_rules([Rule(ops=("Tanh",), precision="fp16")])),
+    "many nodes in float": ("transformer", W8A16.with_rules([Rule(ops=("MatMul", "Softmax"), precision="fp16")])),
+    "convolutions in float": ("decoder", W8A16.with_rules([Rule(ops=("Conv", "PRelu"), precision="fp16")])),
+}
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Component, StageInput]:
+    calls = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14, 16)]
+    component = Component(tmp_path_factory.mktemp("attention"), attention(), {"16": {"sequence": 16}})
+    return component, component.calibrate(calls)
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Component, StageInput]:
+    component = Component(tmp_path_factory.mktemp("convolutions"), convolutions(), {"32": {"frames": 32}})
+    return component, component.calibrate([{"x": frames(seed)} for seed in range(4)])
+
+
+def frames(seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(size=(1, 8, 32)).astype(np.float32)
+
+
+def feeds_of(model: str) -> dict[str, NDArray[Any]]:
+    return sentence(16, seed=99) if model == "transformer" else {"x": frames(99)}
+
+
+def quantized(component: Component, ranges: StageInput, scheme: Scheme) -> StageInput:
+    (bucket,) = component.buckets
+    return component.quantize(
+        bucket,
+        ranges,
+        activations=scheme.activations,
+        weights=scheme.weights,
+        per_channel=scheme.per_channel,
+        rules=scheme.overrides,
+        wide_products=scheme.wide_products,
+    )
+
+
+def sqnr_db(truth: NDArray[Any], tested: NDArray[Any]) -> float:
+    return float(10 * np.log10((truth**2).sum() / ((tested - truth) ** 2).sum()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_scheme_is_one_partition_and_computes_what_the_cpu_does(
+    case: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    model, scheme = CASES[case]
+    component, ranges = request.getfixturevalue(model)
+    (rewritten,) = component.rewrite.values()
+    made = quantized(component, ranges, scheme)
+    feeds = feeds_of(model)
+    truth, cpu = (
+        next(iter(run(load_session(each.folder / "model.onnx"), feeds).values())) for each in (rewritten, made)
+    )
+
+    context, chip = on_chip(made, feeds, tmp_path)
+
+    assert context["partitions"] == 1
+    nodes = context["cpu_nodes"]
+    assert isinstance(nodes, list)
+    assert {node["op"] for node in nodes if isinstance(node, dict)} <= {"QuantizeLinear", "DequantizeLinear"}
+    assert sqnr_db(truth, chip) > sqnr_db(truth, cpu) - 1.5
+    if scheme.activations == "uint16" and not scheme.overrides:
+        assert sqnr_db(cpu, chip) > 40
+
+
+def on_chip(
+    made: StageInput, feeds: Mapping[str, NDArray[Any]], folder: Path
+) -> tuple[Mapping[str, Json], NDArray[Any]]:
+    """The facts of the context, and its output on the emulator."""
+    out, work = folder / "out", folder / "work"
+    out.mkdir(parents=True)
+    work.mkdir()
+    context = compile_apart(made.folder / "model.onnx", "net", GALAXY, out)
+    ((result,),) = run_apart(out, str(context["context_model"]), GALAXY, [feeds], work)
+    return context, result
+
+
+def test_int4_weights_make_the_binary_smaller(tmp_path: Path) -> None:
+    component = Component(tmp_path / "model", attention(width=256), {"16": {"sequence": 16}})
+    ranges = component.calibrate([sentence(16, seed=seed) for seed in range(3)])
+    sizes = {}
+    for weights in ("int8", "int4"):
+        out = tmp_path / weights
+        out.mkdir()
+        made = quantized(component, ranges, replace(W8A16, weights=weights))
+        compile_apart(made.folder / "model.onnx", "net", GALAXY, out)
+        sizes[weights] = (out / "net_ctx_qnn.bin").stat().st_size
+    # 3 * 256 * 256 + 2 * 256 * 512 weights.
+    assert sizes["int8"] - sizes["int4"] > 0.9 * (3 * 256 * 256 + 2 * 256 * 512) / 2
+
+
+def test_wide_products_are_wide_on_the_chip(transformer: tuple[Component, StageInput], tmp_path: Path) -> None:
+    component, ranges = transformer
+    feeds = feeds_of("transformer")
+    distance = {}
+    for wide in (True, False):
+        made = quantized(component, ranges, replace(W8A16, wide_products=wide))
+        (cpu,) = run(load_session(made.folder / "model.onnx"), feeds).values()
+        _, chip = on_chip(made, feeds, tmp_path / str(wide))
+        distance[wide] = sqnr_db(cpu, chip)
+    assert distance[True] > distance[False] + 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["uint8", "int4"])
+@pytest.mark.parametrize("activations", ["uint16", "uint8"])
+@pytest.mark.parametrize("model", ["transformer", "decoder"])
+def test_the_oldest_architecture_takes_what_the_check_lets_through(
+    model: str, activations: str, weights: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    component, ranges = request.getfixturevalue(model)
+    scheme = Scheme(activations, weights, per_channel=True)
+    assert check_scheme(scheme, OLD.htp_arch) is None
+
+    context = compile_apart(quantized(component, ranges, scheme).folder / "model.onnx", "net", OLD, tmp_path)
+
+    assert context["partitions"] == 1
+
+
+def test_what_the_oldest_architecture_can_not_do_is_told_from_the_scheme() -> None:
+    kept = W8A8.with_rules([Rule(ops=("Add",), activations="uint16"), Rule(nodes=("/head/*",), precision="fp16")])
+    for arch in sorted({soc.htp_arch for soc in catalog.SOCS}):
+        assert (check_scheme(kept, arch) is None) == (arch >= 73)
+        assert (check_scheme(W8A16, arch) is None) == (arch >= 73)
+    assert check_scheme(kept, 69) == (
+        "rule 2 of 'overrides' keeps /head/* in fp16, and the HTP computes in float16 from v73 on, not on v69"
+    )
+    assert check_scheme(W8A16, 68) == "the HTP multiplies 16 by 16 bits from v73 on, not on v68"

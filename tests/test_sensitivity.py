@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pipeline.graph.candidates import Candidates, in_float, settled
+from pipeline.graph.encodings import read_ranges
+from pipeline.graph.explicit import label, scheme_of
+from pipeline.graph.groups import groups
+from pipeline.graph.index import GraphIndex
+from pipeline.graph.model_file import load_graph
+from pipeline.graph.pricing import Pricing
+from pipeline.graph.sensitivity import Choice, Feed, Sensitivity, Trials, load_trials
+from tests.graphs import attention, graph, save, sentence
+from tests.precision_runs import SENSITIVE, frames, outlier
+from tests.stage_runs import Component
+
+SENTENCES = [Feed(sentence(16, seed=seed), ((1, 16, 32),)) for seed in range(4)]
+
+
+def trials_of(component: Component, calls: list[dict[str, NDArray[Any]]]) -> Trials:
+    (folder,) = (rewritten.folder for rewritten in component.rewrite.values())
+    return load_trials(folder / "model.onnx", read_ranges(component.calibrate(calls).folder / "ranges.json"))
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    component = Component(tmp_path_factory.mktemp("attention"), attention(), {"16": {"sequence": 16}})
+    return trials_of(component, [dict(feed.inputs) for feed in SENTENCES])
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    return trials_of(Component(tmp_path_factory.mktemp("outlier"), outlier(), {"16": {"frames": 16}}), frames(4))
+
+
+@pytest.fixture(scope="module")
+def encoder_noise(encoder: Trials) -> Sensitivity:
+    return encoder.sensitivity(SENTENCES)
+
+
+@pytest.fixture(scope="module")
+def net_noise(net: Trials) -> Sensitivity:
+    return net.sensitivity([Feed(call, ((1, 16, 16),)) for call in frames(2)])
+
+
+def everything(trials: Trials) -> Choice:
+    return Choice(frozenset(range(len(trials.groups))), frozenset(trials.weights))
+
+
+def grouped(body: str, values: tuple[str, ...], tmp_path: Path, **constants: NDArray[Any]) -> list[tuple[str, ...]]:
+    source = graph(f"g (float[1,4,4] x) => (float[1,4,4] y) {{ {body} }}", constants)
+    return [group.nodes for group in groups(GraphIndex(load_graph(save(source, tmp_path)), tmp_path), values)]
+
+
+SQUARE = np.ones((4, 4), np.float32)
+COLUMN = np.ones(4, np.float32)
+
+
+def test_a_bias_and_what_moves_the_result_join_a_product(tmp_path: Path) -> None:
+    body = "a = MatMul (x, w) b = Add (c, a) d = Transpose <perm = [0, 2, 1]> (b) y = Softmax (d)"
+    found = grouped(body, tuple("xabdy"), tmp_path, w=SQUARE, c=COLUMN)
+    assert found == [("MatMul_0", "Add_1", "Transpose_2"), ("Softmax_3",)]
+
+
+def test_a_sum_of_two_values_is_a_group_of_its_own(tmp_path: Path) -> None:
+    found = grouped("a = MatMul (x, w) y = Add (x, a)", tuple("xay"), tmp_path, w=SQUARE)
+    assert found == [("MatMul_0",), ("Add_1",)]
+
+
+def test_a_bias_does_not_join_what_others_read_too(tmp_path: Path) -> None:
+    found = grouped("a = MatMul (x, w) b = Add (a, c) y = Mul (a, b)", tuple("xaby"), tmp_path, w=SQUARE, c=COLUMN)
+    assert found == [("MatMul_0",), ("Add_1",), ("Mul_2",)]
+
+
+def test_nodes_around_a_value_without_an_encoding_are_together(tmp_path: Path) -> None:
+    found = grouped("a = MatMul (x, w) b = Sqrt (x) y = Div (a, b)", ("x", "y"), tmp_path, w=SQUARE)
+    assert found == [("MatMul_0", "Sqrt_1", "Div_2")]
+
+
+def test_each_reader_of_a_value_can_round_it_alone(encoder: Trials) -> None:
+    # `x` is read by three products and, past them, by the sum of the residual.
+    readers = [site.reader for point in encoder.points for site in point.sites if site.value == "x"]
+    assert sorted(filter(None, readers)) == ["Add_17", "MatMul_6", "MatMul_7", "MatMul_8"]
+    maker = encoder.group_of["LayerNormalization_5"]
+    for point in encoder.points:
+        if any(site.value == "x" and site.reader for site in point.sites):
+            assert not point.low(point.of | {maker}), (
+                "where it is made in 8 bits, its readers have nothing left to round"
+            )
+
+
+def test_the_layer_with_the_outlier_is_the_most_sensitive(net: Trials, net_noise: Sensitivity) -> None:
+    alone = {group: net_noise.noise(Choice(low=frozenset([number]))) for number, group in enumerate(net.groups)}
+    ranked = sorted(net.groups, key=lambda group: -alone[group])
+    assert {*ranked[0].nodes, *ranked[1].nodes} == set(SENSITIVE)
+    assert alone[ranked[1]] > 5 * alone[ranked[2]]
+
+
+def test_noises_add_up(encoder: Trials, encoder_noise: Sensitivity) -> None:
+    every = sorted(everything(encoder).low)
+    reference = [encoder.run(Choice(), feed)[0] for feed in SENTENCES]
+    signal = sum((array**2).sum() for array in reference)
+    for low in (every, every[::2], every[::3], every[1::4]):
+        choice = Choice(low=frozenset(low), narrow=frozenset(encoder.weights[:1]))
+        outputs = [encoder.run(choice, feed)[0] for feed in SENTENCES]
+        noise = sum(((one - other) ** 2).sum() for one, other in zip(outputs, reference, strict=True)) / signal
+        assert 10 * math.log10(encoder_noise.noise(choice) / noise) == pytest.approx(0, abs=1.5)
+
+
+@pytest.mark.parametrize("scheme", ["w8a16", "w8a8", "w4a8"])
+def test_bytes_are_those_of_the_qdq_model(scheme: str, encoder: Trials) -> None:
+    low = everything(encoder).low if scheme.endswith("a8") else frozenset[int]()
+    choice = Choice(low, frozenset(encoder.weights if scheme.startswith("w4") else ()))
+    assert label(choice, encoder) == scheme == scheme_of(choice, encoder).name
+
+    price = Pricing(encoder).price(choice)
+
+    weights, table = (4 if scheme == "w4a8" else 8), (8 if scheme.endswith("a8") else 16)
+    products = 3 * 32 * 32 + 2 * 32 * 64
+    tables = 100 * 32 + 16 * 32
+    assert price.weight_bytes == pytest.approx((products * weights + tables * table) / 8, abs=700), (
+        "and small constants"
+    )
+    assert price.share_8bit == (1.0 if low else 0.0)
+
+
+def test_prices_are_relative_to_w8a16(encoder: Trials) -> None:
+    pricing = Pricing(encoder)
+    groups_of_all = everything(encoder).low
+    assert pricing.relative(Choice()) == 1.0
+    assert pricing.relative(everything(encoder)) < pricing.relative(Choice(low=groups_of_all)) < 0.7
+    assert pricing.relative(Choice(exact=groups_of_all)) > 1.3
+
+
+def test_a_conversion_has_a_price(encoder: Trials) -> None:
+    pricing = Pricing(encoder)
+    softmax = frozenset([encoder.group_of["Softmax_15"]])
+    assert pricing.price(Choice(low=softmax)).work > pricing.price(Choice()).work, "two conversions for one small node"
+    assert settled(Choice(low=softmax), pricing) == Choice()
+    assert settled(everything(encoder), pricing) == everything(encoder)
+
+
+def test_candidates_go_from_everything_low_to_w8a16(encoder: Trials, encoder_noise: Sensitivity) -> None:
+    found = Candidates(encoder, encoder_noise, Pricing(encoder)).up_to(40.0)
+    assert (found[0], found[-1]) == (everything(encoder), Choice())
+    assert len(found) > 10
+    noises = [encoder_noise.noise(choice) for choice in found]
+    assert all(later <= earlier * 1.0001 for earlier, later in itertools.pairwise(noises))
+
+
+def test_what_makes_the_most_noise_is_raised_and_the_rest_is_not(net: Trials, net_noise: Sensitivity) -> None:
+    found = Candidates(net, net_noise, Pricing(net)).up_to(31.0)
+    choice = next(choice for choice in found if net_noise.noise(choice) < 10**-2.6)
+    assert {name for group in everything(net).low - choice.low for name in net.groups[group].nodes} == set(SENSITIVE)
+
+
+def test_what_does_not_fit_into_the_noise_is_passed_over(encoder: Trials, encoder_noise: Sensitivity) -> None:
+    loudest = max(encoder_noise.weights, key=encoder_noise.weights.__getitem__)
+    noise = Sensitivity(encoder_noise.points, {**encoder_noise.weights, loudest: 10.0})
+    found = Candidates(encoder, noise, Pricing(encoder)).up_to(40.0)
+    assert all(loudest not in choice.narrow for choice in found[1:])
+    assert any(choice.narrow for choice in found[1:]), "the others are still there to be lowered"
+
+
+def test_groups_stay_in_float_one_after_another(net: Trials) -> None:
+    gains = net.exact_gains([Feed(call, ((1, 16, 16),)) for call in frames(2)])
+    found = list(in_float(gains, Pricing(net)))
+    assert [len(choice.exact) for choice in found] == [*range(1, len(net.groups) + 1)]
+    first = net.groups[min(found[0].exact)].nodes
+    assert set(first) <= set(SENSITIVE), "the rounded value that is read by small weights"
+
+
+def test_a_choice_is_a_scheme_with_rules_for_exactly_its_nodes(encoder: Trials) -> None:
+    every = sorted(everything(encoder).low)
+    exact = frozenset(every[1::4])
+    choice = Choice(frozenset(every[::3]) - exact, frozenset(encoder.weights[:2]), exact)
+
+    scheme = scheme_of(choice, encoder)
+
+    nodes = {node.name: node.op_type for node in encoder.index.model.graph.node}
+    (low, narrow, in_float) = (
+        {name for name, op_type in nodes.items() if rule.matches_node(op_type, name)} for rule in scheme.overrides
+    )
+    kinds = [(rule.activations, rule.weights, rule.precision) for rule in scheme.overrides]
+    assert (scheme.activations, kinds) == (
+        "uint16",
+        [("uint8", None, None), (None, "int4", None), (None, None, "fp16")],
+    )
+    assert low == {name for group in choice.low for name in encoder.groups[group].nodes}
+    assert narrow == {encoder.index.readers[name][0].name for name in choice.narrow}
+    assert in_float == {name for group in exact for name in encoder.groups[group].nodes}
+
+
+def test_what_most_nodes_do_needs_no_rule(encoder: Trials) -> None:
+    every = everything(encoder)
+    assert scheme_of(every, encoder).overrides == ()
+    (rule,) = scheme_of(Choice(low=every.low - {0}), encoder).overrides
+    assert rule.activations == "uint16"
+    everything_in_float = scheme_of(Choice(exact=every.low), encoder)
+    assert [rule.nodes for rule in everything_in_float.overrides] == [("*",)]
