@@ -17,6 +17,7 @@ from pipeline.config import (
 from pipeline.config_quantization import Quantization, Rule
 from pipeline.model import Json
 from pipeline.qnn import catalog
+from pipeline.qnn.target import WIDE_PRODUCTS_HTP_ARCH
 
 
 def content(reader: Reader) -> tuple[Path | None, PythonFunction | None]:
@@ -56,6 +57,11 @@ def of_method(quantization: Quantization) -> dict[str, Json]:
     """How calibration makes ranges."""
     chosen: dict[str, Json] = {"method": quantization.method}
     return chosen | ({"percentile": quantization.percentile} if quantization.method == "percentile" else {})
+
+
+def takes_wide_products(target: Target) -> bool:
+    """Whether the target multiplies 16 bit activations with each other at full width."""
+    return catalog.resolve(target.soc).htp_arch >= WIDE_PRODUCTS_HTP_ARCH
 
 
 def of_target(target: Target) -> dict[str, Json]:

@@ -4,17 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from onnx import ModelProto
 
-from pipeline.graph.cpu import load_session, run
 from pipeline.graph.rewrites import apply_all, fuse_rms_norm
-from pipeline.qnn.child import compile_apart, run_apart
-from pipeline.qnn.target import HtpTarget
 from tests.graphs import constant, graph, operators, outputs
-from tests.stage_runs import Component
+from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 
-TARGET = HtpTarget(60, 73, 8)
 NUMBERS = np.random.default_rng(0)
 X = np.asarray(NUMBERS.normal(size=(1, 4, 16)) * 0.05, np.float32)
 GAMMA = np.linspace(0.5, 1.5, 16, dtype=np.float32)
@@ -104,21 +100,17 @@ def test_what_only_looks_like_it_is_left_alone(form: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_the_chip_normalizes_small_activations_rightly(tmp_path: Path) -> None:
-    text = f"g (float[1,length,16] x) => (float[1,length,16] y) {{ {FORMS['reciprocal']} }}"
-    constants: dict[str, ArrayLike] = {"two": np.float32(2), "tiny": np.float32(1e-6), "gamma": GAMMA}
-    component = Component(tmp_path / "net", graph(text, constants), {"4": {"length": 4}})
-    quantized = component.quantize("4", component.calibrate([{"x": X}])).folder / "model.onnx"
-    out, work = tmp_path / "out", tmp_path / "work"
-    out.mkdir()
-    work.mkdir()
-    facts = compile_apart(quantized, "net", TARGET, out)
+    model = build(FORMS["reciprocal"])
+    figures = []
+    for name, component in (
+        ("spelled out", without_rewrites(tmp_path / "spelled out", model)),
+        ("fused", with_rewrites(tmp_path / "fused", model)),
+    ):
+        quantized = component.quantize("all", component.calibrate([{"x": X}]))
+        chip = on_chip(quantized, [{"x": X}], tmp_path / name / "out")
+        assert chip.context.partitions == 1
+        assert not chip.cpu_ops
+        figures.append(sqnr_db(on_cpu(quantized, [{"x": X}]), chip.outputs, "y"))
 
-    ((chip,),) = run_apart(out, str(facts["context_model"]), TARGET, [{"x": X}], work)
-
-    (cpu,) = run(load_session(quantized), {"x": X}).values()
-    assert facts["partitions"] == 1
-    assert sqnr_db(cpu, chip) > 60
-
-
-def sqnr_db(truth: NDArray[np.float32], tested: NDArray[np.float32]) -> float:
-    return float(10 * np.log10((truth**2).sum() / ((tested - truth) ** 2).sum()))
+    assert figures[0] < 10, "QNN computes it rightly when spelled out: the rewrite is not needed any more"
+    assert figures[1] > 60

@@ -7,16 +7,12 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.cpu import load_session, run
 from pipeline.graph.rewrites import apply_all, plain_einsum
-from pipeline.qnn.child import compile_apart, run_apart
-from pipeline.qnn.target import HtpTarget
 from tests.graphs import constant, graph, operators, outputs
-from tests.stage_runs import Component
+from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 
 Array = NDArray[np.float32]
 
-TARGET = HtpTarget(60, 73, 8)
 SIZES = {letter: size for size, letter in enumerate("bijhdkn", 2)}
 
 # Equation, and the operators that are left.
@@ -105,23 +101,23 @@ def test_integers_are_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_attention_by_einsum_is_one_partition(tmp_path: Path) -> None:
-    text = """g (float[1,length,4,8] x) => (float[1,length,32] y) {
+    text = """g (float[1,8,4,8] x) => (float[1,8,32] y) {
         scores = Einsum <equation = "bihd,bjhd->bhij"> (x, x)
         weights = Softmax (scores)
         mixed = Einsum <equation = "bhij,bjhd->bihd"> (weights, x)
         y = Einsum <equation = "bihd,hdk->bik"> (mixed, w)
     }"""
     weight = np.random.default_rng(1).normal(size=(4, 8, 32)).astype(np.float32) / 6
-    x = np.random.default_rng(0).normal(size=(1, 8, 4, 8)).astype(np.float32)
-    component = Component(tmp_path / "net", graph(text, {"w": weight}), {"8": {"length": 8}})
-    quantized = component.quantize("8", component.calibrate([{"x": x}])).folder / "model.onnx"
-    out, work = tmp_path / "out", tmp_path / "work"
-    out.mkdir()
-    work.mkdir()
+    feeds = [{"x": np.random.default_rng(0).normal(size=(1, 8, 4, 8)).astype(np.float32)}]
+    left = []
+    for name, component in (
+        ("einsum", without_rewrites(tmp_path / "einsum", graph(text, {"w": weight}))),
+        ("plain", with_rewrites(tmp_path / "plain", graph(text, {"w": weight}))),
+    ):
+        quantized = component.quantize("all", component.calibrate(feeds))
+        chip = on_chip(quantized, feeds, tmp_path / name / "out")
+        left.append(chip.cpu_ops)
 
-    facts = compile_apart(quantized, "net", TARGET, out)
-    ((chip,),) = run_apart(out, str(facts["context_model"]), TARGET, [{"x": x}], work)
-
-    assert facts["partitions"] == 1
-    (cpu,) = run(load_session(quantized), {"x": x}).values()
-    assert 10 * np.log10((cpu**2).sum() / ((chip - cpu) ** 2).sum()) > 30
+    assert left == [{"Einsum"}, set()]
+    assert chip.context.partitions == 1
+    assert sqnr_db(on_cpu(quantized, feeds), chip.outputs, "y") > 30

@@ -18,7 +18,7 @@ STEP_DB = 0.25
 """By how much the noise of one candidate is meant to differ from that of the next."""
 
 NEGLIGIBLE = 1e-6
-"""What is saved for nothing, relative to w8a16: a group on a handful of numbers only adds a conversion that may fail."""
+"""Too little to lower a group for, relative to w8a16: on a handful of numbers it only adds a conversion."""
 
 _FREE = 1e-9
 """The least that something is taken to save, relative to w8a16: what saves nothing goes by its noise."""

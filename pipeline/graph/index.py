@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,16 @@ def prune(model: ModelProto) -> None:
     _keep(graph.node, nodes)
     _keep(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])
     _keep(graph.value_info, [value for value in graph.value_info if value.name in values])
+
+
+def substitute(model: ModelProto, removed: Iterable[NodeProto], added: Iterable[NodeProto]) -> None:
+    """Remove nodes, and put those that make their results in their place; the order stays topological."""
+    gone = {name for node in removed for name in node.output}
+    kept = [node for node in model.graph.node if gone.isdisjoint(node.output)]
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in (*kept, *added)]
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
+    sort_nodes(model)
 
 
 def _keep(field: Any, kept: list[Any]) -> None:

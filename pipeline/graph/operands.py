@@ -69,9 +69,9 @@ FIXED_16_BIT = {"Sigmoid": (1 / 65536, 0), "Tanh": (1 / 32768, 32768)}
 """Scale and zero point of uint16 results that QNN computes right in one encoding only."""
 
 WIDE_16_BIT = {"HardSigmoid": UNIT, "Log": Range(-4.01, 0.0)}
-"""What the range of a uint16 result holds at least. With a finer scale, HTP (2.51, all architectures, emulated) computes
-something else: of Log(1..3), -14 dB of SQNR with a range 3.9 wide, 84 dB with 4; of HardSigmoid(-1..1), 10 dB, and 94
-with all from 0 to 1."""
+"""What the range of a uint16 result holds at least. With a finer scale, HTP (2.51, emulated) computes something else:
+of Log(1..3), -14 dB of SQNR with a range 3.9 wide, 84 with 4; of HardSigmoid(-1..1), 10 dB, and 94 with all of 0 to 1.
+"""
 
 
 def operands(index: GraphIndex, node: NodeProto) -> Iterator[Operand]:

@@ -16,7 +16,7 @@ from onnx import ModelProto
 
 from pipeline.graph.index import prune
 from pipeline.graph.rewrites import (
-    bound_tanh,
+    apart_swish,
     divide_one,
     drop_unit_axes,
     finite_masks,
@@ -29,9 +29,11 @@ from pipeline.graph.rewrites import (
     lengths_to_gates,
     merge_scales,
     plain_einsum,
+    plain_softplus,
     rnn_to_gru,
     scores_first,
     split_batch_norm,
+    tanh_by_sigmoid,
 )
 
 
@@ -56,10 +58,12 @@ REWRITES: tuple[Rewrite, ...] = (
     gather_pairs,
     split_batch_norm,
     merge_scales,
+    plain_softplus,
     rnn_to_gru,
     lengths_to_gates,
     last_states,
-    bound_tanh,
+    tanh_by_sigmoid,
+    apart_swish,
     drop_unit_axes,
 )
 """In the order they are applied."""

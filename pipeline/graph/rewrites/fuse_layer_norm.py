@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
 
 from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op, sort_nodes
+from pipeline.graph.index import GraphIndex, is_op, substitute
 from pipeline.graph.inference import shape_of
 from pipeline.graph.reductions import reduced_axes
 
@@ -59,19 +59,15 @@ def apply(model: ModelProto, folder: Path) -> int:
     """Fuse every LayerNorm that is spelled out; returns their number."""
     index = GraphIndex(model, folder)
     added = Additions(index)
-    replaced = set()
+    replaced: list[NodeProto] = []
     for node in model.graph.node:
         norm = _match(index, node) if is_op(node, "ReduceMean") else None
         if norm is not None:
             _fuse(index, added, norm)
             added.nodes[-1].name = norm.last.name
-            replaced.add(norm.last.output[0])
+            replaced.append(norm.last)
     if replaced:
-        kept = [node for node in model.graph.node if replaced.isdisjoint(node.output)] + added.finish()
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in kept]
-        del model.graph.node[:]
-        model.graph.node.extend(copies)
-        sort_nodes(model)
+        substitute(model, replaced, added.finish())
     return len(replaced)
 
 

@@ -1,0 +1,54 @@
+"""Models that PyTorch exports, in an environment of its own: torch is no dependency of this project.
+
+The environment is made once, in ``.build/exporters``. EXPORT_PYTHON names the Python of another one to use instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from onnx import ModelProto
+
+from pipeline.graph.model_file import load_graph
+
+REQUIREMENTS = ("torch==2.13.0", "transformers==5.23.0", "onnxscript==0.7.2", "onnx==1.23.2")
+"""What exports; an exporter of another version writes other graphs."""
+
+_ROOT = Path(__file__).parents[1]
+_FOLDER = _ROOT / ".build" / "exporters"
+_TIMEOUT_S = 1800
+
+
+def export(names: Sequence[str], out: Path) -> dict[str, ModelProto]:
+    """The models that :mod:`tests.export_models` makes of these names, by name."""
+    script = Path(__file__).with_name("export_models.py")
+    # Nothing of ours on its path, and nothing asked of the hub.
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+    _run([str(_python()), "-W", "ignore", str(script), str(out), *names], environment)
+    return {name: load_graph(out / f"{name}.onnx") for name in names}
+
+
+def _python() -> Path:
+    """The Python that has what is required."""
+    given = os.environ.get("EXPORT_PYTHON")
+    if given:
+        return Path(given)
+    folder = _FOLDER / "venv"
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    installed = _FOLDER / "installed.txt"
+    if not installed.exists() or installed.read_text("utf-8").split() != [*REQUIREMENTS]:
+        shutil.rmtree(_FOLDER, ignore_errors=True)
+        _run([sys.executable, "-m", "venv", str(folder)], dict(os.environ))
+        _run([str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS], dict(os.environ))
+        installed.write_text("\n".join(REQUIREMENTS) + "\n", "utf-8")
+    return python
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    assert done.returncode == 0, f"{' '.join(command[:6])}: {(done.stdout + done.stderr)[-3000:]}"

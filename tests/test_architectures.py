@@ -1,0 +1,54 @@
+"""Models of many families, exported by PyTorch, pass every rung with the default configuration, in one partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from pipeline.thresholds import Thresholds
+from tests.exported import export
+from tests.on_htp import on_chip, on_cpu, sqnr_db
+from tests.stage_runs import Component
+
+pytestmark = [pytest.mark.export, pytest.mark.slow]
+
+Arrays = Mapping[str, NDArray[Any]]
+
+TEXT = [
+    "bert-dynamo-sdpa", "deberta-torchscript-eager", "gptj-torchscript-eager", "modernbert-dynamo-sdpa",
+    "mpnet-torchscript-eager", "qwen-dynamo-sdpa", "t5-torchscript-eager", "xlnet-torchscript-eager",
+]  # fmt: skip
+"""Between them: two exporters, masks that are selected, added, subtracted and read by GatherND, a guard against NaN,
+relative, bucketed and rotary positions of both kinds, windows, causal masks, shared keys, RMSNorm, einsum, pooling."""
+
+BUCKETS = {"16": {"sequence": 16}, "32": {"sequence": 32}}
+CALIBRATION = (3, 5, 9, 14, 16, 20, 28, 32)
+HELD_OUT = (12, 27)
+
+
+def sentence(length: int) -> Arrays:
+    ids = np.random.default_rng(length).integers(3, 200, (1, length))
+    return {"input_ids": ids, "attention_mask": np.ones((1, length), np.int64)}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, ModelProto]:
+    return export(TEXT, tmp_path_factory.mktemp("exported"))
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_a_text_encoder_passes_every_rung(name: str, models: Mapping[str, ModelProto], tmp_path: Path) -> None:
+    component = Component(tmp_path / "net", models[name], BUCKETS)
+    ranges = component.calibrate([sentence(length) for length in CALIBRATION])
+    for bucket, length in zip(BUCKETS, HELD_OUT, strict=True):
+        climb(component, bucket, ranges, [sentence(length)], tmp_path / bucket)
+
+
+def climb(component: Component, bucket: str, ranges: Any, calls: Sequence[Arrays], out: Path) -> None:
+    """Assert every rung of one bucket on these calls, down to the context on the emulator."""
