@@ -69,7 +69,7 @@ class Quantization:
     """Integer quantization, with encodings from calibration that all buckets of a component share."""
 
     activations: Activations = "uint16"
-    """Type of activations. HTP's convolutions take `uint16` from arch v73 on."""
+    """Type of activations. Before arch v73, HTP computes `uint16` much less exactly."""
     weights: Weights = "uint8"
     """Type of weights. `int4` is for the weights of MatMul, Gemm and Conv; others stay at 8 bits."""
     per_channel: bool = True

@@ -126,7 +126,7 @@ def human_bytes(count: int) -> str:
 
 
 def _place(step: Step, manifests: Mapping[str, Manifest]) -> tuple[str, str, str]:
-    """Component, bucket and target of a context step; the bucket on the axes that the component has, once that is known."""
+    """Component, bucket and target of a context step; once it is known, the bucket on the component's own axes."""
     context = manifests.get(step.id)
     bucket = str(context.facts["bucket"]) if context else step.bucket.name if step.bucket else ""
     return f"{step.config.name}/{step.component}", bucket, step.target.soc if step.target else ""

@@ -126,7 +126,7 @@ def _t5() -> Any:
 
 
 def _modernbert() -> Any:
-    special = {name: 1 for name in ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")}
+    special = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1)
     config = hf.ModernBertConfig(
         vocab_size=VOCABULARY, local_attention=8, global_attn_every_n_layers=2, pad_token_id=0, **special, **_SIZES
     )

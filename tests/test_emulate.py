@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,7 @@ def test_a_damaged_context_is_an_error_of_the_compile_rung(
 
 def share(folder: Path, models: list[Path]) -> None:
     """Compile several buckets into one binary, which the emulator can't take."""
+    os.chdir(folder)  # for the trace; this is a process of its own
     for number, model in enumerate(models):
         settings = session_options(X_ELITE, COMPILE_OPTIONS)
         entries = {

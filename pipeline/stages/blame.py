@@ -2,7 +2,7 @@
 
 Where ``verify`` measures outputs, this measures every float value, rung by rung, on some of the same held-out samples.
 
-Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, ``quantize``, ``calibrate``. Params: ``component``, ``bucket``,
+Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and unless it stays in float ``quantize``, ``calibrate``. Params: ``component``, ``bucket``,
 ``axes``, ``buckets``, ``padding``, ``part`` (of the samples), and optionally ``thresholds`` (rung -> dB). Output:
 ``blame.json``, ``{"rungs": {rung: rows}}``, rows ranked, the worst first; ``blame.txt``, the table that is printed.
 Facts: ``samples`` (0: nothing was measured), ``of`` (how many there are), ``worst`` (the first rows of the quantization
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from pipeline.graph.blame import Row, compare_values, first_wrong, ranked, thresholds
-from pipeline.graph.buckets import model_inputs, pad
+from pipeline.graph.buckets import Arrays, model_inputs, pad
 from pipeline.graph.encodings import Range, read_ranges
 from pipeline.graph.model_file import MODEL
 from pipeline.graph.quantization_blame import quantized_values
@@ -48,20 +48,20 @@ def run(request: StageRequest) -> StageResult:
     axes = cast("Mapping[str, int]", request.params["axes"])
     rules = cast("Mapping[str, float]", request.params["padding"])
     padded = [pad(sample.inputs, inputs, axes, rules) for sample in samples]
-    models = {role: TracedModel(request.inputs[role].folder / MODEL) for role in ("shape", "rewrite", "quantize")}
-    original = View(TracedModel(request.inputs["ingest"].folder / MODEL), [sample.inputs for sample in samples])
-    shaped, rewritten, quantized = (View(model, padded) for model in models.values())
+    original = _view(request, "ingest", [sample.inputs for sample in samples])
+    shaped, rewritten = _view(request, "shape", padded), _view(request, "rewrite", padded)
     rungs = {
         "padding": compare_values("padding", original, shaped),
         "rewrite": compare_values("rewrite", shaped, rewritten, original),
-        "quantization": quantized_values(
-            rewritten, quantized, original, read_ranges(request.inputs["calibrate"].folder / "ranges.json")
-        ),
     }
+    if "quantize" in request.inputs:
+        ranges = read_ranges(request.inputs["calibrate"].folder / "ranges.json")
+        quantized = _view(request, "quantize", padded)
+        rungs["quantization"] = quantized_values(rewritten, quantized, original, ranges)
     least = thresholds(request.params)
     wrong = {rung: first_wrong(rows, least[rung]) for rung, rows in rungs.items()}
-    worst = ranked(rungs["quantization"])[:WORST]
-    text = "\n".join([_table(worst), *_named(wrong, least)]) + "\n"
+    worst = ranked(rungs.get("quantization", []))[:WORST]
+    text = "".join(f"{line}\n" for line in (*_table(worst), *_named(wrong, least)))
     print(text, end="")
     (request.out / "blame.txt").write_text(text, "utf-8", newline="\n")
     listed = {rung: [row.facts() for row in ranked(rows)] for rung, rows in rungs.items()}
@@ -86,8 +86,10 @@ def _named(wrong: Mapping[str, Sequence[Row]], least: Mapping[str, float]) -> li
     return lines
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[Row]) -> list[str]:
     """Rows as text. ``dB`` is with all errors before; ``own`` and ``weights`` are what is lost here, and why."""
+    if not rows:
+        return []
     head = ("value", "op", "encoding", "covers", "seen", "dB", "own", "weights", "lost here by")
     lines: list[tuple[str, ...]] = [head]
     for row in rows:
@@ -104,10 +106,14 @@ def _table(rows: Sequence[Row]) -> str:
             )
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(head) - 1)]
-    return "\n".join(
+    return [
         "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]).rstrip()
         for line in lines
-    )
+    ]
+
+
+def _view(request: StageRequest, role: str, feeds: Sequence[Arrays]) -> View:
+    return View(TracedModel(request.inputs[role].folder / MODEL), feeds)
 
 
 def _cut(name: str) -> str:

@@ -14,16 +14,19 @@ computes in.
 
 Changed are constants of magnitude :data:`HUGE` or more, element by element and for the nodes concerned only, where
 
-- they are selected (Where), added (Add, Sub), a bound from below (Max), or multiplied by an indicator, a value made
+- floats or integers, they are selected (Where), added (Add, Sub), a bound from below (Max), or multiplied by an indicator, a value made
   from a mask and 0, 1 or -1 throughout; and
 - everything the result flows into, through nodes that select, add, scale or move elements, is a Softmax.
 
+A Clip that keeps such values within those of their float type has nothing to do then, and is dropped.
+
 Left alone: huge constants that don't end in a Softmax; a mask that is compared or returned on its way, since somebody
-else counts on its value; a Clip, which bounds scores rather than masks them.
+else counts on its value; a Clip of less, which bounds scores rather than masks them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,14 +68,31 @@ def apply(model: ModelProto, folder: Path) -> int:
             continue
         if is_op(node, "Mul") and not flow.is_indicator(node.input[1 - position]):
             continue
-        filler = FILLER / scale
+        filler = FILLER / scale if array.dtype.kind == "f" else math.ceil(FILLER / scale)
         if (name, filler) not in replaced:
             replaced[name, filler] = _new_name(name, index, replaced)
-            finite = np.where(np.abs(array) >= HUGE, np.copysign(array.dtype.type(filler), array), array)
-            model.graph.initializer.append(numpy_helper.from_array(finite, replaced[name, filler]))
+            finite = np.where(_magnitude(array) >= HUGE, np.sign(array) * array.dtype.type(filler), array)
+            model.graph.initializer.append(numpy_helper.from_array(finite.astype(array.dtype), replaced[name, filler]))
         node.input[position] = replaced[name, filler]
         changed += 1
-    return changed
+    return changed + (_drop_clips(index, flow) if changed else 0)
+
+
+def _drop_clips(index: GraphIndex, flow: _Flow) -> int:
+    """Let what reads a Clip of no effect in front of Softmax read what it clips."""
+    dropped = {
+        node.output[0]: node.input[0]
+        for node in index.model.graph.node
+        if is_op(node, "Clip") and flow.is_void(node) and flow.scale_to_softmax(node) is not None
+    }
+    for result, source in dropped.items():
+        while source in dropped:
+            source = dropped[source]
+        for reader in index.readers[result]:
+            for position, name in enumerate(reader.input):
+                if name == result:
+                    reader.input[position] = source
+    return len(dropped)
 
 
 def _huge_constants(index: GraphIndex) -> Iterator[tuple[NodeProto, int, NDArray[Any]]]:
@@ -82,8 +102,13 @@ def _huge_constants(index: GraphIndex) -> Iterator[tuple[NodeProto, int, NDArray
             continue
         for position, name in enumerate(node.input):
             array = index.constant(name) if name in index.initializers else None
-            if array is not None and array.dtype.kind == "f" and (np.abs(array) >= HUGE).any():
+            if array is not None and array.dtype.kind in "fi" and (_magnitude(array) >= HUGE).any():
                 yield node, position, array
+
+
+def _magnitude(array: NDArray[Any]) -> NDArray[Any]:
+    # As float64, since the least integer has no counterpart.
+    return np.abs(array.astype(np.float64) if array.dtype.kind == "i" else array)
 
 
 def _new_name(name: str, index: GraphIndex, replaced: dict[tuple[str, float], str]) -> str:
@@ -126,6 +151,8 @@ class _Flow:
             return 1.0
         if is_op(node, "Where"):
             return 1.0 if name != inputs[0] else None
+        if is_op(node, "Clip"):
+            return 1.0 if self.is_void(node) else None
         if is_op(node, *_SCALES) and inputs.count(name) == 1:
             other = inputs[1 - inputs.index(name)]
             value = self._index.scalar(other)
@@ -133,6 +160,12 @@ class _Flow:
                 return abs(value) if node.op_type == "Mul" else 1 / abs(value)
             return 1.0 if node.op_type == "Mul" and self.is_indicator(other) else None
         return None
+
+    def is_void(self, clip: NodeProto) -> bool:
+        """Whether a Clip bounds nothing but fillers."""
+        bounds = [(sign, name) for sign, name in zip((-1, 1), clip.input[1:], strict=False) if name]
+        values = [(sign, self._index.scalar(name)) for sign, name in bounds]
+        return all(value is not None and sign * value >= HUGE for sign, value in values)
 
     def is_indicator(self, name: str) -> bool:
         """Whether a value is made from a mask, and 0, 1 or -1 throughout."""
