@@ -30,7 +30,9 @@ def ranges(component: Component) -> StageInput:
     return ranges
 
 
-def run(component: Component, ranges: StageInput, out: Path, bucket: str = "16", calls: Any = CALLS) -> StageInput:
+def run(
+    component: Component, ranges: StageInput | None, out: Path, bucket: str = "16", calls: Any = CALLS
+) -> StageInput:
     params: dict[str, Json] = {
         "component": "net",
         "bucket": bucket,
@@ -38,14 +40,14 @@ def run(component: Component, ranges: StageInput, out: Path, bucket: str = "16",
         "buckets": {name: {**axes} for name, axes in BUCKETS.items()},
         "padding": {},
         "part": "all",
+        "thresholds": {"quantization": 15.0},
     }
     inputs = {
         "ingest": component.ingest,
         "samples": component.samples(calls),
         "shape": component.shape[bucket],
         "rewrite": component.rewrite[bucket],
-        "quantize": component.quantize(bucket, ranges),
-        "calibrate": ranges,
+        **({"quantize": component.quantize(bucket, ranges), "calibrate": ranges} if ranges else {}),
     }
     return run_stage("blame", out, params, inputs)
 
@@ -72,7 +74,7 @@ def test_the_table_and_the_facts_name_the_value_at_fault(
     assert head.split()[:8] == ["value", "op", "encoding", "covers", "seen", "dB", "own", "weights"]
     assert first.split()[:3] == ["h", "Add", "uint16"]
     assert "saturated: elements" in first
-    assert "first wrong by quantization, under 20 dB:\n  'h' " in printed
+    assert "first wrong by quantization, under 15 dB:\n  'h' " in printed
     assert (output.folder / "blame.txt").read_text("utf-8") == printed[printed.index("value") :]
 
 
@@ -109,3 +111,13 @@ def test_without_samples_nothing_is_measured(
 
     assert facts == {"samples": 0, "of": 0, "worst": [], "first_wrong": {}}
     assert "not measured: bucket 8 holds none of the samples" in capsys.readouterr().out
+
+
+def test_a_component_that_stays_in_float_has_no_quantization_rung(
+    component: Component, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = run(component, None, tmp_path / "out")
+
+    assert output.facts == {"samples": 5, "of": 5, "worst": [], "first_wrong": {"padding": [], "rewrite": []}}
+    assert list(json.loads((output.folder / "blame.json").read_text("utf-8"))["rungs"]) == ["padding", "rewrite"]
+    assert (output.folder / "blame.txt").read_text("utf-8") == ""

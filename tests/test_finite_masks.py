@@ -10,7 +10,7 @@ from onnx import ModelProto
 
 from pipeline.graph.index import prune
 from pipeline.graph.rewrites import apply_all, finite_masks
-from tests.graphs import constant, graph, outputs
+from tests.graphs import constant, graph, operators, outputs
 
 LOWEST = np.finfo(np.float32).min
 SCORES = np.random.default_rng(0).normal(size=(1, 2, 4, 4)).astype(np.float32) * 5
@@ -54,9 +54,25 @@ BOUNDED = """g (float[1,2,4,4] scores, int64[1,4] mask) => (float[1,2,4,4] y) {
     masked = Max (summed, fill)
     y = Softmax (masked)
 }"""
+INTEGERS = """g (float[1,2,4,4] scores, int64[1,4] mask) => (float[1,2,4,4] y) {
+    wide = Unsqueeze (mask, axes)
+    dropped = Sub (whole, wide)
+    penalty = Mul (dropped, fill)
+    additive = Cast <to: int = 1> (penalty)
+    masked = Add (scores, additive)
+    y = Softmax (masked)
+}"""
+CLIPPED = """g (float[1,2,4,4] scores, int64[1,4] mask) => (float[1,2,4,4] y) {
+    kept = Cast <to: int = 1> (mask)
+    dropped = Sub (one, kept)
+    additive = Mul (dropped, fill)
+    masked = Add (scores, additive)
+    bounded = Clip (masked, below)
+    y = Softmax (bounded)
+}"""
 CONSTANTS: dict[str, ArrayLike] = {
-    "zero": np.float32(0), "one": np.float32(1), "minus_hundred": np.float32(-100),
-    "shape": np.array([1, 2, 4, 4]), "axes": np.array([1, 2]),
+    "zero": np.float32(0), "one": np.float32(1), "minus_hundred": np.float32(-100), "whole": np.int64(1),
+    "below": np.float32(LOWEST), "shape": np.array([1, 2, 4, 4]), "axes": np.array([1, 2]),
 }  # fmt: skip
 TRIANGLE = np.triu(np.full((4, 4), -np.inf, np.float32), 1)
 
@@ -68,6 +84,9 @@ MASKS: dict[str, tuple[str, ArrayLike]] = {
     "1 - mask, float mask": (SUBTRACTED, np.float32(1e9)),
     "causal constant": (CAUSAL, TRIANGLE),
     "bound": (BOUNDED, np.float32(LOWEST)),
+    "bert, in integers": (INTEGERS, np.int64(-10000)),
+    "the least integer": (INTEGERS, np.int64(-(2**63))),
+    "clipped": (CLIPPED, np.float32(LOWEST)),
 }
 
 
@@ -89,9 +108,10 @@ def test_a_huge_filler_becomes_100_and_the_result_stays(name: str, tmp_path: Pat
     model = build(*MASKS[name])
     before = outputs(model, feeds(model))["y"]
 
-    assert finite_masks.apply(model, tmp_path) == 1
+    assert finite_masks.apply(model, tmp_path) == 1 + (name == "clipped")
     prune(model)
 
+    assert "Clip" not in operators(model)
     assert [tensor.name for tensor in model.graph.initializer if tensor.name.startswith("fill")] == ["fill_finite"]
     finite = constant(model, "fill_finite")
     assert np.isfinite(finite).all()
@@ -169,6 +189,11 @@ LEFT_ALONE = {
         small = Sigmoid (scores)
         sharp = Mul (small, fill)
         y = Softmax (sharp)
+    }""",
+    "a clip that bounds the scores": """g (float[1,2,4,4] scores) => (float[1,2,4,4] y) {
+        sum = Add (scores, fill)
+        bounded = Clip (sum, thousandth)
+        y = Softmax (bounded)
     }""",
     "a filler that is scaled away": """g (float[1,2,4,4] scores) => (float[1,2,4,4] y) {
         sum = Add (scores, fill)

@@ -43,7 +43,10 @@ CASES: dict[str, tuple[str, Scheme]] = {
     "one value narrow": ("transformer", W8A16.with_rules([Rule(tensors=("weights", "value"), activations="uint8")])),
     "a small table": ("transformer", W8A16.with_rules([Rule(tensors=("words", "w1"), weights="int4")])),
     "one node in float": ("transformer", W8A8.with_rules([Rule(ops=("Softmax",), precision="fp16")])),
-    "one convolution's end in float": ("decoder", W8A8.with_rules([Rule(ops=("Sigmoid",), precision="fp16")])),
+    "one convolution's end in float": (
+        "decoder",
+        W8A8.with_rules([Rule(ops=("Sigmoid", "Mul", "Sub"), precision="fp16")]),
+    ),
     "many nodes in float": ("transformer", W8A16.with_rules([Rule(ops=("MatMul", "Softmax"), precision="fp16")])),
     "convolutions in float": ("decoder", W8A16.with_rules([Rule(ops=("Conv", "PRelu"), precision="fp16")])),
 }
