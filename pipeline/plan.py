@@ -246,7 +246,10 @@ class _Planner:
         params = self._measuring(component)
         del params["score"]
         thresholds = self._config.components[component].thresholds
-        return params | {"thresholds": {rung: thresholds.of(rung) for rung in RUNGS}}
+        least: dict[str, Json] = {rung: thresholds.of(rung) for rung in RUNGS}
+        # What quantization may lose is bounded by the sum of all rungs, too.
+        least["quantization"] = max(thresholds.quantization_db, thresholds.total_db)
+        return params | {"thresholds": least}
 
     def _measured(self, component: str, bucket: Bucket) -> tuple[Input, ...]:
         """What every measurement of a bucket on the CPU starts from."""

@@ -75,7 +75,7 @@ def test_the_table_and_the_facts_name_the_value_at_fault(
     assert first.split()[:3] == ["h", "Add", "uint16"]
     assert "saturated: elements" in first
     assert "first wrong by quantization, under 15 dB:\n  'h' " in printed
-    assert (output.folder / "blame.txt").read_text("utf-8") == printed[printed.index("value") :]
+    assert (output.folder / "report.txt").read_text("utf-8") == printed[printed.index("value") :]
 
 
 def test_all_rows_of_every_rung_are_kept_and_are_the_same_again(
@@ -120,4 +120,4 @@ def test_a_component_that_stays_in_float_has_no_quantization_rung(
 
     assert output.facts == {"samples": 5, "of": 5, "worst": [], "first_wrong": {"padding": [], "rewrite": []}}
     assert list(json.loads((output.folder / "blame.json").read_text("utf-8"))["rungs"]) == ["padding", "rewrite"]
-    assert (output.folder / "blame.txt").read_text("utf-8") == ""
+    assert (output.folder / "report.txt").read_text("utf-8") == ""

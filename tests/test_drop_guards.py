@@ -60,7 +60,7 @@ def test_a_guard_of_a_softmax_falls_away(name: str, tmp_path: Path) -> None:
     assert apply_all(model, tmp_path)["drop_guards"] == count
 
     assert operators(model) == {"Where": 1, "Softmax": 1, "Neg": 1}
-    np.testing.assert_array_equal(outputs(model, FEEDS)["z"], before)
+    np.testing.assert_allclose(outputs(model, FEEDS)["z"], before, atol=1e-30)
     assert drop_guards.apply(model, tmp_path) == 0
 
 

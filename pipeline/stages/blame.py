@@ -2,11 +2,11 @@
 
 Where ``verify`` measures outputs, this measures every float value, rung by rung, on some of the same held-out samples.
 
-Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and unless it stays in float ``quantize``, ``calibrate``. Params: ``component``, ``bucket``,
-``axes``, ``buckets``, ``padding``, ``part`` (of the samples), and optionally ``thresholds`` (rung -> dB). Output:
-``blame.json``, ``{"rungs": {rung: rows}}``, rows ranked, the worst first; ``blame.txt``, the table that is printed.
-Facts: ``samples`` (0: nothing was measured), ``of`` (how many there are), ``worst`` (the first rows of the quantization
-rung), ``first_wrong`` (rung -> rows).
+Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and ``quantize`` and ``calibrate`` unless it stays in float.
+Params: ``component``, ``bucket``, ``axes``, ``buckets``, ``padding``, ``part`` (of the samples), and optionally
+``thresholds`` (rung -> dB). Output: ``blame.json``, ``{"rungs": {rung: rows}}``, rows ranked, the worst first;
+``report.txt``, what is printed. Facts: ``samples`` (0: nothing was measured), ``of`` (how many there are), ``worst``
+(the first rows of the quantization rung), ``first_wrong`` (rung -> rows).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def run(request: StageRequest) -> StageResult:
     worst = ranked(rungs.get("quantization", []))[:WORST]
     text = "".join(f"{line}\n" for line in (*_table(worst), *_named(wrong, least)))
     print(text, end="")
-    (request.out / "blame.txt").write_text(text, "utf-8", newline="\n")
+    (request.out / "report.txt").write_text(text, "utf-8", newline="\n")
     listed = {rung: [row.facts() for row in ranked(rows)] for rung, rows in rungs.items()}
     (request.out / "blame.json").write_text(json.dumps({"rungs": listed}, indent=1) + "\n", "utf-8", newline="\n")
     facts: dict[str, Json] = {

@@ -14,6 +14,7 @@ from pipeline.graph.axes import model_axes
 from pipeline.graph.inference import Opsets
 from pipeline.graph.model_file import EXTERNAL_BYTES, MODEL, WEIGHTS, BlobWriter, save_graph, signature, tensor_array
 from pipeline.graph.normal_form import inline_functions, lift_opset, normalize
+from pipeline.graph.single_precision import widen, widened
 from pipeline.graph.traverse import all_tensors, reads
 from pipeline.graph.wire import parse_lean
 from pipeline.model import Json, StageRequest, StageResult
@@ -42,6 +43,7 @@ def run(request: StageRequest) -> StageResult:
     model = inline_functions(model)
     check_model(model, file)
     model, constants = normalize(lift_opset(model), source.parent)
+    widen(model)
     graph = model.graph
     inner = list(all_tensors(graph))
     read = {name for node in graph.node for name in reads(node)} | {value.name for value in graph.output}
@@ -59,6 +61,7 @@ def run(request: StageRequest) -> StageResult:
 
 
 def _stored(name: str, values: NDArray[Any], blob: BlobWriter) -> TensorProto:
+    values = widened(values)
     # Small constants may hold NaN on purpose, weights don't. The maximum is NaN if any is, and takes no second array.
     if values.dtype.kind == "f" and values.nbytes >= EXTERNAL_BYTES and np.isnan(np.max(values)):
         raise ModelError(

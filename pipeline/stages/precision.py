@@ -68,7 +68,8 @@ def run(request: StageRequest) -> StageResult:
         fp16 = bool(request.params["fp16"]) and targets[0].htp_arch >= FLOAT16_HTP_ARCH
         found = _search(search, trials, pricing, [example.feed for example in ranking], fp16=fp16)
     curve = sorted(search.trials.values(), key=lambda trial: pricing.relative(trial.choice))
-    print(_table(curve, found, trials, pricing))
+    table = _table(curve, found, trials, pricing)
+    print(table)
     if found is None:
         raise _nothing_passes(component, cases[0], limits, curve, trials, fp16=fp16)
     scheme = scheme_of(found.choice, trials)
@@ -76,6 +77,7 @@ def run(request: StageRequest) -> StageResult:
     points: list[Json] = [_point(trial, trials, pricing) for trial in curve]
     written = {**scheme.to_json(), "curve": points}
     (request.out / "precision.json").write_text(json.dumps(written, indent=1) + "\n", "utf-8", newline="\n")
+    (request.out / "report.txt").write_text(f"{table}\n", "utf-8", newline="\n")
     (request.out / "quantization.yaml").write_text(as_yaml(scheme, component, calibration), "utf-8", newline="\n")
     emulations = sum(trial.emulation is not None for trial in curve)
     chosen = {"scheme": scheme.name, **_point(found, trials, pricing)}

@@ -53,9 +53,13 @@ def run(request: StageRequest) -> StageResult:
             most_compiles=MOST_COMPILES,
         )
     wrong = first_wrong(rows, least)
-    for row in rows:
-        print(row.line())
-    print(f"{sample.name}: {len(wrong)} of {len(rows)} values are the first under {least:g} dB")
+    told = [
+        *(row.line() for row in rows),
+        f"{sample.name}: {len(wrong)} of {len(rows)} values are the first under {least:g} dB",
+    ]
+    text = "\n".join(told) + "\n"
+    print(text, end="")
+    (request.out / "report.txt").write_text(text, "utf-8", newline="\n")
     facts: dict[str, Json] = {
         "sample": sample.name,
         "values": len(rows),

@@ -12,9 +12,10 @@ Before::
 After: the same with -100. Softmax gives a key so masked e^-100 of the weight of the others, 0 in every type that HTP
 computes in.
 
-Changed are constants of magnitude :data:`HUGE` or more, element by element and for the nodes concerned only, where
+Changed are constants of magnitude :data:`HUGE` or more, floats and integers, element by element and for the nodes
+concerned only, where
 
-- floats or integers, they are selected (Where), added (Add, Sub), a bound from below (Max), or multiplied by an indicator, a value made
+- they are selected (Where), added (Add, Sub), a bound from below (Max), or multiplied by an indicator, a value made
   from a mask and 0, 1 or -1 throughout; and
 - everything the result flows into, through nodes that select, add, scale or move elements, is a Softmax.
 
@@ -108,7 +109,7 @@ def _huge_constants(index: GraphIndex) -> Iterator[tuple[NodeProto, int, NDArray
 
 def _magnitude(array: NDArray[Any]) -> NDArray[Any]:
     # As float64, since the least integer has no counterpart.
-    return np.abs(array.astype(np.float64) if array.dtype.kind == "i" else array)
+    return np.asarray(np.abs(array.astype(np.float64) if array.dtype.kind == "i" else array))
 
 
 def _new_name(name: str, index: GraphIndex, replaced: dict[tuple[str, float], str]) -> str:

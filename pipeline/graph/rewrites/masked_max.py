@@ -18,6 +18,7 @@ than the pooling reads, or that broadcasts what it selects from.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from onnx import ModelProto, NodeProto
 
@@ -66,9 +67,9 @@ def _same_shape(index: GraphIndex, where: NodeProto, values: int) -> bool:
 
 def _least(added: Additions, pooling: NodeProto, values: str) -> str:
     """The least of the values that the pooling reduces (the largest, for a ReduceMin), with all axes kept."""
-    attributes = {attribute.name: list(attribute.ints) for attribute in pooling.attribute if attribute.name == "axes"}
-    noop = {attribute.name: attribute.i for attribute in pooling.attribute if attribute.name == "noop_with_empty_axes"}
-    kind = _OPPOSITE[pooling.op_type]
-    return added.op(
-        kind, values, *pooling.input[1:], out=f"{pooling.output[0]}_filler", keepdims=1, **attributes, **noop
-    )
+    given = {attribute.name: attribute for attribute in pooling.attribute}
+    more: dict[str, Any] = {"axes": list(given["axes"].ints)} if "axes" in given else {}
+    if "noop_with_empty_axes" in given:
+        more["noop_with_empty_axes"] = given["noop_with_empty_axes"].i
+    kind, name = _OPPOSITE[pooling.op_type], f"{pooling.output[0]}_filler"
+    return added.op(kind, values, *pooling.input[1:], out=name, keepdims=1, **more)
