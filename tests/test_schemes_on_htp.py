@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.scheme import Rule, Scheme
 from pipeline.model import Json, StageInput
-from pipeline.qnn import catalog
 from pipeline.qnn.child import compile_apart, run_apart
-from pipeline.qnn.target import HtpTarget, check_scheme
+from pipeline.qnn.target import HtpTarget
 from tests.graphs import attention, sentence
 from tests.stage_runs import Component
 from tests.test_quantized_on_htp import convolutions
@@ -157,24 +156,12 @@ def test_wide_products_are_wide_on_the_chip(transformer: tuple[Component, StageI
 @pytest.mark.parametrize("weights", ["uint8", "int4"])
 @pytest.mark.parametrize("activations", ["uint16", "uint8"])
 @pytest.mark.parametrize("model", ["transformer", "decoder"])
-def test_the_oldest_architecture_takes_what_the_check_lets_through(
+def test_the_oldest_architecture_takes_every_scheme_of_integers(
     model: str, activations: str, weights: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     component, ranges = request.getfixturevalue(model)
     scheme = Scheme(activations, weights, per_channel=True)
-    assert check_scheme(scheme, OLD.htp_arch) is None
 
     context = compile_apart(quantized(component, ranges, scheme).folder / "model.onnx", "net", OLD, tmp_path)
 
     assert context["partitions"] == 1
-
-
-def test_what_the_oldest_architecture_can_not_do_is_told_from_the_scheme() -> None:
-    kept = W8A8.with_rules([Rule(ops=("Add",), activations="uint16"), Rule(nodes=("/head/*",), precision="fp16")])
-    for arch in sorted({soc.htp_arch for soc in catalog.SOCS}):
-        assert (check_scheme(kept, arch) is None) == (arch >= 73)
-        assert (check_scheme(W8A16, arch) is None) == (arch >= 73)
-    assert check_scheme(kept, 69) == (
-        "rule 2 of 'overrides' keeps /head/* in fp16, and the HTP computes in float16 from v73 on, not on v69"
-    )
-    assert check_scheme(W8A16, 68) == "the HTP multiplies 16 by 16 bits from v73 on, not on v68"

@@ -30,14 +30,13 @@ from pipeline.graph.index import GraphIndex, prune, sort_nodes
 from pipeline.graph.model_file import tensor_array
 from pipeline.graph.observe import FLOATS
 from pipeline.graph.operands import Operand, Role, operands
+from pipeline.graph.qdq import Q_OPS
 from pipeline.graph.qdq_nodes import QdqNodes
 from pipeline.graph.rule_checks import check_rules
 from pipeline.graph.scheme import Scheme
 from pipeline.graph.traverse import label
 from pipeline.graph.value_encodings import ValueEncodings
 from pipeline.graph.values import element_type, is_float
-
-Q_OPS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def quantize(model: ModelProto, folder: Path, ranges: Mapping[str, Range], scheme: Scheme) -> ModelProto:

@@ -29,7 +29,8 @@ from pipeline.graph.model_file import (
     signature,
     tensor_dtype,
 )
-from pipeline.graph.quantizer import Q_OPS, float_nodes, quantize
+from pipeline.graph.qdq import Q_OPS
+from pipeline.graph.quantizer import float_nodes, quantize
 from pipeline.graph.scheme import Scheme
 from pipeline.model import Json, StageRequest, StageResult
 
