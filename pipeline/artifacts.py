@@ -179,7 +179,7 @@ def _bucket(config: ModelConfig, step: Step, manifest: Manifest, manifests: Mapp
 def _qdq_folder(
     config: ModelConfig, steps: Iterable[Step], manifests: Mapping[str, Manifest], workspace: Workspace
 ) -> Folder:
-    """All QDQ models in one folder. Their blobs have names of their own, equal ones are one file."""
+    """QDQ models in one folder, with what a search found. Blobs have names of their own; equal ones are one file."""
     files: dict[str, FileEntry] = {}
     components: dict[str, dict[str, Json]] = {}
     for step in steps:
@@ -189,6 +189,8 @@ def _qdq_folder(
         model = f"{step.component}_{bucket.name}.onnx"
         manifest = manifests[step.id]
         own = {model if name == "model.onnx" else name: entry for name, entry in manifest.files.items()}
+        if precision := manifests.get(f"precision:{config.name}/{step.component}"):
+            own[f"{step.component}_quantization.yaml"] = precision.files["quantization.yaml"]
         files |= own
         components.setdefault(step.component, {})[bucket.name] = {
             "axes": dict(bucket.axes),

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import yaml
 
 from tests.graphs import graph
 from tests.project import Project, Run
@@ -165,3 +166,17 @@ def test_nodes_on_the_cpu_are_named_with_what_to_do(tmp_path: Path) -> None:
     stopped(project, "context:net/net/16/sm8650", "the model is split into 2 partitions, 1 may be")
     project.write("configs/net.yaml", CONFIG + "thresholds: {max_cpu_nodes: 1, max_partitions: 2}\n")
     project.doit("build")
+
+
+def test_a_search_ships_what_it_found_as_a_config(good: Project) -> None:
+    good.write("configs/net.yaml", CONFIG + "quantization: {precision: auto}\n")
+    run = good.doit("build")
+    assert "<- chosen" in run.text
+    found = yaml.safe_load((good.root / "artifacts" / "net" / "qdq" / "net_quantization.yaml").read_text("utf-8"))
+    searched = good.artifacts()["net/sm8650/net_16_ctx_qnn.bin"]
+
+    config = yaml.safe_load(CONFIG)
+    config["components"]["net"] |= found["components"]["net"]
+    good.write("configs/net.yaml", yaml.safe_dump(config))
+    good.doit("build")
+    assert good.artifacts()["net/sm8650/net_16_ctx_qnn.bin"] == searched

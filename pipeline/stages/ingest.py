@@ -1,4 +1,7 @@
-"""ingest: takes in one component of a source, checks it, brings it into normal form, its weights in one blob."""
+"""ingest: takes in one component of a source, checks it, brings it into normal form, its weights in one blob.
+
+A float16 model computes in float32 from here on: see :mod:`pipeline.graph.single_precision`.
+"""
 
 from __future__ import annotations
 
