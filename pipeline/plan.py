@@ -141,21 +141,23 @@ class _Planner:
         return self._per_component(
             "calibrate",
             component,
-            {**method, "part": self._part("calibration")},
+            {**method, "part": "calibrated" if isinstance(quantization, Auto) else self._part("calibration")},
             (Input("samples", f"samples:{self._name}/calibration"),),
         )
 
     def _precision(self, component: str, auto: Auto) -> Step:
         thresholds = self._config.components[component].thresholds
+        # What the oldest can do, all can.
         targets = [stage_params.of_target(target) for target in self._config.targets]
+        oldest = min(targets, key=lambda target: (target["htp_arch"], target["soc_model"]))
         params: dict[str, Json] = {
-            "part": self._part("calibration"),
+            "part": "searched",
             "quantization_db": thresholds.quantization_db,
             "compile_db": thresholds.compile_db,
             "total_db": thresholds.total_db,
             "max_cpu_nodes": thresholds.max_cpu_nodes,
             "max_partitions": thresholds.max_partitions,
-            "targets": [*targets],
+            "targets": [oldest],
             "fp16": auto.fp16,
             **stage_params.of_method(FOR_SEARCH),
             **self._wide_products(),
@@ -230,25 +232,26 @@ class _Planner:
             Input("calibrate", f"calibrate:{self._name}/{component}"),
         )
         inputs = (*self._measured(component, bucket), *(quantized if last == "quantize" else ()))
-        return self._step("blame", component, bucket, self._searching(component), inputs)
+        params = self._searching(component, *RUNGS[:-1])
+        return self._step("blame", component, bucket, params, inputs)
 
     def _probe(self, component: str, bucket: Bucket, target: Target, last: str) -> Step:
         inputs = (
             Input("ingest", self._ingests[component]),
             self._held_out_samples(),
+            # Not emulate: where that misses a threshold, doit would not let this run.
             self._of(last, component, bucket, role="model"),
-            Input("emulate", f"emulate:{self._name}/{component}/{bucket.name}/{target.soc}"),
         )
-        return self._per_target("probe", component, bucket, target, self._searching(component), inputs)
+        return self._per_target("probe", component, bucket, target, self._searching(component, RUNGS[-1]), inputs)
 
-    def _searching(self, component: str) -> dict[str, Json]:
+    def _searching(self, component: str, *rungs: str) -> dict[str, Json]:
         """What a search for the values that went wrong needs to know beyond what measuring needs."""
         params = self._measuring(component)
         del params["score"]
         thresholds = self._config.components[component].thresholds
-        least: dict[str, Json] = {rung: thresholds.of(rung) for rung in RUNGS}
-        # What quantization may lose is bounded by the sum of all rungs, too.
-        least["quantization"] = max(thresholds.quantization_db, thresholds.total_db)
+        least: dict[str, Json] = {rung: thresholds.of(rung) for rung in rungs}
+        # What the last of them may lose is bounded by the sum of all rungs, too.
+        least[rungs[-1]] = max(thresholds.of(rungs[-1]), thresholds.total_db)
         return params | {"thresholds": least}
 
     def _measured(self, component: str, bucket: Bucket) -> tuple[Input, ...]:

@@ -39,7 +39,7 @@ def contexts(
                 step.target.soc,
                 scheme(step, manifests),
                 str(manifest.facts["partitions"]),
-                str(len(cpu_nodes)),
+                str(sum(isinstance(node, dict) and not node.get("edge") for node in cpu_nodes)),
                 human_bytes(sum(entry.bytes for entry in manifest.files.values())),
                 f"{seconds:.1f} s" if outcome == "built" else "-",
                 outcome,
@@ -79,6 +79,12 @@ def _measured(
             # What was emulated before a step above it changed is not this model's.
             emulate = manifests.get(emulation(step)) if emulation(step) in seen else None
             yield step, verify.facts, emulate.facts if emulate else {}
+
+
+def unmeasured(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """The buckets, as `minilm/encoder/64`, that no sample measured."""
+    found = [step for step in steps if step.stage == "verify" and step.id in seen]
+    return [step.name for step in found if (manifest := manifests.get(step.id)) and not manifest.facts["samples"]]
 
 
 def table(rows: Table) -> str:

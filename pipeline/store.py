@@ -99,12 +99,17 @@ class Store:
         return manifest
 
     def place(self, manifest: Manifest, folder: Path) -> None:
-        """Make the manifest's files appear under `folder`, as hard links where the file system can, else as copies."""
+        """Make the manifest's files appear under `folder`, as hard links where the file system can, else as copies.
+
+        Their digests are checked: what is measured on a corrupt file would be kept as the figures of a good one.
+        """
         with disk_errors(folder):
             for name, entry in manifest.files.items():
                 destination = folder / name
                 destination.parent.mkdir(parents=True, exist_ok=True)
                 source = self.object_path(entry.sha256)
+                if sha256_file(source) != entry.sha256:
+                    raise _corrupt(source, destination.name)
                 try:
                     os.link(source, destination)
                 except OSError:
@@ -119,13 +124,7 @@ class Store:
             try:
                 shutil.copyfile(source, temporary)
                 if sha256_file(temporary) != entry.sha256:
-                    source.unlink(missing_ok=True)
-                    raise StoreError(
-                        f"a stored file is corrupt: {destination.name}",
-                        where=str(source),
-                        why="its SHA-256 is not the one it was stored under",
-                        remedy="it was removed from the store; run the same command again to rebuild it",
-                    )
+                    raise _corrupt(source, destination.name)
                 os.replace(temporary, destination)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -139,6 +138,17 @@ class Store:
             path.chmod(0o444)
             os.replace(path, destination)
         return entry
+
+
+def _corrupt(path: Path, name: str) -> StoreError:
+    """The error for a stored file that is not what it was; the file is dropped, so that the next build makes it."""
+    path.unlink(missing_ok=True)
+    return StoreError(
+        f"a stored file is corrupt: {name}",
+        where=str(path),
+        why="its SHA-256 is not the one it was stored under",
+        remedy="it was removed from the store; run the same command again to rebuild it",
+    )
 
 
 def _collect_dead(parent: Path) -> None:

@@ -50,6 +50,7 @@ class Project:
         self._all_targets = "targets" not in variables
         self.steps = {step.id: step for config in self.configs.values() for step in plan(config) if self._wanted(step)}
         self.results: dict[str, tuple[str, float]] = {}
+        self.missed: set[str] = set()
         self._check_names(arguments)
 
     def tasks(self, stage: str) -> Iterator[Task]:
@@ -116,6 +117,7 @@ class Project:
             if result.outcome is not Outcome.CURRENT:
                 self.results[step.id] = (result.outcome.value, result.seconds)
             miss = judge(step, self.workspace)
+            self.missed |= {step.id} if miss else set()
             return _failure(explain(miss, step, self.steps, self.workspace)) if miss else None
         except PipelineError as error:
             return _failure(error)
@@ -174,7 +176,6 @@ class Reporter:
         self._console = Console(outstream)
         self._failures: list[PipelineError | None] = []
         self._checked: set[str] = set()
-        self._failed: set[str] = set()
         self._selected: list[str] = []
 
     def initialize(self, tasks: Mapping[str, Task], selected_tasks: Iterable[str]) -> None:
@@ -209,7 +210,6 @@ class Reporter:
 
     def add_failure(self, task: Task, fail: BaseFail) -> None:
         """Called when a task failed, or could not start because one it needs failed."""
-        self._failed.add(task.name)
         error = fail.error if isinstance(fail, StepFailed) else None
         if error is None and not fail.report:
             return
@@ -245,7 +245,7 @@ class Reporter:
                 self._console.line(f"\n{step.id}\n{text}")
         if text := report.table(report.contexts(steps, manifests, project.results)):
             self._console.line(f"\n{text}")
-        seen = self._checked | self._failed
+        seen = self._checked | project.missed
         for measured in (report.accuracy, report.scores):
             if text := report.table(measured(project.steps.values(), seen, manifests)):
                 self._console.line(f"\n{text}")
@@ -271,6 +271,10 @@ class Reporter:
             lines = f"\n{built} built, {restored} restored from the store, {current} already current."
         folders = sorted(name.split(":")[1] for name in self._checked if name.startswith("build:"))
         lines += "".join(f"\nartifacts/{name}/" for name in folders)
+        if unmeasured := report.unmeasured(self.project.steps.values(), self._checked, self.project.manifests()):
+            lines += (
+                f"\nNot proven, as no held-out sample fits: {', '.join(unmeasured)}. Add samples to 'verification'."
+            )
         if skipped:
             lines += f"\nNot built, as only on request: {', '.join(f'doit build:{name}' for name in skipped)}"
         return lines

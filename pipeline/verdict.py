@@ -46,7 +46,9 @@ def explain(miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: 
 
 
 def _with(error: PipelineError, why: str) -> PipelineError:
-    return type(error)(error.what, where=error.where, why=f"{error.why}; {why}", remedy=error.remedy)
+    return type(error)(
+        error.what, where=error.where, why="; ".join(filter(None, (error.why, why))), remedy=error.remedy
+    )
 
 
 def _line(row: Mapping[str, Json]) -> str:

@@ -46,18 +46,22 @@ def test_what_was_not_measured_has_missed_nothing() -> None:
 
 def test_the_upper_rung_is_told_and_its_worst_output() -> None:
     padding = {"a": output(59.9), "b": output(30), "c": output(90)}
-    miss = missed(verified(padding=padding, quantization={"y": output(1)}))
+    miss = missed(verified(padding=padding, quantization={"y": output(12)}))
     assert miss.rung == "padding"
     assert miss.error.exit_code == 16
     assert "output 'b' is 30.0 dB against the original model, 60 dB are asked for" in miss.error.what
     assert miss.error.where == f"{NAME}, worst of 16 samples: held_out.txt:3 (30.0 dB)"
-    assert miss.error.remedy.endswith("thresholds: {padding_db: 30, quantization_db: 1}")
+    assert miss.error.remedy.endswith("thresholds: {padding_db: 30, quantization_db: 12}")
 
 
 def test_an_output_without_a_figure_is_a_miss_and_the_worst() -> None:
     miss = missed(verified(rewrite={"a": output(10), "b": output(None)}))
     assert miss.rung == "rewrite"
     assert "output 'b' is not a number against the rung above" in miss.error.what
+
+
+def test_nobody_is_advised_to_accept_noise() -> None:
+    assert "accept" not in missed(verified(padding={"y": output(9.9)})).error.remedy
 
 
 def test_the_sum_of_small_errors() -> None:
@@ -77,6 +81,8 @@ def test_a_score_may_change_by_so_much_in_either_direction(changed: float) -> No
     facts = verified(score={"name": "accuracy", "fp32": 0.9, "qdq": changed})
     assert check("verify", NAME, facts, Thresholds(score_change=0.06)) is None
     error = missed(facts, Thresholds(score_change=0.04)).error
+    emulated = facts | {"of": 16}
+    assert check("emulate", NAME, emulated, Thresholds(score_change=0.04)) is None, "of a few samples it says little"
     assert f"accuracy() is {changed:g} for the qdq model and 0.9 for the original" in error.what
 
 

@@ -49,8 +49,28 @@ def test_what_htp_rounds_to_8_bits_gets_less(index: GraphIndex) -> None:
     assert range_at(wider, "key", 16) == range_at(wider, "turned", 16) == Range(-1.4, 3.4)
 
 
-def test_a_clip_stays_where_it_is(index: GraphIndex) -> None:
+def test_the_room_ends_where_a_clip_does(index: GraphIndex) -> None:
     assert range_at(with_headroom(index, RANGES), "y", 16) == Range(0, 6)
+    assert range_at(with_headroom(index, RANGES | {"y": Range(0, 4)}), "y", 16) == Range(0, 5)
+    assert range_at(with_headroom(index, RANGES | {"y": Range(0, 5)}), "y", 16) == Range(0, 6)
+
+
+def test_a_clip_to_computed_bounds_gets_none() -> None:
+    model = graph("g (float[4] x, float low) => (float[4] y) { high = Neg (low) y = Clip (x, low, high) }")
+    wider = with_headroom(GraphIndex(model, Path()), {"x": Range(-1, 1), "y": Range(-1, 1)})
+    assert (range_at(wider, "x", 16), range_at(wider, "y", 16)) == (Range(-1.5, 1.5), Range(-1, 1))
+
+
+def test_a_clip_from_below_has_room_above() -> None:
+    model = graph("g (float[4] x) => (float[4] y) { y = Clip (x, low) }", {"low": np.float32(1e-12)})
+    wider = with_headroom(GraphIndex(model, Path()), {"y": Range(0, 4)})
+    assert range_at(wider, "y", 16) == Range(0, 5)
+
+
+def test_a_sine_has_its_own_ends() -> None:
+    model = graph("g (float[4] x) => (float[4] y) { y = Sin (x) }")
+    wider = with_headroom(GraphIndex(model, Path()), {"y": Range(-0.9, 0.5)})
+    assert range_at(wider, "y", 16) == Range(-1, 0.85)
 
 
 def test_what_calibration_chose_stays(index: GraphIndex) -> None:

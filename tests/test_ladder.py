@@ -124,7 +124,7 @@ def test_a_rewrite_that_changes_the_model(good: Project) -> None:
     path.write_text(
         text.replace("from pathlib", "from pipeline.graph.rewrites import broken\nfrom pathlib", 1), "utf-8"
     )
-    stopped(good, "verify:net/net/16", "the rewrite rung misses its threshold: output 'y'", "rewrite_db")
+    stopped(good, "verify:net/net/16", "the rewrite rung misses its threshold: output 'y'", "the manifest lists")
 
 
 def test_encodings_that_are_too_coarse(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_compiler_that_computes_something_else(good: Project) -> None:
         "                tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * 2, tensor.name))\n"
         '        Path(work, f"{name}.onnx").write_bytes(proto.SerializeToString())\n',
     )
-    stopped(good, "emulate:net/net/16/sm8650", "the compile rung misses its threshold: output 'y'", "compile_db")
+    stopped(good, "emulate:net/net/16/sm8650", "the compile rung misses its threshold: output 'y'", "in float")
 
 
 def test_a_threshold_can_be_lowered_without_measuring_again(tmp_path: Path) -> None:

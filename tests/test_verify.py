@@ -194,3 +194,28 @@ def test_the_worst_sample_and_the_median_are_told() -> None:
     accuracy.add(np.array([10.0]), np.array([math.nan]), "broken")
     facts = accuracy.facts()
     assert (facts["worst_sample"], facts["worst_db"], facts["median_db"]) == ("broken", None, None)
+
+
+def test_integers_are_equal_or_not() -> None:
+    accuracy = Accuracy()
+    accuracy.add(np.arange(100), np.where(np.arange(100) == 7, 70000, np.arange(100)))
+    assert accuracy.sqnr_db == pytest.approx(20), "one of a hundred is wrong, however far"
+
+
+def test_infinities_in_the_same_places_are_right() -> None:
+    truth = np.array([1.0, -np.inf, 3.0])
+    accuracy = Accuracy()
+    accuracy.add(truth, truth)
+    assert accuracy.sqnr_db == EXACT_DB
+    accuracy.add(truth, np.array([1.0, -1e30, 3.0]))
+    assert accuracy.sqnr_db is None
+
+
+def test_a_bucket_of_exact_lengths_is_measured_on_these_alone(tmp_path: Path) -> None:
+    model = graph("g (float[1,2,frames] x) => (float[1,2,frames] y) { m = ReduceMean <axes = [2]> (x) y = Sub (x, m) }")
+    component = Component(tmp_path, model, {"8": {"frames": 8}, "16": {"frames": 16}})
+    numbers = np.random.default_rng(0)
+    calls = [{"x": numbers.normal(size=(1, 2, length)).astype(np.float32)} for length in (8, 16, 8)]
+    facts = component.verify("16", component.samples(calls)).facts
+    assert (facts["samples"], facts["shorter"]) == (1, 0)
+    assert figure(facts, "rungs", "padding", "y", "sqnr_db") == EXACT_DB

@@ -26,8 +26,16 @@ class Accuracy:
         self._samples: list[tuple[str, float | None]] = []
 
     def add(self, truth: NDArray[Any], tested: NDArray[Any], sample: str = "") -> None:
-        """Add one sample: the output as it should be, and as it is, of the same shape."""
+        """Add one sample: the output as it should be, and as it is, of the same shape.
+
+        Of integers and truths what counts is whether they are equal: 20 dB is one of a hundred that is not.
+        """
+        if truth.dtype.kind in "biu":
+            truth, tested = np.ones(truth.shape), (truth == tested).astype(np.float64)
         expected, actual = truth.astype(np.float64).ravel(), tested.astype(np.float64).ravel()
+        same = ~np.isfinite(expected) & (expected == actual)  # masked scores: both are -inf
+        if same.any():
+            expected, actual = expected[~same], actual[~same]
         error = actual - expected
         signal, noise = float(expected @ expected), float(error @ error)
         self._signal += signal

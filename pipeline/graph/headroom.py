@@ -8,6 +8,7 @@ The right operand of a product of two computed values gets less room: HTP rounds
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from pipeline.graph.encodings import Range, Ranges
@@ -20,8 +21,11 @@ ROOM = 0.25
 ROOM_OF_RIGHT_OPERANDS = 0.1
 
 _BITS = 16
-_BOUNDED = ("Clip", "HardSigmoid", "Softmax", "Sigmoid", "Tanh", "Erf", "Sin", "Cos")
-"""Operators whose results end where they end; a Clip may leave that to the encoding."""
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "Cos": (-1, 1), "Erf": (-1, 1), "HardSigmoid": (0, 1), "Sigmoid": (0, 1), "Sin": (-1, 1), "Softmax": (0, 1),
+    "Tanh": (-1, 1),
+}  # fmt: skip
+"""Where the results of an operator end whatever it is given."""
 
 
 def with_headroom(index: GraphIndex, ranges: Mapping[str, Range]) -> Ranges:
@@ -30,23 +34,31 @@ def with_headroom(index: GraphIndex, ranges: Mapping[str, Range]) -> Ranges:
     already = chosen.get(_BITS, {})
     right = _right_operands(index)
     wider = {
-        name: _wider(measured, ROOM_OF_RIGHT_OPERANDS if name in right else ROOM)
+        name: _wider(measured, ROOM_OF_RIGHT_OPERANDS if name in right else ROOM, _bounds(index, name))
         for name, measured in ranges.items()
-        if name not in already and name not in index.initializers and not _is_bounded(index, name)
+        if name not in already and name not in index.initializers
     }
     return Ranges(ranges, {**chosen, _BITS: {**wider, **already}})
 
 
-def _wider(measured: Range, room: float) -> Range:
+def _wider(measured: Range, room: float, bounds: tuple[float, float]) -> Range:
     more = room * measured.width
-    return Range(
-        measured.low - more if measured.low < 0 else measured.low,
-        measured.high + more if measured.high > 0 else measured.high,
-    )
+    # No bound takes away what was measured, zero included.
+    low = min(measured.low, max(measured.low - more, bounds[0])) if measured.low < 0 else measured.low
+    high = max(measured.high, min(measured.high + more, bounds[1])) if measured.high > 0 else measured.high
+    return Range(low, high)
 
 
-def _is_bounded(index: GraphIndex, name: str) -> bool:
-    return index.maker(name, *_BOUNDED) is not None
+def _bounds(index: GraphIndex, name: str) -> tuple[float, float]:
+    """Where a value ends. That of a Clip may be left to its encoding, so it is where the Clip says, not beyond."""
+    node = index.maker(name, "Clip", *_BOUNDS)
+    if node is None:
+        return -math.inf, math.inf
+    if node.op_type in _BOUNDS:
+        return _BOUNDS[node.op_type]
+    given = [*node.input[1:], "", ""][:2]
+    low, high = (index.scalar(bound) if bound else end for bound, end in zip(given, (-math.inf, math.inf), strict=True))
+    return low if low is not None else 0.0, high if high is not None else 0.0
 
 
 def _right_operands(index: GraphIndex) -> set[str]:

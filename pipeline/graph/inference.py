@@ -40,6 +40,10 @@ class ShapeError(Exception):
     """The types or shapes of a node's inputs don't go together; the text says how."""
 
 
+_TYPE_OF_INPUT = ("MeanVarianceNormalization",)
+"""Defined by ONNX without an inference of types, and not inferred by onnxruntime either."""
+
+
 @dataclass(frozen=True)
 class Opsets:
     """What a model's nodes mean: the operator set versions it imports, and its IR version."""
@@ -91,6 +95,8 @@ def infer_outputs(
             return inferred
     else:
         inferred = {}
+    if schema is not None and node.op_type in _TYPE_OF_INPUT:
+        return {node.output[0]: types[node.input[0]]}
     # For ONNX's own operators onnxruntime knows no more than ONNX does, but for functions without inference.
     if schema is None or not inferred:
         return _asked_of_onnxruntime(node, types, constants, opsets) or inferred

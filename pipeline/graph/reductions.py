@@ -9,15 +9,13 @@ from pipeline.graph.inference import shape_of
 
 
 def reduced_axes(index: GraphIndex, node: NodeProto) -> tuple[int, ...] | None:
-    """The axes that a Reduce node makes one long, ascending, counted from the front.
+    """The axes that a Reduce node reduces, ascending, counted from the front; None if computed, or if there are none.
 
-    None if it drops them, if they are computed, or if it reduces nothing. They are an attribute up to opset 17, an
-    input from 18 on.
+    They are an attribute in the earlier opsets, an input in the later ones (ReduceSum from 13, the others from 18).
     """
     attributes = {attribute.name: attribute for attribute in node.attribute}
-    if "keepdims" in attributes and not attributes["keepdims"].i:
-        return None
     rank = len(shape_of(index.types[node.input[0]]))
+    axes: list[int] = []
     if "axes" in attributes:
         axes = list(attributes["axes"].ints)
     elif len(node.input) > 1 and node.input[1]:
@@ -25,9 +23,12 @@ def reduced_axes(index: GraphIndex, node: NodeProto) -> tuple[int, ...] | None:
         if given is None:
             return None
         axes = [int(axis) for axis in given.ravel()]
-    else:
-        axes = []
-    if not axes:
-        does_nothing = "noop_with_empty_axes" in attributes and attributes["noop_with_empty_axes"].i
-        return None if does_nothing else tuple(range(rank))
-    return tuple(sorted(axis % rank for axis in axes))
+    if axes:
+        return tuple(sorted(axis % rank for axis in axes))
+    does_nothing = "noop_with_empty_axes" in attributes and attributes["noop_with_empty_axes"].i
+    return None if does_nothing else tuple(range(rank))
+
+
+def keeps_axes(node: NodeProto) -> bool:
+    """Whether a Reduce node leaves the axes it reduces in place, one long."""
+    return all(attribute.i for attribute in node.attribute if attribute.name == "keepdims")

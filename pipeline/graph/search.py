@@ -144,7 +144,8 @@ class Search:
     def _confirmed(self, choice: Choice, least_db: float) -> Trial:
         """The choice as a build would make it: quantized, and if that is accurate enough, compiled and emulated."""
         trial = self.measure(choice)
-        if trial.quantized_db is None:
+        if trial.emulation is None and (trial.quantized_db is None or trial.cpu_db >= least_db):
+            # Quantized again if need be: the judge emulates what it quantized last.
             trial = replace(trial, quantized_db=self._judge.quantized(choice))
             if trial.cpu_db >= least_db and self._limits.max_emulations:
                 self._emulations += 1

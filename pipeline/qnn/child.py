@@ -7,6 +7,7 @@ is `python -m pipeline.qnn.child REQUEST`; arrays travel as files in a folder of
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import BY_NAME, CompileError, PipelineError, VerificationError
+from pipeline.errors import BY_NAME, CompileError, PipelineError, VerificationError, WorkerError
 from pipeline.model import Json
 from pipeline.qnn import failures
 from pipeline.qnn.compile import compile_context
@@ -27,6 +28,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 _ANSWER = "answer.json"
 _LOG_LINES = 8
+_SIGKILL = 9
 
 
 def compile_apart(model: Path, name: str, target: HtpTarget, out: Path) -> Mapping[str, Json]:
@@ -38,7 +40,7 @@ def compile_apart(model: Path, name: str, target: HtpTarget, out: Path) -> Mappi
     """
     answer = _run({"do": "compile", "model": str(model), "name": name, "out": str(out), **_fields(target)}, out)
     if isinstance(answer, int):
-        raise _died(f"the compiler ended its process on {name}", out, answer, CompileError)
+        raise _died(f"the compiler ended its process on {name}", answer, CompileError)
     return answer
 
 
@@ -63,7 +65,7 @@ def run_apart(
     }
     answer = _run(request | _fields(target), work)
     if isinstance(answer, int):
-        raise _died(f"the emulator ended its process on {context_model}", work, answer, VerificationError)
+        raise _died(f"the emulator ended its process on {context_model}", answer, VerificationError)
     outputs = []
     for number in range(len(feeds)):
         with np.load(work / _result(number), allow_pickle=False) as archive:
@@ -77,11 +79,9 @@ def _run(request: Mapping[str, Json], work: Path) -> Mapping[str, Json] | int:
     answer = work / _ANSWER
     answer.unlink(missing_ok=True)
     path.write_text(json.dumps(request), "utf-8")
-    with _log(work).open("wb") as log:
-        # In the caller's process group, with which it ends.
-        status = subprocess.run(
-            [sys.executable, "-m", "pipeline.qnn.child", str(path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        ).returncode
+    # In the caller's process group, with which it ends; its output goes to the caller's log.
+    command = [sys.executable, "-m", "pipeline.qnn.child", str(path)]
+    status = subprocess.run(command, stdin=subprocess.DEVNULL).returncode
     try:
         raw: dict[str, Any] = json.loads(answer.read_text("utf-8"))
     except (OSError, ValueError):
@@ -95,18 +95,21 @@ def _run(request: Mapping[str, Json], work: Path) -> Mapping[str, Json] | int:
     return raw
 
 
-def _died(what: str, work: Path, status: int, kind: type[PipelineError]) -> PipelineError:
-    tail = _log(work).read_text("utf-8", "replace").splitlines()[-_LOG_LINES:]
+def _died(what: str, status: int, kind: type[PipelineError]) -> PipelineError:
+    if status == -_SIGKILL:
+        return WorkerError(
+            f"{what}: it was killed",
+            why="by the system, which does that when memory runs out, or by somebody",
+            remedy="run the same command again, with fewer steps at a time (doit -n 1) if memory is short",
+        )
+    log = os.environ.get("PIPELINE_STEP_LOG", "")
+    tail = Path(log).read_text("utf-8", "replace").splitlines()[-_LOG_LINES:] if Path(log).is_file() else []
     why, remedy = failures.explain([f"exit status {status}", *tail[-1:]], "\n".join(tail))
     return kind(what, why=why, remedy=remedy)
 
 
 def _fields(target: HtpTarget) -> dict[str, Json]:
     return {"soc_model": target.soc_model, "htp_arch": target.htp_arch, "vtcm_mb": target.vtcm_mb}
-
-
-def _log(work: Path) -> Path:
-    return work / "child.log"
 
 
 def _feed(number: int) -> str:

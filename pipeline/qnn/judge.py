@@ -121,7 +121,7 @@ class Judge:
             feeds = [example.feed.inputs for example in examples]
             results = run_apart(out, str(facts["context_model"]), self._device.target, feeds, self._empty("run"))
         except (CompileError, ModelError, QuantizationError, VerificationError) as error:
-            return Emulation(failure=f"{error.what}: {error.why}")
+            return Emulation(failure=error.what)  # no more: it becomes a fact, and the rest may quote a log
         listed = cast("Sequence[Mapping[str, str]]", facts["outputs"])
         outputs = [
             valid_outputs(

@@ -39,6 +39,8 @@ class HeldOut:
 def held_out(folder: Path, params: Mapping[str, Json], inputs: Sequence[ModelInput]) -> HeldOut:
     """The samples that a bucket is the smallest for, filled up to ENOUGH with the longest of those that fit into it.
 
+    Not filled up where all of its own have exactly its lengths: then nothing is padded in use, and may not be here.
+
     `folder` is the output of a samples step; `params` has `component`, `part`, `bucket` and `buckets`.
 
     Raises:
@@ -58,9 +60,16 @@ def held_out(folder: Path, params: Mapping[str, Json], inputs: Sequence[ModelInp
             own.append(sample)
         elif smallest_bucket(lengths, {bucket: buckets[bucket]}):
             fitting.append((sum(lengths[axis] for axis in buckets[bucket] if axis in lengths), sample))
+    if own and all(_is_exact(sample, inputs, buckets[bucket]) for sample in own):
+        return HeldOut(tuple(own), 0)
     fitting.sort(key=lambda entry: -entry[0])
     added = [sample for _, sample in fitting[: max(0, ENOUGH - len(own))]]
     return HeldOut((*own, *added), len(added))
+
+
+def _is_exact(sample: ScoredSample, inputs: Sequence[ModelInput], axes: Mapping[str, int]) -> bool:
+    lengths = axis_lengths(sample.inputs, inputs)
+    return bool(axes) and all(lengths.get(axis, size) == size for axis, size in axes.items())
 
 
 def _loaded(call: StoredCall) -> ScoredSample:

@@ -66,7 +66,7 @@ class StoredCall:
     name: str
     sample: Sample
     file: Path
-    held_out: bool
+    place: int
 
     def load(self) -> dict[str, NDArray[Any]]:
         """The call's arrays by input, unpadded."""
@@ -74,23 +74,32 @@ class StoredCall:
             return {name: archive[name] for name in archive.files}
 
 
-HELD_OUT_EVERY = 4
-"""Where one set has to serve both calibration and verification, every fourth sample of it is held out."""
+_EVERY = 4
+_PARTS = {"all": {0, 1, 2, 3}, "kept": {0, 2, 3}, "held out": {1}, "calibrated": {0, 2}, "searched": {3}}
+"""Parts of a set that has to serve several purposes, as places of each sample among every four.
+
+Verification is held out from calibration (`kept`). A search for the precision is judged on samples (`searched`) that
+neither of the two sees; `calibrated` is what is then left.
+"""
 
 
 def stored_calls(folder: Path, component: str, part: str = "all") -> list[StoredCall]:
     """The calls of a component in the output of a samples step, in the order they were made.
 
-    `part` is `all`, or of a set that is split `kept` (what calibration sees) or `held out`, which may be empty.
+    `part` is `all`, or of a set that is split `kept`, `held out` (which may be empty), `calibrated` or `searched`
+    (which is `calibrated` where the set is too small for it).
+    """
+    found = [call for call in _stored_calls(folder, component) if call.place in _PARTS[part]]
+    return found or (stored_calls(folder, component, "calibrated") if part == "searched" else [])
+
+
+def calibration_calls(folder: Path, component: str, part: str = "all") -> list[StoredCall]:
+    """The same.
 
     Raises:
-        CalibrationError: there are none to calibrate with.
+        CalibrationError: there are none.
     """
-    found = [
-        call for call in _stored_calls(folder, component) if part == "all" or call.held_out == (part == "held out")
-    ]
-    if part == "held out":
-        return found
+    found = stored_calls(folder, component, part)
     if not found:
         raise CalibrationError(
             f"the calibration set has no sample for component {component!r}",
@@ -102,12 +111,14 @@ def stored_calls(folder: Path, component: str, part: str = "all") -> list[Stored
 
 
 def _stored_calls(folder: Path, component: str) -> Iterator[StoredCall]:
-    for position, entry in enumerate(json.loads((folder / INDEX).read_text("utf-8"))["samples"]):
+    position = -1
+    for entry in json.loads((folder / INDEX).read_text("utf-8"))["samples"]:
         calls = [file for file in entry.pop("calls") if file.startswith(f"{component}/")]
+        position += bool(calls)  # by component, or one of several could lose all of its samples to one part
         sample = Sample(**entry)
         for number, file in enumerate(calls, 1):
             name = sample.name if len(calls) == 1 else f"{sample.name}, call {number} of {len(calls)}"
-            yield StoredCall(name, sample, folder / file, position % HELD_OUT_EVERY == 1)
+            yield StoredCall(name, sample, folder / file, position % _EVERY)
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

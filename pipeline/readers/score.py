@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,18 @@ def score(
     try:
         function = UserFunction(file, name)
         with function.explained(f"score function {name}() failed"):
-            takes_reference = len(inspect.signature(function.call).parameters) > 2
+            takes_reference = _positional(function.call) > 2
             given = (samples, outputs, reference) if takes_reference else (samples, outputs)
             value = float(function.call(*given))
             if not math.isfinite(value):
                 raise ValueError(f"it returned {value}")
     except CalibrationError as error:
         raise VerificationError(error.what, where=error.where, why=error.why, remedy=error.remedy) from error
-    return round(value, 6)
+    return float(format(value, ".6g"))
+
+
+def _positional(function: Callable[..., Any]) -> int:
+    """How many arguments a function must be given."""
+    parameters = inspect.signature(function).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(parameter.kind in kinds and parameter.default is parameter.empty for parameter in parameters)

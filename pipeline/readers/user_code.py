@@ -44,7 +44,7 @@ class UserFunction:
             raise CalibrationError(
                 f"{self.shown} has no function {name!r}{did_you_mean(name, functions)}",
                 where=self.shown,
-                remedy=f"define it: def {name}(...), or correct 'run' in the config",
+                remedy=f"define it: def {name}(...), or correct its name in the config",
             )
         self.call: Callable[..., Any] = function
 

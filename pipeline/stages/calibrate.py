@@ -21,7 +21,7 @@ from pipeline.graph.model_file import MODEL
 from pipeline.graph.observe import Observer
 from pipeline.graph.range_choice import Method
 from pipeline.model import Json, StageRequest, StageResult
-from pipeline.readers.sample_set import StoredCall, stored_calls
+from pipeline.readers.sample_set import StoredCall, calibration_calls
 
 Buckets = Mapping[str, Mapping[str, int]]
 
@@ -75,7 +75,7 @@ def _place(
 ) -> dict[str, list[StoredCall]]:
     """The calls of a component by bucket: each goes to the smallest that holds it."""
     placed: dict[str, list[StoredCall]] = {bucket: [] for bucket in buckets}
-    for call in stored_calls(request.inputs["samples"].folder, component, str(request.params.get("part", "all"))):
+    for call in calibration_calls(request.inputs["samples"].folder, component, str(request.params.get("part", "all"))):
         lengths = axis_lengths(call.load(), inputs)
         bucket = smallest_bucket(lengths, buckets)
         if bucket is None:

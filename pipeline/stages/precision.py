@@ -37,7 +37,7 @@ from pipeline.graph.sensitivity import Choice, Feed, Trials, load_trials
 from pipeline.model import Json, StageRequest, StageResult
 from pipeline.qnn.judge import Case, Device, Example, Judge, least_db, on_cpu
 from pipeline.qnn.target import FLOAT16_HTP_ARCH, HtpTarget
-from pipeline.readers.sample_set import StoredCall, stored_calls
+from pipeline.readers.sample_set import StoredCall, calibration_calls
 
 _RANKING = 2
 """Samples that choices are put in order by."""
@@ -102,7 +102,7 @@ def _samples(request: StageRequest) -> tuple[Sequence[Example], list[Case]]:
     inputs = model_inputs(request.inputs["ingest"].facts)
     buckets = cast("Mapping[str, Mapping[str, int]]", request.params["buckets"])
     placed: dict[str, list[StoredCall]] = {}
-    for call in stored_calls(request.inputs["samples"].folder, component, str(request.params["part"])):
+    for call in calibration_calls(request.inputs["samples"].folder, component, str(request.params["part"])):
         lengths = axis_lengths(call.load(), inputs)
         bucket = smallest_bucket(lengths, buckets)
         if bucket is None:
@@ -202,11 +202,15 @@ def _point(trial: Trial, trials: Trials, pricing: Pricing) -> dict[str, Json]:
         "weight_bytes": price.weight_bytes,
         "share_8bit": round(price.share_8bit, 4),
         "cost": round(pricing.relative(trial.choice), 4),
-        "db_cpu": round(trial.cpu_db, 2) if math.isfinite(trial.cpu_db) else None,
+        "db_cpu": _finite(trial.cpu_db),
         "rounded": trial.quantized_db is None,
-        "db_emulator": round(emulation.total_db, 2) if emulation and not emulation.failure else None,
+        "db_emulator": _finite(emulation.total_db) if emulation and not emulation.failure else None,
         "failure": emulation.failure if emulation else "",
     }
+
+
+def _finite(value: float) -> float | None:
+    return round(value, 2) if math.isfinite(value) else None
 
 
 def _table(curve: Sequence[Trial], found: Trial | None, trials: Trials, pricing: Pricing) -> str:

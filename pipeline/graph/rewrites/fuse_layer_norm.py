@@ -36,9 +36,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
 
 from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op, substitute
+from pipeline.graph.index import GraphIndex, is_op, prune, substitute
 from pipeline.graph.inference import shape_of
-from pipeline.graph.reductions import reduced_axes
+from pipeline.graph.reductions import keeps_axes, reduced_axes
 
 NAME = "fuse_layer_norm"
 
@@ -68,6 +68,7 @@ def apply(model: ModelProto, folder: Path) -> int:
             replaced.append(norm.last)
     if replaced:
         substitute(model, replaced, added.finish())
+        prune(model)  # or fuse_rms_norm finds one in what is left over
     return len(replaced)
 
 
@@ -77,7 +78,7 @@ def _match(index: GraphIndex, variance: NodeProto) -> _Norm | None:
     centred = _squared(index, variance.input[0])
     source = _centred(index, centred, axes) if centred is not None and axes else None
     shifted = index.sole_reader(variance.output[0], "Add")
-    if source is None or axes is None or len(axes) != 1 or shifted is None:
+    if source is None or axes is None or len(axes) != 1 or not keeps_axes(variance) or shifted is None:
         return None
     epsilon = index.scalar(_other(shifted, variance.output[0]))
     if epsilon is None or not 0 < epsilon < math.inf:
@@ -101,7 +102,9 @@ def _centred(index: GraphIndex, name: str, axes: tuple[int, ...] | None) -> str 
     """The x of x - mean(x)."""
     node = index.maker(name, "Sub")
     mean = index.maker(node.input[1], "ReduceMean") if node is not None else None
-    if node is None or mean is None or mean.input[0] != node.input[0] or reduced_axes(index, mean) != axes:
+    if node is None or mean is None or mean.input[0] != node.input[0] or not keeps_axes(mean):
+        return None
+    if reduced_axes(index, mean) != axes:
         return None
     return str(node.input[0])
 

@@ -1,0 +1,51 @@
+"""One set of samples for calibration, verification and a search: which sample serves what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.errors import CalibrationError
+from pipeline.readers.request import Call, Sample
+from pipeline.readers.sample_set import SampleSetWriter, calibration_calls, stored_calls
+
+
+def written(folder: Path, *components: str) -> Path:
+    """A set of one call a sample, of these components in turn."""
+    writer = SampleSetWriter(folder)
+    for number, component in enumerate(components):
+        writer.add(Call(component, {"x": np.ones(1)}, Sample(number, f"{number}", None, None)))
+    writer.finish()
+    return folder
+
+
+def names(folder: Path, component: str, part: str) -> str:
+    return "".join(call.name for call in stored_calls(folder, component, part))
+
+
+def test_every_fourth_is_held_out_and_a_search_has_samples_of_its_own(tmp_path: Path) -> None:
+    folder = written(tmp_path, *"aaaaaaaa")
+    parts = {part: names(folder, "a", part) for part in ("all", "kept", "held out", "calibrated", "searched")}
+    assert parts == {
+        "all": "01234567", "kept": "023467", "held out": "15", "calibrated": "0246", "searched": "37"
+    }  # fmt: skip
+
+
+def test_each_component_is_split_by_its_own_samples(tmp_path: Path) -> None:
+    folder = written(tmp_path, *"abcdabcdabcdabcd")
+    for component in "abcd":
+        assert len(stored_calls(folder, component, "held out")) == 1
+        assert len(stored_calls(folder, component, "kept")) == 3
+
+
+def test_a_small_set_is_searched_where_it_was_calibrated(tmp_path: Path) -> None:
+    assert names(written(tmp_path, *"aa"), "a", "searched") == "0"
+
+
+def test_none_to_measure_on_is_no_error_and_none_to_calibrate_with_is(tmp_path: Path) -> None:
+    folder = written(tmp_path, "a")
+    assert stored_calls(folder, "b") == []
+    with pytest.raises(CalibrationError, match="no sample for component 'b'"):
+        calibration_calls(folder, "b")
