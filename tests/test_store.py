@@ -55,6 +55,16 @@ def test_place_gives_a_stage_the_files_under_their_names(store: Store, tmp_path:
     assert (tmp_path / "in" / "sub" / "a.bin").read_text() == "payload"
 
 
+def test_a_step_does_not_see_a_payload_whose_bytes_changed(store: Store, tmp_path: Path) -> None:
+    manifest = fill(store)
+    payload = store.object_path(manifest.files["sub/a.bin"].sha256)
+    payload.chmod(0o644)
+    payload.write_text("paylaod")
+    with pytest.raises(StoreError, match="a stored file is corrupt: a.bin"):
+        store.place(manifest, tmp_path / "in")
+    assert not payload.exists(), "so that the next build makes it again"
+
+
 @pytest.mark.parametrize("harm", [os.unlink, lambda path: (path.chmod(0o644), path.write_text("pay"))])
 def test_a_missing_or_resized_payload_is_not_current(store: Store, harm: object) -> None:
     manifest = fill(store)
