@@ -60,7 +60,7 @@ def test_a_step_does_not_see_a_payload_whose_bytes_changed(store: Store, tmp_pat
     payload = store.object_path(manifest.files["sub/a.bin"].sha256)
     payload.chmod(0o644)
     payload.write_text("paylaod")
-    with pytest.raises(StoreError, match="a stored file is corrupt: a.bin"):
+    with pytest.raises(StoreError, match=r"a stored file is corrupt: a\.bin"):
         store.place(manifest, tmp_path / "in")
     assert not payload.exists(), "so that the next build makes it again"
 

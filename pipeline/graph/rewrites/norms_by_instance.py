@@ -77,8 +77,8 @@ def _group_norm(index: GraphIndex, added: Additions, node: NodeProto) -> None:
     )  # fmt: skip
     shaped = added.op("Reshape", normed, added.integers(f"{result}_dims", *dims), out=f"{result}_shaped")
     scale, bias = (_per_channel(index, name, dims) for name in node.input[1:3])
-    scaled = added.op("Mul", shaped, added.constant(f"{result}_scale", scale), out=f"{result}_scaled")
-    added.replace("Add", scaled, added.constant(f"{result}_bias", bias), out=result)
+    scaled = added.op("Mul", shaped, added.constant(f"{result}_gains", scale), out=f"{result}_scaled")
+    added.replace("Add", scaled, added.constant(f"{result}_offsets", bias), out=result)
 
 
 def _per_channel(index: GraphIndex, name: str, dims: tuple[int, ...]) -> NDArray[Any]:
