@@ -79,6 +79,9 @@ class Quantization:
     leaves out the rarest, `entropy` and `mse` choose the range that loses least by either measure."""
     percentile: float = 99.99
     """With `method: percentile`: the share of values, in percent, that a range keeps."""
+    wide_products: bool = False
+    """Multiply 16 bit activations with each other at full width, which HTP does from arch v73 on; it rounds one of them to
+    8 bits otherwise. More accurate, and not always reproducible: QNN's compiler then now and then gives other bytes."""
     overrides: tuple[Rule, ...] = ()
     """What some operators, nodes or values do differently; of rules that meet on one place, the last wins."""
 
@@ -118,6 +121,8 @@ class QuantizationOverride:
     method: Method | None = None
     """As in the model's `quantization`."""
     percentile: float | None = None
+    """As in the model's `quantization`."""
+    wide_products: bool | None = None
     """As in the model's `quantization`."""
     overrides: tuple[Rule, ...] | None = None
     """In place of the model's."""

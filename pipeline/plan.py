@@ -160,7 +160,6 @@ class _Planner:
             "targets": [oldest],
             "fp16": auto.fp16,
             **stage_params.of_method(FOR_SEARCH),
-            **self._wide_products(),
             "max_trials": auto.max_trials,
             "max_emulations": auto.max_emulations,
         }
@@ -192,12 +191,8 @@ class _Planner:
         if isinstance(quantization, Auto):
             inputs.append(Input("precision", f"precision:{self._name}/{component}"))
         else:
-            params |= stage_params.of_quantization(quantization) | self._wide_products()
+            params |= stage_params.of_quantization(quantization)
         return self._step("quantize", component, bucket, params, tuple(inputs))
-
-    def _wide_products(self) -> dict[str, Json]:
-        """One QDQ model serves all targets, so all of them have to be able."""
-        return {"wide_products": all(stage_params.takes_wide_products(target) for target in self._config.targets)}
 
     def _context(self, component: str, bucket: Bucket, target: Target, last: str) -> Step:
         model = self._of(last, component, bucket, role="model")

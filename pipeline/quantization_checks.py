@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.config_quantization import Auto, Fp16, Quantization, Rule, TensorsRule
 from pipeline.qnn import catalog
-from pipeline.qnn.target import FLOAT16_HTP_ARCH
+from pipeline.qnn.target import FLOAT16_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 from pipeline.yamltypes.problems import Keys, Problems
 from pipeline.yamltypes.tree import Node, place_of
 
@@ -40,6 +40,10 @@ def _problems(quantization: Written, targets: Sequence[catalog.Soc]) -> Iterator
             yield from _float16(("precision",), targets)
         case Quantization():
             yield from _method(quantization)
+            for soc in targets if quantization.wide_products else ():
+                if soc.htp_arch < WIDE_PRODUCTS_HTP_ARCH:
+                    what = f"can't multiply 16 by 16 bits on {soc.name}, whose HTP is v{soc.htp_arch}"
+                    yield ("wide_products",), what, f"targets from HTP v{WIDE_PRODUCTS_HTP_ARCH} on"
             for number, rule in enumerate(quantization.overrides):
                 yield from _rule(("overrides", number), rule, targets)
 

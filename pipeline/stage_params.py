@@ -17,7 +17,6 @@ from pipeline.config import (
 from pipeline.config_quantization import Quantization, Rule
 from pipeline.model import Json
 from pipeline.qnn import catalog
-from pipeline.qnn.target import WIDE_PRODUCTS_HTP_ARCH
 
 
 def content(reader: Reader) -> tuple[Path | None, PythonFunction | None]:
@@ -49,6 +48,7 @@ def of_quantization(quantization: Quantization) -> dict[str, Json]:
         "activations": quantization.activations,
         "weights": quantization.weights,
         "per_channel": quantization.per_channel,
+        "wide_products": quantization.wide_products,
         "overrides": [_rule(rule) for rule in quantization.overrides],
     }
 
@@ -57,11 +57,6 @@ def of_method(quantization: Quantization) -> dict[str, Json]:
     """How calibration makes ranges."""
     chosen: dict[str, Json] = {"method": quantization.method}
     return chosen | ({"percentile": quantization.percentile} if quantization.method == "percentile" else {})
-
-
-def takes_wide_products(target: Target) -> bool:
-    """Whether the target multiplies 16 bit activations with each other at full width."""
-    return catalog.resolve(target.soc).htp_arch >= WIDE_PRODUCTS_HTP_ARCH
 
 
 def of_target(target: Target) -> dict[str, Json]:

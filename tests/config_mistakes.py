@@ -103,6 +103,12 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         GOOD + "quantization: {method: percentile, percentile: 0.1}\n",
         ["8:48: quantization.percentile: 0.1; expected more than 50 and at most 100, such as 99.99"],
     ),
+    "wide products on an old chip": (
+        GOOD.replace("[sm8650]", "[sm8350]") + "quantization: {wide_products: true}\n",
+        [
+            "8:32: quantization.wide_products: component 'encoder' can't multiply 16 by 16 bits on sm8350, whose HTP is v68"
+        ],
+    ),
     "another precision": (
         GOOD + "quantization: {precision: fp8}\n",
         ["8:27: quantization.precision: 'fp8' is not known here; expected fp16 or auto"],
