@@ -80,8 +80,8 @@ class Quantization:
     percentile: float = 99.99
     """With `method: percentile`: the share of values, in percent, that a range keeps."""
     wide_products: bool = False
-    """Multiply 16 bit activations with each other at full width, which HTP does from arch v73 on; it rounds one of them to
-    8 bits otherwise. More accurate, and not always reproducible: QNN's compiler then now and then gives other bytes."""
+    """Multiply 16 bit activations with each other at full width, which HTP does from arch v73 on; it rounds one of
+    them to 8 bits otherwise. More accurate, and not always reproducible: QNN's compiler then may give other bytes."""
     overrides: tuple[Rule, ...] = ()
     """What some operators, nodes or values do differently; of rules that meet on one place, the last wins."""
 

@@ -105,9 +105,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "wide products on an old chip": (
         GOOD.replace("[sm8650]", "[sm8350]") + "quantization: {wide_products: true}\n",
-        [
-            "8:32: quantization.wide_products: component 'encoder' can't multiply 16 by 16 bits on sm8350, whose HTP is v68"
-        ],
+        ["8:31: quantization.wide_products: component 'encoder' can't multiply 16 by 16 bits on sm8350"],
     ),
     "another precision": (
         GOOD + "quantization: {precision: fp8}\n",
