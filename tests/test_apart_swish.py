@@ -47,8 +47,6 @@ def test_what_else_reads_the_sigmoid_still_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dims", "body"),
     [
-        pytest.param("1,4,8,9", SWISH, id="8 rows"),
-        pytest.param("1,4,13,9", SWISH, id="13 rows"),
         pytest.param("1,4,9,9", "s = Sigmoid (c)  y = Mul (x, s)", id="the gate of another value"),
         pytest.param("1,4,9,9", "s = Sigmoid (c)  y = Mul (s, s)", id="a square"),
     ],

@@ -12,7 +12,7 @@ from tests.graphs import graph, operators, outputs
 from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
 
 GROUPS = "y = GroupNormalization <num_groups = 2, epsilon = 0.01> (x, scale, bias)"
-ALL = "y = MeanVarianceNormalization (x)"
+ALL = "y = MeanVarianceNormalization <axes = [0, 2, 3]> (x)"
 RESHAPED = {"Reshape": 2, "InstanceNormalization": 1, "Mul": 1, "Add": 1}
 
 
@@ -43,9 +43,9 @@ def test_groups(dims: str, opset: int, parameters: int, tmp_path: Path) -> None:
     assert norms_by_instance.apply(model, tmp_path) == 0
 
 
-@pytest.mark.parametrize(("dims", "axes"), [("1,6,4,5", ""), ("1,6,9", "<axes = [0, 2]>"), ("1,6,9", "<axes = [-1]>")])
+@pytest.mark.parametrize(("dims", "axes"), [("1,6,4,5", "[0, 2, 3]"), ("1,6,9", "[0, 2]"), ("1,6,9", "[-1]")])
 def test_mean_and_variance_of_each_channel(dims: str, axes: str, tmp_path: Path) -> None:
-    model, x = build(ALL.replace(" (x)", f" {axes} (x)"), dims), values(dims)
+    model, x = build(ALL.replace("[0, 2, 3]", axes), dims), values(dims)
     before = outputs(model, {"x": x})["y"]
 
     assert apply_all(model, tmp_path)["norms_by_instance"] == 1
@@ -58,7 +58,7 @@ def test_mean_and_variance_of_each_channel(dims: str, axes: str, tmp_path: Path)
     ("body", "dims"),
     [
         pytest.param(ALL, "2,6,4,5", id="over two samples"),
-        pytest.param(ALL.replace(" (x)", " <axes = [0, 1, 2]> (x)"), "1,6,9", id="over the channels"),
+        pytest.param(ALL.replace("[0, 2, 3]", "[0, 1, 2]"), "1,6,9", id="over the channels"),
         pytest.param(
             f"scale = ReduceMean <keepdims = 0> (x, axes) bias = Neg (scale) {GROUPS}", "1,6,9", id="computed"
         ),
