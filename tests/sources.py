@@ -25,7 +25,7 @@ def numbers(*shape: int) -> NDArray[np.float32]:
 
 def model(text: str, constants: Mapping[str, ArrayLike] | None = None, *, opset: int = 17) -> ModelProto:
     """A model from ONNX text (https://onnx.ai/onnx/repo-docs/Syntax.html), not checked, with these initializers."""
-    imports = f'"" : {opset}, "com.microsoft" : 1, "local" : 1'
+    imports = f'"" : {opset}, "com.microsoft" : 1, "ai.onnx.ml" : 3, "local" : 1'
     parsed: ModelProto = parser.parse_model(f"<ir_version: 8, opset_import: [{imports}]>\n{text}")
     for name, array in (constants or {}).items():
         parsed.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))

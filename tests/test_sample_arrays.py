@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import CalibrationError
 from pipeline.model import Json
+from pipeline.readers.sample_set import calibration_calls
 from tests.sample_sets import BUCKETS, SampleStep, calls, ids, npz, refusal, two_components, write_code
 
 NPZ: dict[str, Json] = {"reader": "npz"}
@@ -141,7 +142,7 @@ def test_a_component_without_samples_is_told_of_where_they_are_needed(pair: Samp
     output = pair.run(NPZ, tmp_path)
     assert output.facts["count"] == {"two": 1, "one": 0}
     with pytest.raises(CalibrationError, match="no sample for component 'one'"):
-        calls(output, "one")
+        calibration_calls(output.folder, "one")
 
 
 # reader: python

@@ -53,8 +53,8 @@ DATA: list[tuple[str, list[str]]] = [
     ("{ c = Constant <value_int = 1> ()  t = Cast <to = 9> (c)  q = Squeeze (k)  y = Loop (q, t, x) <"
      "body = l (int64 i, bool m, float[n,4] v) => (bool o, float[n,4] w) { o = Identity (m)  w = Relu (v) }> }",
      ["what node 'y' (Loop) runs depends on data", "its input 'q', computed from 'k'", "with its loop unrolled"]),
-    ("{ y = MeanVarianceNormalization <axes = [0]> (x) }",
-     ["the output shape of node 'y' (MeanVarianceNormalization) can't be told", "neither ONNX nor onnxruntime"]),
+    ("{ y = ai.onnx.ml.Normalizer (x) }",
+     ["the output shape of node 'y' (ai.onnx.ml::Normalizer) can't be told", "neither ONNX nor onnxruntime"]),
     ("{ y = com.microsoft.Unknown (x) }", ["node 'y' (com.microsoft::Unknown)"]),
 ]  # fmt: skip
 

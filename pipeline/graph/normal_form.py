@@ -2,7 +2,7 @@
 
 In normal form a model has no functions, no Constant nodes outside of branches, no initializers that are also inputs, no
 documentation, a unique name for each node, a name for each dynamic dim of its inputs, an opset of :data:`OPSET` or
-later, and nothing left to compute that depends on no input.
+later, nothing left to compute that depends on no input, and no assignment at places that a mask shows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pipeline.errors import ModelError
 from pipeline.graph.axes import name_dims
 from pipeline.graph.constants import Constants
 from pipeline.graph.inference import REFUSALS, Opsets, ShapeError
+from pipeline.graph.masked_assignment import assign_by_mask
 from pipeline.graph.traverse import DEFAULT_DOMAINS, all_graphs, all_nodes, label, live_nodes, reads
 
 OPSET = 17
@@ -86,7 +87,7 @@ def normalize(model: ModelProto, folder: Path) -> tuple[ModelProto, Constants]:
         if not folded:
             nodes.append(node)
     inputs = [value for value in graph.input if value.name not in constants]
-    nodes = live_nodes(nodes, (value.name for value in graph.output))
+    nodes = live_nodes(assign_by_mask(nodes, constants), (value.name for value in graph.output))
     domains = {node.domain for node in all_nodes(graph)}
     normal = ModelProto(
         opset_import=[entry for entry in opsets.protos() if not entry.domain or entry.domain in domains],

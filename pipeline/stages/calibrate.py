@@ -81,10 +81,4 @@ def _place(
         if bucket is None:
             raise fits_no_bucket(call.name, lengths, buckets)
         placed[bucket].append(call)
-    if not any(placed.values()):
-        raise CalibrationError(
-            f"the calibration set has no sample for component {component!r}",
-            why="every range is measured on samples; without one there is nothing to quantize by",
-            remedy="add samples to the file or folder that 'calibration' names, or quantize with {precision: fp16}",
-        )
     return placed

@@ -26,6 +26,7 @@ from pipeline.graph.rewrites import (
     fuse_layer_norm,
     fuse_rms_norm,
     gather_pairs,
+    integer_lengths,
     last_states,
     lengths_to_gates,
     masked_max,
@@ -33,6 +34,7 @@ from pipeline.graph.rewrites import (
     norms_by_instance,
     plain_activations,
     plain_einsum,
+    plain_equal,
     plain_reductions,
     plain_softplus,
     plain_swish,
@@ -53,6 +55,8 @@ class Rewrite(Protocol):
 
 
 REWRITES: tuple[Rewrite, ...] = (
+    integer_lengths,
+    plain_equal,
     flat_gather_nd,
     plain_einsum,
     finite_masks,

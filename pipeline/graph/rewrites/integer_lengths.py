@@ -1,0 +1,134 @@
+"""Compute lengths in integers that exporters compute in floats.
+
+Before, as PyTorch's dynamo exporter writes ``length // 2``, and as models round lengths down themselves::
+
+    Cast(Floor(Div(Cast(length, to=float), 2)), to=int)
+    Cast(Floor(Add(Div(Add(Cast(length, to=float), -1), 2), 1)), to=int)
+
+After::
+
+    Div(Sub(length, Mod(length, 2)), 2)
+    Add(of Add(length, -1) the same, 1)
+
+Quantized, a length is off by one now and then, and the mask made from it shows a padded frame or hides a valid one: a
+small wav2vec 2.0 so exported has 11 dB of SQNR on the emulator, 29 with lengths in integers.
+
+The result keeps its name. Left alone: a value that may not be whole; constants that aren't; lengths that are floats to
+begin with. Beyond 2^23 the two differ, as floats then skip whole numbers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto
+
+from pipeline.graph.additions import Additions
+from pipeline.graph.index import GraphIndex, is_op, substitute
+
+NAME = "integer_lengths"
+
+_INTEGERS = (TensorProto.INT64, TensorProto.INT32)
+_LARGEST = 1 << 23
+
+
+def apply(model: ModelProto, folder: Path) -> int:
+    """Replace every conversion of a rounded float to an integer that integers can do; returns their number."""
+    index = GraphIndex(model, folder)
+    lengths = _Lengths(index)
+    found = [
+        node
+        for node in model.graph.node
+        if is_op(node, "Cast")
+        and index.types[node.output[0]].tensor_type.elem_type in _INTEGERS
+        and lengths.is_floored(node.input[0])
+    ]
+    for node in found:
+        lengths.compute(node)
+    if found:
+        substitute(model, found, lengths.added.finish())
+    return len(found)
+
+
+class _Lengths:
+    """Float values that are whole, and the integers they stand for."""
+
+    def __init__(self, index: GraphIndex) -> None:
+        self._index = index
+        self.added = Additions(index)
+        self._made: dict[str, str] = {}
+
+    def is_floored(self, name: str) -> bool:
+        """Whether a value is whole, and rounded somewhere on its way; else its conversion is no loss."""
+        node = self._index.maker(name, "Floor", "Add", "Sub")
+        if node is None:
+            return False
+        if node.op_type == "Floor":
+            return self._is_ratio(node.input[0])
+        return self._is_whole(name) and any(self.is_floored(given) for given in node.input)
+
+    def compute(self, cast: NodeProto) -> None:
+        """Add what computes a whole value in integers, as the result of a Cast."""
+        kind = self._index.types[cast.output[0]].tensor_type.elem_type
+        self.added.replace("Cast", self._integer(cast.input[0]), out=cast.output[0], to=kind)
+
+    def _is_whole(self, name: str) -> bool:
+        node = self._index.maker(name, "Cast", "Floor", "Add", "Sub")
+        if node is None:
+            return _whole(self._index, name) is not None
+        if node.op_type == "Cast":
+            given = self._index.types.get(node.input[0])
+            return given is not None and given.tensor_type.elem_type in _INTEGERS
+        return self._is_ratio(node.input[0]) if node.op_type == "Floor" else all(map(self._is_whole, node.input))
+
+    def _is_ratio(self, name: str) -> bool:
+        """Whether a value is whole, one by a whole constant, or a sum of a value like that and a whole constant."""
+        node = self._index.maker(name, "Div", "Add", "Sub")
+        if node is None or self._is_whole(name):
+            return self._is_whole(name)
+        if node.op_type == "Div":
+            divisor = _whole(self._index, node.input[1])
+            return divisor is not None and divisor > 0 and self._is_whole(node.input[0])
+        known = [_whole(self._index, given) is not None for given in node.input]
+        if node.op_type == "Sub":
+            return known[1] and self._is_ratio(node.input[0])
+        return any(known) and self._is_ratio(node.input[0 if known[1] else 1])
+
+    def _integer(self, name: str) -> str:
+        """The int64 that a whole value stands for."""
+        if name not in self._made:
+            self._made[name] = self._new_integer(name)
+        return self._made[name]
+
+    def _new_integer(self, name: str) -> str:
+        constant = self._index.constant(name)
+        if constant is not None:
+            return self.added.constant(f"{name}_integer", constant.astype(np.int64))
+        node = self._index.makers[name]
+        if node.op_type == "Cast":
+            return self.added.op("Cast", node.input[0], out=f"{name}_integer", to=TensorProto.INT64)
+        if node.op_type == "Floor":
+            return self._floored(node.input[0])
+        return self.added.op(node.op_type, *map(self._integer, node.input), out=f"{name}_integer")
+
+    def _floored(self, name: str) -> str:
+        if self._is_whole(name):
+            return self._integer(name)
+        node = self._index.makers[name]
+        if node.op_type == "Div":
+            length, divisor = map(self._integer, node.input)
+            rest = self.added.op("Mod", length, divisor, out=f"{name}_rest")
+            without = self.added.op("Sub", length, rest, out=f"{name}_without_rest")
+            return self.added.op("Div", without, divisor, out=f"{name}_floored")
+        parts = [
+            self._integer(given) if _whole(self._index, given) is not None else self._floored(given)
+            for given in node.input
+        ]
+        return self.added.op(node.op_type, *parts, out=f"{name}_floored")
+
+
+def _whole(index: GraphIndex, name: str) -> float | None:
+    """A constant of one whole number, many times or once."""
+    value = index.scalar(name) if name in index.initializers else None
+    return value if value is not None and abs(value) < _LARGEST and value == round(value) else None

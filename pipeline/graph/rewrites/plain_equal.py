@@ -1,0 +1,59 @@
+"""Take a boolean for what it is, rather than compare it with true or false.
+
+Before and after::
+
+    Equal(x, true)       x
+    Equal(x, false)      Not(x)
+
+PyTorch's dynamo exporter writes the first for each ``length // 2`` of integers. QNN EP 2.7 takes an Equal of booleans,
+fails to add it, and leaves it to the CPU between two partitions (a small Parakeet: 3 partitions, now 1). A result in
+place of which x is read is dropped, the other keeps its name. Left alone: constants that are neither throughout, or
+that give the result more dims; one that is an output.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+from pipeline.graph.index import GraphIndex, is_op
+from pipeline.graph.inference import shape_of
+
+NAME = "plain_equal"
+
+
+def apply(model: ModelProto, folder: Path) -> int:
+    """Replace every such Equal; returns their number."""
+    index = GraphIndex(model, folder)
+    replaced = 0
+    for node in model.graph.node:
+        compared = _compared(index, node) if is_op(node, "Equal") else None
+        if compared is None:
+            continue
+        value, with_true = compared
+        result = node.output[0]
+        if not with_true:
+            node.CopyFrom(helper.make_node("Not", [value], [result], node.name))
+        elif result in index.outputs or result not in index.readers:
+            continue
+        else:
+            for reader in index.readers[result]:
+                for position, name in enumerate(reader.input):
+                    if name == result:
+                        reader.input[position] = value
+        replaced += 1
+    return replaced
+
+
+def _compared(index: GraphIndex, node: NodeProto) -> tuple[str, bool] | None:
+    """The boolean that is compared with a constant, and whether that is true."""
+    for value, other in (node.input, reversed(node.input)):
+        array = index.constant(other)
+        if array is None or array.dtype != bool or array.size == 0 or (array != array.flat[0]).any():
+            continue
+        kind = index.types.get(value)
+        if kind is not None and kind.tensor_type.elem_type == TensorProto.BOOL:
+            same = shape_of(kind) == shape_of(index.types[node.output[0]])
+            return (value, bool(array.flat[0])) if same else None
+    return None
