@@ -50,6 +50,10 @@ def task_verify() -> Iterator[Task]:
     yield from PROJECT.tasks("verify")
 
 
+def task_packing() -> Iterator[Task]:
+    yield from PROJECT.tasks("packing")
+
+
 def task_context() -> Iterator[Task]:
     yield from PROJECT.tasks("context")
 
@@ -64,6 +68,10 @@ def task_blame() -> Iterator[Task]:
 
 def task_probe() -> Iterator[Task]:
     yield from PROJECT.tasks("probe")
+
+
+def task_check_store() -> Task:
+    return PROJECT.store_check()
 
 
 def task_check() -> Command:

@@ -124,6 +124,7 @@ class ModelConfig:
     calibration: Reader | None
     verification: Verification
     targets: tuple[Target, ...]
+    packing: str
     on_request: bool
     places: Mapping[str, str] = field(compare=False, repr=False)
 
@@ -207,6 +208,7 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
         calibration=fields["calibration"],
         verification=fields["verification"],
         targets=targets,
+        packing=fields["packing"],
         on_request=fields["on_request"],
         places={dotted(keys): str(found.place) for keys, found in walk(node)},
     )

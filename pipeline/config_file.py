@@ -213,6 +213,9 @@ Reader = TextReader | NpzReader | PythonReader | RecordReader
 class Verification:
     """How the accuracy of what was built is measured, before it ships."""
 
+    enabled: bool = True
+    """`false` measures nothing, and the manifest and the end of the build say so. The other keys are then without
+    effect, and calibration uses all samples."""
     samples: Reader | None = None
     """Where samples that calibration did not see come from; written like `calibration`, and not the same samples. When
     left out, every fourth sample of `calibration` is held out for this."""
@@ -274,5 +277,9 @@ class ModelFile:
     """Samples and a score, by which the accuracy of what was built is measured."""
     thresholds: ThresholdsFile = field(default_factory=ThresholdsFile)
     """What artifacts must keep to; a component may differ under `components.<name>.thresholds`."""
+    packing: Literal["separate", "buckets", "socs", "auto"] = "separate"
+    """What shares a context binary, to be smaller: `separate`, nothing, so that each runs by itself; `buckets`, all
+    buckets for a target, which have the same weights; `socs`, all targets of a bucket; `auto` estimates the bytes of
+    each and takes the smallest."""
     on_request: bool = False
     """Build this model only when it is named, as in `doit build:<model>`; plain `doit build` passes it by."""

@@ -27,6 +27,18 @@ def sha256_file(path: Path) -> str:
     return digest.hexdigest()
 
 
+def copy_hashed(source: Path, destination: Path) -> str:
+    """Copy a file's bytes and return their SHA-256 as hex, in one read; raises OSError."""
+    digest = hashlib.sha256()
+    with source.open("rb", buffering=0) as reader, destination.open("wb", buffering=0) as writer:
+        while chunk := reader.read(_CHUNK):
+            digest.update(chunk)
+            left = memoryview(chunk)
+            while left:
+                left = left[writer.write(left) :]
+    return digest.hexdigest()
+
+
 def walk(folder: Path) -> Iterator[Path]:
     """Every regular file under `folder`, sorted by relative POSIX path; hidden files and caches are not content."""
     found = [
@@ -74,6 +86,12 @@ class StatMemo:
             listing = "".join(f"{self.sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in walk(path))
             return hashlib.sha256(listing.encode()).hexdigest()
         return str(self.value(path, "sha256", sha256_file))
+
+    def remember(self, path: Path, sha256: str) -> None:
+        """The digest of a file that was renamed into place just now, so that nobody can have changed it since."""
+        with self._lock:
+            self._entries[f"sha256\0{os.path.abspath(path)}"] = [_stamp(path), sha256]
+            self._dirty = True
 
     def save(self) -> None:
         """Write the memo if it changed; a memo that can't be written is only a slower next time."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from pipeline.errors import VerificationError
-from pipeline.model import Json
+from pipeline.model import PARTS, Json
 from pipeline.qnn import hints
 from pipeline.thresholds import RUNGS, Thresholds
 
@@ -63,7 +63,9 @@ def check(stage: str, name: str, facts: Mapping[str, Json], thresholds: Threshol
     if stage in ("verify", "emulate"):
         return next(_misses(name, facts, thresholds), None)
     if stage == "context":
-        return next(map(Miss, _fallbacks(facts, thresholds)), None)
+        parts = cast("Mapping[str, Mapping[str, Mapping[str, Json]]]", facts[PARTS])
+        missed = (error for part in parts.values() for error in _fallbacks(part["facts"], thresholds))
+        return next(map(Miss, missed), None)
     return None
 
 

@@ -7,8 +7,9 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +29,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "precision": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "quantize": ("numpy", "onnx", "onnxruntime"),
     "verify": ("numpy", "onnx", "onnxruntime"),
+    "packing": ("numpy", "onnx"),
     "context": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "emulate": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "blame": ("numpy", "onnx", "onnxruntime"),
@@ -35,6 +37,8 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
 }
 # Modules that can only change what a message says, or how often the network is asked.
 _TEXT_ONLY = frozenset({"pipeline.errors", "pipeline.hub.failures", "pipeline.qnn.failures"})
+_BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
+"""Where statements have statements."""
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -113,6 +117,7 @@ class CodeDigests:
     def __init__(self, memo: StatMemo) -> None:
         self._memo = memo
         self._known: dict[tuple[Path, Path], str] = {}
+        self._direct: dict[tuple[Path, Path], Set[Path]] = {}
 
     def stage(self, stage: str) -> str:
         """Digest of a stage's module and of every module of this package that it reaches."""
@@ -132,11 +137,18 @@ class CodeDigests:
         reached = {path}
         pending = [path]
         while pending:
-            names = self.imports(pending.pop()) - _TEXT_ONLY
-            found = {file for name in names for file in _module_files(name, root)}
+            found = self._imported(pending.pop(), root)
             pending += found - reached
             reached |= found
         return reached
+
+    def _imported(self, path: Path, root: Path) -> Set[Path]:
+        """The modules under `root` that a file imports itself."""
+        found = self._direct.get((path, root))
+        if found is None:
+            names = self.imports(path) - _TEXT_ONLY
+            found = self._direct[(path, root)] = {file for name in names for file in _module_files(name, root)}
+        return found
 
     def imports(self, path: Path) -> set[str]:
         """Dotted names of all absolute imports in a file; `from a import b` counts as `a` and `a.b`."""
@@ -151,16 +163,20 @@ def _imported_names(path: Path) -> Json:
     except (SyntaxError, ValueError):
         return []  # whoever runs the file reports this properly
     names: set[str] = set()
-    for node in ast.walk(tree):
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
+        for block in _BLOCKS:  # imports are statements: no need to look into expressions, where most nodes are
+            pending += getattr(node, block, ())
     return [*sorted(names)]
 
 
-def _module_files(name: str, root: Path) -> list[Path]:
-    base = root.joinpath(*name.split("."))
-    package = base / "__init__.py"
-    return [file for file in (base.with_suffix(".py"), package) if file.is_file()]
+@cache
+def _module_files(name: str, root: Path) -> Sequence[Path]:
+    base = f"{root}/{name.replace('.', '/')}"  # as text: most of thousands of names are no files of ours
+    return [Path(file) for file in (f"{base}.py", f"{base}/__init__.py") if os.access(file, os.R_OK)]

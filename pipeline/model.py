@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -17,14 +18,30 @@ class FileEntry:
     bytes: int
 
 
+PARTS = "parts"
+"""The fact under which a step that made something for several buckets says what is whose."""
+
+
 @dataclass(frozen=True)
 class Manifest:
-    """What a step produced: files by relative POSIX path, and facts. Holds no time, host or absolute path."""
+    """What a step produced: files by relative POSIX path, and facts. Holds no time, host or absolute path.
+
+    A step that made something for several buckets has the fact ``"parts": {bucket: {"files": {name: file},
+    "facts": {...}}}``: each bucket's files, under the names that its readers know them by, and what is true of it.
+    """
 
     stage: str
     key: str
     files: Mapping[str, FileEntry]
     facts: Mapping[str, Json]
+
+    def part(self, bucket: str) -> Manifest | None:
+        """This manifest narrowed to one bucket, None if it has no such part. Of other buckets nothing is left in it."""
+        parts = cast("Mapping[str, Mapping[str, Mapping[str, Json]]]", self.facts.get(PARTS, {}))
+        if bucket not in parts:
+            return None
+        files = {name: self.files[str(file)] for name, file in parts[bucket]["files"].items()}
+        return replace(self, files=files, facts=parts[bucket]["facts"])
 
 
 @dataclass(frozen=True)

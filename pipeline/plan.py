@@ -8,7 +8,7 @@ and the second is restored from the store.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pipeline import stage_params
@@ -25,13 +25,16 @@ STAGES: Mapping[str, str] = {
     "samples": "Turn the calibration set into input arrays.",
     "calibrate": "Measure the range of every activation over all buckets.",
     "precision": "Search for the cheapest quantization of a component that keeps to its thresholds.",
-    "quantize": "Make the QDQ model of one bucket.",
+    "quantize": "Quantize the weights of a component once, and make the QDQ model of each bucket.",
     "verify": "Measure what padding, rewriting and quantizing one bucket costs, on held-out samples.",
-    "context": "Compile one bucket for one target: context model and binary.",
+    "packing": "Estimate how large the binaries become when buckets or targets share them, and choose.",
+    "context": "Compile for HTP: one bucket for one target, or several buckets or targets into one binary.",
     "emulate": "Run the context of one bucket on the emulator and measure what compiling costs.",
     "blame": "Rank the values of one bucket by what quantizing them costs (not part of a build).",
     "probe": "Find where the context of one bucket begins to compute otherwise than the CPU (not part of a build).",
 }
+FORMS = ("separate", "buckets", "socs")
+"""What may share a context binary: nothing, all buckets for one target, or all targets of one bucket."""
 FOR_SEARCH = Quantization(method="mse")
 """How a search calibrates. On MiniLM, mse leaves a third of all operations in 8 bits at 20 dB, minmax 29 %."""
 ON_DEMAND = frozenset({"blame", "probe"})
@@ -40,16 +43,23 @@ ON_DEMAND = frozenset({"blame", "probe"})
 
 @dataclass(frozen=True)
 class Input:
-    """An upstream step and the role its output plays; `{bucket}` in the role stands for the projected bucket."""
+    """An upstream step and the role its output plays; `{bucket}` in the role stands for the projected bucket.
+
+    With `part`, the step made something for several buckets, and only what it made for this one is an input.
+    """
 
     role: str
     step: str
     bucket: Bucket | None = None
+    part: Bucket | None = None
 
 
 @dataclass(frozen=True)
 class Step:
-    """One unit of work, named by `id`, e.g. `context:minilm/encoder/128/sm8650`."""
+    """One unit of work, named by `id`, e.g. `context:minilm/encoder/128/sm8650`.
+
+    `bucket` and `target` are there where the step is about one alone, `targets` are all it is about.
+    """
 
     stage: str
     name: str
@@ -60,8 +70,13 @@ class Step:
     scripts: Mapping[str, Path] = field(default_factory=dict)
     component: str | None = None
     bucket: Bucket | None = None
-    target: Target | None = None
+    targets: tuple[Target, ...] = ()
     ingests: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def target(self) -> Target | None:
+        """The target that the step is about."""
+        return self.targets[0] if len(self.targets) == 1 else None
 
     @property
     def id(self) -> str:
@@ -93,7 +108,7 @@ class _Planner:
             yield Step("ingest", f"{self._name}/{name}", config, {"file": component.file}, fetched, component=name)
         if config.calibration:
             yield self._samples("calibration", config.calibration)
-        if config.verification.samples:
+        if config.verification.enabled and config.verification.samples:
             yield self._samples("verification", config.verification.samples)
         for name in config.components:
             yield from self._component(name)
@@ -122,27 +137,29 @@ class _Planner:
             yield self._calibrate(component, quantization)
             if isinstance(quantization, Auto):
                 yield self._precision(component, quantization)
-            for bucket in buckets:
-                yield self._quantize(component, bucket, quantization)
-        last = "rewrite" if isinstance(quantization, Fp16) else "quantize"
+            yield self._quantize(component, quantization)
+        yield from self._contexts(component)
         for bucket in buckets:
             if self._held_out:
-                yield self._verify(component, bucket, last)
+                yield self._verify(component, bucket)
             for target in self._config.targets:
-                yield self._context(component, bucket, target, last)
                 if self._held_out and self._config.verification.emulator_samples:
-                    yield self._emulate(component, bucket, target, last)
-                    yield self._probe(component, bucket, target, last)
+                    yield self._emulate(component, bucket, target)
+                    yield self._probe(component, bucket, target)
             if self._held_out:
-                yield self._blame(component, bucket, last)
+                yield self._blame(component, bucket)
 
     def _calibrate(self, component: str, quantization: Quantization | Auto) -> Step:
         method = stage_params.of_method(quantization if isinstance(quantization, Quantization) else FOR_SEARCH)
         return self._per_component(
             "calibrate",
             component,
-            {**method, "part": "calibrated" if isinstance(quantization, Auto) else self._part("calibration")},
-            (Input("samples", f"samples:{self._name}/calibration"),),
+            {
+                "padding": self._padding(component),
+                **method,
+                "part": "calibrated" if isinstance(quantization, Auto) else self._part("calibration"),
+            },
+            (Input("ingest", self._ingests[component]), Input("samples", f"samples:{self._name}/calibration")),
         )
 
     def _precision(self, component: str, auto: Auto) -> Step:
@@ -151,6 +168,7 @@ class _Planner:
         targets = [stage_params.of_target(target) for target in self._config.targets]
         oldest = min(targets, key=lambda target: (target["htp_arch"], target["soc_model"]))
         params: dict[str, Json] = {
+            "padding": self._padding(component),
             "part": "searched",
             "quantization_db": thresholds.quantization_db,
             "compile_db": thresholds.compile_db,
@@ -164,6 +182,7 @@ class _Planner:
             "max_emulations": auto.max_emulations,
         }
         inputs = (
+            Input("ingest", self._ingests[component]),
             Input("samples", f"samples:{self._name}/calibration"),
             Input("calibrate", f"calibrate:{self._name}/{component}"),
         )
@@ -179,63 +198,118 @@ class _Planner:
             stage,
             f"{self._name}/{component}",
             self._config,
-            {"component": component, "padding": self._padding(component), **params},
-            (Input("ingest", self._ingests[component]), *inputs, *rewritten),
+            {"component": component, **params},
+            (*inputs, *rewritten),
             component=component,
             ingests=self._ingests,
         )
 
-    def _quantize(self, component: str, bucket: Bucket, quantization: Quantization | Auto) -> Step:
-        inputs = [self._of("rewrite", component, bucket), Input("calibrate", f"calibrate:{self._name}/{component}")]
-        params: dict[str, Json] = {"component": component}
+    def _quantize(self, component: str, quantization: Quantization | Auto) -> Step:
+        inputs = [Input("calibrate", f"calibrate:{self._name}/{component}")]
+        params: dict[str, Json] = {}
         if isinstance(quantization, Auto):
             inputs.append(Input("precision", f"precision:{self._name}/{component}"))
         else:
             params |= stage_params.of_quantization(quantization)
-        return self._step("quantize", component, bucket, params, tuple(inputs))
+        return self._per_component("quantize", component, params, tuple(inputs))
 
-    def _context(self, component: str, bucket: Bucket, target: Target, last: str) -> Step:
-        model = self._of(last, component, bucket, role="model")
-        return self._per_target("context", component, bucket, target, {}, (model,))
+    def _contexts(self, component: str) -> Iterator[Step]:
+        forms = self._forms()
+        if len(forms) > 1:
+            yield self._packing(component, forms)
+        buckets, targets = self._config.buckets, self._config.targets
+        for form in forms:
+            if form == "separate":
+                for bucket in buckets:
+                    for target in targets:
+                        yield self._context(component, form, f"{bucket.name}/{target.soc}", (bucket,), (target,))
+            elif form == "buckets":
+                for target in targets:
+                    yield self._context(component, form, f"{form}/{target.soc}", buckets, (target,))
+            else:
+                for bucket in buckets:
+                    yield self._context(component, form, f"{bucket.name}/{form}", (bucket,), targets)
 
-    def _verify(self, component: str, bucket: Bucket, last: str) -> Step:
-        inputs = (
-            *self._measured(component, bucket),
-            *((self._of("quantize", component, bucket),) if last == "quantize" else ()),
+    def _forms(self) -> tuple[str, ...]:
+        """The forms of binaries to build or, if there are several, to choose from."""
+        pointless = {"buckets": len(self._config.buckets) == 1, "socs": len(self._config.targets) == 1}
+        wanted = FORMS if self._config.packing == "auto" else (self._config.packing,)
+        return tuple(form for form in wanted if not pointless.get(form)) or FORMS[:1]
+
+    def _packing(self, component: str, forms: tuple[str, ...]) -> Step:
+        """The choice; every form has its steps, and those of the forms that are not chosen make nothing."""
+        params: dict[str, Json] = {
+            "component": component,
+            "forms": [*forms],
+            "targets": [stage_params.of_target(target) for target in self._config.targets],
+        }
+        models = tuple(self._last(component, bucket, role="model/{bucket}") for bucket in self._config.buckets)
+        return Step(
+            "packing",
+            f"{self._name}/{component}",
+            self._config,
+            params,
+            models,
+            component=component,
+            ingests=self._ingests,
         )
+
+    def _context(
+        self, component: str, form: str, name: str, buckets: tuple[Bucket, ...], targets: tuple[Target, ...]
+    ) -> Step:
+        params: dict[str, Json] = {
+            "component": component,
+            "form": form,
+            "targets": [stage_params.of_target(target) for target in targets],
+        }
+        chosen = (Input("packing", f"packing:{self._name}/{component}"),) if len(self._forms()) > 1 else ()
+        models = (self._last(component, bucket, role="model/{bucket}") for bucket in buckets)
+        return Step(
+            "context",
+            f"{self._name}/{component}/{name}",
+            self._config,
+            params,
+            (*models, *chosen),
+            component=component,
+            bucket=buckets[0] if len(buckets) == 1 else None,
+            targets=targets,
+            ingests=self._ingests,
+        )
+
+    def _verify(self, component: str, bucket: Bucket) -> Step:
+        inputs = (*self._measured(component, bucket), *self._quantized(component, bucket))
         return self._step("verify", component, bucket, self._measuring(component), inputs, self._score(component))
 
-    def _emulate(self, component: str, bucket: Bucket, target: Target, last: str) -> Step:
+    def _emulate(self, component: str, bucket: Bucket, target: Target) -> Step:
         verification = self._config.verification
         params = self._measuring(component) | {
             "max_samples": verification.emulator_samples,
             "max_seconds": verification.emulator_seconds,
-            "last": "rewrite" if last == "rewrite" else "quantization",
+            "last": "quantization" if self._quantized(component, bucket) else "rewrite",
         }
-        inputs = (
+        inputs: tuple[Input, ...] = (
             Input("ingest", self._ingests[component]),
             self._held_out_samples(),
-            self._of(last, component, bucket, role="model"),
+            self._last(component, bucket),
             self._of("verify", component, bucket),
-            Input("context", f"context:{self._name}/{component}/{bucket.name}/{target.soc}"),
         )
+        if "separate" in self._forms():
+            inputs += (Input("context", f"context:{self._name}/{component}/{bucket.name}/{target.soc}", part=bucket),)
         return self._per_target("emulate", component, bucket, target, params, inputs, self._score(component))
 
-    def _blame(self, component: str, bucket: Bucket, last: str) -> Step:
-        quantized = (
-            self._of("quantize", component, bucket),
-            Input("calibrate", f"calibrate:{self._name}/{component}"),
-        )
-        inputs = (*self._measured(component, bucket), *(quantized if last == "quantize" else ()))
+    def _blame(self, component: str, bucket: Bucket) -> Step:
+        inputs = (*self._measured(component, bucket), *self._quantized(component, bucket))
+        if self._quantized(component, bucket):
+            inputs += (Input("calibrate", f"calibrate:{self._name}/{component}"),)
         params = self._searching(component, *RUNGS[:-1])
         return self._step("blame", component, bucket, params, inputs)
 
-    def _probe(self, component: str, bucket: Bucket, target: Target, last: str) -> Step:
+    def _probe(self, component: str, bucket: Bucket, target: Target) -> Step:
         inputs = (
             Input("ingest", self._ingests[component]),
             self._held_out_samples(),
             # Not emulate: where that misses a threshold, doit would not let this run.
-            self._of(last, component, bucket, role="model"),
+            self._last(component, bucket),
         )
         return self._per_target("probe", component, bucket, target, self._searching(component, RUNGS[-1]), inputs)
 
@@ -274,7 +348,8 @@ class _Planner:
     @property
     def _held_out(self) -> bool:
         """Whether there are samples to measure with."""
-        return bool(self._config.verification.samples or self._config.calibration)
+        verification = self._config.verification
+        return verification.enabled and bool(verification.samples or self._config.calibration)
 
     def _held_out_samples(self) -> Input:
         purpose = "verification" if self._config.verification.samples else "calibration"
@@ -282,7 +357,7 @@ class _Planner:
 
     def _part(self, purpose: str) -> str:
         """Which part of a set of samples serves a purpose: one set may have to do for both."""
-        if self._config.verification.samples:
+        if self._config.verification.samples or not self._held_out:
             return "all"
         return "kept" if purpose == "calibration" else "held out"
 
@@ -305,7 +380,7 @@ class _Planner:
             scripts=scripts or {},
             component=component,
             bucket=bucket,
-            target=target,
+            targets=(target,),
             ingests=self._ingests,
         )
 
@@ -332,6 +407,17 @@ class _Planner:
 
     def _of(self, stage: str, component: str, bucket: Bucket, role: str | None = None) -> Input:
         return Input(role or stage, f"{stage}:{self._name}/{component}/{bucket.name}", bucket)
+
+    def _quantized(self, component: str, bucket: Bucket) -> tuple[Input, ...]:
+        """A bucket's part of the QDQ models; nothing for a component that stays in float."""
+        if isinstance(self._config.components[component].quantization, Fp16):
+            return ()
+        return (Input("quantize", f"quantize:{self._name}/{component}", part=bucket),)
+
+    def _last(self, component: str, bucket: Bucket, role: str = "model") -> Input:
+        """What is compiled for a bucket: its QDQ model, or the float model where that stays."""
+        found = (*self._quantized(component, bucket), self._of("rewrite", component, bucket))
+        return replace(found[0], role=role, bucket=bucket)
 
     def _padding(self, component: str) -> dict[str, Json]:
         return dict(self._config.components[component].padding)

@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
-_running: set[subprocess.Popen[bytes]] = set()
+_groups: set[int] = set()
 _lock = threading.Lock()
 _closing = False
 
@@ -21,27 +23,45 @@ def run(command: Sequence[str], *, log: Path, cwd: Path, env: Mapping[str, str])
     """Run a command to its end with its output in `log`; the exit status, negative for a signal as in subprocess."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
-        with _lock:
-            if _closing:
-                raise KeyboardInterrupt
-            # Windows has no sessions; there CREATE_NEW_PROCESS_GROUP keeps Ctrl-C from reaching the child first.
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                cwd=cwd,
-                env=dict(env),
-                start_new_session=sys.platform != "win32",
-                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
-            )
-            _running.add(process)
-        try:
+        process = start(command, stdin=subprocess.DEVNULL, log=stream, cwd=cwd, env=env)
+        with ended_at_last(process.pid):
             return process.wait()
-        finally:
-            _end(process)
-            with _lock:
-                _running.discard(process)
+
+
+def start(
+    command: Sequence[str], *, stdin: int, log: IO[bytes], cwd: Path, env: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a command in a process group of its own, with which it ends when we end."""
+    with _lock:
+        if _closing:
+            raise KeyboardInterrupt
+        # Windows has no sessions; there CREATE_NEW_PROCESS_GROUP keeps Ctrl-C from reaching the child first.
+        process = subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env=dict(env),
+            start_new_session=sys.platform != "win32",
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        )
+        _groups.add(process.pid)
+    return process
+
+
+@contextmanager
+def ended_at_last(group: int) -> Iterator[None]:
+    """Whatever happens inside, the process group is ended afterwards, and when we end."""
+    with _lock:
+        _groups.add(group)
+        closing = _closing
+    try:
+        if closing:
+            raise KeyboardInterrupt
+        yield
+    finally:
+        end(group)  # also grandchildren left behind by a child that is already dead
 
 
 def end_all() -> None:
@@ -49,18 +69,24 @@ def end_all() -> None:
     global _closing
     with _lock:
         _closing = True
-        children = tuple(_running)
-    for process in children:
-        _end(process)
+        groups = tuple(_groups)
+    for group in groups:
+        _kill(group)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(group: int) -> None:
+    """Kill what is left of a process group, and forget it."""
+    _kill(group)
+    with _lock:
+        _groups.discard(group)
+
+
+def _kill(group: int) -> None:
     with contextlib.suppress(OSError):
         if sys.platform == "win32":
-            process.kill()
+            os.kill(group, signal.SIGTERM)  # which ends it at once there
         else:
-            # also reaps grandchildren left behind by a child that is already dead
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(group, signal.SIGKILL)
 
 
 def exit_reason(status: int) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
-from pipeline.config import Bucket
-from pipeline.model import Json, Manifest
+from pipeline.config import Bucket, Target
+from pipeline.model import PARTS, Json, Manifest
 from pipeline.plan import Step
 from pipeline.thresholds import EXACT_DB, RUNGS
 
@@ -27,19 +27,21 @@ def contexts(
     rows = []
     for step in steps:
         manifest = manifests.get(step.id)
-        if step.stage != "context" or manifest is None or step.target is None:
+        if step.stage != "context" or manifest is None:
+            continue
+        parts = [_object(_object(part)["facts"]) for part in _object(manifest.facts[PARTS]).values()]
+        parts.sort(key=lambda facts: [*_object(facts["axes"]).values()])
+        if not parts:  # another form of binary was chosen
             continue
         outcome, seconds = outcomes.get(step.id, ("cached", 0.0))
-        cpu_nodes = manifest.facts["cpu_nodes"]
-        assert isinstance(cpu_nodes, list)
         rows.append(
             (
                 f"{step.config.name}/{step.component}",
-                str(manifest.facts["bucket"]),
-                step.target.soc,
+                ", ".join(str(facts["bucket"]) for facts in parts),
+                ", ".join(target.soc for target in step.targets),
                 scheme(step, manifests),
-                str(manifest.facts["partitions"]),
-                str(sum(isinstance(node, dict) and not node.get("edge") for node in cpu_nodes)),
+                str(max(cast("int", facts["partitions"]) for facts in parts)),
+                str(sum(_fallbacks(facts) for facts in parts)),
                 human_bytes(sum(entry.bytes for entry in manifest.files.values())),
                 f"{seconds:.1f} s" if outcome == "built" else "-",
                 outcome,
@@ -48,43 +50,58 @@ def contexts(
     return [_CONTEXTS, *rows] if rows else []
 
 
+def _fallbacks(facts: Facts) -> int:
+    """How many nodes run on the CPU, conversions at the graph's edge not counted."""
+    cpu_nodes = cast("list[Mapping[str, Json]]", facts["cpu_nodes"])
+    return sum(not node.get("edge") for node in cpu_nodes)
+
+
 def accuracy(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
     """A row for each component, bucket and target of which a rung was measured, by a step among those `seen`."""
-    rows = [
-        (*_place(step, manifests), *_figures(verify, emulate))
-        for step, verify, emulate in _measured(steps, seen, manifests)
-    ]
+    rows = [(*place, *_figures(verify, emulate)) for place, verify, emulate in _measured(steps, seen, manifests)]
     return [_ACCURACY, *rows] if rows else []
 
 
 def scores(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
     """A row for each of the same that has a score: of the original and of what was made, on the same samples each."""
     rows = []
-    for step, verify, emulate in _measured(steps, seen, manifests):
+    for place, verify, emulate in _measured(steps, seen, manifests):
         found = [_object(facts.get("score")) for facts in (verify, emulate)]
         names = [score.pop("name", None) for score in found]
         if names[0] is not None:
             cells = [f"{value:.4g}" for score in found for value in score.values()]
-            rows.append((str(names[0]), *_place(step, manifests), *cells, *["-"] * (4 - len(cells))))
+            rows.append((str(names[0]), *place, *cells, *["-"] * (4 - len(cells))))
     return [_SCORES, *rows] if rows else []
 
 
 def _measured(
     steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]
-) -> Iterator[tuple[Step, Facts, Facts]]:
-    """Context steps of which a rung was measured, with the facts of the CPU's rungs and of the emulator's."""
+) -> Iterator[tuple[tuple[str, str, str], Facts, Facts]]:
+    """Component, bucket and target of which a rung was measured, with the facts of the CPU's and the emulator's."""
+    steps = list(steps)
+    wanted = {target for step in steps for target in step.targets}
     for step in steps:
-        verify = manifests.get(sibling(step, "verify"))
-        if step.stage == "context" and verify is not None and sibling(step, "verify") in seen:
-            # What was emulated before a step above it changed is not this model's.
-            emulate = manifests.get(emulation(step)) if emulation(step) in seen else None
-            yield step, verify.facts, emulate.facts if emulate else {}
+        if step.stage != "verify" or step.id not in seen or step.id not in manifests:
+            continue
+        assert step.bucket is not None
+        for target in step.config.targets:
+            if target in wanted:
+                emulate = emulation(step, step.bucket, target)
+                # What was emulated before a step above it changed is not this model's.
+                facts = manifests[emulate].facts if emulate in seen and emulate in manifests else {}
+                yield _place(step, target, manifests), manifests[step.id].facts, facts
 
 
 def unmeasured(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
     """The buckets, as `minilm/encoder/64`, that no sample measured."""
     found = [step for step in steps if step.stage == "verify" and step.id in seen]
     return [step.name for step in found if (manifest := manifests.get(step.id)) and not manifest.facts["samples"]]
+
+
+def unverified(steps: Iterable[Step], models: Iterable[str]) -> list[str]:
+    """Those of the models of which no bucket is measured, by configuration."""
+    measured = {step.config.name for step in steps if step.stage == "verify"}
+    return [model for model in models if model not in measured]
 
 
 def table(rows: Table) -> str:
@@ -106,19 +123,23 @@ def table(rows: Table) -> str:
 
 def scheme(step: Step, manifests: Mapping[str, Manifest]) -> str:
     """How the numbers of a context are stored, such as `w8a16`."""
-    quantize = manifests.get(sibling(step, "quantize"))
+    quantize = manifests.get(quantization(step))
     return str(quantize.facts["scheme"]) if quantize else "fp16"
 
 
-def sibling(step: Step, stage: str) -> str:
-    """The id of another step of the same component and bucket."""
-    bucket = step.bucket or Bucket({})
+def quantization(step: Step) -> str:
+    """The id of the step that quantizes the same component."""
+    return f"quantize:{step.config.name}/{step.component}"
+
+
+def of_bucket(step: Step, stage: str, bucket: Bucket) -> str:
+    """The id of the step of a stage that is about a bucket of the same component."""
     return f"{stage}:{step.config.name}/{step.component}/{bucket.name}"
 
 
-def emulation(step: Step) -> str:
-    """The id of the emulate step of the same component, bucket and target."""
-    return f"{sibling(step, 'emulate')}/{step.target.soc if step.target else ''}"
+def emulation(step: Step, bucket: Bucket, target: Target) -> str:
+    """The id of the emulate step of a bucket of the same component, and a target."""
+    return f"{of_bucket(step, 'emulate', bucket)}/{target.soc}"
 
 
 def human_bytes(count: int) -> str:
@@ -131,11 +152,13 @@ def human_bytes(count: int) -> str:
     return f"{size:.1f} GB"
 
 
-def _place(step: Step, manifests: Mapping[str, Manifest]) -> tuple[str, str, str]:
-    """Component, bucket and target of a context step; once it is known, the bucket on the component's own axes."""
-    context = manifests.get(step.id)
-    bucket = str(context.facts["bucket"]) if context else step.bucket.name if step.bucket else ""
-    return f"{step.config.name}/{step.component}", bucket, step.target.soc if step.target else ""
+def _place(step: Step, target: Target, manifests: Mapping[str, Manifest]) -> tuple[str, str, str]:
+    """Component, bucket and target of a verify step, the bucket on the component's own axes."""
+    assert step.bucket is not None
+    assert step.component is not None
+    ingest = manifests.get(step.ingests[step.component])
+    bucket = step.bucket.on(_object(ingest.facts["axes"])) if ingest else step.bucket
+    return f"{step.config.name}/{step.component}", bucket.name, target.soc
 
 
 def _figures(verify: Facts, emulate: Facts) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pipeline import source
 from pipeline.config import HubSource, LocalSource, ModelConfig, TextReader
 from pipeline.errors import ConfigError
 from pipeline.keys import step_key, tool_versions
-from pipeline.model import Json, Manifest
+from pipeline.model import PARTS, Json, Manifest
 from pipeline.pins import pinned_revision
 from pipeline.plan import Step
 from pipeline.store import read_manifest
@@ -49,13 +49,9 @@ def resolve(step: Step, workspace: Workspace) -> Resolved | None:
         check_axes(step.config, axes)  # whichever of the steps after ingest comes first
     params |= _bucket_params(step, axes)
 
-    inputs = {}
-    for given in step.inputs:
-        role = given.role
-        if given.bucket is not None and step.component:
-            role = role.format(bucket=given.bucket.on(axes[step.component]).name)
-        inputs[role] = manifests[given.step]
-
+    inputs = _inputs(step, manifests, axes)
+    if inputs is None:
+        return None
     digests = {role: workspace.memo.sha256(_readable(path, role, step)) for role, path in files.items()}
     for role, script in step.scripts.items():
         digests[role] = workspace.code.script(script, workspace.root)
@@ -68,6 +64,29 @@ def resolve(step: Step, workspace: Workspace) -> Resolved | None:
         tools=tool_versions(step.stage),
     )
     return Resolved(step, params, inputs, files, key)
+
+
+def _inputs(
+    step: Step, manifests: Mapping[str, Manifest], axes: Mapping[str, Sequence[str]]
+) -> dict[str, Manifest] | None:
+    """Input manifests by role, narrowed to the parts that the step reads; None while one lacks such a part.
+
+    A step that made nothing for any bucket is no input: the form of binary that it makes was not chosen.
+    """
+    inputs: dict[str, Manifest] = {}
+    for given in step.inputs:
+        role, manifest = given.role, manifests[given.step]
+        if given.bucket is not None and step.component:
+            role = role.format(bucket=given.bucket.on(axes[step.component]).name)
+        if given.part is not None and step.component:
+            if manifest.facts.get(PARTS) == {}:
+                continue
+            part = manifest.part(given.part.on(axes[step.component]).name)
+            if part is None:  # it was made for other buckets
+                return None
+            manifest = part
+        inputs[role] = manifest
+    return inputs
 
 
 def check_axes(config: ModelConfig, available: Mapping[str, Sequence[str]]) -> None:
@@ -124,6 +143,8 @@ def _bucket_params(step: Step, axes: Mapping[str, Sequence[str]]) -> dict[str, J
         return {}
     have = axes[step.component]
     bucket = step.bucket.on(have)
+    if step.stage == "context":
+        return {"buckets": {bucket.name: dict(bucket.axes)}}
     params: dict[str, Json] = {"bucket": bucket.name, "axes": dict(bucket.axes)}
     if step.stage == "shape":
         params["fixed"] = _fixed(config, have)

@@ -4,10 +4,15 @@ objects/<2 hex>/<sha256>       payloads, read-only, shared by every manifest tha
 manifests/<2 hex>/<key>.json   what the step with that key produced
 locks/<key>.lock               held while a step runs, so that two builds don't do the same work
 tmp/                           output of running steps
+
+A payload's modification time is its seal: a second that its digest names, set when its bytes were hashed. Whoever
+writes to it breaks the seal, so a payload whose size and seal are right is not read again before a step uses it. What
+leaves the store is always hashed, and :meth:`Store.corrupt` hashes all there is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -15,16 +20,19 @@ import shutil
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pipeline.digests import sha256_file
+from pipeline.digests import copy_hashed, sha256_file
 from pipeline.errors import StoreError
 from pipeline.model import FileEntry, Json, Manifest
 
 SCHEMA = 1
+_WRITERS = 8
 
 
 class Store:
@@ -32,10 +40,11 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._collected = False
 
     def object_path(self, sha256: str) -> Path:
         """Where the payload with this digest is, or would be."""
-        return self.root / "objects" / sha256[:2] / sha256
+        return Path(self._object(sha256))
 
     def manifest_path(self, key: str) -> Path:
         """Where the manifest of this key is, or would be."""
@@ -52,7 +61,7 @@ class Store:
         """Whether every payload is present with its recorded size; contents are checked when they are exported."""
         for entry in manifest.files.values():
             try:
-                if self.object_path(entry.sha256).stat().st_size != entry.bytes:
+                if os.stat(self._object(entry.sha256)).st_size != entry.bytes:
                     return False
             except OSError:
                 return False
@@ -73,7 +82,9 @@ class Store:
         parent = self.root / "tmp"
         with disk_errors(parent):
             parent.mkdir(parents=True, exist_ok=True)
-            _collect_dead(parent)
+            if not self._collected:
+                self._collected = True
+                _collect_dead(parent)
             name = uuid.uuid4().hex
             folder = parent / name
             lock = FileLock(parent / f"{name}.lock")
@@ -91,9 +102,11 @@ class Store:
     ) -> Manifest:
         """Take over the files of `folder`, add those in `reused`, write the manifest last."""
         with disk_errors(self.root):
-            files = dict(reused)
-            for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-                files[path.relative_to(folder).as_posix()] = self._adopt(path)
+            written = [path for path in folder.rglob("*") if path.is_file()]
+            with ThreadPoolExecutor(_WRITERS) as writers:  # hashing and syncing wait for the disk, not for Python
+                entries = [*writers.map(self._adopt, written)]
+            names = (path.relative_to(folder).as_posix() for path in written)
+            files = {**reused, **dict(zip(names, entries, strict=True))}
             manifest = Manifest(stage, key, dict(sorted(files.items())), facts)
             write_manifest(self.manifest_path(key), manifest)
         return manifest
@@ -101,14 +114,16 @@ class Store:
     def place(self, manifest: Manifest, folder: Path) -> None:
         """Make the manifest's files appear under `folder`, as hard links where the file system can, else as copies.
 
-        Their digests are checked: what is measured on a corrupt file would be kept as the figures of a good one.
+        Those whose seal is broken are hashed: what is measured on a corrupt file would be kept as the figures of a good
+        one.
         """
         with disk_errors(folder):
+            for parent in {(folder / name).parent for name in manifest.files}:
+                parent.mkdir(parents=True, exist_ok=True)
             for name, entry in manifest.files.items():
                 destination = folder / name
-                destination.parent.mkdir(parents=True, exist_ok=True)
                 source = self.object_path(entry.sha256)
-                if sha256_file(source) != entry.sha256:
+                if not _sealed(source, entry) and not _seal(source, entry.sha256):
                     raise _corrupt(source, destination.name)
                 try:
                     os.link(source, destination)
@@ -122,27 +137,67 @@ class Store:
             destination.parent.mkdir(parents=True, exist_ok=True)
             temporary = destination.with_name(f".{destination.name}.{os.getpid()}.tmp")
             try:
-                shutil.copyfile(source, temporary)
-                if sha256_file(temporary) != entry.sha256:
+                if copy_hashed(source, temporary) != entry.sha256:
                     raise _corrupt(source, destination.name)
                 os.replace(temporary, destination)
             finally:
                 temporary.unlink(missing_ok=True)
 
+    def corrupt(self) -> Iterator[Path]:
+        """Hash every payload, whatever its seal says; yields those that are not what they were, and drops them."""
+        for path in sorted((self.root / "objects").glob("*/*")):
+            with disk_errors(path):
+                if not _seal(path, path.name):
+                    _drop(path)
+                    yield path
+
+    def _object(self, sha256: str) -> str:
+        return f"{self.root}/objects/{sha256[:2]}/{sha256}"
+
     def _adopt(self, path: Path) -> FileEntry:
         entry = FileEntry(sha256_file(path), path.stat().st_size)
         destination = self.object_path(entry.sha256)
-        if not (destination.is_file() and destination.stat().st_size == entry.bytes):
+        if not (destination.is_file() and _sealed(destination, entry)):
             destination.parent.mkdir(parents=True, exist_ok=True)
             _sync(path)
+            os.utime(path, (_seal_s(entry.sha256),) * 2)
             path.chmod(0o444)
+            if os.name == "nt":
+                _drop(destination)  # what is read-only is not replaced there
             os.replace(path, destination)
         return entry
 
 
+def _drop(payload: Path) -> None:
+    """Remove a payload if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        payload.chmod(0o644)  # Windows does not remove what is read-only
+        payload.unlink()
+
+
+def _seal_s(sha256: str) -> int:
+    """The modification time that seals a payload: even seconds, which every file system can keep, of 2001 to 2018."""
+    return 1_000_000_000 + 2 * int(sha256[:7], 16)
+
+
+def _sealed(path: Path, entry: FileEntry) -> bool:
+    status = path.stat()
+    return status.st_size == entry.bytes and status.st_mtime_ns == _seal_s(entry.sha256) * 1_000_000_000
+
+
+def _seal(path: Path, sha256: str) -> bool:
+    """Whether the payload has this digest; if so it is sealed, where that is allowed."""
+    before = path.stat().st_mtime_ns
+    if sha256_file(path) != sha256 or path.stat().st_mtime_ns != before:
+        return False
+    with contextlib.suppress(OSError):
+        os.utime(path, (_seal_s(sha256),) * 2)
+    return True
+
+
 def _corrupt(path: Path, name: str) -> StoreError:
     """The error for a stored file that is not what it was; the file is dropped, so that the next build makes it."""
-    path.unlink(missing_ok=True)
+    _drop(path)
     return StoreError(
         f"a stored file is corrupt: {name}",
         where=str(path),
@@ -165,7 +220,17 @@ def _collect_dead(parent: Path) -> None:
 def read_manifest(path: Path) -> Manifest | None:
     """The manifest in a file, or None when there is none or it is not one of ours."""
     try:
-        raw = json.loads(path.read_bytes())
+        status = os.stat(path)
+    except OSError:
+        return None
+    return _parsed(str(path), status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+@lru_cache(maxsize=1 << 14)  # each is asked for by every step that needs it, and by the report
+def _parsed(path: str, *_: int) -> Manifest | None:
+    try:
+        with open(path, "rb") as stream:
+            raw = json.loads(stream.read())
         files = {name: FileEntry(entry["sha256"], entry["bytes"]) for name, entry in raw["files"].items()}
         if raw["schema"] != SCHEMA:
             return None
@@ -181,15 +246,16 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     write_atomically(path, json.dumps(raw, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n")
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` so that a reader, or a crash, sees the old bytes or the new ones."""
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace `path` by `data` so that a reader sees the old bytes or the new ones; after a crash, too, if durable."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as stream:
             stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -7,21 +7,27 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import doit.cmd_run
 import doit.doit_cmd
 from doit.exceptions import BaseFail, TaskFailed
+from doit.runner import MThreadRunner
 from doit.task import Task, dict_to_task
 
-from pipeline import artifacts, process, report
+from pipeline import artifacts, process, summary
+from pipeline.artifact_folders import folders
 from pipeline.build import Outcome, bring_up_to_date, is_current
 from pipeline.config import ModelConfig, load_all
 from pipeline.console import Console
+from pipeline.crew import Crew, cores
 from pipeline.errors import ConfigError, PipelineError
+from pipeline.filters import choose
 from pipeline.plan import ON_DEMAND, STAGES, Step, plan
+from pipeline.schedule import WithdrawnError
 from pipeline.store import disk_errors, read_manifest
 from pipeline.suggest import did_you_mean
 from pipeline.verdict import explain, judge
@@ -29,7 +35,7 @@ from pipeline.workspace import Workspace
 
 INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 TRACEBACK_VARIABLE = "PIPELINE_TRACEBACK"
-_FILTERS = ("models", "targets")
+_THREADS = 32  # each waits for the turn of one step; among more that wait, the order would hardly matter
 REPORT = "report.txt"
 """The file of a step's output that is written for a reader."""
 Command = dict[str, Any]
@@ -43,12 +49,14 @@ class Project:
         self.workspace = Workspace.at(root)
         configs = load_all(root / "configs")
         targets = sorted({target.soc for config in configs.values() for target in config.targets})
-        chosen = _filters(variables, {"models": sorted(configs), "targets": targets})
+        chosen = choose(variables, {"models": sorted(configs), "targets": targets})
         self.configs = {name: config for name, config in configs.items() if name in chosen["models"]}
         self._named = "models" in variables
         self._targets = chosen["targets"]
         self._all_targets = "targets" not in variables
         self.steps = {step.id: step for config in self.configs.values() for step in plan(config) if self._wanted(step)}
+        self.crew = Crew(self.workspace, self.steps.values())
+        self.announce: Callable[[Step], None] = lambda _: None
         self.results: dict[str, tuple[str, float]] = {}
         self.missed: set[str] = set()
         self._check_names(arguments)
@@ -85,6 +93,11 @@ class Project:
                 clean=[(self._clean, [name])],
             )
 
+    def store_check(self) -> Task:
+        """A task that hashes all of the store."""
+        doc = "Hash every file of the store, and drop those that are corrupt."
+        return dict_to_task({"name": "check_store", "doc": doc, "actions": [self._check_store], "verbosity": 2})
+
     def manifests(self) -> dict[str, Any]:
         """What every step produced last, by step id."""
         found = {step.id: read_manifest(self.workspace.current(step)) for step in self.steps.values()}
@@ -99,7 +112,7 @@ class Project:
         return self.workspace.store.object_path(entry.sha256).read_text("utf-8").rstrip()
 
     def _wanted(self, step: Step) -> bool:
-        return step.target is None or step.target.soc in self._targets
+        return not step.targets or any(target.soc in self._targets for target in step.targets)
 
     def _steps_of(self, config: ModelConfig) -> list[Step]:
         """What a build of a model takes."""
@@ -111,35 +124,48 @@ class Project:
         except (PipelineError, OSError):
             return False  # bringing it up to date raises the same error where it can be reported
 
-    def _act(self, step: Step) -> StepFailed | None:
+    def _act(self, step: Step) -> TaskFailed | None:
         try:
-            result = bring_up_to_date(step, self.workspace)
+            result = bring_up_to_date(step, self.workspace, self.crew, partial(self.announce, step))
             if result.outcome is not Outcome.CURRENT:
                 self.results[step.id] = (result.outcome.value, result.seconds)
             miss = judge(step, self.workspace)
             self.missed |= {step.id} if miss else set()
-            return _failure(explain(miss, step, self.steps, self.workspace)) if miss else None
+            return _failure(explain(miss, step, self.steps, self.workspace, self.crew)) if miss else None
+        except WithdrawnError:
+            return TaskFailed("not started, as another step failed", report=False)
         except PipelineError as error:
             return _failure(error)
 
     def _is_published(self, config: ModelConfig, *_: object) -> bool:
         try:
-            found = artifacts.folders(config, self._steps_of(config), self.workspace)
+            found = folders(config, self._steps_of(config), self.workspace)
         except PipelineError:
             return False
-        dropped = artifacts.dropped_targets(config, self.workspace) if self._all_targets else []
+        dropped = artifacts.leftovers(config.name, found, self.workspace) if self._all_targets else []
         return not dropped and all(artifacts.is_published(folder, self.workspace) for folder in found)
 
     def _publish(self, config: ModelConfig) -> StepFailed | None:
         try:
-            for folder in artifacts.folders(config, self._steps_of(config), self.workspace):
+            wanted = folders(config, self._steps_of(config), self.workspace)
+            for folder in wanted:
                 artifacts.publish(folder, self.workspace)
             if self._all_targets:
-                for path in artifacts.dropped_targets(config, self.workspace):
+                for path in artifacts.leftovers(config.name, wanted, self.workspace):
                     artifacts.remove_folder(path)
         except PipelineError as error:
             return _failure(error)
         self.results[f"build:{config.name}"] = ("built", 0.0)
+        return None
+
+    def _check_store(self) -> StepFailed | None:
+        try:
+            dropped = [*self.workspace.store.corrupt()]
+        except PipelineError as error:
+            return _failure(error)
+        for path in dropped:
+            print(f"corrupt, removed: {path}")
+        print(f"{len(dropped)} corrupt files" + ("; the next build makes them again" if dropped else ""))
         return None
 
     def _clean(self, model: str) -> None:
@@ -166,6 +192,16 @@ class StepFailed(TaskFailed):  # type: ignore[misc]  # doit is untyped
         self.error = error
 
 
+class Runner(MThreadRunner):  # type: ignore[misc]  # doit is untyped
+    """doit's runner with a thread for every step that could run: which of them do, the crew decides."""
+
+    def __init__(
+        self, manager: object, reporter: Reporter, continue_: bool, always: bool, stream: object, num_process: int
+    ) -> None:
+        super().__init__(manager, reporter, continue_, always, stream, _THREADS)
+        reporter.project.crew.set_up(num_process, keep_going=continue_)
+
+
 class Reporter:
     """doit's reporter interface: a line a step, errors with their remedies, and at the end what was built."""
 
@@ -174,7 +210,9 @@ class Reporter:
 
     def __init__(self, outstream: IO[str], options: Mapping[str, object]) -> None:
         self._console = Console(outstream)
+        self.project.announce = self._started
         self._failures: list[PipelineError | None] = []
+        self._told: set[str] = set()
         self._checked: set[str] = set()
         self._selected: list[str] = []
 
@@ -187,9 +225,11 @@ class Reporter:
         """Called before a task is checked."""
 
     def execute_task(self, task: Task) -> None:
-        """Called when a task starts."""
-        if task.name in self.project.steps:
-            self._console.started(task.name, self.project.workspace.log(self.project.steps[task.name]))
+        """Called when a task gets a thread, where it may still wait for its turn."""
+
+    def _started(self, step: Step) -> None:
+        """Called when a step's worker starts."""
+        self._console.started(step.id, self.project.workspace.log(step))
 
     def add_success(self, task: Task) -> None:
         """Called when a task ended well."""
@@ -213,9 +253,12 @@ class Reporter:
         error = fail.error if isinstance(fail, StepFailed) else None
         if error is None and not fail.report:
             return
-        self._failures.append(error)
+        self.project.crew.failed()
         text = str(error) if error else f"{fail.get_name()}\n{fail.get_msg()}"
-        self._console.failed(task.name, text)
+        if text not in self._told:  # what is wrong with a model may be met by several steps at once
+            self._told.add(text)
+            self._failures.append(error)
+            self._console.failed(task.name, text)
 
     def cleanup_error(self, exception: BaseFail) -> None:
         """Called when a teardown failed."""
@@ -232,52 +275,37 @@ class Reporter:
     def complete_run(self) -> None:
         """Print the end of the report; leave with the exit code of the first error."""
         project = self.project
+        interrupted = isinstance(sys.exc_info()[1], KeyboardInterrupt)
+        if interrupted:
+            process.end_all()
+        project.crew.close()
         project.workspace.memo.save()
         self._console.stop()
-        if isinstance(sys.exc_info()[1], KeyboardInterrupt):
-            process.end_all()
+        if interrupted:
             self._console.line("\nInterrupted. What was built is kept: run the same command again to resume.")
             raise SystemExit(INTERRUPTED)
-        manifests = project.manifests()
-        steps = [step for step in project.steps.values() if step.id in self._checked]
-        for step in steps:
+        ran = self._ran()
+        for step in ran.current:
             if text := project.report_of(step):
                 self._console.line(f"\n{step.id}\n{text}")
-        if text := report.table(report.contexts(steps, manifests, project.results)):
-            self._console.line(f"\n{text}")
-        seen = self._checked | project.missed
-        for measured in (report.accuracy, report.scores):
-            if text := report.table(measured(project.steps.values(), seen, manifests)):
+        for text in (*summary.tables(ran), summary.last_lines(ran)):
+            if text:
                 self._console.line(f"\n{text}")
-        if steps or self._failures or "build" in self._selected:
-            self._console.line(self._summary(steps))
         if self._failures:
             raise SystemExit(self._failures[0].exit_code if self._failures[0] else 1)
 
-    def _summary(self, steps: list[Step]) -> str:
-        results = [outcome for name, (outcome, _) in self.project.results.items() if name in self.project.steps]
-        built, restored = results.count("built"), results.count("restored")
-        on_request = [name for name, config in self.project.configs.items() if config.on_request]
-        skipped = [name for name in on_request if "build" in self._selected and f"build:{name}" not in self._checked]
-        if self._failures:
-            failed = len(self._failures)
-            return f"\nFAILED: {failed} step(s); {built} built, {restored} restored. What was built is kept."
-        if not steps:
-            lines = "No model is selected."
-        elif not built and not restored:
-            lines = f"\nNothing to do: all {len(steps)} steps are current."
-        else:
-            current = len(steps) - built - restored
-            lines = f"\n{built} built, {restored} restored from the store, {current} already current."
-        folders = sorted(name.split(":")[1] for name in self._checked if name.startswith("build:"))
-        lines += "".join(f"\nartifacts/{name}/" for name in folders)
-        if unmeasured := report.unmeasured(self.project.steps.values(), self._checked, self.project.manifests()):
-            lines += (
-                f"\nNot proven, as no held-out sample fits: {', '.join(unmeasured)}. Add samples to 'verification'."
-            )
-        if skipped:
-            lines += f"\nNot built, as only on request: {', '.join(f'doit build:{name}' for name in skipped)}"
-        return lines
+    def _ran(self) -> summary.Ran:
+        project = self.project
+        return summary.Ran(
+            project.steps,
+            [name for name, config in project.configs.items() if config.on_request],
+            self._selected,
+            self._checked,
+            project.missed,
+            project.results,
+            project.manifests(),
+            len(self._failures),
+        )
 
 
 def declare(root: Path) -> tuple[Project, dict[str, Any]]:
@@ -292,6 +320,7 @@ def declare(root: Path) -> tuple[Project, dict[str, Any]]:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     Reporter.project = project
+    doit.cmd_run.MThreadRunner = Runner  # doit lets a project bring its reporter, not its runner
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped job ends its workers as Ctrl-C does
     settings = {
         "default_tasks": ["build"],
@@ -299,7 +328,7 @@ def declare(root: Path) -> tuple[Project, dict[str, Any]]:
         "backend": "json",
         "reporter": Reporter,
         "par_type": "thread",
-        "num_process": os.cpu_count() or 1,
+        "num_process": cores(),
         "verbosity": 2,
         "sort": "definition",
     }
@@ -309,29 +338,6 @@ def declare(root: Path) -> tuple[Project, dict[str, Any]]:
 def _variables() -> Mapping[str, str]:
     # doit has get_var for a known name, and no way to ask which names were given
     return doit.doit_cmd._CMDLINE_VARS or {}
-
-
-def _filters(variables: Mapping[str, str], known: Mapping[str, list[str]]) -> dict[str, set[str]]:
-    """Names chosen by `models=a,b` and `targets=x`; all of them where there is no filter."""
-    for name in variables:
-        if name not in known:
-            raise ConfigError(
-                f"unknown variable '{name}'{did_you_mean(name, known)}",
-                where=f"command line: {name}={variables[name]}",
-                remedy=f"the variables are {' and '.join(f'{filter_}=…' for filter_ in _FILTERS)}",
-            )
-    chosen = {}
-    for filter_, names in known.items():
-        given = [name for name in variables.get(filter_, "").split(",") if name]
-        for name in given:
-            if name not in names:
-                raise ConfigError(
-                    f"{filter_}={name}: no config has that{did_you_mean(name, names)}",
-                    where="command line",
-                    remedy=f"known {filter_}: {', '.join(names)}",
-                )
-        chosen[filter_] = set(given or names)
-    return chosen
 
 
 def _failure(error: PipelineError) -> StepFailed:

@@ -7,9 +7,11 @@ from typing import cast
 
 from pipeline import gates
 from pipeline.build import bring_up_to_date
+from pipeline.crew import Crew
 from pipeline.errors import PipelineError
 from pipeline.model import Json
 from pipeline.plan import Step
+from pipeline.schedule import WithdrawnError
 from pipeline.store import read_manifest
 from pipeline.workspace import Workspace
 
@@ -25,13 +27,15 @@ def judge(step: Step, workspace: Workspace) -> gates.Miss | None:
     return gates.check(step.stage, step.name, manifest.facts, step.config.components[step.component].thresholds)
 
 
-def explain(miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: Workspace) -> PipelineError:
+def explain(miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: Workspace, crew: Crew) -> PipelineError:
     """The error for a miss, with the first values that went wrong if it is one of the ladder."""
     search = steps.get(f"{_SEARCHES.get(step.stage, '')}:{step.name}")
     if search is None or not miss.rung:
         return miss.error
     try:
-        bring_up_to_date(search, workspace)
+        bring_up_to_date(search, workspace, crew)
+    except WithdrawnError:
+        return miss.error
     except PipelineError as error:
         return _with(miss.error, f"{search.id} failed: {error.what}")
     manifest = read_manifest(workspace.current(search))

@@ -1,4 +1,4 @@
-"""Runs one step in a fresh process: `python -m pipeline.worker REQUEST`, where REQUEST is a JSON file.
+"""Runs one step in a process of its own: `python -m pipeline.worker REQUEST`, where REQUEST is a JSON file.
 
 The stage's answer, facts or an error, goes into the file that the request names as `answer`. Output on stdout and
 stderr is the step's log. The exit status is 0, or the exit code of the error.
@@ -9,13 +9,16 @@ from __future__ import annotations
 import errno
 import importlib
 import json
+import os
 import shutil
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import BY_NAME, PipelineError, StoreError, WorkerError
+from pipeline.memory import peak_bytes
 from pipeline.model import FileEntry, StageInput, StageRequest, StageResult
 
 
@@ -51,12 +54,19 @@ def load_answer(path: Path) -> StageResult:
     return StageResult(raw["facts"], reused)
 
 
+def load_usage(path: Path) -> tuple[float, int]:
+    """CPU seconds and the most bytes of memory that a worker used, as its answer says."""
+    used = json.loads(path.read_text("utf-8"))["used"]
+    return float(used["cpu_seconds"]), int(used["peak_bytes"])
+
+
 def main(request_path: str) -> int:
     """Run the step that the request file describes."""
     raw: dict[str, Any] = json.loads(Path(request_path).read_text("utf-8"))
     try:
         result = importlib.import_module(f"pipeline.stages.{raw['stage']}").run(_request(raw))
-        answer = {"facts": result.facts, "reused": result.reused}
+        used = {"cpu_seconds": _cpu_seconds(), "peak_bytes": peak_bytes()}
+        answer = {"facts": result.facts, "reused": result.reused, "used": used}
         text = json.dumps(answer, allow_nan=False)
         status = 0
     except PipelineError as error:
@@ -90,6 +100,12 @@ def _request(raw: dict[str, Any]) -> StageRequest:
     }
     files = {role: Path(path) for role, path in raw["files"].items()}
     return StageRequest(raw["step"], raw["params"], inputs, files, Path(raw["out"]))
+
+
+def _cpu_seconds() -> float:
+    """User and system time of this process and of its children that ended."""
+    times = os.times()
+    return round(time.process_time() + times.children_user + times.children_system, 3)
 
 
 def _error_text(error: PipelineError) -> str:

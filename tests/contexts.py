@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from onnx import ModelProto
 
 from pipeline.graph.model_file import load_graph, save_graph
-from pipeline.model import Json, StageInput, StageRequest, StageResult
+from pipeline.model import PARTS, Json, StageInput, StageRequest
 from pipeline.qnn.target import HtpTarget
 from pipeline.stages import context as stage
 from tests.fresh import fresh
@@ -20,17 +22,23 @@ def request(model: Path, out: Path, target: HtpTarget = X_ELITE) -> StageRequest
     out.mkdir(parents=True, exist_ok=True)
     params: dict[str, Json] = {
         "component": "encoder",
-        "bucket": "8",
-        "axes": {"sequence": 8},
-        "soc_model": target.soc_model,
-        "htp_arch": target.htp_arch,
-        "vtcm_mb": target.vtcm_mb,
+        "buckets": {"8": {"sequence": 8}},
+        "form": "separate",
+        "targets": [asdict(target)],
     }
-    return StageRequest("context:tiny", params, {"model": StageInput(model.parent, {}, {})}, {}, out)
+    return StageRequest("context:tiny", params, {"model/8": StageInput(model.parent, {}, {})}, {}, out)
 
 
-def build(model: Path, out: Path, target: HtpTarget = X_ELITE) -> StageResult:
-    return fresh(stage.run, request(model, out, target))
+def build(model: Path, out: Path, target: HtpTarget = X_ELITE) -> Mapping[str, Json]:
+    """The facts of the context."""
+    return part(fresh(stage.run, request(model, out, target)).facts, "8")
+
+
+def part(facts: Mapping[str, Json], bucket: str) -> Mapping[str, Json]:
+    """What a context step says of one bucket."""
+    parts: Any = facts[PARTS]
+    found: Mapping[str, Json] = parts[bucket]["facts"]
+    return found
 
 
 def edit(path: Path, change: Callable[[ModelProto], None]) -> None:

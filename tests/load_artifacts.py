@@ -18,7 +18,7 @@ def main(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     ort.register_execution_provider_library("QNNExecutionProvider", onnxruntime_qnn.get_library_path())
     devices = [device for device in ort.get_ep_devices() if device.ep_name == "QNNExecutionProvider"]
-    target = manifest["target"]
+    (target,) = manifest["targets"]
     for name, component in manifest["components"].items():
         for bucket in component["buckets"]:
             for file, entry in bucket["files"].items():

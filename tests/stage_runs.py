@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from onnx import ModelProto
 
 from pipeline.graph.model_file import MODEL, save_graph
 from pipeline.graph.scheme import Rule, Scheme
-from pipeline.model import FileEntry, Json, StageInput, StageRequest, StageResult
+from pipeline.model import FileEntry, Json, Manifest, StageInput, StageRequest, StageResult
 from pipeline.qnn.target import HtpTarget
 from pipeline.readers.request import Call, Sample
 from pipeline.readers.sample_set import SampleSetWriter
@@ -23,6 +23,7 @@ from pipeline.stages import context
 from tests.fresh import fresh
 
 X_ELITE = HtpTarget(60, 73, 8)
+W8A16 = Scheme("uint16", "uint8", per_channel=True)
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -47,6 +48,18 @@ def given(folder: Path, facts: Mapping[str, Json]) -> StageInput:
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     entries = {path.relative_to(folder).as_posix(): _entry(path) for path in paths}
     return StageInput(folder, entries, facts)
+
+
+def part(output: StageInput, bucket: str) -> StageInput:
+    """What a step made for one bucket, as a later stage sees it."""
+    narrowed = Manifest("", "", output.files, output.facts).part(bucket)
+    assert narrowed is not None
+    folder = output.folder / "parts" / bucket
+    folder.mkdir(parents=True, exist_ok=True)
+    named = {entry.sha256: name for name, entry in output.files.items()}
+    for name, entry in narrowed.files.items():
+        shutil.copyfile(output.folder / named[entry.sha256], folder / name)
+    return StageInput(folder, narrowed.files, narrowed.facts)
 
 
 class Component:
@@ -101,10 +114,17 @@ class Component:
         rules: Sequence[Rule] = (),
         wide_products: bool = False,
     ) -> StageInput:
-        """The QDQ model of a bucket."""
+        """The QDQ model of one bucket, made without the others."""
         scheme = Scheme(activations, weights, per_channel, tuple(rules), wide_products)
-        params = {"component": "net", "bucket": bucket, **scheme.to_json()}
-        inputs = {"rewrite": self.rewrite[bucket], "calibrate": ranges}
+        return part(self.quantize_all(ranges, scheme, [bucket]), bucket)
+
+    def quantize_all(
+        self, ranges: StageInput, scheme: Scheme = W8A16, buckets: Collection[str] | None = None
+    ) -> StageInput:
+        """The QDQ models of all buckets, or of some."""
+        chosen: dict[str, Json] = {name: dict(self.buckets[name]) for name in buckets or self.buckets}
+        params = {"component": "net", "buckets": chosen, **scheme.to_json()}
+        inputs = {"calibrate": ranges, **{f"rewrite/{name}": self.rewrite[name] for name in chosen}}
         return run_stage("quantize", self._folder("quantize"), params, inputs)
 
     def verify(
@@ -132,11 +152,16 @@ class Component:
 
     def context(self, bucket: str, model: StageInput, target: HtpTarget = X_ELITE) -> StageInput:
         """The context of a bucket, compiled in a process of its own."""
-        params = {"component": "net", "bucket": bucket, "axes": {**self.buckets[bucket]}, **asdict(target)}
+        params: dict[str, Json] = {
+            "component": "net",
+            "buckets": {bucket: {**self.buckets[bucket]}},
+            "form": "separate",
+            "targets": [asdict(target)],
+        }
         out = self._folder("context")
         out.mkdir()
-        request = StageRequest("context:test", params, {"model": model}, {}, out)
-        return given(out, fresh(context.run, request).facts)
+        request = StageRequest("context:test", params, {f"model/{bucket}": model}, {}, out)
+        return part(given(out, fresh(context.run, request).facts), bucket)
 
     def emulate(
         self,

@@ -69,7 +69,7 @@ def qdq(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(qdq: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, Json]]:
     """The folder of a context for X_ELITE, and the stage's facts."""
     out = tmp_path_factory.mktemp("built") / "out"
-    return out, build(qdq, out).facts
+    return out, build(qdq, out)
 
 
 class TestFacts:
@@ -98,9 +98,7 @@ class TestFacts:
                     "edge": True,
                 },
             ],
-            "soc_model": 60,
-            "htp_arch": 73,
-            "vtcm_mb": 8,
+            "targets": [{"soc_model": 60, "htp_arch": 73, "vtcm_mb": 8}],
             "sdk": bundled_sdk(),
             "compatibility": f"v2:6:{bundled_sdk()}:5.51.0:73:60:8:0",
         }
@@ -114,14 +112,15 @@ class TestFacts:
 
     def test_name_the_operator_that_qnn_does_not_take_and_why(self, tmp_path: Path) -> None:
         model = float_model(tmp_path / "model", between="Asinh")
-        facts = build(model, tmp_path / "out").facts
+        facts = build(model, tmp_path / "out")
         assert facts["partitions"] == 2
         nodes: Any = facts["cpu_nodes"]
         assert [(node["name"], node["op"]) for node in nodes] == [("between", "Asinh")]
         assert "Operators of type `Asinh` are not supported by QNN EP" in nodes[0]["reason"]
 
     def test_an_unset_vtcm_is_reported_as_what_the_compiler_took(self, qdq: Path, tmp_path: Path) -> None:
-        assert build(qdq, tmp_path / "out", HtpTarget(60, 73)).facts["vtcm_mb"] == 4
+        targets: Any = build(qdq, tmp_path / "out", HtpTarget(60, 73))["targets"]
+        assert [target["vtcm_mb"] for target in targets] == [4]
 
 
 class TestBytes:
@@ -133,7 +132,7 @@ class TestBytes:
         monkeypatch.chdir(elsewhere)
         monkeypatch.setenv("PYTHONHASHSEED", "12345")
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
-        facts = build(Path("another name", "model.onnx"), elsewhere / "out").facts
+        facts = build(Path("another name", "model.onnx"), elsewhere / "out")
         assert contents(elsewhere / "out") == contents(built[0])
         assert facts == built[1]
 
@@ -179,7 +178,7 @@ class TestEmulator:
     @pytest.mark.parametrize("scheme", [Scheme(), Scheme(per_channel=True), Scheme(per_channel=True, signed=True)])
     def test_agrees_with_the_qdq_model_on_the_cpu(self, tmp_path: Path, scheme: Scheme) -> None:
         model = qdq_model(tmp_path / "model", scheme=scheme)
-        assert build(model, tmp_path / "out").facts["partitions"] == 1
+        assert build(model, tmp_path / "out")["partitions"] == 1
         feeds: list[dict[str, NDArray[Any]]] = [{"x": sample(8, seed)} for seed in (2, 3, 2)]
         outputs = emulate(tmp_path / "out", X_ELITE, feeds)
         session = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
@@ -189,7 +188,7 @@ class TestEmulator:
 
     def test_computes_a_float_model_in_float16(self, tmp_path: Path) -> None:
         model = float_model(tmp_path / "model")
-        facts = build(model, tmp_path / "out", SM8650).facts
+        facts = build(model, tmp_path / "out", SM8650)
         assert (facts["partitions"], facts["cpu_nodes"]) == (1, [])
         feed: dict[str, NDArray[Any]] = {"x": sample(8, 2)}
         ((output,),) = emulate(tmp_path / "out", SM8650, [feed])
@@ -198,7 +197,7 @@ class TestEmulator:
 
     def test_runs_partitions_that_share_a_binary_around_a_cpu_node(self, tmp_path: Path) -> None:
         model = float_model(tmp_path / "model", between="Asinh")
-        facts = build(model, tmp_path / "out").facts
+        facts = build(model, tmp_path / "out")
         assert (facts["partitions"], facts["binaries"]) == (2, ["encoder_8_ctx_qnn.bin"])
         feed: dict[str, NDArray[Any]] = {"x": sample(8, 2)}
         ((output,),) = emulate(tmp_path / "out", X_ELITE, [feed])

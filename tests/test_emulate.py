@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-import onnxruntime as ort
 import pytest
 
 from pipeline.errors import VerificationError
 from pipeline.model import StageInput
-from pipeline.qnn.compile import COMPILE_OPTIONS
+from pipeline.qnn.compile import compile_shared
 from pipeline.qnn.emulate import can_emulate
-from pipeline.qnn.session import session_options
 from pipeline.qnn.target import HtpTarget
 from tests.fresh import fresh
 from tests.graphs import attention, sentence
@@ -133,21 +130,9 @@ def test_a_damaged_context_is_an_error_of_the_compile_rung(
     assert "net_16_ctx" in str(caught.value)
 
 
-def share(folder: Path, models: list[Path]) -> None:
-    """Compile several buckets into one binary, which the emulator can't take."""
-    os.chdir(folder)  # for the trace; this is a process of its own
-    for number, model in enumerate(models):
-        settings = session_options(X_ELITE, COMPILE_OPTIONS)
-        entries = {
-            "ep.context_enable": "1",
-            "ep.context_embed_mode": "0",
-            "ep.context_file_path": str(folder / f"net_{number}_ctx.onnx"),
-            "ep.share_ep_contexts": "1",
-            "ep.stop_share_ep_contexts": str(int(model == models[-1])),
-        }
-        for key, value in entries.items():
-            settings.add_session_config_entry(key, value)
-        ort.InferenceSession(str(model), settings)
+def share(models: dict[str, Path], out: Path) -> None:
+    """Compile several buckets into one binary, which the emulator can't take; in a process of its own."""
+    compile_shared(models, X_ELITE, out, binary="net.bin")
 
 
 def test_a_context_that_the_emulator_can_not_take_is_compiled_plainly_and_says_so(
@@ -158,20 +143,14 @@ def test_a_context_that_the_emulator_can_not_take_is_compiled_plainly_and_says_s
     verified: StageInput,
     tmp_path: Path,
 ) -> None:
-    models = []
-    for bucket in BUCKETS:
-        model = tmp_path / f"net_{bucket}" / f"net_{bucket}.onnx"
-        model.parent.mkdir()
-        for path in quantized[bucket].folder.iterdir():
-            (model.parent / (model.name if path.name == "model.onnx" else path.name)).write_bytes(path.read_bytes())
-        models.append(model)
+    models = {f"net_{bucket}": quantized[bucket].folder / "model.onnx" for bucket in BUCKETS}
     folder = tmp_path / "shared"
     folder.mkdir()
-    fresh(share, folder, models)
-    assert not can_emulate(folder, "net_1_ctx.onnx")
+    fresh(share, models, folder)
+    assert not can_emulate(folder, "net_16_ctx.onnx")
     assert can_emulate(compiled.folder, "net_16_ctx.onnx")
 
-    shared = given(folder, {**compiled.facts, "context_model": "net_1_ctx.onnx"})
+    shared = given(folder, {**compiled.facts, "context_model": "net_16_ctx.onnx"})
     facts = component.emulate("16", samples, quantized["16"], shared, verified).facts
     assert facts["emulated"] == "plain compile"
     assert figure(facts, "rungs", "compile", "hidden", "sqnr_db") > 35

@@ -88,7 +88,8 @@ def test_a_score_may_change_by_so_much_in_either_direction(changed: float) -> No
 
 def compiled(partitions: int, *nodes: tuple[str, bool]) -> dict[str, Any]:
     listed = [{"name": f"n{at}", "op": op, "reason": "", "edge": edge} for at, (op, edge) in enumerate(nodes)]
-    return {"context_model": "encoder_64_ctx.onnx", "partitions": partitions, "cpu_nodes": listed}
+    facts = {"context_model": "encoder_64_ctx.onnx", "partitions": partitions, "cpu_nodes": listed}
+    return {"form": "separate", "parts": {"64": {"files": {}, "facts": facts}}}
 
 
 def test_conversions_at_the_edge_do_not_count() -> None:

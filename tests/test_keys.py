@@ -82,6 +82,38 @@ def test_code_counts_by_import_closure(tmp_path: Path) -> None:
     assert digest() != before
 
 
+def test_an_import_is_found_wherever_a_statement_may_be(tmp_path: Path) -> None:
+    text = """
+import a.one
+class C:
+    from a import two
+    async def f(self):
+        with x:
+            import a.three
+        for _ in y:
+            pass
+        else:
+            import a.four
+        try:
+            import a.five
+        except E:
+            import a.six
+        finally:
+            import a.seven
+        match x:
+            case 1:
+                import a.eight
+        while x:
+            if y: pass
+            elif z: import a.nine
+            else: import a.ten
+"""
+    path = write_module(tmp_path, "m.py", text)
+    found = CodeDigests(StatMemo(tmp_path / "memo")).imports(path)
+    numbers = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    assert found == {"a"} | {f"a.{number}" for number in numbers}
+
+
 def test_every_stage_has_code_and_known_tools() -> None:
     stages = {path.stem for path in Path(keys.__file__).parent.joinpath("stages").glob("[!_]*.py")}
     assert set(keys.TOOLS) == stages
@@ -151,6 +183,16 @@ def test_a_file_written_just_now_is_not_remembered(tmp_path: Path) -> None:
     path.write_text("TEXT")  # within the clock's granularity the stat could stay the same
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert memo.sha256(path) != before
+
+
+def test_a_file_that_was_renamed_into_place_is_not_read_to_know_its_digest(tmp_path: Path) -> None:
+    path = write_module(tmp_path, "f", "text")
+    memo = StatMemo(tmp_path / "memo.json")
+    memo.remember(path, "digest")
+    memo.save()
+    assert StatMemo(tmp_path / "memo.json").sha256(path) == "digest"
+    path.write_text("another")
+    assert memo.sha256(path) == sha256_file(path)
 
 
 def test_a_folder_counts_by_names_and_contents(tmp_path: Path) -> None:

@@ -88,8 +88,9 @@ def test_a_good_model_passes_and_says_how_good(good: Project) -> None:
     manifest = json.loads((good.root / "artifacts" / "net" / "sm8650" / "manifest.json").read_text())
     verification = manifest["components"]["net"]["buckets"][0]["verification"]
     assert set(verification["cpu"]["rungs"]) == {"padding", "rewrite", "quantization"}
-    assert (verification["cpu"]["samples"], verification["emulator"]["samples"]) == (2, 2), "every fourth of six"
-    assert verification["emulator"]["outputs"]["y"]["sqnr_db"] > 30
+    emulated = verification["emulator"]["sm8650"]
+    assert (verification["cpu"]["samples"], emulated["samples"]) == (2, 2), "every fourth of six"
+    assert emulated["outputs"]["y"]["sqnr_db"] > 30
     heading = next(line for line in run.text.splitlines() if line.startswith("SQNR in dB"))
     assert "padding  rewrite  quantization  compile  total   cosine  samples" in heading
 
@@ -103,6 +104,18 @@ def test_a_model_that_can_not_be_padded(tmp_path: Path) -> None:
         "net/net/16, worst of 2 samples: 5.npz",
         "accept it with thresholds: {padding_db: 16, total_db: ",
     )
+
+
+def test_with_verification_turned_off_nothing_is_measured_and_that_is_said(tmp_path: Path) -> None:
+    project = project_of(tmp_path, MEAN, {})
+    project.write("configs/net.yaml", CONFIG + "verification: {enabled: false}\n")
+    run = project.doit("build")
+    assert not {"verify", "emulate"} & set(run.stages())
+    assert "Not proven, as nothing is measured: net." in run.text
+    manifest = json.loads((project.root / "artifacts/net/sm8650/manifest.json").read_text("utf-8"))
+    assert manifest["components"]["net"]["buckets"][0]["verification"] == {"cpu": None, "emulator": None}
+    step = json.loads((project.root / ".build/steps/calibrate/net/net.json").read_text("utf-8"))
+    assert step["facts"]["samples"] == {"16": 6}, "none is held out"
 
 
 def test_exact_lengths_of_a_model_that_can_not_be_padded_still_work(tmp_path: Path) -> None:

@@ -12,17 +12,19 @@ import onnx
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from pipeline.errors import QuantizationError
+from pipeline.graph.constant_store import EncodedConstant, InBlobs, SharedConstants
 from pipeline.graph.encodings import Range, read_ranges, write_ranges
-from pipeline.graph.model_file import load_graph, tensor_array
+from pipeline.graph.model_file import BlobWriter, load_graph, set_external, tensor_array
 from pipeline.graph.observe import Observer
 from pipeline.graph.quantizer import float_nodes, quantize
 from pipeline.graph.scheme import Scheme
+from pipeline.graph.weight_encodings import Integers
 from pipeline.model import StageInput
 from tests.graphs import attention, graph, operators, outputs, save, sentence
-from tests.stage_runs import Component, given
+from tests.stage_runs import Component, given, part
 
 BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
 CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
@@ -56,15 +58,51 @@ def padded(call: dict[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
 
 
 def test_all_buckets_have_the_same_encodings_and_the_same_weights(component: Component, ranges: StageInput) -> None:
-    short, long = (component.quantize(bucket, ranges) for bucket in BUCKETS)
+    made = component.quantize_all(ranges)
 
-    assert short.files["net_weights.bin"] == long.files["net_weights.bin"]
+    assert sorted(made.files) == ["net_16.onnx", "net_16_constants.bin", "net_8.onnx", "net_weights.bin"]
+    short, long = (part(made, bucket) for bucket in BUCKETS)
+    assert short.files["net_weights.bin"] == long.files["net_weights.bin"] == made.files["net_weights.bin"]
     short_constants, long_constants = constants(short), constants(long)
     assert short_constants.keys() == long_constants.keys()
     different = [name for name, data in short_constants.items() if data != long_constants[name]]
     assert different == ["positions_quantized"], "only the positions themselves depend on the bucket"
     encodings = [name for name in short_constants if name.endswith(("_scale", "_zero_point"))]
     assert len(encodings) == 60
+
+
+def test_a_bucket_comes_out_the_same_whichever_others_are_made_with_it(
+    component: Component, ranges: StageInput
+) -> None:
+    made = component.quantize_all(ranges)
+    for bucket in BUCKETS:
+        alone, together = component.quantize(bucket, ranges), part(made, bucket)
+        assert (alone.files, alone.facts) == (together.files, together.facts)
+
+
+def test_a_constant_is_encoded_once_for_all_buckets(tmp_path: Path) -> None:
+    constant = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2, 300])
+    set_external(constant, "weights.bin", 0, 2400)
+    calls: list[str] = []
+    with BlobWriter(tmp_path / "all.bin") as blob, BlobWriter(tmp_path / "own.bin") as own:
+        shared = SharedConstants(blob)
+
+        def encoded(bucket: str, digest: str, how: str, alone: tuple[str, ...] = ()) -> EncodedConstant:
+            def encode() -> Integers:
+                calls.append(bucket)
+                return Integers(np.full((2, 300), len(calls), np.int16), np.array(1.0), np.array(0, np.int16))
+
+            return InBlobs(shared, own, alone, {"weights.bin": digest}).encoded(constant, how, encode)
+
+        first, again = encoded("8", "digest", "uint16"), encoded("16", "digest", "uint16")
+        assert calls == ["8"]
+        assert first.values.external_data == again.values.external_data
+        assert first is not again, "each bucket has a DQ node of its own"
+        encoded("16", "digest", "uint8")
+        encoded("16", "other weights", "uint16")
+        encoded("16", "digest", "uint16", alone=("w",))
+    assert calls == ["8", "16", "16", "16"]
+    assert (tmp_path / "own.bin").stat().st_size == 1200
 
 
 def test_the_weights_of_a_bucket_alone_are_in_a_blob_of_their_own(component: Component, ranges: StageInput) -> None:
@@ -157,15 +195,15 @@ def test_the_output_is_well_formed(component: Component, ranges: StageInput) -> 
 
 
 def test_bytes_do_not_depend_on_the_process(component: Component, ranges: StageInput, tmp_path: Path) -> None:
-    expected = component.quantize("8", ranges)
+    expected = component.quantize_all(ranges, buckets=["8"])
     script = """
 import sys
 from pathlib import Path
 from tests.stage_runs import given, run_stage
 rewritten, calibrated, out = map(Path, sys.argv[1:])
-inputs = {"rewrite": given(rewritten, {}), "calibrate": given(calibrated, {})}
+inputs = {"rewrite/8": given(rewritten, {}), "calibrate": given(calibrated, {})}
 scheme = {"activations": "uint16", "weights": "uint8", "per_channel": True}
-run_stage("quantize", out, {"component": "net", "bucket": "8", **scheme}, inputs)
+run_stage("quantize", out, {"component": "net", "buckets": {"8": {}}, **scheme}, inputs)
 """
     for seed in ("1", "2"):
         out = tmp_path / seed

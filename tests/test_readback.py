@@ -36,7 +36,7 @@ def context(untouched: Path, tmp_path: Path) -> Path:
 
 
 def read(context: Path, qdq: Path, target: HtpTarget = X_ELITE) -> Context:
-    return read_context(context.parent, context.name, target, load_graph(qdq), OpTrace())
+    return read_context(context.parent, context.name, [target], load_graph(qdq), OpTrace())
 
 
 def why(context: Path, qdq: Path, target: HtpTarget = X_ELITE) -> str:

@@ -34,7 +34,7 @@ def test_blobs_that_did_not_change_are_reused(tmp_path: Path) -> None:
         assert component.rewrite["8"].files[blob] == component.shape["8"].files[blob]
 
 
-def test_a_large_mask_goes_to_the_blob_of_constants(tmp_path: Path) -> None:
+def test_a_large_mask_goes_to_a_blob_of_its_own(tmp_path: Path) -> None:
     model = graph(
         """g (float[1,32,32] scores) => (float[1,32,32] y) {
             masked = Add (scores, causal)
@@ -47,8 +47,8 @@ def test_a_large_mask_goes_to_the_blob_of_constants(tmp_path: Path) -> None:
 
     (tensor,) = load_graph(rewritten.folder / "model.onnx").graph.initializer
     assert tensor.name == "causal_finite"
-    assert tensor.external_data[0].value == "constants.bin"
-    assert rewritten.files["constants.bin"].bytes == 32 * 32 * 4
+    assert tensor.external_data[0].value == "rewritten.bin"
+    assert rewritten.files["rewritten.bin"].bytes == 32 * 32 * 4
     scores = np.random.default_rng(0).normal(size=(1, 32, 32)).astype(np.float32)
     before = outputs(component.shape["all"].folder / "model.onnx", {"scores": scores})["y"]
     after = outputs(rewritten.folder / "model.onnx", {"scores": scores})["y"]

@@ -65,6 +65,71 @@ def test_a_step_does_not_see_a_payload_whose_bytes_changed(store: Store, tmp_pat
     assert not payload.exists(), "so that the next build makes it again"
 
 
+def count_hashes(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    hashed: list[Path] = []
+
+    def counted(path: Path) -> str:
+        hashed.append(path)
+        return sha256_file(path)
+
+    monkeypatch.setattr("pipeline.store.sha256_file", counted)
+    return hashed
+
+
+def test_a_payload_is_hashed_when_it_is_stored_and_not_by_the_steps_that_use_it(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = count_hashes(monkeypatch)
+    manifest = fill(store)
+    assert len(hashed) == 1
+    for number in range(3):
+        store.place(manifest, tmp_path / str(number))
+    Store(store.root).place(manifest, tmp_path / "another build")
+    assert len(hashed) == 1
+
+
+def test_a_payload_that_was_touched_is_hashed_once(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = fill(store)
+    os.utime(store.object_path(manifest.files["sub/a.bin"].sha256))
+    hashed = count_hashes(monkeypatch)
+    store.place(manifest, tmp_path / "1")
+    store.place(manifest, tmp_path / "2")
+    assert len(hashed) == 1
+
+
+def test_payloads_that_changed_places_are_found(store: Store, tmp_path: Path) -> None:
+    first, second = fill(store, text="payload"), fill(store, "cd" * 32, text="paylaod")
+    one, two = (store.object_path(each.files["sub/a.bin"].sha256) for each in (first, second))
+    one.rename(tmp_path / "aside")
+    two.rename(one)
+    (tmp_path / "aside").rename(two)
+    for number, manifest in enumerate((first, second)):
+        with pytest.raises(StoreError, match="a stored file is corrupt"):
+            store.place(manifest, tmp_path / str(number))
+
+
+def test_hashing_all_finds_what_no_stat_shows(store: Store) -> None:
+    good, bad = fill(store), store.object_path(fill(store, "cd" * 32, text="other").files["sub/a.bin"].sha256)
+    seal = bad.stat().st_mtime
+    bad.chmod(0o644)
+    bad.write_text("OTHER")
+    os.utime(bad, (seal, seal))
+    assert list(store.corrupt()) == [bad]
+    assert not bad.exists()
+    assert store.intact(good)
+    assert list(store.corrupt()) == []
+
+
+def test_a_payload_that_went_bad_is_replaced_when_it_is_made_again(store: Store, tmp_path: Path) -> None:
+    payload = store.object_path(fill(store).files["sub/a.bin"].sha256)
+    payload.chmod(0o644)
+    payload.write_text("paylaod")
+    store.place(fill(store), tmp_path / "in")
+    assert (tmp_path / "in" / "sub" / "a.bin").read_text() == "payload"
+
+
 @pytest.mark.parametrize("harm", [os.unlink, lambda path: (path.chmod(0o644), path.write_text("pay"))])
 def test_a_missing_or_resized_payload_is_not_current(store: Store, harm: object) -> None:
     manifest = fill(store)
@@ -104,7 +169,7 @@ def test_a_full_disk_says_so_and_leaves_nothing(store: Store, tmp_path: Path, mo
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path))
 
     entry = fill(store).files["sub/a.bin"]
-    monkeypatch.setattr("pipeline.store.shutil.copyfile", full)
+    monkeypatch.setattr("pipeline.store.copy_hashed", full)
     with pytest.raises(StoreError, match="the disk refused a write") as caught:
         store.export(entry, tmp_path / "a.bin")
     assert "free some space" in caught.value.remedy

@@ -11,7 +11,7 @@ from pipeline.errors import CalibrationError
 from pipeline.graph.cpu import Arrays
 from pipeline.graph.encodings import MIN_WIDTH, Range, Ranges
 from pipeline.graph.histogram import Histogram
-from pipeline.graph.model_file import WEIGHTS, external_range, is_external
+from pipeline.graph.model_file import CONSTANTS, REWRITTEN, external_range, is_external
 from pipeline.graph.observe import FLOATS, Observer
 from pipeline.graph.range_choice import MINMAX, Method
 from pipeline.graph.traverse import label
@@ -149,7 +149,7 @@ def _merge(ranges: dict[str, Range], more: Mapping[str, Range]) -> None:
 
 
 def _came_with_the_model(tensor: TensorProto) -> bool:
-    return is_external(tensor) and external_range(tensor).location == WEIGHTS
+    return is_external(tensor) and external_range(tensor).location not in (CONSTANTS, REWRITTEN)
 
 
 def _is_still(measured: Range) -> bool:

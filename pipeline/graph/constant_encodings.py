@@ -10,6 +10,7 @@ from onnx import NodeProto
 
 from pipeline.errors import QuantizationError
 from pipeline.graph.assignment import FLOAT, Assignment, Stored
+from pipeline.graph.constant_store import ConstantStore, EncodedConstant
 from pipeline.graph.encodings import Range
 from pipeline.graph.index import GraphIndex, is_op
 from pipeline.graph.operands import Operand, Role, operands
@@ -26,29 +27,43 @@ class ConstantEncodings:
     """Encodes each constant once for all readers that need it alike."""
 
     def __init__(
-        self, index: GraphIndex, assignment: Assignment, values: ValueEncodings, ranges: Mapping[str, Range]
+        self,
+        index: GraphIndex,
+        assignment: Assignment,
+        values: ValueEncodings,
+        ranges: Mapping[str, Range],
+        store: ConstantStore,
     ) -> None:
         self._index = index
         self._assignment = assignment
         self._values = values
         self._ranges = ranges
-        self._encoded: dict[tuple[str, Stored], Integers] = {}
+        self._store = store
+        self._encoded: dict[tuple[str, Stored], EncodedConstant] = {}
 
-    def of(self, node: NodeProto, operand: Operand) -> Integers:
+    def of(self, node: NodeProto, operand: Operand) -> EncodedConstant:
         """A float constant as a quantized node reads it."""
-        if operand.role is Role.BIAS:
-            self._check(node, operand.name)
-            return bias(self._bias(node, operand.name), self._bias_scale(node))
-        return self._shared(node, operand)
+        if operand.role is not Role.BIAS:
+            return self._shared(node, operand)
+        scale, beta = self._bias_scale(node), self._beta(node)
 
-    def _check(self, node: NodeProto, name: str) -> None:
-        if not np.isfinite(self._array(name)).all():
+        def encode() -> Integers:
+            self._range(node, operand.name)
+            return bias(self._bias(node, operand.name), scale)
+
+        return self._store.encoded(self._index.initializers[operand.name], ("bias", beta, _key(scale)), encode)
+
+    def _range(self, node: NodeProto, name: str) -> Range:
+        """The range of a constant's own values, which have to be finite."""
+        covers = self._values.constant_range(name)
+        if not covers.finite:
             raise QuantizationError(
                 f"constant {name!r} holds NaN or infinity and can't be quantized",
                 where=f"node {label(node)}",
                 why="an encoding has one range for all of it, and there is none that holds such numbers",
                 remedy="export the model again from sound weights; if it is a mask, with a filler such as -100",
             )
+        return covers
 
     @staticmethod
     def absorb_beta(node: NodeProto) -> None:
@@ -58,23 +73,26 @@ class ConstantEncodings:
             del node.attribute[:]
             node.attribute.extend(kept)
 
-    def _shared(self, node: NodeProto, operand: Operand) -> Integers:
-        stored = self._stored(node, operand)
-        key = (operand.name, stored)
-        if key not in self._encoded:
-            self._check(node, operand.name)
-            array = self._array(operand.name)
-            covers = self._ranges.get(operand.name) or (Range.of(array) if array.size else Range(0.0, 0.0))
-            smallest = self._smallest_scale(operand.name, stored)
-            if stored.symmetric:
-                if operand.name in self._ranges:
-                    # Of one scale in every bucket, whatever part of the range this one's values have.
-                    half = float(2 ** (bits(stored.kind) - 1) - 1)
-                    smallest = np.maximum(smallest, max(-covers.low, covers.high) / half)
-                self._encoded[key] = symmetric(array, stored.kind, stored.axis, smallest)
-            else:
-                self._encoded[key] = asymmetric(array, covers, stored.kind, float(np.max(smallest)))
-        return self._encoded[key]
+    def _shared(self, node: NodeProto, operand: Operand) -> EncodedConstant:
+        name, stored = operand.name, self._stored(node, operand)
+        if (name, stored) in self._encoded:
+            return self._encoded[name, stored]
+        of_all, smallest = self._ranges.get(name), self._smallest_scale(name, stored)
+
+        def encode() -> Integers:
+            covers = self._range(node, name)
+            if not stored.symmetric:
+                return asymmetric(self._index.pieces(name), of_all or covers, stored.kind, float(np.max(smallest)))
+            least = smallest
+            if of_all is not None:
+                # Of one scale in every bucket, whatever part of the range this one's values have.
+                half = float(2 ** (bits(stored.kind) - 1) - 1)
+                least = np.maximum(smallest, max(-of_all.low, of_all.high) / half)
+            return symmetric(self._array(name), stored.kind, stored.axis, least)
+
+        how = (stored, of_all, _key(smallest))
+        made = self._encoded[name, stored] = self._store.encoded(self._index.initializers[name], how, encode)
+        return made
 
     def _stored(self, node: NodeProto, operand: Operand) -> Stored:
         stored = self._assignment.constant(node, operand)
@@ -115,11 +133,21 @@ class ConstantEncodings:
         return self._values.encoding(given.name, self._values.read_type(node, given, kind)).scale
 
     def _bias(self, node: NodeProto, name: str) -> NDArray[np.float32]:
-        beta = next((attribute.f for attribute in node.attribute if attribute.name == "beta"), 1.0)
-        array = self._array(name)
-        return array * np.float32(beta) if is_op(node, "Gemm") and beta != 1 else array
+        array, beta = self._array(name), self._beta(node)
+        return array * np.float32(beta) if beta != 1 else array
+
+    @staticmethod
+    def _beta(node: NodeProto) -> float:
+        """What a Gemm multiplies its bias with; 1 for any other node."""
+        given = (attribute.f for attribute in node.attribute if attribute.name == "beta")
+        return next(given, 1.0) if is_op(node, "Gemm") else 1.0
 
     def _array(self, name: str) -> NDArray[np.float32]:
         array = self._index.constant(name)
         assert array is not None
         return np.asarray(array)
+
+
+def _key(array: NDArray[np.float64]) -> tuple[tuple[int, ...], bytes]:
+    """What tells arrays of other shapes or bits apart."""
+    return array.shape, array.tobytes()

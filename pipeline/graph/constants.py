@@ -109,6 +109,21 @@ class Constants:
         source = self._sources[name]
         return source if isinstance(source, TensorProto) else blob.tensor(name, self.value(name))
 
+    def stored(self, name: str) -> TensorProto | None:
+        """A constant as a tensor of this name and its dims whose bytes came with the model; None if it was computed."""
+        source = self._sources[name]
+        if isinstance(source, TensorProto):
+            return source
+        base = self.stored(source.of) if isinstance(source, _View) else None
+        if base is None:
+            return None
+        tensor = TensorProto()
+        tensor.CopyFrom(base)
+        tensor.name = name
+        del tensor.dims[:]
+        tensor.dims.extend(shape_of(self.types[name]))
+        return tensor
+
     def nbytes(self, name: str) -> int:
         """The bytes of a constant's value."""
         return _nbytes(self.types[name])

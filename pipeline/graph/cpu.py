@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,14 @@ def unoptimized_session(model: ModelProto, folder: Path) -> ort.InferenceSession
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def run(session: ort.InferenceSession, feeds: Arrays) -> dict[str, NDArray[Any]]:
-    """All outputs of a session by name. Inputs that the session doesn't have are left out.
+def run(session: ort.InferenceSession, feeds: Arrays, outputs: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+    """Some outputs of a session by name, or all. Inputs that the session doesn't have are left out.
 
     Raises:
         CalibrationError: the model can't compute these inputs, such as ids beyond its embedding.
     """
     given = {value.name: np.ascontiguousarray(feeds[value.name]) for value in session.get_inputs()}
-    names = [value.name for value in session.get_outputs()]
+    names = list(outputs) if outputs is not None else [value.name for value in session.get_outputs()]
     try:
         return dict(zip(names, session.run(names, given), strict=True))
     except _REFUSALS as error:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,12 @@ class Range:
     def of(cls, array: NDArray[Any]) -> Range:
         """The range of an array that has elements."""
         return cls(float(array.min()), float(array.max()))
+
+    @classmethod
+    def of_pieces(cls, pieces: Iterable[NDArray[Any]]) -> Range:
+        """The range of the elements of all pieces; of none, that of zero."""
+        each = [cls.of(piece) for piece in pieces]
+        return reduce(or_, each) if each else cls(0.0, 0.0)
 
     def __or__(self, other: Range) -> Range:
         return Range(float(np.minimum(self.low, other.low)), float(np.maximum(self.high, other.high)))

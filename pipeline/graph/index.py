@@ -10,7 +10,8 @@ from typing import Any
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TypeProto, helper
 
-from pipeline.graph.model_file import tensor_array
+from pipeline.graph.model_file import tensor_array, tensor_pieces
+from pipeline.graph.pieces import Pieces
 from pipeline.graph.traverse import DEFAULT_DOMAINS, live_nodes, reads
 
 CONTRIB_DOMAIN = "com.microsoft"
@@ -41,6 +42,10 @@ class GraphIndex:
         """The value of an initializer, None for any other value. Raises ModelError if its data is damaged."""
         tensor = self.initializers.get(name)
         return None if tensor is None else tensor_array(tensor, self._folder)
+
+    def pieces(self, name: str) -> Pieces:
+        """The value of an initializer a piece at a time. Raises ModelError if its data is damaged."""
+        return tensor_pieces(self.initializers[name], self._folder)
 
     def scalar(self, name: str) -> float | None:
         """The value of an initializer of one number, or of one number many times; None for any other value."""

@@ -1,9 +1,10 @@
 """A model on disk: one small graph file, and blobs beside it that hold its tensors.
 
 A graph file is an ONNX ``ModelProto`` whose initializers of :data:`EXTERNAL_BYTES` or more are external data
-(https://onnx.ai/onnx/repo-docs/ExternalData.html) in a blob of the same folder: ``weights.bin`` for what came with the
-model, ``constants.bin`` for what a stage computed. Blobs are written front to back and read through memory maps, so
-the tensors of a model are never in memory all at once.
+(https://onnx.ai/onnx/repo-docs/ExternalData.html) in a blob of the same folder. ``weights.bin`` is the very file of the
+source that the weights came in, ``converted.bin`` has those that ingest had to change, ``constants.bin`` what shape
+computed for a bucket, and ``rewritten.bin`` what rewrite did. Blobs are written front to back and read through memory
+maps, so the tensors of a model are never in memory all at once.
 """
 
 from __future__ import annotations
@@ -22,22 +23,25 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from pipeline.errors import ModelError
+from pipeline.graph.pieces import Pieces
+from pipeline.graph.traverse import all_tensors
 from pipeline.model import Json
 
 MODEL = "model.onnx"
 WEIGHTS = "weights.bin"
+CONVERTED = "converted.bin"
 CONSTANTS = "constants.bin"
+REWRITTEN = "rewritten.bin"
 
 EXTERNAL_BYTES = 1024
 """Initializers of this many bytes or more live in a blob, smaller ones in the graph file."""
 
 ALIGNMENT = 64
-"""Every tensor starts at a multiple of this in its blob: the width of the widest vector load."""
+"""Every tensor that we write starts at a multiple of this: the width of the widest vector load."""
 
 PROTOBUF_LIMIT = 2**31 - 1
 """A protobuf message can't be longer (https://protobuf.dev/programming-guides/encoding/#size-limits)."""
 
-_CHUNK = 1 << 24
 _SUB_BYTE_BITS: Mapping[int, int] = {
     TensorProto.INT2: 2,
     TensorProto.UINT2: 2,
@@ -127,6 +131,11 @@ def byte_size(tensor: TensorProto) -> int:
     return (count * bits + 7) // 8
 
 
+def blob_names(model: ModelProto) -> set[str]:
+    """The blobs that a graph file refers to."""
+    return {external_range(tensor).location for tensor in all_tensors(model.graph) if is_external(tensor)}
+
+
 def external_range(tensor: TensorProto) -> ExternalRange:
     """Read a tensor's external_data entries.
 
@@ -155,7 +164,9 @@ def external_file(location: str, folder: Path) -> Path:
     escapes = posix.is_absolute() or windows.drive or windows.root or ".." in posix.parts or ".." in windows.parts
     if not escapes and "\0" not in location:
         path = folder / location
-        if path.resolve().is_relative_to(folder.resolve()):
+        # A name that is no link needs no look at the folders above, which takes longer than to read a small tensor.
+        plain = path.name == location and not path.is_symlink()
+        if plain or path.resolve().is_relative_to(folder.resolve()):
             if path.is_file():
                 return path
             raise ModelError(
@@ -170,15 +181,13 @@ def external_file(location: str, folder: Path) -> Path:
     )
 
 
-def tensor_array(tensor: TensorProto, folder: Path) -> NDArray[Any]:
-    """The values of a tensor, in its dtype and dims; read-only and mapped from disk when external.
+def external_bytes(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
+    """Where the bytes of an external tensor are: a file that is there, offset and length within it.
 
     Raises:
-        ModelError: the data is missing, outside `folder`, or of another size than dims and type say.
+        ModelError: they are missing, outside `folder`, or of another size than dims and type say.
     """
     size = byte_size(tensor)
-    if not is_external(tensor):
-        return _inline_array(tensor)
     source = external_range(tensor)
     path = external_file(source.location, folder)
     available = path.stat().st_size - source.offset
@@ -188,17 +197,41 @@ def tensor_array(tensor: TensorProto, folder: Path) -> NDArray[Any]:
         raise _bad_external(
             tensor, f"it needs {size} bytes at offset {source.offset}, {source.location!r} has {max(available, 0)} left"
         )
+    return path, source.offset, size
+
+
+def tensor_array(tensor: TensorProto, folder: Path) -> NDArray[Any]:
+    """The values of a tensor, in its dtype and dims; read-only and mapped from disk when external.
+
+    Raises:
+        ModelError: the data is missing, outside `folder`, or of another size than dims and type say.
+    """
+    if not is_external(tensor):
+        return _inline_array(tensor)
+    path, offset, size = external_bytes(tensor, folder)
     dtype = tensor_dtype(tensor)
     if tensor.data_type in _SUB_BYTE_BITS:
         with path.open("rb") as file:
-            file.seek(source.offset)
+            file.seek(offset)
             return _inline_array(
                 TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=file.read(size))
             )
     shape = tuple(tensor.dims)
     if size == 0:
         return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r", source.offset, shape)
+    return np.memmap(str(path), dtype, "r", offset, shape)
+
+
+def tensor_pieces(tensor: TensorProto, folder: Path) -> Pieces:
+    """The same values a piece at a time, none of which stays in memory when it comes from disk.
+
+    Raises:
+        ModelError: as for :func:`tensor_array`.
+    """
+    if not is_external(tensor) or tensor.data_type in _SUB_BYTE_BITS:
+        return Pieces.of_array(tensor_array(tensor, folder))
+    path, offset, _ = external_bytes(tensor, folder)
+    return Pieces.of_file(path, offset, tensor_dtype(tensor), tuple(tensor.dims))
 
 
 def set_external(tensor: TensorProto, location: str, offset: int, length: int) -> None:
@@ -208,6 +241,14 @@ def set_external(tensor: TensorProto, location: str, offset: int, length: int) -
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
         tensor.external_data.add(key=key, value=value)
+
+
+def inline_tensor(name: str, array: NDArray[Any]) -> TensorProto:
+    """An initializer that carries these values."""
+    if array.dtype.hasobject or helper.np_dtype_to_tensor_dtype(array.dtype) in _SUB_BYTE_BITS:
+        return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    return TensorProto(name=name, data_type=kind, dims=array.shape, raw_data=_as_bytes(array).tobytes())
 
 
 class BlobWriter:
@@ -231,47 +272,47 @@ class BlobWriter:
         if self._file is not None:
             self._file.close()
 
-    def add(self, data: NDArray[Any] | bytes) -> tuple[int, int]:
-        """Store the bytes of an array (C order, little endian) and return their (offset, length) in the blob."""
-        flat = _as_bytes(data)
+    def add(self, data: NDArray[Any] | Pieces) -> tuple[int, int]:
+        """Store the bytes of a tensor (C order, little endian) and return their (offset, length) in the blob."""
+        pieces = data.held() if isinstance(data, Pieces) else Pieces.of_array(data)
         # The head tells most tensors of a size apart; only then is it worth reading back what was written.
-        key = (flat.size, hashlib.blake2b(flat[:4096].tobytes()).digest())
+        head = next((_as_bytes(piece)[:4096].tobytes() for piece in pieces), b"")
+        key = (pieces.nbytes, hashlib.blake2b(head).digest())
         for offset in self._seen.get(key, ()):
-            if self._holds(offset, flat):
-                return offset, flat.size
+            if self._holds(offset, pieces):
+                return offset, pieces.nbytes
         if self._file is None:
             self._file = self._path.open("w+b")
         padding = -self._end % ALIGNMENT
         self._file.write(b"\0" * padding)
         offset = self._end + padding
-        for start in range(0, flat.size, _CHUNK):
-            self._file.write(flat[start : start + _CHUNK].data)
-        self._end = offset + flat.size
+        for piece in pieces:
+            self._file.write(_as_bytes(piece).data)
+        self._end = offset + pieces.nbytes
         self._seen.setdefault(key, []).append(offset)
-        return offset, flat.size
+        return offset, pieces.nbytes
 
-    def tensor(self, name: str, array: NDArray[Any]) -> TensorProto:
+    def tensor(self, name: str, values: NDArray[Any] | Pieces) -> TensorProto:
         """An initializer with these values: inside the graph file if small, in the blob otherwise."""
-        if array.nbytes < EXTERNAL_BYTES or array.dtype.hasobject:
-            return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-        if kind in _SUB_BYTE_BITS:
-            tensor = numpy_helper.from_array(array, name)
-            data: NDArray[Any] | bytes = tensor.raw_data
+        kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+        small = values.nbytes < EXTERNAL_BYTES or values.dtype.hasobject
+        if isinstance(values, Pieces) and (small or kind in _SUB_BYTE_BITS):
+            values = values.array()
+        if not isinstance(values, Pieces) and small:
+            return inline_tensor(name, values)
+        if not isinstance(values, Pieces) and kind in _SUB_BYTE_BITS:
+            tensor = numpy_helper.from_array(values, name)
+            values = np.frombuffer(tensor.raw_data, np.uint8)
         else:
-            tensor, data = TensorProto(name=name, data_type=kind, dims=array.shape), array
-        set_external(tensor, self._path.name, *self.add(data))
+            tensor = TensorProto(name=name, data_type=kind, dims=values.shape)
+        set_external(tensor, self._path.name, *self.add(values))
         return tensor
 
-    def _holds(self, offset: int, flat: NDArray[np.uint8]) -> bool:
+    def _holds(self, offset: int, pieces: Pieces) -> bool:
         assert self._file is not None
         self._file.seek(offset)
         try:
-            for start in range(0, flat.size, _CHUNK):
-                piece = flat[start : start + _CHUNK]
-                if not np.array_equal(np.frombuffer(self._file.read(piece.size), np.uint8), piece):
-                    return False
-            return True
+            return all(self._file.read(piece.nbytes) == _as_bytes(piece).data for piece in pieces)
         finally:
             self._file.seek(self._end)
 
@@ -308,9 +349,7 @@ def value_signature(value: ValueInfoProto) -> dict[str, Json]:
     return {"name": value.name, "dtype": helper.tensor_dtype_to_np_dtype(kind.elem_type).name, "shape": shape}
 
 
-def _as_bytes(data: NDArray[Any] | bytes) -> NDArray[np.uint8]:
-    if isinstance(data, bytes):
-        return np.frombuffer(data, np.uint8)
+def _as_bytes(data: NDArray[Any]) -> NDArray[np.uint8]:
     little = data.astype(data.dtype.newbyteorder("<"), copy=False) if data.dtype.byteorder == ">" else data
     return np.ascontiguousarray(little).reshape(-1).view(np.uint8)
 

@@ -22,7 +22,7 @@ FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 """The element types that are quantized."""
 
 _BYTES_AT_ONCE = 1 << 29
-"""Values watched in one run; a model that makes more is run again for the rest, so that memory stays bounded."""
+"""Values fetched in one run; a model that makes more is run again for the rest, so that memory stays bounded."""
 
 
 class Observer:
@@ -35,13 +35,13 @@ class Observer:
         self.index = GraphIndex(self.model, self._folder)
         self.inputs = [value.name for value in self.model.graph.input if value.name in self.index.types]
         self._groups = list(_groups(self._computed()))
-        self._sessions: list[ort.InferenceSession] = []
+        self._session: ort.InferenceSession | None = None
 
     @property
     def names(self) -> list[str]:
         """All values that are watched, inputs first, then in the graph's order."""
         given = [name for name in self.inputs if self.index.types[name].tensor_type.elem_type in FLOATS]
-        return given + [value.name for group in self._groups for value in group]
+        return given + [name for group in self._groups for name in group]
 
     def observe(self, feeds: Arrays) -> dict[str, Range]:
         """The range of every watched value that has elements, for one sample of the model's own shape."""
@@ -49,20 +49,20 @@ class Observer:
 
     def arrays(self, feeds: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
         """Every watched value that has elements, for one sample of the model's own shape; not all in memory at once."""
-        if not self._sessions:
-            self._sessions = [unoptimized_session(_watched(self.model, group), self._folder) for group in self._groups]
+        if self._session is None:
+            self._session = unoptimized_session(_watched(self.model, self._computed()), self._folder)
         watched = set(self.names)
         yield from ((name, np.asarray(feeds[name])) for name in self.inputs if name in watched)
-        for session in self._sessions:
-            computed = run(session, feeds)
+        for group in self._groups:
+            computed = run(self._session, feeds, group)
             while computed:
                 name, array = computed.popitem()
-                if name in watched and array.size:
+                if array.size:
                     yield name, array
 
     def close(self) -> None:
-        """Give the sessions' memory back."""
-        self._sessions = []
+        """Give the session's memory back."""
+        self._session = None
 
     def sources(self) -> Mapping[str, frozenset[str]]:
         """For each value that nodes make, the inputs of the model that it depends on."""
@@ -81,8 +81,9 @@ class Observer:
         ]
 
 
-def _groups(values: list[ValueInfoProto]) -> Iterator[list[ValueInfoProto]]:
-    group: list[ValueInfoProto] = []
+def _groups(values: list[ValueInfoProto]) -> Iterator[list[str]]:
+    """The values' names, in groups that take no more than :data:`_BYTES_AT_ONCE`."""
+    group: list[str] = []
     size = 0
     for value in values:
         count = 1
@@ -91,7 +92,7 @@ def _groups(values: list[ValueInfoProto]) -> Iterator[list[ValueInfoProto]]:
         if group and size + 4 * count > _BYTES_AT_ONCE:
             yield group
             group, size = [], 0
-        group.append(value)
+        group.append(value.name)
         size += 4 * count
     if group:
         yield group

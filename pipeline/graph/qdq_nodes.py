@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper
 
+from pipeline.graph.constant_store import ConstantStore, EncodedConstant
 from pipeline.graph.index import CONTRIB_DOMAIN, GraphIndex, import_contrib, opset
-from pipeline.graph.weight_encodings import Integers, dtype
+from pipeline.graph.model_file import inline_tensor, tensor_dtype
+from pipeline.graph.weight_encodings import dtype
 
 _OWN_OPSET = 21
 """From here on ONNX's own Q and DQ take 16 and 4 bits; before, onnxruntime's do."""
@@ -29,15 +31,16 @@ class Encoding:
 class QdqNodes:
     """The nodes and initializers that a graph is to have; :meth:`finish` puts them in place of its own."""
 
-    def __init__(self, index: GraphIndex) -> None:
+    def __init__(self, index: GraphIndex, store: ConstantStore) -> None:
         self.nodes: list[NodeProto] = []
         self._index = index
+        self._store = store
         self._initializers: dict[str, TensorProto] = {}
         self._read: dict[str, str] = {}
         self._stored: dict[str, str] = {}
         self._parameters: dict[str, list[str]] = {}
         self._conversions: dict[tuple[str, str], str] = {}
-        self._constants: dict[Integers, str] = {}
+        self._constants: dict[EncodedConstant, str] = {}
         self._barriers: dict[str, str] = {}
         self._kinds: set[str] = set()
 
@@ -77,21 +80,26 @@ class QdqNodes:
             self._barriers[name] = wide
         return self._barriers[name]
 
-    def constant(self, name: str, encoded: Integers, half: bool) -> str:
+    def constant(self, name: str, encoded: EncodedConstant, half: bool) -> str:
         """A quantized constant; what was encoded once is stored once."""
         if encoded not in self._constants:
             stem, count = name, 1
             while f"{stem}_quantized" in self._initializers or (count > 1 and stem in self._index.initializers):
                 count += 1
                 stem = f"{name}_{count}"
-            self._kinds.add(encoded.values.dtype.name)
-            stored = self._add(f"{stem}_quantized", encoded.values)
-            parameters = [
-                self._add(f"{stem}_scale", encoded.scale.astype(np.float16 if half else np.float32)),
-                self._add(f"{stem}_zero_point", encoded.zero_point),
-            ]
+            self._kinds.add(tensor_dtype(encoded.values).name)
+            stored = f"{stem}_quantized"
+            values = self._initializers[stored] = TensorProto()
+            values.CopyFrom(encoded.values)
+            values.name = stored
+            arrays = {
+                f"{stem}_scale": encoded.scale.astype(np.float16 if half else np.float32),
+                f"{stem}_zero_point": encoded.zero_point,
+            }
+            for parameter, array in arrays.items():
+                self._initializers[parameter] = self._store.parameter(name, parameter, array)
             result = self._constants[encoded] = f"{stem}_DequantizeLinear_Output"
-            self._node("DequantizeLinear", f"{stem}_DequantizeLinear", [stored, *parameters], result, encoded.axis)
+            self._node("DequantizeLinear", f"{stem}_DequantizeLinear", [stored, *arrays], result, encoded.axis)
         return self._constants[encoded]
 
     def finish(self) -> None:
@@ -122,7 +130,7 @@ class QdqNodes:
         return [self._add(f"{stem}_scale", scale), self._add(f"{stem}_zero_point", zero_point)]
 
     def _add(self, name: str, array: NDArray[Any]) -> str:
-        self._initializers[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+        self._initializers[name] = inline_tensor(name, array)
         return name
 
     def _node(self, op: str, name: str, inputs: list[str], output: str, axis: int | None = None) -> None:

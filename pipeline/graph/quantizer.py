@@ -18,16 +18,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto
 
 from pipeline.errors import QuantizationError
 from pipeline.graph.assignment import FLOAT, Assignment
 from pipeline.graph.clamps import drop_clamps
 from pipeline.graph.constant_encodings import ConstantEncodings
+from pipeline.graph.constant_store import ConstantStore, InModel
 from pipeline.graph.encodings import Range
 from pipeline.graph.headroom import with_headroom
 from pipeline.graph.index import GraphIndex, prune, sort_nodes
-from pipeline.graph.model_file import tensor_array
 from pipeline.graph.observe import FLOATS
 from pipeline.graph.operands import Operand, Role, operands
 from pipeline.graph.qdq import Q_OPS
@@ -38,12 +38,20 @@ from pipeline.graph.traverse import label
 from pipeline.graph.value_encodings import ValueEncodings
 from pipeline.graph.values import element_type, is_float
 
+_IN_MODEL = InModel()
 
-def quantize(model: ModelProto, folder: Path, ranges: Mapping[str, Range], scheme: Scheme) -> ModelProto:
-    """The QDQ form of a model whose blobs are in `folder`; it carries all its tensors, and `model` is used up.
+
+def quantize(
+    model: ModelProto,
+    folder: Path,
+    ranges: Mapping[str, Range],
+    scheme: Scheme,
+    store: ConstantStore = _IN_MODEL,
+) -> ModelProto:
+    """The QDQ form of a model whose blobs are in `folder`; `model` is used up.
 
     `ranges` has the range of every float value a node makes, of float inputs, and of constants that differ between
-    buckets. The same arguments give the same bytes.
+    buckets. `store` keeps the constants, by default in the model. The same arguments give the same bytes.
 
     Raises:
         QuantizationError: a value has no range, or a rule of the scheme names nothing or can't be followed.
@@ -55,11 +63,13 @@ def quantize(model: ModelProto, folder: Path, ranges: Mapping[str, Range], schem
     ranges = with_headroom(index, ranges)
     if drop_clamps(index, Assignment(index, scheme)):
         index = GraphIndex(model, folder)
-    _Wiring(index, Assignment(index, scheme), ranges).run()
+    float_constants = set(index.initializers)
+    _Wiring(index, Assignment(index, scheme), ranges, store).run()
+    _tidy(model)
     for tensor in model.graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            tensor.CopyFrom(numpy_helper.from_array(tensor_array(tensor, folder), tensor.name))
-    return _tidied(model)
+        if tensor.name in float_constants:
+            tensor.CopyFrom(store.unchanged(tensor, folder))
+    return model
 
 
 def float_nodes(model: ModelProto) -> list[str]:
@@ -88,12 +98,14 @@ def _makes_float(index: GraphIndex, node: NodeProto) -> bool:
 class _Wiring:
     """Puts the Q and DQ nodes into one graph."""
 
-    def __init__(self, index: GraphIndex, assignment: Assignment, ranges: Mapping[str, Range]) -> None:
+    def __init__(
+        self, index: GraphIndex, assignment: Assignment, ranges: Mapping[str, Range], store: ConstantStore
+    ) -> None:
         self._index = index
         self._assignment = assignment
         self._values = ValueEncodings(index, assignment, ranges)
-        self._constants = ConstantEncodings(index, assignment, self._values, ranges)
-        self._new = QdqNodes(index)
+        self._constants = ConstantEncodings(index, assignment, self._values, ranges, store)
+        self._new = QdqNodes(index, store)
 
     def run(self) -> None:
         """Replace the graph's nodes with the wired ones."""
@@ -178,10 +190,9 @@ def _check_ranges(index: GraphIndex, ranges: Mapping[str, Range]) -> None:
             )
 
 
-def _tidied(model: ModelProto) -> ModelProto:
-    """In topological order, with nothing in it that says when or by what it was made."""
+def _tidy(model: ModelProto) -> None:
+    """Put the nodes in topological order, and remove what no output needs or says when and by what it was made."""
     sort_nodes(model)
     for field in ("producer_name", "producer_version", "metadata_props"):
         model.ClearField(field)
     prune(model)
-    return model

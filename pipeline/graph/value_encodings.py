@@ -27,6 +27,7 @@ class ValueEncodings:
         self._index = index
         self._assignment = assignment
         self._ranges = ranges
+        self._of_constants: dict[str, Range] = {}
 
     def encoding(self, name: str, kind: str) -> Encoding:
         """How a value is stored in a type."""
@@ -39,6 +40,12 @@ class ValueEncodings:
         if kind == INT16:
             return Encoding(kind, max(-covers.low, covers.high, MIN_WIDTH / 2) / limits(kind)[1], 0)
         return Encoding(kind, *affine(covers, kind))
+
+    def constant_range(self, name: str) -> Range:
+        """The range of a constant's own values."""
+        if name not in self._of_constants:
+            self._of_constants[name] = Range.of_pieces(self._index.pieces(name))
+        return self._of_constants[name]
 
     def read_type(self, node: NodeProto, operand: Operand, kind: str) -> str:
         """The type in which a node that computes in `kind` reads a value that is stored in one.
@@ -73,9 +80,7 @@ class ValueEncodings:
         if maker is not None and is_op(maker, "Softmax"):
             return UNIT
         if origin not in self._ranges:
-            array = self._index.constant(origin)
-            assert array is not None, f"{origin} has no range"
-            return Range.of(array) if array.size else Range(0.0, 0.0)
+            return self.constant_range(origin)
         found = range_at(self._ranges, origin, bits(kind))
         if maker is not None and kind == "uint16" and is_op(maker, *WIDE_16_BIT):
             return found | WIDE_16_BIT[maker.op_type]

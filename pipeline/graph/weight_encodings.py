@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from pipeline.graph.encodings import MIN_WIDTH, Range
+from pipeline.graph.pieces import Pieces
 from pipeline.graph.scheme import bits
 
 _SHARES = {
@@ -20,6 +22,9 @@ _SHARES = {
 less than it gains; with 8, it is about how the numbers happen to fall between the integers."""
 _NARROWEST = 2.0**-16
 """No channel is given less of a range than this part of the widest channel's."""
+_FEWEST_CHANNELS = 128
+_AT_ONCE = 1 << 18
+"""Numbers that a scale is looked for at once, unless that is fewer channels than numpy works well with."""
 _REFITS = 2
 """How often the best of them is improved by the scale that fits its integers best."""
 
@@ -28,24 +33,36 @@ _REFITS = 2
 class Integers:
     """``real = scale * (values - zero_point)``; scale and zero point are scalars, or one for each index of `axis`."""
 
-    values: NDArray[Any]
+    values: NDArray[Any] | Pieces
     scale: NDArray[np.float64]
     zero_point: NDArray[Any]
     axis: int | None = None
 
+    def array(self) -> NDArray[Any]:
+        """All integers."""
+        return self.values if not isinstance(self.values, Pieces) else self.values.array()
+
     def real(self) -> NDArray[np.float64]:
         """The numbers that the integers stand for."""
-        scale, zero = (_along(array, self.values.ndim, self.axis) for array in (self.scale, self.zero_point))
-        return np.asarray((self.values.astype(np.float64) - zero.astype(np.float64)) * scale)
+        values = self.array()
+        scale, zero = (_along(array, values.ndim, self.axis) for array in (self.scale, self.zero_point))
+        return np.asarray((values.astype(np.float64) - zero.astype(np.float64)) * scale)
 
 
-def asymmetric(array: NDArray[Any], covers: Range, kind: str, smallest: float = 0.0) -> Integers:
+def asymmetric(numbers: Pieces, covers: Range, kind: str, smallest: float = 0.0) -> Integers:
     """With one scale for a whole range, zero in it: as activations are. `smallest` as for :func:`symmetric`."""
     scale, zero = affine(covers, kind)
     scale = max(scale, smallest)
     low, high = limits(kind)
-    values = np.clip(np.rint(array / scale) + zero, low, high).astype(dtype(kind))
-    return Integers(values, np.array(scale), np.array(zero, dtype(kind)))
+    stored = dtype(kind)
+
+    def rounded(piece: NDArray[Any]) -> NDArray[Any]:
+        near = piece / scale
+        np.rint(near, out=near)
+        near += zero
+        return np.asarray(np.clip(near, low, high, out=near).astype(stored))
+
+    return Integers(numbers.map(rounded, stored), np.array(scale), np.array(zero, stored))
 
 
 def affine(covers: Range, kind: str) -> tuple[float, int]:
@@ -64,18 +81,26 @@ def symmetric(
 
     `smallest` is what no scale may fall short of.
     """
-    rows = array.reshape(1, -1) if axis is None else np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
-    rows = np.asarray(rows, np.float32)
-    scale = np.maximum(_scales(rows, bits(kind)), smallest)
+    channels = array.reshape(1, -1) if axis is None else np.moveaxis(array, axis, 0)
+    stored = np.empty(array.shape, dtype(kind))
+    target = stored.reshape(1, -1) if axis is None else np.moveaxis(stored, axis, 0)
     half = 1 << (bits(kind) - 1)
-    signed = np.clip(np.rint(rows / scale[:, None].astype(np.float32)), -half, half - 1)
     zero = 0 if kind.startswith("int") else half
-    stored = (signed + zero).astype(np.int16).astype(dtype(kind))
+    # Some channels after the other, as each round makes several arrays as large as what it rounds.
+    step = max(_FEWEST_CHANNELS, _AT_ONCE // max(1, array.size // max(1, len(channels))))
+    parts = [slice(start, start + step) for start in range(0, len(channels), step)]
+    widest = _widest(_rows(channels[part]) for part in parts)
+    scale = np.empty(widest.shape)
+    for part in parts:
+        rows = _rows(channels[part])
+        least = smallest[part] if isinstance(smallest, np.ndarray) and smallest.ndim else smallest
+        scale[part] = np.maximum(_scales(rows, widest[part], bits(kind)), least)
+        _round(rows, scale[part], half - 1, rows)
+        rows += zero
+        target[part] = rows.astype(np.int16).astype(stored.dtype).reshape(target[part].shape)
     if axis is None:
-        return Integers(stored.reshape(array.shape), scale[0], np.array(zero, dtype(kind)))
-    shape = (array.shape[axis], *np.delete(array.shape, axis))
-    values = np.ascontiguousarray(np.moveaxis(stored.reshape(shape), 0, axis))
-    return Integers(values, scale, np.full(scale.shape, zero, dtype(kind)), axis)
+        return Integers(stored, scale[0], np.array(zero, stored.dtype))
+    return Integers(stored, scale, np.full(scale.shape, zero, stored.dtype), axis)
 
 
 def bias(array: NDArray[Any], scale: NDArray[np.float64]) -> Integers:
@@ -99,19 +124,31 @@ def dtype(kind: str) -> np.dtype[Any]:
     return np.dtype(helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(kind.upper())))
 
 
-def _scales(rows: NDArray[np.float32], width: int) -> NDArray[np.float64]:
-    half = (1 << (width - 1)) - 1
-    widest = np.abs(rows).max(axis=1, initial=0).astype(np.float64)
+def _rows(channels: NDArray[Any]) -> NDArray[np.float32]:
+    """The numbers of each channel in a row, close together in memory and aligned, as they are read many times."""
+    return channels.reshape(len(channels), -1).astype(np.float32, order="K")
+
+
+def _widest(parts: Iterable[NDArray[np.float32]]) -> NDArray[np.float64]:
+    """The largest magnitude of each channel, or what stands in for it."""
+    found = [np.abs(rows).max(axis=1, initial=0).astype(np.float64) for rows in parts]
+    widest = np.concatenate(found) if found else np.empty(0)
     # A channel of zeros may have any scale but 0; one that is nearly so, none that integer arithmetic can't hold.
-    widest = np.maximum(widest, widest.max(initial=0) * _NARROWEST or MIN_WIDTH / 2)
+    return np.asarray(np.maximum(widest, widest.max(initial=0) * _NARROWEST or MIN_WIDTH / 2))
+
+
+def _scales(rows: NDArray[np.float32], widest: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    half = (1 << (width - 1)) - 1
     best, least = widest / half, np.full(widest.shape, np.inf)
+    # New arrays of this size would cost more than what is computed in them.
+    near, product = np.empty_like(rows), np.empty_like(rows)
     for share in _SHARES[width]:
-        best, least = _better(rows, share * widest / half, half, best, least)
+        best, least = _better(rows, share * widest / half, half, best, least, near)
     for _ in range(_REFITS):
-        integers = _integers(rows, best, half)
-        size = np.maximum((integers * integers).sum(axis=1, dtype=np.float64), 1.0)
-        fitted = (rows * integers).sum(axis=1, dtype=np.float64) / size
-        best, least = _better(rows, np.maximum(fitted, best / 4), half, best, least)
+        _round(rows, best, half, near)
+        size = np.maximum(np.multiply(near, near, out=product).sum(axis=1, dtype=np.float64), 1.0)
+        fitted = np.multiply(rows, near, out=product).sum(axis=1, dtype=np.float64) / size
+        best, least = _better(rows, np.maximum(fitted, best / 4), half, best, least, near)
     return np.asarray(best)
 
 
@@ -121,16 +158,22 @@ def _better(
     half: int,
     best: NDArray[np.float64],
     least: NDArray[np.float64],
+    lost: NDArray[np.float32],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of two scales for each row, the one with the smaller error."""
-    lost = rows - _integers(rows, scale, half) * scale[:, None].astype(np.float32)
+    """Of two scales for each row, the one with the smaller error. `lost` is memory to work in."""
+    _round(rows, scale, half, lost)
+    np.multiply(lost, scale[:, None].astype(np.float32), out=lost)
+    np.subtract(rows, lost, out=lost)
     error = np.einsum("ij,ij->i", lost, lost, dtype=np.float64)
     gains = error < least
     return np.where(gains, scale, best), np.where(gains, error, least)
 
 
-def _integers(rows: NDArray[np.float32], scale: NDArray[np.float64], half: int) -> NDArray[np.float32]:
-    return np.asarray(np.clip(np.rint(rows / scale[:, None].astype(np.float32)), -half - 1, half), np.float32)
+def _round(rows: NDArray[np.float32], scale: NDArray[np.float64], half: int, out: NDArray[np.float32]) -> None:
+    """Write the integers that rows become to `out`."""
+    np.divide(rows, scale[:, None].astype(np.float32), out=out)
+    np.rint(out, out=out)
+    np.clip(out, -half - 1, half, out=out)
 
 
 def _along(array: NDArray[Any], rank: int, axis: int | None) -> NDArray[Any]:

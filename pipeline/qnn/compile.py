@@ -1,51 +1,23 @@
-"""Compiles one static model into a context model and its context binary, and believes only what it reads back.
+"""Compiles static models into context models and their binaries, and believes only what it reads back.
 
-Equal input gives equal bytes, on any path and in any folder, because three things are kept fixed. The compiler runs in
-an empty folder with relative names only: ONNX Runtime derives the graph's name from the model's path as given, so
-`<component>_<bucket>.onnx` makes it differ between buckets, which may then share a binary, and between nothing else.
-External tensors are handed over as mapped memory instead of paths. And a process compiles once: the second binary of
-a process differs from the first, for the same input.
+A binary holds one bucket for one target (:func:`compile_context`), several buckets of one component for one target
+with their weights once (:func:`compile_shared`), or one bucket for several targets (:func:`compile_flexible`). Equal
+input gives equal bytes, on any path and in any folder; :mod:`pipeline.qnn.compiler` says how.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import onnxruntime as ort
-from numpy.typing import NDArray
-from onnx import ModelProto, numpy_helper
-
-from pipeline.errors import CompileError
-from pipeline.graph.model_file import is_external, load_graph, tensor_array
-from pipeline.qnn import admission, failures
-from pipeline.qnn.native_log import NativeLog, recorded
-from pipeline.qnn.readback import Context, OpTrace, binary_names, read_context, read_trace
-from pipeline.qnn.session import session_options
+from pipeline.errors import PipelineError
+from pipeline.graph.model_file import load_graph, save_graph
+from pipeline.qnn.compiler import Source, claim_process, run_compiler, workshop
+from pipeline.qnn.context_model import binary_names, rename_binary
+from pipeline.qnn.flexible import in_record_order, without_timestamps
+from pipeline.qnn.readback import Context, check_pack, read_context
 from pipeline.qnn.target import HtpTarget
-
-_TRACE_FOLDER = "trace"
-
-COMPILE_OPTIONS = {
-    # The context is made here and run elsewhere: nothing is loaded onto a device after the compile.
-    "enable_htp_prepare_only": "1",
-    # 3 is the most thorough of QNN's modes. On MiniLM it adds half a second to a compile of one and a half.
-    "htp_graph_finalization_optimization_mode": "3",
-    # Float models run in float16; it is the default, and says so here because a typo in an option goes unnoticed.
-    "enable_htp_fp16_precision": "1",
-    # The conversions at the graph's edge stay on the CPU, so that inputs and outputs keep the model's dtypes cheaply.
-    "offload_graph_io_quantization": "1",
-    # The only place where QNN says why it left a node to the CPU. It does not change the binary.
-    "enable_framework_op_trace": "1",
-    "framework_op_trace_dir": _TRACE_FOLDER,
-}
-
-_compiled = False
 
 
 def compile_context(model: Path, name: str, target: HtpTarget, out: Path) -> Context:
@@ -59,77 +31,82 @@ def compile_context(model: Path, name: str, target: HtpTarget, out: Path) -> Con
         QuantizationError: a scale of the model is no positive number.
         CompileError: the compiler failed, or what it wrote is not what was asked for.
     """
-    global _compiled
-    if _compiled:
-        raise CompileError(
-            "a second compile in one process",
-            where=name,
-            why="its binary would differ from one that a fresh process makes of the same input",
-            remedy="compile each context in a process of its own, as pipeline.worker does",
-        )
-    proto = load_graph(model)
-    admission.check(proto, model.parent, target)
-    settings = session_options(target, COMPILE_OPTIONS)
-    arrays = _hand_over_external(settings, proto, model.parent)
-    _compiled = True
-    # Not in the system's temporary folder: that may be another file system, and too small.
-    with tempfile.TemporaryDirectory(prefix="qnn-", dir=out.parent, ignore_cleanup_errors=True) as work:
-        shutil.copyfile(model, Path(work, f"{name}.onnx"))
-        with contextlib.chdir(work):
-            _run_compiler(settings, name, target)
-        del arrays
-        context = read_context(Path(work), f"{name}_ctx.onnx", target, proto, read_trace(Path(work, _TRACE_FOLDER)))
-        for file in (context.context_model, *context.binaries):
-            os.replace(Path(work, file), out / file)
+    source = Source(name, model, [target])
+    claim_process(name)
+    with workshop(out) as work:
+        trace = run_compiler(source, work)
+        context = read_context(work, source.context_model, [target], source.model, trace)
+        _hand_out(work, out, [context])
     return context
 
 
-def _hand_over_external(settings: ort.SessionOptions, model: ModelProto, folder: Path) -> list[NDArray[Any]]:
-    """Give the session the model's external tensors; the arrays returned must live until it is done."""
-    external = [tensor for tensor in model.graph.initializer if is_external(tensor)]
-    arrays = [_packed(tensor_array(tensor, folder)) for tensor in external]
-    if external:
-        values = [
-            ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type)
-            for tensor, array in zip(external, arrays, strict=True)
-        ]
-        settings.add_external_initializers([tensor.name for tensor in external], values)
-    return arrays
+def compile_flexible(model: Path, name: str, targets: Sequence[HtpTarget], out: Path) -> Context:
+    """Like :func:`compile_context` for several targets, which share the weights in one binary.
 
+    Their order makes no difference.
 
-def _packed(array: NDArray[Any]) -> NDArray[Any]:
-    """Memory from which onnxruntime reads a tensor of this shape: for 4 bits, two elements in each of the first bytes.
-
-    numpy has a byte for each element; the second half stays unused.
+    Raises:
+        ModelError, QuantizationError, CompileError: as for :func:`compile_context`.
     """
-    if array.dtype.name not in ("int4", "uint4"):
-        return array
-    memory = np.zeros(array.shape, np.uint8)
-    packed = np.frombuffer(numpy_helper.from_array(array).raw_data, np.uint8)
-    memory.reshape(-1)[: packed.size] = packed
-    return memory
+    ordered = in_record_order(targets)
+    source = Source(name, model, ordered)
+    claim_process(name)
+    with workshop(out) as work:
+        trace = run_compiler(source, work)
+        for binary in binary_names(load_graph(work / source.context_model)):
+            without_timestamps(work / binary)
+        context = read_context(work, source.context_model, ordered, source.model, trace)
+        _hand_out(work, out, [context])
+    return context
 
 
-def _run_compiler(settings: ort.SessionOptions, name: str, target: HtpTarget) -> None:
-    """Compile `<name>.onnx` of the current folder into the current folder."""
-    with recorded() as log:
+def compile_shared(models: Mapping[str, Path], target: HtpTarget, out: Path, *, binary: str) -> dict[str, Context]:
+    """Compile each of `models` into `<name>_ctx.onnx`, all with the one context binary `binary`; by their names.
+
+    Weights that are the same in several models, to the bit and in their encodings, are in the binary once. The order
+    of `models` makes no difference. To be called once in a process.
+
+    Raises:
+        ModelError, QuantizationError, CompileError: as for :func:`compile_context`; `where` names the model.
+    """
+    sources = []
+    for name in sorted(models):
         try:
-            compiler = ort.ModelCompiler(
-                settings, f"{name}.onnx", flags=ort.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
-            )
-            compiler.compile_to_file(f"{name}_ctx.onnx")
-        except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
-            raise _failed(name, target, str(error), log, read_trace(Path(_TRACE_FOLDER))) from error
-        if not Path(f"{name}_ctx.onnx").exists() or not binary_names(load_graph(Path(f"{name}_ctx.onnx"))):
-            raise _failed(name, target, "it reported no error", log, read_trace(Path(_TRACE_FOLDER)))
+            sources.append(Source(name, models[name], [target]))
+        except PipelineError as error:
+            where = f"{name}, {error.where}" if error.where else name
+            raise type(error)(error.what, where=where, why=error.why, remedy=error.remedy) from error
+    claim_process(", ".join(sorted(models)))
+    with workshop(out) as work:
+        traces = {}
+        for source in sources:
+            entries = {"ep.share_ep_contexts": "1"}
+            if source is sources[-1]:
+                entries["ep.stop_share_ep_contexts"] = "1"
+            traces[source.name] = run_compiler(source, work, entries)
+        _rename_binary(work, [source.context_model for source in sources], binary)
+        check_pack(work, [source.context_model for source in sources])
+        contexts = {
+            source.name: read_context(work, source.context_model, [target], source.model, traces[source.name])
+            for source in sources
+        }
+        _hand_out(work, out, list(contexts.values()))
+    return contexts
 
 
-def _failed(name: str, target: HtpTarget, message: str, log: NativeLog, trace: OpTrace) -> CompileError:
-    """The error for a compile that produced nothing: the cause if it is known, and QNN's own words in any case."""
-    refused = [f"{node.op} {node.name!r}: {node.reason}" for node in trace.unsupported]
-    said = [message, *log.errors(), *refused[:5]]
-    if len(refused) > 5:
-        said.append(f"and {len(refused) - 5} more nodes")
-    why, remedy = failures.explain(said, log.text())
-    what = f"QNN compiled nothing of {name} for {target}"
-    return CompileError(what, where=f"{name}.onnx", why=why, remedy=remedy)
+def _rename_binary(folder: Path, context_models: Sequence[str], binary: str) -> None:
+    """Give the binary that all of these context models refer to another name."""
+    models = {name: load_graph(folder / name) for name in context_models}
+    (written,) = {name for model in models.values() for name in binary_names(model)}
+    os.replace(folder / written, folder / binary)
+    for name, model in models.items():
+        rename_binary(model, binary)
+        save_graph(model, folder / name)
+
+
+def _hand_out(work: Path, out: Path, contexts: Sequence[Context]) -> None:
+    """Move finished contexts to where they were asked for, binaries before the models that refer to them."""
+    for binary in dict.fromkeys(binary for context in contexts for binary in context.binaries):
+        os.replace(work / binary, out / binary)
+    for context in contexts:
+        os.replace(work / context.context_model, out / context.context_model)

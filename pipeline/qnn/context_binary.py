@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from pipeline.errors import CompileError
 from pipeline.qnn import session
+from pipeline.qnn.dlc import is_dlc
+from pipeline.qnn.flexible import read_flexible
 
 HTP_BACKEND = 6
 """The number of the HTP backend among QNN's backends."""
@@ -54,6 +56,20 @@ def read_binary(path: Path) -> BinaryInfo:
     if path.stat().st_size == 0:
         raise _unreadable("it is empty", path.name)
     return parse(np.memmap(path, np.uint8, "r"), path.name)
+
+
+def read_binaries(path: Path) -> tuple[BinaryInfo, ...]:
+    """Open a context binary for any number of SoCs: what it says about each.
+
+    Raises:
+        CompileError: as for :func:`read_binary`, or it is an archive that is not as expected.
+    """
+    if path.stat().st_size and is_dlc(path):
+        return tuple(
+            parse(np.memmap(path, np.uint8, "r", cache.record.offset, (cache.record.size,)), cache.record.name)
+            for cache in read_flexible(path).caches
+        )
+    return (read_binary(path),)
 
 
 def parse(data: NDArray[np.uint8], name: str) -> BinaryInfo:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from pipeline.errors import VerificationError
 from pipeline.graph.model_file import load_graph
 from pipeline.qnn import failures
-from pipeline.qnn.context_binary import read_binary
+from pipeline.qnn.context_binary import read_binaries
+from pipeline.qnn.context_model import binary_names, is_flexible, partitions
 from pipeline.qnn.native_log import recorded
-from pipeline.qnn.readback import binary_names, partitions
 from pipeline.qnn.session import EP, session_options
 from pipeline.qnn.target import HtpTarget
 
@@ -57,22 +57,20 @@ def can_emulate(folder: Path, context_model: str) -> bool:
     Of a binary that several buckets share, or that is for several SoCs, it gives an error or ends the process.
     """
     model = load_graph(folder / context_model)
-    nodes = partitions(model)
-    if any(
-        attribute.name == "is_multi_soc_ep_context" and attribute.i for node in nodes for attribute in node.attribute
-    ):
+    if is_flexible(model):
         return False
-    return sum(len(read_binary(folder / name).graphs) for name in binary_names(model)) == len(nodes)
+    graphs = [graph for name in binary_names(model) for info in read_binaries(folder / name) for graph in info.graphs]
+    return len(graphs) == len(partitions(model))
 
 
 def _check_target(binary: Path, target: HtpTarget) -> None:
     """Refuse a context of another target: the emulator would run it, and the device would not."""
     if not binary.is_file():
         return  # onnxruntime's own message about it is in the table of failures
-    info = read_binary(binary)
-    if (info.soc_model, info.htp_arch) != (target.soc_model, target.htp_arch):
+    have = [HtpTarget(info.soc_model, info.htp_arch) for info in read_binaries(binary)]
+    if HtpTarget(target.soc_model, target.htp_arch) not in have:
         raise VerificationError(
-            f"{binary.name} is for SoC {info.soc_model} (HTP v{info.htp_arch}), not for {target}",
+            f"{binary.name} is for {' and '.join(map(str, have))}, not for {target}",
             why="the emulator runs it all the same, the device does not",
             remedy="build the context for the target that it is to be verified for",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -13,11 +13,10 @@ from onnx import ModelProto, NodeProto
 from pipeline.errors import CompileError
 from pipeline.graph.model_file import load_graph, signature
 from pipeline.model import Json
-from pipeline.qnn.context_binary import HTP_BACKEND, BinaryInfo, read_binary
-from pipeline.qnn.session import EP, bundled_sdk
+from pipeline.qnn.context_binary import HTP_BACKEND, BinaryInfo, read_binaries
+from pipeline.qnn.context_model import binary_names, compatibility, partition_name, partitions
+from pipeline.qnn.session import bundled_sdk
 from pipeline.qnn.target import HtpTarget
-
-_COMPATIBILITY = f"ep_compatibility_info.{EP}"
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ class OpTrace:
 class Context:
     """A context model and its binaries as they are on disk, after all checks.
 
-    `vtcm_mb` and the other figures of the target are the binary's own. `compatibility` is the string by which ONNX
-    Runtime decides whether a device can load the context: `v2:<backend>:<SDK>:<API>:<arch>:<SoC>:<VTCM>:<driver>`.
+    The figures of `targets` are the binaries' own. `compatibility` is the string by which ONNX Runtime decides whether
+    a device can load the context, see :class:`pipeline.qnn.context_model.Compatibility`.
     """
 
     context_model: str
@@ -58,9 +57,7 @@ class Context:
     outputs: Json
     partitions: int
     cpu_nodes: tuple[CpuNode, ...]
-    soc_model: int
-    htp_arch: int
-    vtcm_mb: int
+    targets: tuple[HtpTarget, ...]
     sdk: str
     compatibility: str
 
@@ -79,21 +76,10 @@ def read_trace(folder: Path) -> OpTrace:
     return OpTrace(tuple(CpuNode(node["node_name"], node["op_type"], node["reason"].strip()) for node in nodes))
 
 
-def partitions(model: ModelProto) -> list[NodeProto]:
-    """The EPContext nodes of a context model."""
-    return [node for node in model.graph.node if node.op_type == "EPContext"]
-
-
-def binary_names(model: ModelProto) -> tuple[str, ...]:
-    """File names of the binaries that a context model refers to.
-
-    One partition of a binary, its main one, names it; the others are found in it by their names.
-    """
-    return tuple(_attribute(node, "ep_cache_context") for node in partitions(model) if _is_main(node))
-
-
-def read_context(folder: Path, context_model: str, target: HtpTarget, source: ModelProto, trace: OpTrace) -> Context:
-    """Read back a context that was compiled from `source` for `target`.
+def read_context(
+    folder: Path, context_model: str, targets: Sequence[HtpTarget], source: ModelProto, trace: OpTrace
+) -> Context:
+    """Read back a context that was compiled from `source` for `targets`.
 
     Raises:
         CompileError: it is not what was asked for, in any respect that can be seen from here.
@@ -103,12 +89,12 @@ def read_context(folder: Path, context_model: str, target: HtpTarget, source: Mo
     if not nodes:
         _refuse(context_model, "it has no EPContext node: QNN took none of the model", "look at the step's log")
     binaries = {name: _open(folder, name, context_model) for name in binary_names(model)}
-    for name, info in binaries.items():
-        _check_target(name, info, target)
-    _check_graphs(context_model, nodes, binaries)
+    for name, infos in binaries.items():
+        _check_targets(name, infos, targets)
+        for info in infos:
+            _check_graphs(context_model, nodes, name, info)
     values = _checked_signature(context_model, model, source)
-    compatibility = _check_compatibility(context_model, model, target)
-    first = next(iter(binaries.values()))
+    _check_compatibility(context_model, compatibility(model), targets)
     return Context(
         context_model=context_model,
         binaries=tuple(binaries),
@@ -120,44 +106,79 @@ def read_context(folder: Path, context_model: str, target: HtpTarget, source: Mo
             for node in model.graph.node
             if node.op_type != "EPContext"
         ),
-        soc_model=first.soc_model,
-        htp_arch=first.htp_arch,
-        vtcm_mb=max(graph.vtcm_mb for info in binaries.values() for graph in info.graphs),
+        targets=tuple(
+            HtpTarget(target.soc_model, target.htp_arch, _vtcm_mb(target, binaries.values())) for target in targets
+        ),
         sdk=bundled_sdk(),
-        compatibility=compatibility,
+        compatibility=compatibility(model),
     )
 
 
-def _open(folder: Path, name: str, context_model: str) -> BinaryInfo:
+def check_pack(folder: Path, context_models: Sequence[str]) -> None:
+    """Hold a binary that several context models share against all of them: it has their graphs and no other.
+
+    Raises:
+        CompileError: a graph is missing, is not referred to, or is referred to twice.
+    """
+    models = [load_graph(folder / name) for name in context_models]
+    names = sorted(partition_name(node) for model in models for node in partitions(model))
+    for binary in {binary for model in models for binary in binary_names(model)}:
+        for info in read_binaries(folder / binary):
+            graphs = sorted(graph.name for graph in info.graphs)
+            if graphs != names:
+                _refuse(
+                    binary,
+                    f"its graphs are {', '.join(graphs)}, those of {' and '.join(context_models)} {', '.join(names)}",
+                    "report this with the model",
+                )
+
+
+def _open(folder: Path, name: str, context_model: str) -> tuple[BinaryInfo, ...]:
     if name != Path(name).name or not (folder / name).is_file():
         _refuse(context_model, f"it refers to {name!r}, which is not beside it", "don't rename a context binary")
-    return read_binary(folder / name)
+    return read_binaries(folder / name)
 
 
-def _check_target(name: str, info: BinaryInfo, target: HtpTarget) -> None:
-    """The binary's own record, not the options that ONNX Runtime repeats in the context model."""
-    if (info.soc_model, info.htp_arch) != (target.soc_model, target.htp_arch):
+def _vtcm_mb(target: HtpTarget, binaries: Iterable[Sequence[BinaryInfo]]) -> int:
+    of_target = [info for infos in binaries for info in infos if info.soc_model == target.soc_model]
+    return max(graph.vtcm_mb for info in of_target for graph in info.graphs)
+
+
+def _check_targets(name: str, infos: Sequence[BinaryInfo], targets: Sequence[HtpTarget]) -> None:
+    """The binary's own records, not the options that ONNX Runtime repeats in the context model."""
+    have = [HtpTarget(info.soc_model, info.htp_arch) for info in infos]
+    if sorted(map(_chip, have)) != sorted(map(_chip, targets)):
         _refuse(
             name,
-            f"it is for SoC {info.soc_model} (HTP v{info.htp_arch}), {target} was asked for",
+            f"it is for {' and '.join(map(str, have))}, {' and '.join(map(str, targets))} was asked for",
             "check the SoC's id and architecture in the catalogue; an ARM64 host with an NPU compiles for its own SoC "
             "only, whatever is asked",
         )
+    asked = {target.soc_model: target.vtcm_mb for target in targets}
+    for info in infos:
+        _check_info(name, info, asked[info.soc_model])
+
+
+def _chip(target: HtpTarget) -> tuple[int, int]:
+    return target.soc_model, target.htp_arch
+
+
+def _check_info(name: str, info: BinaryInfo, vtcm_mb: int | None) -> None:
     if info.backend != HTP_BACKEND:
         _refuse(name, f"it is for QNN backend {info.backend}, not HTP ({HTP_BACKEND})", "reinstall onnxruntime-qnn")
     if not info.sdk.startswith(f"v{bundled_sdk()}."):
         _refuse(name, f"it was made by QNN SDK {info.sdk}, not by the installed {bundled_sdk()}", "run 'uv sync'")
     for graph in info.graphs:
-        if target.vtcm_mb not in (None, graph.vtcm_mb):
-            _refuse(name, f"it is for {graph.vtcm_mb} MB of VTCM, {target.vtcm_mb} were asked for", "set vtcm_mb")
+        if vtcm_mb not in (None, graph.vtcm_mb):
+            _refuse(name, f"it is for {graph.vtcm_mb} MB of VTCM, {vtcm_mb} were asked for", "set vtcm_mb")
 
 
-def _check_graphs(context_model: str, nodes: Iterable[NodeProto], binaries: Mapping[str, BinaryInfo]) -> None:
-    graphs = {graph.name for info in binaries.values() for graph in info.graphs}
+def _check_graphs(context_model: str, nodes: Iterable[NodeProto], binary: str, info: BinaryInfo) -> None:
+    graphs = {graph.name for graph in info.graphs}
     for node in nodes:
-        name = _attribute(node, "partition_name")
+        name = partition_name(node)
         if name not in graphs:
-            _refuse(context_model, f"its partition {name!r} is not in {' or '.join(binaries)}", "build it again")
+            _refuse(context_model, f"its partition {name!r} is not in {binary}", "build it again")
 
 
 def _checked_signature(context_model: str, model: ModelProto, source: ModelProto) -> Mapping[str, Json]:
@@ -172,31 +193,25 @@ def _checked_signature(context_model: str, model: ModelProto, source: ModelProto
     return have
 
 
-def _check_compatibility(context_model: str, model: ModelProto, target: HtpTarget) -> str:
-    compatibility = next((entry.value for entry in model.metadata_props if entry.key == _COMPATIBILITY), "")
-    want = f"v2:{HTP_BACKEND}:{bundled_sdk()}:*:{target.htp_arch}:{target.soc_model}:{target.vtcm_mb or 0}:*"
-    given, wanted = compatibility.split(":"), want.split(":")
-    if len(given) != len(wanted) or any(b not in ("*", a) for a, b in zip(given, wanted, strict=True)):
+def _check_compatibility(context_model: str, given: str, targets: Sequence[HtpTarget]) -> None:
+    archs, socs, vtcm_mb = (
+        ",".join(str(getattr(target, field) or 0) for target in targets)
+        for field in ("htp_arch", "soc_model", "vtcm_mb")
+    )
+    want = f"v2:{HTP_BACKEND}:{bundled_sdk()}:*:{archs}:{socs}:{vtcm_mb}:*"
+    has, wanted = given.split(":"), want.split(":")
+    if len(has) != len(wanted) or any(b not in ("*", a) for a, b in zip(has, wanted, strict=True)):
         _refuse(
             context_model,
-            f"its compatibility string is {compatibility!r}, not {want!r}",
+            f"its compatibility string is {given!r}, not {want!r}",
             "run 'uv sync'; if that gives the same, onnxruntime-qnn has changed the string's form",
         )
-    return compatibility
 
 
 def _is_edge(node: NodeProto, model: ModelProto) -> bool:
     if node.op_type == "QuantizeLinear":
         return any(value.name == node.input[0] for value in model.graph.input)
     return node.op_type == "DequantizeLinear" and any(value.name == node.output[0] for value in model.graph.output)
-
-
-def _is_main(node: NodeProto) -> bool:
-    return any(entry.name == "main_context" and entry.i == 1 for entry in node.attribute)
-
-
-def _attribute(node: NodeProto, name: str) -> str:
-    return next((str(entry.s.decode()) for entry in node.attribute if entry.name == name), "")
 
 
 def _refuse(file: str, why: str, remedy: str) -> NoReturn:

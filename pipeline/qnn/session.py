@@ -8,7 +8,7 @@ an option it does not know, and reads a value it does not understand as 0.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnxruntime as ort
@@ -24,15 +24,20 @@ TESTED: Mapping[str, str] = {"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"
 """The versions that this pipeline is known to work with, together."""
 
 
-def session_options(target: HtpTarget, options: Mapping[str, str] | None = None) -> ort.SessionOptions:
+def session_options(
+    target: HtpTarget | Sequence[HtpTarget], options: Mapping[str, str] | None = None
+) -> ort.SessionOptions:
     """Session options that run on the QNN EP for `target`, with further provider `options`.
+
+    Several targets are for a compile only: it gives one binary for all of them.
 
     Raises:
         CompileError: the EP can't be loaded here, offers no device, or is not of the tested versions.
     """
     settings = ort.SessionOptions()
     settings.log_severity_level = 2  # warnings: the EP reports an option it doesn't understand as one
-    settings.add_provider_for_devices(_devices(), _htp_options(target) | dict(options or {}))
+    targets = [target] if isinstance(target, HtpTarget) else target
+    settings.add_provider_for_devices(_devices(), _htp_options(targets) | dict(options or {}))
     return settings
 
 
@@ -62,13 +67,16 @@ def check_versions(installed: Mapping[str, str]) -> None:
         )
 
 
-def _htp_options(target: HtpTarget) -> dict[str, str]:
+def _htp_options(targets: Sequence[HtpTarget]) -> dict[str, str]:
     chosen = {
         "backend_path": onnxruntime_qnn.get_qnn_htp_path(),
-        "soc_model": str(target.soc_model),
-        "htp_arch": str(target.htp_arch),
+        "soc_model": ",".join(str(target.soc_model) for target in targets),
+        "htp_arch": ",".join(str(target.htp_arch) for target in targets),
     }
-    return chosen if target.vtcm_mb is None else chosen | {"vtcm_mb": str(target.vtcm_mb)}
+    if all(target.vtcm_mb is None for target in targets):
+        return chosen
+    # 0 is how a list says that one of its targets leaves it to the compiler
+    return chosen | {"vtcm_mb": ",".join(str(target.vtcm_mb or 0) for target in targets)}
 
 
 def _devices() -> list[ort.OrtEpDevice]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
+
+from pipeline.model import Json
 
 FLOAT16_HTP_ARCH = 73
 """The first Hexagon architecture that float models are compiled for.
@@ -21,6 +25,15 @@ class HtpTarget:
     htp_arch: int
     vtcm_mb: int | None = None
 
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Json]) -> Self:
+        """The target that a step's parameters describe; other keys are passed by."""
+        soc_model, htp_arch, vtcm_mb = raw["soc_model"], raw["htp_arch"], raw["vtcm_mb"]
+        assert isinstance(soc_model, int)
+        assert isinstance(htp_arch, int)
+        assert isinstance(vtcm_mb, int | None)
+        return cls(soc_model, htp_arch, vtcm_mb)
+
     def __str__(self) -> str:
         return f"SoC {self.soc_model} (HTP v{self.htp_arch})"
 
@@ -30,4 +43,10 @@ WIDE_PRODUCTS_HTP_ARCH = 73
 
 Older ones refuse the int16 operand that it takes ("16bit Activation and 16bit Weight require minimum arch V73" in the
 HTP operator definitions, quoted in https://github.com/microsoft/onnxruntime/issues/21848).
+"""
+
+SHARED_WEIGHTS_HTP_ARCH = 73
+"""The first Hexagon architecture that contexts with shared weights are for, by QNN EP's documentation.
+
+https://github.com/onnxruntime/onnxruntime-qnn/blob/main/docs/execution_providers/QNN-ExecutionProvider.md
 """

@@ -3,10 +3,11 @@
 The emulator takes seconds for what the chip does in milliseconds, so only as many held-out samples are run as the
 budget allows: the one that is worst on the CPU, and others evenly spread over the set.
 
-Inputs: ``ingest``, ``samples``, ``model`` (what was compiled: QDQ or float), ``verify``, ``context``. Files: ``code``.
+Inputs: ``ingest``, ``samples``, ``model`` (what was compiled: QDQ or float), ``verify``, and ``context``, unless its
+binary is shared between buckets or targets, which the emulator doesn't take. Files: ``code``.
 Params: those of verify, ``soc_model``, ``htp_arch``, ``vtcm_mb``, ``max_samples``, ``max_seconds``, ``last`` (the
 rung that ``model`` is). Facts: ``samples`` (how many were run), ``of`` (how many there are), ``emulated``
-(``context``, or ``plain compile`` where the emulator can't take the context's form), ``rungs`` with ``compile`` against
+(``context``, or ``plain compile`` of the same model where there is none to emulate), ``rungs`` with ``compile`` against
 the rung above, ``outputs`` against the original, ``score``.
 """
 
@@ -104,19 +105,14 @@ def _valid(outputs: Sequence[Outputs], truth: Sequence[Outputs], rung: str) -> l
 
 def _emulated(request: StageRequest, padded: Sequence[Mapping[str, NDArray[Any]]]) -> tuple[list[Outputs], str]:
     """The outputs of the context, or of the same model compiled plainly where the context can't be emulated."""
-    params, context = request.params, request.inputs["context"]
-    soc_model, htp_arch, vtcm_mb = params["soc_model"], params["htp_arch"], params["vtcm_mb"]
-    assert isinstance(soc_model, int)
-    assert isinstance(htp_arch, int)
-    assert isinstance(vtcm_mb, int | None)
-    target = HtpTarget(soc_model, htp_arch, vtcm_mb)
-    outputs = cast("Sequence[Mapping[str, Any]]", context.facts["outputs"])
-    names = [str(output["name"]) for output in outputs]
-    folder, context_model, emulated = context.folder, str(context.facts["context_model"]), "context"
-    if not can_emulate(folder, context_model):
+    target, context = HtpTarget.from_json(request.params), request.inputs.get("context")
+    if context is not None and can_emulate(context.folder, str(context.facts["context_model"])):
+        folder, facts, emulated = context.folder, context.facts, "context"
+    else:
         folder, emulated = _folder(request.out, "plain"), "plain compile"
         facts = compile_apart(request.inputs["model"].folder / MODEL, "plain", target, folder)
-        context_model = str(facts["context_model"])
+    names = [str(output["name"]) for output in cast("Sequence[Mapping[str, Any]]", facts["outputs"])]
+    context_model = str(facts["context_model"])
     results = run_apart(folder, context_model, target, padded, _folder(request.out, "run"))
     return [dict(zip(names, result, strict=True)) for result in results], emulated
 

@@ -1,31 +1,28 @@
-"""ingest: takes in one component of a source, checks it, brings it into normal form, its weights in one blob.
+"""ingest: takes in one component of a source, checks it, brings it into normal form.
 
-A float16 model computes in float32 from here on: see :mod:`pipeline.graph.single_precision`.
+Weights stay where they are, in the files of the source: see :mod:`pipeline.graph.source_weights`. A float16 model
+computes in float32 from here on: see :mod:`pipeline.graph.single_precision`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-from onnx import TensorProto
-
-from pipeline.errors import ModelError, SourceError
+from pipeline.errors import SourceError
 from pipeline.graph.admission import check_functions, check_model
 from pipeline.graph.axes import model_axes
 from pipeline.graph.inference import Opsets
-from pipeline.graph.model_file import EXTERNAL_BYTES, MODEL, WEIGHTS, BlobWriter, save_graph, signature, tensor_array
+from pipeline.graph.model_file import CONVERTED, MODEL, BlobWriter, save_graph, signature, tensor_array
 from pipeline.graph.normal_form import inline_functions, lift_opset, normalize
-from pipeline.graph.single_precision import widen, widened
+from pipeline.graph.single_precision import widen
+from pipeline.graph.source_weights import SourceWeights
 from pipeline.graph.traverse import all_tensors, reads
 from pipeline.graph.wire import parse_lean
 from pipeline.model import Json, StageRequest, StageResult
 
 
 def run(request: StageRequest) -> StageResult:
-    """Write ``model.onnx`` and ``weights.bin``.
+    """Write ``model.onnx``, and ``converted.bin`` for constants that are not in the source as they are needed.
 
+    ``weights.bin`` is the file of the source that the others are in, ``weights_2.bin`` and so on if there are several.
     Params: ``file``, the component's name in the output of fetch. Facts: ``inputs`` and ``outputs`` with dims as sizes
     or names, ``opset``, ``nodes``, ``axes`` (each with the inputs that carry it).
 
@@ -50,26 +47,20 @@ def run(request: StageRequest) -> StageResult:
     graph = model.graph
     inner = list(all_tensors(graph))
     read = {name for node in graph.node for name in reads(node)} | {value.name for value in graph.output}
-    with BlobWriter(request.out / WEIGHTS) as blob:
+    with BlobWriter(request.out / CONVERTED) as blob:
+        weights = SourceWeights(request.inputs["fetch"].folder, source.parent, blob)
         for name in constants.types:
             if name in read:
-                graph.initializer.append(_stored(name, constants.value(name), blob))
+                came = constants.stored(name)
+                kept = weights.kept_tensor(came) if came is not None else None
+                graph.initializer.append(kept or weights.written_tensor(name, constants.value(name)))
         for tensor in inner:
-            tensor.CopyFrom(_stored(tensor.name, tensor_array(tensor, source.parent), blob))
+            kept = weights.kept_tensor(tensor)
+            tensor.CopyFrom(kept or weights.written_tensor(tensor.name, tensor_array(tensor, source.parent)))
     save_graph(model, request.out / MODEL)
     print(f"{file}: {len(graph.node)} nodes, {len(graph.initializer)} initializers")
     axes: dict[str, Json] = {axis: [*inputs] for axis, inputs in model_axes(model).items()}
     opset = Opsets.of(model).versions.get("")
-    return StageResult({**signature(model), "opset": opset, "nodes": len(graph.node), "axes": axes})
-
-
-def _stored(name: str, values: NDArray[Any], blob: BlobWriter) -> TensorProto:
-    values = widened(values)
-    # Small constants may hold NaN on purpose, weights don't. The maximum is NaN if any is, and takes no second array.
-    if values.dtype.kind == "f" and values.nbytes >= EXTERNAL_BYTES and np.isnan(np.max(values)):
-        raise ModelError(
-            f"tensor {name!r} holds NaN",
-            why="whatever is computed with it is NaN too",
-            remedy="fetch the file again; if it is so in the source, the model was exported from a failed training run",
-        )
-    return blob.tensor(name, values)
+    facts: dict[str, Json] = {"opset": opset, "nodes": len(graph.node), "axes": axes}
+    reused = {name: ("fetch", of) for name, of in weights.kept.items()}
+    return StageResult({**signature(model), **facts}, reused)

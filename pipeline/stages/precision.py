@@ -21,7 +21,7 @@ import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from pipeline.errors import QuantizationError
 from pipeline.graph.buckets import axis_lengths, fits_no_bucket, model_inputs, pad, smallest_bucket
@@ -146,8 +146,7 @@ def _limits(params: Mapping[str, Json]) -> Limits:
 
 def _targets(params: Mapping[str, Json]) -> list[HtpTarget]:
     """All targets, the one that can do least first."""
-    listed = cast("Sequence[Mapping[str, Any]]", params["targets"])
-    targets = [HtpTarget(target["soc_model"], target["htp_arch"], target["vtcm_mb"]) for target in listed]
+    targets = map(HtpTarget.from_json, cast("Sequence[Mapping[str, Json]]", params["targets"]))
     return sorted(targets, key=lambda target: (target.htp_arch, target.soc_model))
 
 

@@ -47,7 +47,7 @@ def run(request: StageRequest) -> StageResult:
         rows = probe(
             request.inputs["model"].folder / MODEL,
             pad(sample.inputs, inputs, axes, rules),
-            _target(request.params),
+            HtpTarget.from_json(request.params),
             Path(work),
             threshold_db=least,
             most_compiles=MOST_COMPILES,
@@ -76,11 +76,3 @@ def _worst(request: StageRequest, samples: Sequence[ScoredSample]) -> ScoredSamp
         figures = rungs.get("compile", {}).values()
         known = {str(figure["worst_sample"]) for figure in figures}
     return next((sample for sample in samples if sample.name in known), samples[0])
-
-
-def _target(params: Mapping[str, Json]) -> HtpTarget:
-    soc_model, htp_arch, vtcm_mb = (params[key] for key in ("soc_model", "htp_arch", "vtcm_mb"))
-    assert isinstance(soc_model, int)
-    assert isinstance(htp_arch, int)
-    assert vtcm_mb is None or isinstance(vtcm_mb, int)
-    return HtpTarget(soc_model, htp_arch, vtcm_mb)

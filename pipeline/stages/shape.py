@@ -10,8 +10,8 @@ from pipeline.graph.model_file import (
     CONSTANTS,
     EXTERNAL_BYTES,
     MODEL,
-    WEIGHTS,
     BlobWriter,
+    blob_names,
     byte_size,
     is_external,
     load_graph,
@@ -24,7 +24,7 @@ from pipeline.model import Json, StageRequest, StageResult
 
 
 def run(request: StageRequest) -> StageResult:
-    """Write ``model.onnx``, and ``constants.bin`` if large constants were computed; ``weights.bin`` is ingest's.
+    """Write ``model.onnx``, and ``constants.bin`` if large constants were computed; the other blobs are ingest's.
 
     Params: ``axes``, which inputs are padded on, and, optionally, ``fixed``, both axis -> size. Facts: ``inputs`` and
     ``outputs`` with dims as sizes, ``nodes``, ``folded`` (nodes computed away), ``renamed_dims`` (output dims that the
@@ -50,7 +50,7 @@ def run(request: StageRequest) -> StageResult:
         "renamed_dims": list(static.renamed_dims),
         "neutral_pads": neutral,
     }
-    reused = {WEIGHTS: ("ingest", WEIGHTS)} if WEIGHTS in given.files else {}
+    reused = {name: ("ingest", name) for name in sorted(blob_names(static.model) - {CONSTANTS})}
     return StageResult({**signature(static.model), **facts}, reused)
 
 

@@ -1,0 +1,137 @@
+"""What steps cost, in seconds and memory: learned from earlier runs, guessed for what never ran."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pipeline.store import write_atomically
+
+_KEPT = 5000  # entries, the latest; a build of a hundred models has fewer
+_LOCK_TIMEOUT_S = 2
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run of a step took: wall and CPU time, and memory of its process and the largest of its children."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+    input_bytes: int
+
+
+@dataclass(frozen=True)
+class _Guess:
+    """For a stage that never ran: seconds, and memory as a base plus a multiple of the bytes of its inputs."""
+
+    seconds: float
+    base_mb: int
+    per_input_byte: float
+
+
+# Measured on float32 models of 1 and 90 MB and rounded up: a guess that is too low may cost a build, one that is too
+# high only some parallelism, once.
+_GUESSES: Mapping[str, _Guess] = {
+    "fetch": _Guess(1, 100, 0),
+    "ingest": _Guess(1, 100, 1.5),
+    "shape": _Guess(0.3, 100, 0.5),
+    "rewrite": _Guess(0.3, 100, 0.5),
+    "samples": _Guess(0.5, 150, 0.5),
+    "calibrate": _Guess(3, 200, 2),
+    "precision": _Guess(60, 500, 4),
+    "quantize": _Guess(2, 200, 1.5),
+    "verify": _Guess(5, 200, 3),
+    "context": _Guess(5, 300, 6),
+    "emulate": _Guess(20, 400, 4),
+    "blame": _Guess(10, 300, 4),
+    "probe": _Guess(20, 400, 6),
+}
+_UNKNOWN = _Guess(5, 300, 4)
+
+
+class Costs:
+    """Costs by step, kept in one file of the store. Losing it costs a less good order, once.
+
+    Safe to use from several threads; two builds that save at once keep what both learned.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._known: dict[str, Cost] | None = None
+        self._alike: dict[str, Cost] = {}
+        self._learned: dict[str, Cost] = {}
+
+    def seconds(self, step: str) -> float:
+        """How long a step will take, by its id."""
+        known = self._of(step)
+        return known.seconds if known else _guess(step).seconds
+
+    def peak_bytes(self, step: str, input_bytes: int) -> int:
+        """The most memory that a step will use, by its id and the size of its inputs."""
+        known = self._of(step)
+        if known is not None:
+            grown = input_bytes / max(known.input_bytes, 1)
+            return int(known.peak_bytes * max(grown, 1.0))
+        guess = _guess(step)
+        return (guess.base_mb << 20) + int(guess.per_input_byte * input_bytes)
+
+    def learn(self, step: str, cost: Cost) -> None:
+        """Remember what a run of a step took."""
+        with self._lock:
+            self._learned[step] = cost
+
+    def save(self) -> None:
+        """Add what was learned to the file; if that can't be done, the next build guesses again."""
+        with self._lock:
+            if not self._learned:
+                return
+            try:
+                with FileLock(self._path.with_suffix(".lock"), timeout=_LOCK_TIMEOUT_S):
+                    merged = _read(self._path)
+                    for step, cost in self._learned.items():
+                        merged.pop(step, None)  # so that what was learned last is last
+                        merged[step] = cost
+                    kept = {step: asdict(cost) for step, cost in [*merged.items()][-_KEPT:]}
+                    write_atomically(self._path, json.dumps(kept, indent=0).encode() + b"\n")
+            except (OSError, Timeout):
+                return
+            self._learned.clear()
+
+    def _of(self, step: str) -> Cost | None:
+        with self._lock:
+            if self._known is None:
+                self._known = _read(self._path)
+                # Of what never ran, the dearest of the same stage and component knows most.
+                for name, cost in sorted(self._known.items(), key=lambda item: item[1].peak_bytes):
+                    self._alike[_component(name)] = cost
+            return self._learned.get(step) or self._known.get(step) or self._alike.get(_component(step))
+
+
+def _component(step: str) -> str:
+    """The id of a step without its bucket and target."""
+    return "/".join(step.split("/")[:2])
+
+
+def _guess(step: str) -> _Guess:
+    return _GUESSES.get(step.split(":")[0], _UNKNOWN)
+
+
+def _read(path: Path) -> dict[str, Cost]:
+    """What the file says; nothing if it is missing or not ours."""
+    try:
+        raw = json.loads(path.read_bytes())
+        return {
+            str(step): Cost(
+                float(cost["seconds"]), float(cost["cpu_seconds"]), int(cost["peak_bytes"]), int(cost["input_bytes"])
+            )
+            for step, cost in raw.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return {}

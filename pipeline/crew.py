@@ -1,0 +1,164 @@
+"""Runs steps in worker processes: when a step's turn comes, in a child that starts warm where there can be one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from pipeline import process
+from pipeline.costs import Cost, Costs
+from pipeline.errors import WorkerError
+from pipeline.memory import budget_bytes
+from pipeline.model import StageRequest, StageResult
+from pipeline.plan import ON_DEMAND, Step
+from pipeline.schedule import Schedule, remaining_s
+from pipeline.warm import AVAILABLE, Template, TemplateLostError
+from pipeline.worker import dump_request, load_answer, load_usage
+from pipeline.workspace import Workspace
+
+WORKERS_VARIABLE = "PIPELINE_WORKERS"
+_SECRETS = ("HF_TOKEN",)  # for `fetch` alone
+_KILLED = -9  # by SIGKILL, as the system does when memory runs out
+
+
+class Crew:
+    """The worker processes of one build, and the order in which they get work. Safe to use from several threads."""
+
+    def __init__(self, workspace: Workspace, steps: Iterable[Step], environ: Mapping[str, str] = os.environ) -> None:
+        self._workspace = workspace
+        self._steps = {step.id: step for step in steps}
+        self._environ = environ
+        self._costs = Costs(workspace.store.root / "costs.json")
+        self._schedule = Schedule(cores(), budget_bytes(environ))
+        self._lock = threading.Lock()
+        self._remaining: Mapping[str, float] | None = None
+        self._template: Template | None = None
+        self._keep_going = True  # until told otherwise: doit's serial runner stops by itself
+        self._warm = AVAILABLE and environ.get(WORKERS_VARIABLE) != "fresh"
+
+    def set_up(self, slots: int, *, keep_going: bool) -> None:
+        """How many steps may run at once, and whether steps are started after one has failed."""
+        self._schedule.limit(slots)
+        self._keep_going = keep_going
+
+    def work(
+        self, step: Step, request: StageRequest, scratch: Path, started: Callable[[], None]
+    ) -> tuple[StageResult, float]:
+        """Run a step when its turn comes, and call `started` then; its result, and for how many seconds it ran.
+
+        `scratch` is for what is exchanged with its worker.
+
+        Raises:
+            PipelineError: what the worker answered.
+            WorkerError: it died without an answer.
+            WithdrawnError: another step failed before this one could start.
+        """
+        inputs = {entry.sha256: entry.bytes for given in request.inputs.values() for entry in given.files.values()}
+        input_bytes = sum(inputs.values())
+        peak = self._costs.peak_bytes(step.id, input_bytes)
+        with self._schedule.admitted(peak_bytes=peak, remaining_s=self._remaining_s(step)):
+            started()
+            since = time.monotonic()
+            answer = scratch / "answer.json"
+            try:
+                status = self._run(step, request, scratch / "request.json", answer)
+                result = self._answered(step, answer, status)
+            except BaseException:
+                self.failed()  # before its place is given to the next
+                raise
+            seconds = time.monotonic() - since
+            cpu_seconds, peak = load_usage(answer)
+            self._costs.learn(step.id, Cost(round(seconds, 3), cpu_seconds, peak, input_bytes))
+        return result, seconds
+
+    def failed(self) -> None:
+        """A step failed: start no more, unless told to keep going; those that run go on."""
+        if not self._keep_going:
+            self._schedule.close()
+
+    def close(self) -> None:
+        """End what still runs, and keep what was learned."""
+        with self._lock:
+            template, self._template, self._warm = self._template, None, False
+        if template is not None:
+            template.close()
+        self._costs.save()
+
+    def _run(self, step: Step, request: StageRequest, path: Path, answer: Path) -> int:
+        """Run a worker on the request; its exit status."""
+        log = self._workspace.log(step)
+        environ = self._environment(step, log)
+        path.write_text(dump_request(request, step.stage, answer), "utf-8")
+        template = self._started_template()
+        if template is not None:
+            try:
+                return template.run(path, log=log, cwd=path.parent, env=environ)
+            except TemplateLostError:
+                self._give_up(template, request.out)
+        command = [sys.executable, "-P", "-m", "pipeline.worker", str(path)]
+        return process.run(command, log=log, cwd=path.parent, env=environ)
+
+    def _started_template(self) -> Template | None:
+        with self._lock:
+            if self._template is None and self._warm:
+                log = self._workspace.build / "logs" / "template.log"
+                self._template = Template(log=log, cwd=self._workspace.root, env=self._environment())
+            return self._template
+
+    def _give_up(self, template: Template, out: Path) -> None:
+        """Do without templates, as one died, or could not be; what its child wrote is removed."""
+        with self._lock:
+            self._warm = False
+            if self._template is template:
+                self._template = None
+        template.close()
+        shutil.rmtree(out)
+        out.mkdir()
+
+    def _answered(self, step: Step, answer: Path, status: int) -> StageResult:
+        try:
+            return load_answer(answer)
+        except (OSError, ValueError, KeyError) as error:
+            log = self._workspace.log(step)
+            tail = "".join(f"\n    | {line}" for line in log.read_text("utf-8", "replace").splitlines()[-12:])
+            short = ", with less at a time if memory is short (doit -n 1)" if status == _KILLED else ""
+            raise WorkerError(
+                f"the worker of {step.id} died: {process.exit_reason(status)}",
+                where=str(log),
+                why=f"it left no answer; the end of its log:{tail}" if tail else "it left no answer and an empty log",
+                remedy=f"run the same command again{short}; everything already built is kept",
+            ) from error
+
+    def _remaining_s(self, step: Step) -> float:
+        with self._lock:
+            if self._remaining is None:
+                built = {name: each for name, each in self._steps.items() if each.stage not in ON_DEMAND}
+                seconds = {name: self._costs.seconds(name) for name in built}
+                self._remaining = remaining_s(seconds, {name: each.after for name, each in built.items()})
+            return self._remaining.get(step.id, 0.0)
+
+    def _environment(self, step: Step | None = None, log: Path | None = None) -> Mapping[str, str]:
+        environ = dict(self._environ)
+        paths = (str(self._workspace.root), environ.get("PYTHONPATH", ""))
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        environ["PYTHONHASHSEED"] = "0"  # set order must not reach the output
+        environ["PYTHONUNBUFFERED"] = "1"  # the log is read while the step runs
+        environ["PYTHONUTF8"] = "1"
+        environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's sums must not depend on the number of cores
+        environ["ORT_DISABLE_TELEMETRY"] = "1"  # else onnxruntime starts a thread that calls home
+        if log is not None:
+            environ["PIPELINE_STEP_LOG"] = str(log)
+        if step is None or step.stage != "fetch":
+            for name in _SECRETS:
+                environ.pop(name, None)
+        return environ
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

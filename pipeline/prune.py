@@ -1,0 +1,120 @@
+"""Makes of a folder whose binaries are for several targets one for fewer: `python -m pipeline.prune FOLDER TARGET …`.
+
+For a device or a download that needs only its own. FOLDER is `artifacts/<model>/socs`; it is left as it is. QNN is not
+needed, so that it runs on any host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifact_folders import MANIFEST
+from pipeline.digests import sha256_file
+from pipeline.errors import ConfigError, PipelineError, StoreError
+from pipeline.qnn import catalog
+from pipeline.qnn.flexible import prune
+from pipeline.store import disk_errors, write_atomically
+
+
+def prune_folder(folder: Path, targets: Iterable[str], out: Path) -> Mapping[str, Any]:
+    """Write the contexts of `folder` into `out`, which must be new or empty, for these targets; the new manifest.
+
+    Raises:
+        ConfigError: an unknown target, or one that the folder is not for; `out` holds something.
+        StoreError: the folder has no manifest of ours, or a file is not the one that the manifest names.
+        CompileError: a context is not as expected.
+    """
+    socs = [catalog.resolve(target).soc_model for target in targets]
+    manifest = _read(folder)
+    with disk_errors(out):
+        if out.exists() and any(out.iterdir()):
+            raise ConfigError("the folder to write to is not empty", where=str(out), remedy="name a new one")
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".prune-", dir=out) as work:
+            for component in manifest["components"].values():
+                for bucket in component["buckets"]:
+                    _prune_bucket(bucket, folder, socs, Path(work))
+            manifest["targets"] = [target for target in manifest["targets"] if target["soc_model"] in socs]
+            _keep_measured(manifest)
+            for path in sorted(Path(work).iterdir()):
+                path.replace(out / path.name)
+        write_atomically(out / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode() + b"\n")
+    return manifest
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+        packed = all(component["packing"] == "socs" for component in manifest["components"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(
+            "there is no manifest of ours in this folder",
+            where=str(folder),
+            why=f"{MANIFEST}: {error}",
+            remedy="name a folder that a build left, such as artifacts/<model>/socs",
+        ) from error
+    if not packed:
+        raise ConfigError(
+            "the binaries of this folder are for one target",
+            where=str(folder),
+            remedy="build with 'packing: socs', and name artifacts/<model>/socs",
+        )
+    return manifest
+
+
+def _prune_bucket(bucket: dict[str, Any], folder: Path, socs: list[int], out: Path) -> None:
+    """Prune one context, and bring its entry in the manifest in step."""
+    for name, entry in bucket["files"].items():
+        path = folder / name
+        if name != Path(name).name or not path.is_file() or sha256_file(path) != entry["sha256"]:
+            raise StoreError(
+                f"{name} is not the file that the manifest names",
+                where=str(folder),
+                why="it is missing, or its SHA-256 differs",
+                remedy="build again, or copy the folder again",
+            )
+    pruned = prune(folder / bucket["context_model"], socs, out)
+    files = (pruned.context_model, *pruned.binaries)
+    bucket["files"] = {
+        name: {"sha256": sha256_file(out / name), "bytes": (out / name).stat().st_size} for name in files
+    }
+    bucket["compatibility"] = pruned.compatibility
+
+
+def _keep_measured(manifest: dict[str, Any]) -> None:
+    """Drop what was measured for the targets that are gone."""
+    names = {target["name"] for target in manifest["targets"]}
+    for component in manifest["components"].values():
+        for bucket in component["buckets"]:
+            emulated = bucket["verification"]["emulator"] or {}
+            kept = {name: facts for name, facts in emulated.items() if name in names}
+            bucket["verification"]["emulator"] = kept or None
+
+
+def main(arguments: list[str]) -> int:
+    """The command line; returns the exit status, which docs of the errors list."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.prune",
+        description="Make of contexts for several targets contexts for fewer. The folder itself is left as it is.",
+    )
+    parser.add_argument("folder", type=Path, help="a folder that a build left, such as artifacts/<model>/socs")
+    parser.add_argument("target", nargs="+", help="a target to keep, such as sm8650")
+    parser.add_argument("--out", type=Path, required=True, help="a new folder to write to")
+    given = parser.parse_args(arguments)
+    try:
+        manifest = prune_folder(given.folder, given.target, given.out)
+    except PipelineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(f"{given.out}: for {', '.join(target['name'] for target in manifest['targets'])}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,170 @@
+"""QNN's compiler, run so that equal input gives equal bytes, and so that its failures are errors.
+
+Three things are kept fixed. The compiler runs in an empty folder with relative names only: ONNX Runtime derives the
+graph's name from the model's path as given, so `<component>_<bucket>.onnx` makes it differ between buckets, which may
+then share a binary, and between nothing else. External tensors are handed over as mapped memory instead of paths. And
+a process compiles once: the second binary of a process differs from the first, for the same input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import ModelProto, numpy_helper
+
+from pipeline.errors import CompileError
+from pipeline.graph.model_file import is_external, load_graph, tensor_array
+from pipeline.qnn import admission, failures
+from pipeline.qnn.context_model import binary_names
+from pipeline.qnn.native_log import NativeLog, recorded
+from pipeline.qnn.readback import OpTrace, read_trace
+from pipeline.qnn.session import session_options
+from pipeline.qnn.target import HtpTarget
+
+COMPILE_OPTIONS = {
+    # The context is made here and run elsewhere: nothing is loaded onto a device after the compile.
+    "enable_htp_prepare_only": "1",
+    # 3 is the most thorough of QNN's modes. On MiniLM it adds half a second to a compile of one and a half.
+    "htp_graph_finalization_optimization_mode": "3",
+    # Float models run in float16; it is the default, and says so here because a typo in an option goes unnoticed.
+    "enable_htp_fp16_precision": "1",
+    # The conversions at the graph's edge stay on the CPU, so that inputs and outputs keep the model's dtypes cheaply.
+    "offload_graph_io_quantization": "1",
+    # The only place where QNN says why it left a node to the CPU. It does not change the binary.
+    "enable_framework_op_trace": "1",
+}
+
+_compiled = False
+
+
+class Source:
+    """A model file that was found fit for the compiler, and its graph."""
+
+    def __init__(self, name: str, path: Path, targets: Sequence[HtpTarget]) -> None:
+        """`name` is that of the context, without `_ctx.onnx`; it becomes part of the bytes.
+
+        Raises:
+            ModelError, QuantizationError: see :func:`pipeline.qnn.admission.check`.
+        """
+        self.name = name
+        self.path = path
+        self.targets = tuple(targets)
+        self.model = load_graph(path)
+        for target in targets:
+            admission.check(self.model, path.parent, target)
+
+    @property
+    def context_model(self) -> str:
+        """The file that the compiler leaves."""
+        return f"{self.name}_ctx.onnx"
+
+    @property
+    def trace_folder(self) -> str:
+        """Where the compiler leaves its trace, in the folder that it runs in."""
+        return f"trace_{self.name}"
+
+
+def claim_process(name: str) -> None:
+    """Note that this process compiles.
+
+    Raises:
+        CompileError: it already did.
+    """
+    global _compiled
+    if _compiled:
+        raise CompileError(
+            "a second compile in one process",
+            where=name,
+            why="its binary would differ from one that a fresh process makes of the same input",
+            remedy="compile each context in a process of its own, as pipeline.worker does",
+        )
+    _compiled = True
+
+
+@contextlib.contextmanager
+def workshop(out: Path) -> Iterator[Path]:
+    """An empty folder on the file system of `out`, for the compiler to run in; it is gone afterwards."""
+    # Not in the system's temporary folder: that may be another file system, and too small.
+    with tempfile.TemporaryDirectory(prefix="qnn-", dir=out.parent, ignore_cleanup_errors=True) as work:
+        yield Path(work)
+
+
+def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None = None) -> OpTrace:
+    """Compile in the folder `work`, with further session config `entries`; which nodes QNN did not take.
+
+    Raises:
+        CompileError: the compiler failed, or left nothing.
+    """
+    settings = session_options(source.targets, COMPILE_OPTIONS | {"framework_op_trace_dir": source.trace_folder})
+    for key, value in (entries or {}).items():
+        settings.add_session_config_entry(key, value)
+    # The arrays must live until the compiler is done with them.
+    arrays = _hand_over_external(settings, source.model, source.path.parent)
+    shutil.copyfile(source.path, work / f"{source.name}.onnx")
+    with contextlib.chdir(work):
+        _compile(settings, source)
+    del arrays
+    return read_trace(work / source.trace_folder)
+
+
+def _hand_over_external(settings: ort.SessionOptions, model: ModelProto, folder: Path) -> list[NDArray[Any]]:
+    """Give the session the model's external tensors; the arrays returned must live until it is done."""
+    external = [tensor for tensor in model.graph.initializer if is_external(tensor)]
+    arrays = [_packed(tensor_array(tensor, folder)) for tensor in external]
+    if external:
+        values = [
+            ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type)
+            for tensor, array in zip(external, arrays, strict=True)
+        ]
+        settings.add_external_initializers([tensor.name for tensor in external], values)
+    return arrays
+
+
+def _packed(array: NDArray[Any]) -> NDArray[Any]:
+    """Memory from which onnxruntime reads a tensor of this shape: for 4 bits, two elements in each of the first bytes.
+
+    numpy has a byte for each element; the second half stays unused.
+    """
+    if array.dtype.name not in ("int4", "uint4"):
+        return array
+    memory = np.zeros(array.shape, np.uint8)
+    packed = np.frombuffer(numpy_helper.from_array(array).raw_data, np.uint8)
+    memory.reshape(-1)[: packed.size] = packed
+    return memory
+
+
+def _compile(settings: ort.SessionOptions, source: Source) -> None:
+    """Compile `<name>.onnx` of the current folder into the current folder."""
+    with recorded() as log:
+        try:
+            compiler = ort.ModelCompiler(
+                settings, f"{source.name}.onnx", flags=ort.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
+            )
+            compiler.compile_to_file(source.context_model)
+        except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
+            raise _failed(source, str(error), log) from error
+        written = Path(source.context_model)
+        if not written.exists() or not binary_names(load_graph(written)):
+            raise _failed(source, "it reported no error", log)
+
+
+def _failed(source: Source, message: str, log: NativeLog) -> CompileError:
+    """The error for a compile that produced nothing: the cause if it is known, and QNN's own words in any case."""
+    trace = read_trace(Path(source.trace_folder))
+    refused = [f"{node.op} {node.name!r}: {node.reason}" for node in trace.unsupported]
+    said = [message, *log.errors(), *refused[:5]]
+    if len(refused) > 5:
+        said.append(f"and {len(refused) - 5} more nodes")
+    why, remedy = failures.explain(said, log.text())
+    targets = ", ".join(map(str, source.targets))
+    return CompileError(
+        f"QNN compiled nothing of {source.name} for {targets}", where=f"{source.name}.onnx", why=why, remedy=remedy
+    )

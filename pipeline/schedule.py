@@ -1,0 +1,94 @@
+"""Which of the waiting steps runs next: as many as there are cores, within a budget of memory, longest path first."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+class WithdrawnError(Exception):
+    """A step was not started, as no more are: another failed."""
+
+
+@dataclass(frozen=True, order=True)
+class _Place:
+    """A place in the queue: whoever has the longest way to go first, then whoever came first."""
+
+    rank: tuple[float, int]
+    peak_bytes: int = field(compare=False)
+
+
+class Schedule:
+    """Admits steps. Safe to use from several threads, which wait here."""
+
+    def __init__(self, slots: int, budget_bytes: int) -> None:
+        self._slots = slots
+        self._budget_bytes = budget_bytes
+        self._changed = threading.Condition()
+        self._waiting: list[_Place] = []
+        self._running: list[_Place] = []
+        self._numbers = itertools.count()
+        self._open = True
+
+    def limit(self, slots: int) -> None:
+        """How many steps may run at once from now on."""
+        with self._changed:
+            self._slots = slots
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Start no more steps."""
+        with self._changed:
+            self._open = False
+            self._changed.notify_all()
+
+    @contextmanager
+    def admitted(self, *, peak_bytes: int, remaining_s: float) -> Iterator[None]:
+        """Wait until a step may run that will use so much memory, and hold its place while it does.
+
+        The first in the queue waits for room, and those behind it wait with it: else small steps would keep a large
+        one from ever starting. A step that is larger than the whole budget runs alone.
+
+        Raises:
+            WithdrawnError: :meth:`close` was called before the step could start.
+        """
+        place = _Place((-remaining_s, next(self._numbers)), peak_bytes)
+        with self._changed:
+            bisect.insort(self._waiting, place)
+            try:
+                self._changed.wait_for(lambda: not self._open or self._is_next(place))
+            finally:
+                self._waiting.remove(place)
+                self._changed.notify_all()
+            if not self._open:
+                raise WithdrawnError
+            self._running.append(place)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running.remove(place)
+                self._changed.notify_all()
+
+    def _is_next(self, place: _Place) -> bool:
+        if self._waiting[0] is not place or len(self._running) >= self._slots:
+            return False
+        used = sum(running.peak_bytes for running in self._running)
+        return not self._running or used + place.peak_bytes <= self._budget_bytes
+
+
+def remaining_s(seconds: Mapping[str, float], needs: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """For each step the seconds from its start to the end of the longest path that begins with it.
+
+    `needs` names what each step waits for; each step must come after all that it needs.
+    """
+    remaining = dict(seconds)
+    for step in reversed([*needs]):
+        for needed in needs[step]:
+            if needed in remaining:
+                remaining[needed] = max(remaining[needed], seconds[needed] + remaining[step])
+    return remaining

@@ -1,0 +1,48 @@
+"""packing: estimate the bytes of a component's binaries in each form, and choose the smallest.
+
+Inputs: ``model/<bucket>``, what will be compiled. Params: ``component``, ``buckets``, ``forms`` (those to choose from,
+the plainest first), ``targets`` (``soc_model``, ``htp_arch``, ``vtcm_mb``). Output: ``report.txt``. Facts: ``chosen``,
+``why``, ``estimates`` (form -> bytes of all binaries; null where the targets can't take it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from pipeline.graph.model_file import MODEL
+from pipeline.model import Json, StageRequest, StageResult
+from pipeline.qnn.pack_size import Graph, estimate
+from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH, HtpTarget
+
+WORTHWHILE = 0.9
+"""A form that shares has to save a tenth: only binaries that share nothing are emulated as they ship."""
+
+
+def run(request: StageRequest) -> StageResult:
+    """Estimate and choose."""
+    forms = cast("Sequence[str]", request.params["forms"])
+    targets = [HtpTarget.from_json(target) for target in cast("list[Mapping[str, Json]]", request.params["targets"])]
+    buckets = cast("Mapping[str, Json]", request.params["buckets"])
+    graphs = [Graph.of(request.inputs[f"model/{bucket}"].folder / MODEL) for bucket in buckets]
+    estimates: dict[str, int | None] = {form: estimate(form, graphs, len(targets)) for form in forms}
+    if any(target.htp_arch < SHARED_WEIGHTS_HTP_ARCH for target in targets):
+        estimates |= {form: None for form in forms if form == "buckets"}
+    chosen, why = _choice({form: size for form, size in estimates.items() if size is not None}, forms[0])
+    rows = "".join(f"{form:<10}{_shown(size)}\n" for form, size in estimates.items())
+    text = f"{len(graphs)} buckets, {len(targets)} targets, estimated bytes of all binaries:\n{rows}{chosen}: {why}\n"
+    (request.out / "report.txt").write_text(text, "utf-8")
+    print(text, end="")
+    return StageResult({"chosen": chosen, "why": why, "estimates": {**estimates}})
+
+
+def _choice(estimates: Mapping[str, int], plainest: str) -> tuple[str, str]:
+    smallest = min(estimates, key=lambda form: estimates[form])
+    if smallest == plainest or estimates[smallest] > WORTHWHILE * estimates[plainest]:
+        return plainest, "no other form saves a tenth, and these binaries are emulated as they ship"
+    saved = 1 - estimates[smallest] / estimates[plainest]
+    return smallest, f"{saved:.0%} smaller than {plainest}"
+
+
+def _shown(size: int | None) -> str:
+    return f"{size:>15,}" if size is not None else "              - (the targets can't take it)"

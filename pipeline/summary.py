@@ -1,0 +1,71 @@
+"""The end of a build's report: tables of what there is now, and in a line what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from pipeline import report
+from pipeline.model import Manifest
+from pipeline.plan import Step
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one command did: `checked` ended well, `missed` was made and may not ship, `failed` counts errors."""
+
+    steps: Mapping[str, Step]
+    on_request: Sequence[str]
+    selected: Sequence[str]
+    checked: Set[str]
+    missed: Set[str]
+    results: Mapping[str, tuple[str, float]]
+    manifests: Mapping[str, Manifest]
+    failed: int
+
+    @property
+    def current(self) -> list[Step]:
+        """The steps that are up to date now."""
+        return [step for step in self.steps.values() if step.id in self.checked]
+
+
+def tables(ran: Ran) -> Iterator[str]:
+    """Contexts, accuracy, scores; those that have rows."""
+    seen = ran.checked | ran.missed
+    for rows in (
+        report.contexts(ran.current, ran.manifests, ran.results),
+        report.accuracy(ran.steps.values(), seen, ran.manifests),
+        report.scores(ran.steps.values(), seen, ran.manifests),
+    ):
+        if text := report.table(rows):
+            yield text
+
+
+def last_lines(ran: Ran) -> str:
+    """What was built, where it is, and what is not proven; empty for a command that is not about steps."""
+    steps, built_all = ran.current, "build" in ran.selected
+    if not (steps or ran.failed or built_all):
+        return ""
+    outcomes = [outcome for name, (outcome, _) in ran.results.items() if name in ran.steps]
+    built, restored = outcomes.count("built"), outcomes.count("restored")
+    if ran.failed:
+        return f"FAILED: {ran.failed} step(s); {built} built, {restored} restored. What was built is kept."
+    models = sorted(name.split(":")[1] for name in ran.checked if name.startswith("build:"))
+    lines = [_done(len(steps), built, restored), *(f"artifacts/{name}/" for name in models)]
+    if unmeasured := report.unmeasured(ran.steps.values(), ran.checked, ran.manifests):
+        lines.append(f"Not proven, as no held-out sample fits: {', '.join(unmeasured)}. Add samples to 'verification'.")
+    if unverified := report.unverified(ran.steps.values(), models):
+        names = ", ".join(unverified)
+        lines.append(f"Not proven, as nothing is measured: {names}. See 'verification' in docs/config.md.")
+    skipped = [name for name in ran.on_request if built_all and f"build:{name}" not in ran.checked]
+    if skipped:
+        lines.append(f"Not built, as only on request: {', '.join(f'doit build:{name}' for name in skipped)}")
+    return "\n".join(lines)
+
+
+def _done(steps: int, built: int, restored: int) -> str:
+    if not steps:
+        return "No model is selected."
+    if not built and not restored:
+        return f"Nothing to do: all {steps} steps are current."
+    return f"{built} built, {restored} restored from the store, {steps - built - restored} already current."

@@ -1,0 +1,168 @@
+"""A process with everything imported that stages need, of which each step gets a copy: `python -m pipeline.template`.
+
+Its standard input is a Unix socket. Every byte that comes has a channel of its own with it, another socket. The
+template forks, and writes the child's process id and later its exit status into the channel, a line each; the child
+reads one line of JSON from it: the path of its request, its log, its folder and its environment. See
+:mod:`pipeline.warm` for the other end.
+
+The template itself runs no stage, starts no thread and loads no QNN library, so that a child is what a fresh process
+would be after its imports. When its standard input ends, its build has died; it ends its children and itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import pipeline.stages
+from pipeline import worker
+
+_PACKAGE = Path(__file__).resolve().parent
+_APART = frozenset({"fetch"})  # the hub's client reads the environment, tokens included, when it is imported
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+_FAILED = 70  # EX_SOFTWARE of sysexits.h: the child did not get as far as its worker
+
+
+def main() -> int:
+    """Serve until standard input ends; 1 at once if a process with these imports is not safe to fork."""
+    gc.disable()
+    stamps = _stamps()
+    _import_stages()
+    if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208  # names are all that is wanted
+        print("an import started a thread: a copy of this process could hang", file=sys.stderr, flush=True)
+        return 1
+    gc.freeze()  # a collection in a child would copy the pages that it shares
+    _serve(socket.socket(fileno=0), stamps)
+    return 0
+
+
+def _import_stages() -> None:
+    for module in pkgutil.iter_modules(pipeline.stages.__path__):
+        if module.name not in _APART:
+            try:
+                importlib.import_module(f"pipeline.stages.{module.name}")
+            except Exception:
+                traceback.print_exc()  # the step that needs it meets the same, and says so
+
+
+def _stamps() -> Mapping[str, tuple[int, int, int]]:
+    """What `stat` says about our own code; taken before it is imported."""
+    found = {}
+    for folder, _, names in os.walk(_PACKAGE):
+        for name in names:
+            if name.endswith(".py"):
+                status = os.stat(path := f"{folder}/{name}")
+                found[path] = (status.st_size, status.st_mtime_ns, status.st_ino)
+    return found
+
+
+def _serve(control: socket.socket, stamps: Mapping[str, tuple[int, int, int]]) -> None:
+    woken, wake = socket.socketpair()
+    for end in (woken, wake):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    channels: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select([control, woken], [], [])
+        if woken in ready:
+            woken.recv(4096)
+            _reap(channels)
+        if control in ready:
+            _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+            if not descriptors:
+                break
+            channel = socket.socket(fileno=descriptors[0])
+            parent = os.getpid()
+            child = os.fork()
+            if child == 0:
+                _become_worker(channel, (control, woken, wake, *channels.values()), stamps, parent)
+            _own_group(child)
+            channels[child] = channel
+            _tell(channel, child)
+    for child in channels:
+        with contextlib.suppress(OSError):
+            os.killpg(child, signal.SIGKILL)
+
+
+def _reap(channels: dict[int, socket.socket]) -> None:
+    while channels:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if not child:
+            return
+        with channels.pop(child) as channel:
+            _tell(channel, os.waitstatus_to_exitcode(status))
+
+
+def _tell(channel: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):  # nobody waits for it any more
+        channel.sendall(f"{number}\n".encode())
+
+
+def _own_group(child: int) -> None:
+    """Put a child into a process group of its own: done on both sides, as either may come first."""
+    with contextlib.suppress(OSError):  # it has done so, or has ended
+        os.setpgid(child, child)
+
+
+def _become_worker(
+    channel: socket.socket,
+    inherited: Iterable[socket.socket],
+    stamps: Mapping[str, tuple[int, int, int]],
+    template: int,
+) -> NoReturn:
+    """Be the worker of one step and end. Never returns, so that no child is ever taken for the template."""
+    status = _FAILED
+    library = ctypes.CDLL(None)
+    try:
+        _own_group(0)
+        library.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() != template:
+            os._exit(_FAILED)  # it died before it could be said what to do then
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for each in inherited:
+            each.close()
+        with channel, channel.makefile("r", encoding="utf-8") as stream:
+            job = json.loads(stream.readline())
+        _redirect(Path(job["log"]))
+        os.chdir(job["cwd"])
+        if _stamps() != stamps:  # our code was edited: what is imported here is no longer what the step's key says
+            os.execve(sys.executable, [sys.executable, "-P", "-m", "pipeline.worker", job["request"]], job["environ"])
+        os.environ.clear()
+        os.environ.update(job["environ"])
+        gc.enable()
+        status = worker.main(job["request"])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        library.fflush(None)  # what native code printed
+        os._exit(status)
+
+
+def _redirect(log: Path) -> None:
+    """Standard input from nowhere, both outputs to the log."""
+    for target, path, flags in ((0, Path(os.devnull), os.O_RDONLY), (1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)):
+        descriptor = os.open(path, flags, 0o666)
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    os.dup2(1, 2)
+
+
+if __name__ == "__main__":
+    os._exit(main())  # nothing is left that the interpreter would have to tidy up for 50 ms

@@ -1,0 +1,63 @@
+"""Workers that start warm: the build's end of :mod:`pipeline.template`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipeline import process
+
+# Elsewhere there is no fork, or one that system libraries do not survive.
+AVAILABLE = sys.platform == "linux"
+_GRACE_S = 5
+
+
+class TemplateLostError(Exception):
+    """The template ended, or never came up, while it had a step to run."""
+
+
+class Template:
+    """A template process and the children that it forks. Safe to use from several threads."""
+
+    def __init__(self, *, log: Path, cwd: Path, env: Mapping[str, str]) -> None:
+        self._lock = threading.Lock()
+        self._control, theirs = socket.socketpair()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with theirs, log.open("wb") as stream:
+            command = [sys.executable, "-P", "-m", "pipeline.template"]
+            self._process = process.start(command, stdin=theirs.fileno(), log=stream, cwd=cwd, env=env)
+
+    def run(self, request: Path, *, log: Path, cwd: Path, env: Mapping[str, str]) -> int:
+        """Run the step of a request file to its end in a child of its own; the exit status, as from subprocess.
+
+        Raises:
+            TemplateLostError: the template ended first. The step may have run in part.
+        """
+        log.parent.mkdir(parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair()
+        with ours, ours.makefile("r", encoding="ascii") as replies:
+            try:
+                with theirs, self._lock:
+                    socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+                job = {"request": str(request), "log": str(log), "cwd": str(cwd), "environ": dict(env)}
+                ours.sendall(json.dumps(job).encode() + b"\n")
+                child = int(replies.readline())
+                with process.ended_at_last(child):
+                    return int(replies.readline())
+            except (OSError, ValueError) as error:
+                raise TemplateLostError from error
+
+    def close(self) -> None:
+        """End the template, which ends its children."""
+        with self._lock:
+            self._control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=_GRACE_S)
+        process.end(self._process.pid)
+        self._process.wait()

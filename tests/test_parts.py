@@ -1,0 +1,87 @@
+"""Steps that make something for several buckets at once, and what a later step sees of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import load
+from pipeline.model import FileEntry, Json, Manifest
+from pipeline.plan import Step, plan
+from pipeline.resolve import Resolved, resolve
+from pipeline.store import write_manifest
+from pipeline.workspace import Workspace
+from tests.conftest import BERT
+
+INGEST = Manifest("ingest", "0" * 64, {}, {"axes": {"batch": ["ids"], "sequence": ["ids"]}})
+CONTEXTS = {bucket: f"context:bert/encoder/{bucket}/sm8650" for bucket in (16, 32)}
+
+
+def quantized(*buckets: int, weights: str = "a") -> Manifest:
+    """What quantize makes for these buckets: a graph file for each, and one blob that all of them read."""
+    files = {f"encoder_{bucket}.onnx": FileEntry(f"{bucket:064d}", bucket) for bucket in buckets}
+    files["encoder_weights.bin"] = FileEntry(weights * 64, 1000)
+    parts: dict[str, Json] = {
+        str(bucket): {
+            "files": {"model.onnx": f"encoder_{bucket}.onnx", "encoder_weights.bin": "encoder_weights.bin"},
+            "facts": {"nodes": bucket},
+        }
+        for bucket in buckets
+    }
+    return Manifest("quantize", "1" * 64, files, {"scheme": "w8a16", "parts": parts})
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "bert.yaml").write_text(BERT)
+    return Workspace.at(tmp_path)
+
+
+def resolved(workspace: Workspace, step_id: str, quantize: Manifest) -> Resolved | None:
+    """A step of the config as it is now, after a quantize step that left this manifest."""
+    steps: dict[str, Step] = {step.id: step for step in plan(load(workspace.root / "configs" / "bert.yaml"))}
+    for upstream, manifest in (("ingest:bert/encoder", INGEST), ("quantize:bert/encoder", quantize)):
+        write_manifest(workspace.current(upstream), manifest)
+    return resolve(steps[step_id], workspace)
+
+
+def test_a_part_has_the_files_and_facts_of_its_bucket_alone() -> None:
+    part = quantized(16, 32).part("16")
+    assert part is not None
+    assert part.files == {"model.onnx": FileEntry(f"{16:064d}", 16), "encoder_weights.bin": FileEntry("a" * 64, 1000)}
+    assert part.facts == {"nodes": 16}
+    assert quantized(16).part("32") is None
+    assert INGEST.part("16") is None
+
+
+def test_a_bucket_that_is_added_leaves_the_steps_of_the_others_as_they_are(workspace: Workspace) -> None:
+    before = resolved(workspace, CONTEXTS[16], quantized(16, 32))
+    path = workspace.root / "configs" / "bert.yaml"
+    path.write_text(BERT.replace("[16, 32]", "[16, 32, 48]"))
+    after = resolved(workspace, CONTEXTS[16], quantized(16, 32, 48))
+
+    assert before is not None
+    assert after is not None
+    assert before.key == after.key
+    assert after.inputs["model/16"].files["model.onnx"].bytes == 16
+
+
+def test_a_bucket_is_made_again_when_the_weights_or_its_own_graph_change(workspace: Workspace) -> None:
+    first = quantized(16, 32)
+    changed = {**first.files, "encoder_16.onnx": FileEntry("f" * 64, 16)}
+    keys = {
+        bucket: [
+            found.key if (found := resolved(workspace, CONTEXTS[bucket], manifest)) else None
+            for manifest in (first, quantized(16, 32, weights="b"), replace(first, files=changed))
+        ]
+        for bucket in (16, 32)
+    }
+    assert len(set(keys[16])) == 3
+    assert keys[32][0] == keys[32][2] != keys[32][1]
+
+
+def test_a_step_waits_while_its_part_was_not_made(workspace: Workspace) -> None:
+    assert resolved(workspace, CONTEXTS[32], quantized(16)) is None

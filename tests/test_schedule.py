@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pipeline.schedule import Schedule, WithdrawnError, remaining_s
+
+
+class Queue:
+    """Steps that ask a schedule for their turn, each from a thread of its own, in the order they are added."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.started: list[str] = []
+        self._threads: list[threading.Thread] = []
+        self._end: dict[str, threading.Event] = {}
+
+    def add(self, name: str, *, peak_bytes: int = 1, remaining: float = 1.0) -> None:
+        waiting, self._end[name] = len(self.schedule._waiting), threading.Event()
+        thread = threading.Thread(target=self._run, args=(name, peak_bytes, remaining), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        until(lambda: name in self.started or len(self.schedule._waiting) > waiting)
+
+    def end(self, name: str) -> None:
+        self._end[name].set()
+
+    def end_all(self) -> None:
+        for event in self._end.values():
+            event.set()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _run(self, name: str, peak_bytes: int, remaining: float) -> None:
+        try:
+            with self.schedule.admitted(peak_bytes=peak_bytes, remaining_s=remaining):
+                self.started.append(name)
+                assert self._end[name].wait(10)
+        except WithdrawnError:
+            self.started.append(f"no {name}")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def stays(queue: Queue, started: list[str]) -> None:
+    time.sleep(0.05)
+    assert queue.started == started
+
+
+def test_the_longest_way_to_go_starts_first_then_who_came_first() -> None:
+    queue = Queue(Schedule(1, 100))
+    queue.add("running")
+    for name, remaining in (("short", 1.0), ("long", 9.0), ("middle", 5.0), ("second long", 9.0)):
+        queue.add(name, remaining=remaining)
+    queue.end_all()
+    assert queue.started == ["running", "long", "second long", "middle", "short"]
+
+
+def test_no_more_run_at_once_than_there_are_places() -> None:
+    queue = Queue(Schedule(2, 100))
+    for name in "abc":
+        queue.add(name)
+    stays(queue, ["a", "b"])
+    queue.end("a")
+    until(lambda: "c" in queue.started)
+    queue.end_all()
+
+
+def test_places_can_be_added_while_steps_wait() -> None:
+    schedule = Schedule(1, 100)
+    queue = Queue(schedule)
+    queue.add("a")
+    queue.add("b")
+    stays(queue, ["a"])
+    schedule.limit(2)
+    until(lambda: queue.started == ["a", "b"])
+    queue.end_all()
+
+
+def test_what_runs_fits_into_memory_together_and_nobody_overtakes_who_waits_for_it() -> None:
+    queue = Queue(Schedule(8, 100))
+    queue.add("half", peak_bytes=50)
+    queue.add("large", peak_bytes=60, remaining=9.0)
+    queue.add("small", peak_bytes=10, remaining=1.0)
+    stays(queue, ["half"])
+    queue.end("half")
+    until(lambda: queue.started == ["half", "large", "small"])
+    queue.end_all()
+
+
+def test_a_step_larger_than_the_budget_runs_alone() -> None:
+    queue = Queue(Schedule(8, 100))
+    queue.add("small", peak_bytes=10)
+    queue.add("huge", peak_bytes=1000, remaining=9.0)
+    queue.add("other", peak_bytes=10)
+    queue.end("small")
+    until(lambda: "huge" in queue.started)
+    stays(queue, ["small", "huge"])
+    queue.end_all()
+    assert queue.started == ["small", "huge", "other"]
+
+
+def test_a_closed_schedule_starts_nothing_more_and_lets_run_what_runs() -> None:
+    schedule = Schedule(1, 100)
+    queue = Queue(schedule)
+    queue.add("running")
+    queue.add("waiting")
+    schedule.close()
+    until(lambda: "no waiting" in queue.started)
+    with pytest.raises(WithdrawnError), schedule.admitted(peak_bytes=1, remaining_s=1.0):
+        pass
+    queue.end_all()
+
+
+def test_the_way_to_go_is_the_longest_path_from_a_step() -> None:
+    needs: dict[str, list[str]] = {
+        "fetch": [],
+        "shape": ["fetch"],
+        "quantize": ["shape"],
+        "verify": ["shape", "quantize"],
+        "context": ["quantize"],
+        "emulate": ["context", "verify"],
+    }
+    seconds = {"fetch": 1.0, "shape": 2.0, "quantize": 3.0, "verify": 4.0, "context": 8.0, "emulate": 16.0}
+    assert remaining_s(seconds, needs) == {
+        "emulate": 16.0,
+        "context": 24.0,
+        "verify": 20.0,
+        "quantize": 27.0,
+        "shape": 29.0,
+        "fetch": 30.0,
+    }

@@ -1,0 +1,264 @@
+"""Workers that start warm: each a process of its own, and none left over whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ModelError
+from pipeline.model import StageRequest
+from pipeline.warm import AVAILABLE, Template, TemplateLostError
+from pipeline.worker import dump_request, load_answer
+from tests.project import ROOT
+
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason="there are only fresh workers on this system")
+
+# A stage that does as it is told.
+TOLD = """\
+from pipeline.model import StageResult
+
+def run(request):
+    facts = {}
+    exec(str(request.params["code"]), {"request": request, "facts": facts})
+    return StageResult(facts)
+"""
+
+
+@dataclass
+class Warm:
+    """A checkout with the stage above, and a template that runs it."""
+
+    root: Path
+    environ: dict[str, str]
+    template: Template
+    count: int = 0
+
+    def request(self, code: str) -> Path:
+        """A request file for that code, in a folder of its own; its `out` is the folder's."""
+        self.count += 1
+        folder = self.root / f"step{self.count}"
+        (folder / "out").mkdir(parents=True)
+        request = StageRequest(f"told:{self.count}", {"code": code}, {}, {}, folder / "out")
+        (folder / "request.json").write_text(dump_request(request, "told", folder / "answer.json"))
+        return folder / "request.json"
+
+    def run(self, code: str, **environ: str) -> tuple[int, dict[str, object], str]:
+        """Exit status, facts, and log of a step; no facts if it left no answer."""
+        request = self.request(code)
+        status = self.start(request, **environ)
+        answer, log = request.with_name("answer.json"), request.with_name("log").read_text()
+        return status, dict(load_answer(answer).facts) if answer.exists() else {}, log
+
+    def start(self, request: Path, **environ: str) -> int:
+        """The exit status of a request."""
+        return self.template.run(request, log=request.with_name("log"), cwd=request.parent, env=self.environ | environ)
+
+    def template_pid(self) -> int:
+        """The template's process id."""
+        _, facts, _ = self.run("import os; facts['pid'] = os.getppid()")
+        return int(str(facts["pid"]))
+
+
+@pytest.fixture
+def warm(tmp_path: Path) -> Iterator[Warm]:
+    shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "pipeline" / "stages" / "told.py").write_text(TOLD)
+    environ = {"PYTHONPATH": str(tmp_path), "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
+    environ |= {"ORT_DISABLE_TELEMETRY": "1", "PATH": os.environ["PATH"]}
+    template = Template(log=tmp_path / "template.log", cwd=tmp_path, env=environ)
+    yield Warm(tmp_path, environ, template)
+    template.close()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and is nobody's to reap here counts as gone."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def gone(pid: int, within_s: float = 5) -> bool:
+    deadline = time.monotonic() + within_s
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not alive(pid)
+
+
+def appears(path: Path, within_s: float = 20) -> str:
+    """The text of a file that another process is about to write."""
+    deadline = time.monotonic() + within_s
+    while not (path.exists() and path.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return path.read_text()
+
+
+def test_each_step_has_a_process_of_its_own_with_all_imports_done(warm: Warm) -> None:
+    code = "import os, sys; facts['pid'] = os.getpid(); facts['loaded'] = 'onnxruntime' in sys.modules; sys.seen = {}"
+    first, second = (warm.run(code.format("hasattr(sys, 'seen')"))[1] for _ in range(2))
+    assert first["loaded"] is True
+    assert first["pid"] != second["pid"]
+    code = "import sys; facts['seen'] = hasattr(sys, 'seen')"
+    assert warm.run(code)[1] == {"seen": False}, "what one step leaves behind is not there for the next"
+
+
+def test_a_step_sees_its_own_folder_log_and_environment(warm: Warm) -> None:
+    code = (
+        "import os, sys; facts |= {'cwd': os.getcwd(), 'token': os.environ.get('HF_TOKEN')};"
+        "print('said'); print('complained', file=sys.stderr); os.system('echo shouted')"
+    )
+    status, facts, log = warm.run(code, HF_TOKEN="hf_secret")
+    assert (status, facts) == (0, {"cwd": str(warm.root / "step1"), "token": "hf_secret"})
+    assert set(log.split()) == {"said", "complained", "shouted"}
+    assert warm.run(code)[1]["token"] is None
+    status_file = Path(f"/proc/{warm.template_pid()}/environ")
+    assert b"hf_secret" not in status_file.read_bytes()
+
+
+def test_the_template_has_one_thread_and_no_qnn(warm: Warm) -> None:
+    pid = warm.template_pid()
+    assert len(list(Path(f"/proc/{pid}/task").iterdir())) == 1
+    assert "libQnn" not in Path(f"/proc/{pid}/maps").read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("import os; os._exit(3)", 3), ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV)],
+)
+def test_a_step_that_dies_says_how_and_costs_no_other(warm: Warm, code: str, expected: int) -> None:
+    assert warm.run(code)[0] == expected
+    assert warm.run("facts['fine'] = True")[1] == {"fine": True}
+
+
+def test_an_error_is_answered_and_its_code_is_the_exit_status(warm: Warm) -> None:
+    request = warm.request("from pipeline.errors import ModelError; raise ModelError('no model')")
+    assert warm.start(request) == ModelError.exit_code
+    with pytest.raises(ModelError, match="no model"):
+        load_answer(request.with_name("answer.json"))
+
+
+def test_steps_run_side_by_side(warm: Warm) -> None:
+    wait = "import time; deadline = time.monotonic() + 20\nwhile not (request.out.parents[1] / 'go').exists(): "
+    request = warm.request(f"{wait}\n    assert time.monotonic() < deadline; time.sleep(0.01)")
+    statuses: list[int] = []
+    thread = threading.Thread(target=lambda: statuses.append(warm.start(request)))
+    thread.start()
+    assert warm.run("(request.out.parents[1] / 'go').touch()")[0] == 0
+    thread.join()
+    assert statuses == [0]
+
+
+def test_what_a_step_left_running_ends_with_it(warm: Warm) -> None:
+    code = "import subprocess; facts['pid'] = subprocess.Popen(['sleep', '60']).pid"
+    _, facts, _ = warm.run(code)
+    assert gone(int(str(facts["pid"])))
+
+
+def spinning(warm: Warm) -> tuple[threading.Thread, list[object], int, int]:
+    """A step that would run for a minute, what it comes to, and the pids of it and of its child."""
+    code = (
+        "import os, subprocess, time; child = subprocess.Popen(['sleep', '60']).pid\n"
+        "(request.out.parent / 'pids').write_text(f'{os.getpid()} {child}'); time.sleep(60)"
+    )
+    request = warm.request(code)
+    came_to: list[object] = []
+
+    def run() -> None:
+        try:
+            came_to.append(warm.start(request))
+        except TemplateLostError as error:
+            came_to.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    step, child = map(int, appears(request.with_name("pids")).split())
+    return thread, came_to, step, child
+
+
+def test_a_step_that_is_killed_takes_its_children_along(warm: Warm) -> None:
+    thread, came_to, step, child = spinning(warm)
+    os.kill(step, signal.SIGKILL)
+    thread.join(10)
+    assert came_to == [-signal.SIGKILL]
+    assert gone(child)
+    assert warm.run("facts['fine'] = True")[1] == {"fine": True}
+
+
+def test_when_the_template_is_killed_its_steps_end_and_it_is_said(warm: Warm) -> None:
+    pid = warm.template_pid()
+    thread, came_to, step, child = spinning(warm)
+    os.kill(pid, signal.SIGKILL)
+    thread.join(10)
+    assert [type(each) for each in came_to] == [TemplateLostError]
+    assert gone(step)
+    assert gone(child)
+    with pytest.raises(TemplateLostError):
+        warm.run("facts['fine'] = True")
+
+
+def test_closing_ends_the_template_and_its_steps(warm: Warm) -> None:
+    pid = warm.template_pid()
+    thread, _, step, child = spinning(warm)
+    warm.template.close()
+    thread.join(10)
+    assert gone(pid)
+    assert gone(step)
+    assert gone(child)
+
+
+def test_a_template_whose_import_starts_a_thread_refuses_to_be_one(tmp_path: Path, warm: Warm) -> None:
+    stage = warm.root / "pipeline" / "stages" / "threads.py"
+    stage.write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
+    template = Template(log=tmp_path / "second.log", cwd=tmp_path, env=warm.environ)
+    with pytest.raises(TemplateLostError):
+        template.run(warm.request(""), log=tmp_path / "log", cwd=tmp_path, env=warm.environ)
+    template.close()
+    assert "an import started a thread" in (tmp_path / "second.log").read_text()
+
+
+def test_code_that_is_edited_meanwhile_is_the_code_that_runs(warm: Warm) -> None:
+    code = "facts['version'] = request.__module__ and __import__('pipeline.stages.told').stages.told.VERSION"
+    told = warm.root / "pipeline" / "stages" / "told.py"
+    assert warm.run("facts['fine'] = True")[1] == {"fine": True}
+    told.write_text(TOLD + "VERSION = 2\n")
+    assert warm.run(code)[1] == {"version": 2}
+
+
+@pytest.mark.parametrize("with_template", [False, True])
+def test_a_build_that_is_killed_leaves_no_step_running(warm: Warm, with_template: bool) -> None:
+    request = warm.request(
+        "import os, subprocess, time; child = subprocess.Popen(['sleep', '60']).pid\n"
+        "(request.out.parent / 'pids').write_text(f'{os.getppid()} {os.getpid()} {child}'); time.sleep(60)"
+    )
+    build = (
+        "import json, sys; from pathlib import Path; from pipeline.warm import Template\n"
+        "request, environ = Path(sys.argv[1]), json.loads(sys.argv[2])\n"
+        "template = Template(log=request.with_name('t.log'), cwd=request.parent, env=environ)\n"
+        "template.run(request, log=request.with_name('log'), cwd=request.parent, env=environ)\n"
+    )
+    command = [sys.executable, "-c", build, str(request), json.dumps(warm.environ)]
+    process = subprocess.Popen(command, cwd=warm.root)
+    template, step, child = map(int, appears(request.with_name("pids")).split())
+    os.kill(process.pid, signal.SIGSTOP)  # so that it can't clean up when the template dies first
+    if with_template:
+        os.kill(template, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    assert gone(template)
+    assert gone(step)
+    if with_template:
+        os.kill(child, signal.SIGKILL)  # of a step's own children nobody is left who knows
+    else:
+        assert gone(child)
