@@ -5,7 +5,7 @@ it is fetched, every sample padded to the smallest bucket that holds it; and onn
 models that the pipeline made, with its options, each in a process of its own.
 
     python -m bench.floor infer MODEL TOKENIZER LINES BUCKETS
-    python -m bench.floor compile QDQ_MODEL SOC_MODEL HTP_ARCH
+    python -m bench.floor compile QDQ_MODEL TARGET
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def compiles(qdq_models: Sequence[Path], target: Target) -> Outcome:
     beginning to end, with the interpreter's start, the imports, and reading the model.
     """
     before = os.times()
-    each = [_alone("compile", path, target.soc_model, target.htp_arch).usage for path in qdq_models]
+    each = [_alone("compile", path, target.name).usage for path in qdq_models]
     after = os.times()
     usage = Usage(
         sum(one.wall_s for one in each),
@@ -85,16 +85,18 @@ def _infer(model: Path, tokenizer: Path, lines: Path, buckets: Sequence[int]) ->
     _report(lambda: [session.run(None, feed) for feed in feeds])
 
 
-def _compile(model: Path, soc_model: int, htp_arch: int) -> None:
+def _compile(model: Path, target: str) -> None:
     import onnxruntime as ort
 
+    from pipeline.qnn import catalog
     from pipeline.qnn.compiler import COMPILE_OPTIONS
     from pipeline.qnn.session import session_options
     from pipeline.qnn.target import HtpTarget
 
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        settings = session_options(HtpTarget(soc_model, htp_arch), COMPILE_OPTIONS)
+        soc = catalog.resolve(target)
+        settings = session_options(HtpTarget(soc.soc_model, soc.htp_arch, soc.vtcm_mb), COMPILE_OPTIONS)
         _report(lambda: ort.ModelCompiler(settings, str(model)).compile_to_file("compiled_ctx.onnx"))
 
 
@@ -115,4 +117,4 @@ if __name__ == "__main__":
     if what == "infer":
         _infer(Path(first), Path(others[0]), Path(others[1]), [int(bucket) for bucket in others[2].split(",")])
     else:
-        _compile(Path(first).resolve(), int(others[0]), int(others[1]))
+        _compile(Path(first).resolve(), others[0])

@@ -31,8 +31,13 @@ class Run:
     failure: str = ""
 
     @property
+    def series(self) -> tuple[str, str, str]:
+        """What its repeats have in common."""
+        return self.model, self.case, self.tool
+
+    @property
     def id(self) -> str:
-        """What the run is called while the benchmark runs, and known by when it is resumed."""
+        """What the run is called while the benchmark runs."""
         return f"{self.model}/{self.case}/{self.tool}/{self.repeat}"
 
 
@@ -74,8 +79,7 @@ class Results:
 
     def of(self, model: str, case: str, tool: str) -> list[Run]:
         """The runs of a tool that worked, in order."""
-        wanted = (model, case, tool)
-        return [run for run in self.runs if (run.model, run.case, run.tool) == wanted and not run.failure]
+        return [run for run in self.runs if run.series == (model, case, tool) and not run.failure]
 
     def median(self, model: str, case: str, tool: str, figure: Figure) -> float | None:
         """The median of a figure over the repeats; None if it was not measured."""
@@ -94,11 +98,12 @@ class Results:
 
     def failures(self) -> list[Run]:
         """Runs that did not work, once each whatever the repeat."""
-        return list({(run.model, run.case, run.tool): run for run in self.runs if run.failure}.values())
+        return list({run.series: run for run in self.runs if run.failure}.values())
 
     def add(self, run: Run) -> None:
-        """Take in a run, in place of an earlier one of the same name."""
-        self.runs = [*(other for other in self.runs if other.id != run.id), run]
+        """Take in a run; the first of its repeats takes the place of all that were there before."""
+        kept = [other for other in self.runs if run.repeat or other.series != run.series]
+        self.runs = [*kept, run]
 
 
 def save(results: Results, path: Path) -> None:

@@ -25,14 +25,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Target:
-    """A SoC by the name that our catalogue has for it, its number in QNN, and the version of its HTP."""
+    """A SoC by the name that our catalogue has for it, and by its number in QNN."""
 
     name: str
     soc_model: int
-    htp_arch: int
 
 
-TARGETS = (Target("snapdragon-x-elite", 60, 73), Target("sm8650", 57, 75), Target("sm8750", 69, 79))
+TARGETS = (Target("snapdragon-x-elite", 60), Target("sm8650", 57), Target("sm8750", 69))
 
 PROVIDER_OPTIONS = {"enable_htp_prepare_only": "1", "htp_graph_finalization_optimization_mode": "3"}
 """The options that bear on how long QNN compiles; the same for every tool, and for ours by its own choice."""

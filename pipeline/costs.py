@@ -47,6 +47,7 @@ _GUESSES: Mapping[str, _Guess] = {
     "precision": _Guess(60, 500, 4),
     "quantize": _Guess(2, 200, 1.5),
     "verify": _Guess(5, 200, 3),
+    "packing": _Guess(0.3, 120, 0),
     "context": _Guess(5, 300, 6),
     "emulate": _Guess(20, 400, 4),
     "blame": _Guess(10, 300, 4),
@@ -68,10 +69,13 @@ class Costs:
         self._alike: dict[str, Cost] = {}
         self._learned: dict[str, Cost] = {}
 
-    def seconds(self, step: str) -> float:
-        """How long a step will take, by its id."""
+    def seconds(self, step: str, share: float = 1.0) -> float:
+        """How long a step will take, by its id; `share` is how large its bucket is against the model's largest."""
+        if exact := self._exact(step):
+            return exact.seconds
         known = self._of(step)
-        return known.seconds if known else _guess(step).seconds
+        longest = known.seconds if known else _guess(step).seconds
+        return longest * (1 + share) / 2  # part of the time does not depend on the bucket
 
     def peak_bytes(self, step: str, input_bytes: int) -> int:
         """The most memory that a step will use, by its id and the size of its inputs."""
@@ -104,14 +108,17 @@ class Costs:
                 return
             self._learned.clear()
 
-    def _of(self, step: str) -> Cost | None:
+    def _exact(self, step: str) -> Cost | None:
         with self._lock:
             if self._known is None:
                 self._known = _read(self._path)
                 # Of what never ran, the dearest of the same stage and component knows most.
                 for name, cost in sorted(self._known.items(), key=lambda item: item[1].peak_bytes):
                     self._alike[_component(name)] = cost
-            return self._learned.get(step) or self._known.get(step) or self._alike.get(_component(step))
+            return self._learned.get(step) or self._known.get(step)
+
+    def _of(self, step: str) -> Cost | None:
+        return self._exact(step) or self._alike.get(_component(step))
 
 
 def _component(step: str) -> str:

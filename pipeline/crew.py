@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -138,7 +139,7 @@ class Crew:
         with self._lock:
             if self._remaining is None:
                 built = {name: each for name, each in self._steps.items() if each.stage not in ON_DEMAND}
-                seconds = {name: self._costs.seconds(name) for name in built}
+                seconds = {name: self._costs.seconds(name, _share(each)) for name, each in built.items()}
                 self._remaining = remaining_s(seconds, {name: each.after for name, each in built.items()})
             return self._remaining.get(step.id, 0.0)
 
@@ -157,6 +158,12 @@ class Crew:
             for name in _SECRETS:
                 environ.pop(name, None)
         return environ
+
+
+def _share(step: Step) -> float:
+    """How large a step's bucket is against the largest of the model."""
+    sizes = [math.prod(bucket.axes.values()) for bucket in step.config.buckets]
+    return math.prod(step.bucket.axes.values()) / max(sizes) if step.bucket else 1.0
 
 
 def cores() -> int:

@@ -34,6 +34,13 @@ def test_a_bucket_that_never_ran_is_taken_to_be_like_the_largest_that_did(path: 
     assert again.peak_bytes("context:bert/encoder/256/sm8650", 0) == 300 << 20, "of another model nothing is known"
 
 
+def test_of_what_never_ran_the_larger_bucket_takes_longer(path: Path, tmp_path: Path) -> None:
+    for costs in (Costs(path), Costs(tmp_path / "none.json")):
+        small, large = (costs.seconds("context:minilm/encoder/8/sm8650", share) for share in (0.25, 1.0))
+        assert small < large
+    assert Costs(path).seconds(CONTEXT, 0.25) == 3.5, "what ran is known"
+
+
 def test_memory_grows_with_the_inputs_and_does_not_shrink(path: Path) -> None:
     costs = Costs(path)
     assert costs.peak_bytes(CONTEXT, COST.input_bytes * 3) == COST.peak_bytes * 3

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from pipeline.errors import PipelineError
 from pipeline.graph.model_file import load_graph, save_graph
-from pipeline.qnn.compiler import Source, claim_process, run_compiler, workshop
+from pipeline.qnn.compiler import Source, claim_process, on_a_fresh_heap, run_compiler, workshop
 from pipeline.qnn.context_model import binary_names, rename_binary
 from pipeline.qnn.flexible import in_record_order, without_timestamps
 from pipeline.qnn.readback import Context, check_pack, read_context
 from pipeline.qnn.target import HtpTarget
 
 
+@on_a_fresh_heap
 def compile_context(model: Path, name: str, target: HtpTarget, out: Path) -> Context:
     """Compile the model file `model` into `<name>_ctx.onnx` and `<name>_ctx_qnn.bin` in the folder `out`.
 
@@ -40,6 +41,7 @@ def compile_context(model: Path, name: str, target: HtpTarget, out: Path) -> Con
     return context
 
 
+@on_a_fresh_heap
 def compile_flexible(model: Path, name: str, targets: Sequence[HtpTarget], out: Path) -> Context:
     """Like :func:`compile_context` for several targets, which share the weights in one binary.
 
@@ -60,6 +62,7 @@ def compile_flexible(model: Path, name: str, targets: Sequence[HtpTarget], out: 
     return context
 
 
+@on_a_fresh_heap
 def compile_shared(models: Mapping[str, Path], target: HtpTarget, out: Path, *, binary: str) -> dict[str, Context]:
     """Compile each of `models` into `<name>_ctx.onnx`, all with the one context binary `binary`; by their names.
 

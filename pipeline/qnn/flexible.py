@@ -97,11 +97,17 @@ def read_flexible(path: Path) -> Flexible:
         raise _refused(path, "it has no metadata, or too much")
     try:
         metadata = json.loads(b"".join(about[0].chunks()))
-        needs = {entry["parentRecordName"]: tuple(entry["childRecordNames"]) for entry in metadata["relations"]}
+        needs = {
+            _text(entry["parentRecordName"]): tuple(map(_text, entry["childRecordNames"]))
+            for entry in metadata["relations"]
+        }
         caches = tuple(_cache(by_name, entry, needs) for entry in metadata["cacheList"])
-    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise _refused(path, f"its metadata is not as expected ({type(error).__name__}: {error})") from error
     caches = tuple(sorted(caches, key=lambda cache: cache.record.name))
+    socs = [cache.target.soc_model for cache in caches]
+    if len({*socs}) != len(socs):
+        raise _refused(path, f"it has two caches for one SoC: {_listed(socs)}")
     expected = {about[0].name, *(cache.record.name for cache in caches)}
     expected |= {name for cache in caches for name in cache.needs}
     expected |= {name for name, children in needs.items() if name.startswith(_ABOUT) and expected >= set(children)}
@@ -202,7 +208,7 @@ def _kept_records(flexible: Flexible, socs: Sequence[int]) -> list[Record | NewR
 
 
 def _cache(records: Mapping[str, Record], entry: Mapping[str, Any], needs: Mapping[str, tuple[str, ...]]) -> Cache:
-    name = str(entry["cacheName"])
+    name = _text(entry["cacheName"])
     graphs = entry["graphs"]
     target = HtpTarget(
         int(entry["socModel"]),
@@ -211,7 +217,13 @@ def _cache(records: Mapping[str, Record], entry: Mapping[str, Any], needs: Mappi
     )
     if not name.startswith(_CACHE):
         raise ValueError(f"{name!r} is not the name of a cache")
-    return Cache(records[name], target, tuple(str(graph["graphName"]) for graph in graphs), needs.get(name, ()))
+    return Cache(records[name], target, tuple(_text(graph["graphName"]) for graph in graphs), needs.get(name, ()))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a name")
+    return value
 
 
 def _listed(socs: Iterable[int]) -> str:
