@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -11,6 +12,7 @@ from pipeline.errors import ModelError, SourceError
 from pipeline.model import Json
 from pipeline.suggest import did_you_mean
 
+_IR_VERSION = b"\x08"  # the tag of the first field of onnx.ModelProto, with which serializers begin
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _LISTED = 10_000
 
@@ -66,9 +68,20 @@ def external_names(name: str, path: Path, memo: StatMemo | None = None) -> list[
 
 
 def _locations(path: Path) -> Json:
+    if not _mentions_external_data(path):
+        return []
     from pipeline.graph.external_data import locations  # imports onnx: only for files that changed
 
     return [*locations(path)]
+
+
+def _mentions_external_data(path: Path) -> bool:
+    """Whether an ONNX file needs a closer look: it has the key under which tensors name their file, or starts oddly."""
+    with path.open("rb") as stream:
+        if stream.read(1) != _IR_VERSION:
+            return True
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return data.find(b"location") >= 0
 
 
 def _is_inside(name: str) -> bool:

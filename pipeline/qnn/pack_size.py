@@ -1,8 +1,8 @@
 """How large context binaries will be, estimated before anything is compiled.
 
-A binary is the large constants and what the compiler makes of the graph, which grows with the number of nodes and of the
-elements that they compute: by how much is measured, with QNN EP 2.7, on MiniLM and the demo (32 to 128 tokens) and on a
-model of four nodes. Estimates were within 1 % for MiniLM and 4 % for the demo, in every form.
+A binary is the large constants and what the compiler makes of the graph, which grows with the number of nodes and of
+the elements that they compute: by how much is measured, with QNN EP 2.7, on MiniLM and the demo (32 to 128 tokens) and
+on a model of four nodes. Estimates were within 1 % for MiniLM and 4 % for the demo, in every form.
 """
 
 from __future__ import annotations
