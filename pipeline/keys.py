@@ -29,7 +29,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "precision": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "quantize": ("numpy", "onnx", "onnxruntime"),
     "verify": ("numpy", "onnx", "onnxruntime"),
-    "packing": ("numpy", "onnx"),
+    "packing": ("numpy", "onnx", "onnxruntime"),
     "context": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "emulate": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "blame": ("numpy", "onnx", "onnxruntime"),

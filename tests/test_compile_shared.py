@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from onnx import TensorProto, helper
 
 from pipeline.errors import CompileError, ModelError
+from pipeline.graph.model_file import save_graph
 from pipeline.qnn.compile import compile_shared
 from pipeline.qnn.context_binary import read_binary
 from pipeline.qnn.emulate import can_emulate
@@ -15,6 +19,7 @@ from pipeline.qnn.readback import Context, check_pack
 from pipeline.qnn.target import HtpTarget
 from tests.fresh import fresh
 from tests.packs import SHARED, X_ELITE, contents, shared
+from tests.project import ROOT
 from tests.tiny_models import Scheme, float_model, qdq_model
 
 
@@ -105,6 +110,27 @@ class TestErrors:
             shared(models, tmp_path / "out", HtpTarget(9999, 73))
         assert caught.value.what == "QNN compiled nothing of encoder_16 for SoC 9999 (HTP v73)"
         assert caught.value.where == "encoder_16.onnx"
+        assert not list((tmp_path / "out").iterdir())
+
+    def test_name_a_later_model_that_the_compiler_takes_nothing_of(
+        self, models: dict[str, Path], tmp_path: Path
+    ) -> None:
+        """The process, which has compiled another by then, ends in order: its error would be lost otherwise."""
+        alone = tmp_path / "alone.onnx"
+        x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in ("x", "y"))
+        graph = helper.make_graph([helper.make_node("Asinh", ["x"], ["y"], "the_node")], "g", [x], [y])
+        save_graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), alone)
+        (tmp_path / "out").mkdir()
+        script = (
+            "import sys; from pathlib import Path; from tests.packs import *\n"
+            "if __name__ == '__main__':\n"
+            "    first, second, out = map(Path, sys.argv[1:])\n"
+            "    compile_shared({'encoder_16': first, 'encoder_8': second}, X_ELITE, out, binary=SHARED)\n"
+        )
+        command = [sys.executable, "-c", script, *map(str, (models["encoder_16"], alone, tmp_path / "out"))]
+        ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+        assert "QNN compiled nothing of encoder_8 for SoC 60 (HTP v73)" in ended.stderr
+        assert ended.returncode == 1
         assert not list((tmp_path / "out").iterdir())
 
     def test_another_architecture_than_the_socs(self, models: dict[str, Path], tmp_path: Path) -> None:

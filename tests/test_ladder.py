@@ -151,13 +151,14 @@ def test_encodings_that_are_too_coarse(tmp_path: Path) -> None:
 
 def test_a_compiler_that_computes_something_else(good: Project) -> None:
     good.edit(
-        "pipeline/qnn/compile.py",
-        '        shutil.copyfile(model, Path(work, f"{name}.onnx"))\n',
-        "        from onnx import numpy_helper\n"
-        "        for tensor in proto.graph.initializer:\n"
-        "            if tensor.name == 'w_scale':\n"
-        "                tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * 2, tensor.name))\n"
-        '        Path(work, f"{name}.onnx").write_bytes(proto.SerializeToString())\n',
+        "pipeline/qnn/compiler.py",
+        '    shutil.copyfile(source.path, work / f"{source.name}.onnx")\n',
+        "    from onnx import ModelProto, numpy_helper\n"
+        "    proto = ModelProto.FromString(source.path.read_bytes())\n"
+        "    for tensor in proto.graph.initializer:\n"
+        "        if tensor.name == 'w_scale':\n"
+        "            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * 2, tensor.name))\n"
+        '    (work / f"{source.name}.onnx").write_bytes(proto.SerializeToString())\n',
     )
     stopped(good, "emulate:net/net/16/sm8650", "the compile rung misses its threshold: output 'y'", "in float")
 

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from pipeline.errors import QuantizationError
 from pipeline.graph.constant_store import EncodedConstant, InBlobs, SharedConstants
@@ -289,3 +289,36 @@ def test_a_bucket_runs_on_its_blobs(component: Component, ranges: StageInput) ->
     session = ort.InferenceSession(str(quantized.folder / "model.onnx"), providers=["CPUExecutionProvider"])
     (hidden,) = session.run(None, padded(CALLS[0], 8))
     assert hidden.shape == (1, 8, 32)
+
+
+def test_what_a_where_selects_from_has_the_encoding_of_its_result(tmp_path: Path) -> None:
+    """The compiler would convert it, and what it leaves behind a number then differs from run to run."""
+    fillers = {"zero": np.float32(0), "filler": np.float32(-100), "far": np.float32(-4000)}
+    body = """hidden = Greater (x, zero)  mask = Where (hidden, zero, filler)
+        y = Add (x, mask)  other = Where (hidden, x, far)  z = Where (hidden, filler, mask)"""
+    model = graph(f"g (float[4] x) => (float[4] y, float[4] z, float[4] other) {{ {body} }}", fillers)
+    path = save(model, tmp_path)
+    feeds = {"x": np.array([-2, -1, 1, 2], np.float32)}
+    found = {name: measured.with_zero() for name, measured in Observer(path).observe(feeds).items()}
+    found["other"] = Range(-4.0, 2.0)  # as a rule may set it: it does not hold the filler
+
+    quantized = quantize(load_graph(path), tmp_path, found, Scheme("uint16", "uint8", per_channel=True))
+
+    makers = {name: node for node in quantized.graph.node for name in node.output}
+    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in quantized.graph.initializer}
+
+    def encoding(dequantized: str) -> tuple[float, int]:
+        node = makers[dequantized]
+        return float(values[node.input[1]]), int(values[node.input[2]])
+
+    wheres = [node for node in quantized.graph.node if node.op_type == "Where"]
+    results = {}
+    for node in wheres:
+        (stored,) = (each for each in quantized.graph.node if node.output[0] in each.input)
+        results[node.name] = float(values[stored.input[1]]), int(values[stored.input[2]])
+    first, other, last = wheres
+    assert encoding(first.input[1]) == encoding(first.input[2]) == results[first.name]
+    assert encoding(last.input[1]) == results[last.name]
+    assert encoding(other.input[2]) != results[other.name], "what it can't hold keeps an encoding of its own"
+    expected = outputs(path, feeds)
+    np.testing.assert_allclose(outputs(quantized, feeds)["y"], expected["y"], atol=0.01)

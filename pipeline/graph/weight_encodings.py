@@ -52,7 +52,11 @@ class Integers:
 def asymmetric(numbers: Pieces, covers: Range, kind: str, smallest: float = 0.0) -> Integers:
     """With one scale for a whole range, zero in it: as activations are. `smallest` as for :func:`symmetric`."""
     scale, zero = affine(covers, kind)
-    scale = max(scale, smallest)
+    return rounded_to(numbers, kind, max(scale, smallest), zero)
+
+
+def rounded_to(numbers: Pieces, kind: str, scale: float, zero: int) -> Integers:
+    """With a scale and zero point that are given."""
     low, high = limits(kind)
     stored = dtype(kind)
 
