@@ -37,6 +37,8 @@ def main() -> int:
 
     work, docs = asked.work.resolve(), asked.work.resolve() if asked.quick else DOCS
     path = docs / "performance.json"
+    if asked.report and not path.exists():
+        parser.error(f"nothing was measured yet: there is no {path}")
     results = load(path) if path.exists() else Results({})
     if not asked.report:
         _measure(asked, results, work, path)

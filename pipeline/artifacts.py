@@ -6,10 +6,11 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pipeline.artifact_folders import MANIFEST, Folder
+from pipeline.artifact_folders import MANIFEST, QDQ, SOCS, Folder
 from pipeline.errors import StoreError
 from pipeline.model import FileEntry
-from pipeline.store import write_atomically
+from pipeline.qnn import catalog
+from pipeline.store import disk_errors, write_atomically
 from pipeline.workspace import Workspace
 
 
@@ -51,29 +52,46 @@ def publish(folder: Folder, workspace: Workspace) -> None:
 
 def remove(model: str, workspace: Workspace) -> list[Path]:
     """Delete all artifacts of a model that a manifest of ours names; the files deleted."""
+    removed = [path for folder in _ours(model, workspace) for path in remove_folder(folder)]
     root = workspace.artifacts / model
-    removed = [path for manifest in sorted(root.glob(f"*/{MANIFEST}")) for path in remove_folder(manifest.parent)]
-    if root.is_dir() and not any(root.iterdir()):
-        root.rmdir()
+    with disk_errors(root, "artifacts can't be removed"):
+        if root.is_dir() and not any(root.iterdir()):
+            root.rmdir()
     return removed
 
 
 def remove_folder(folder: Path) -> list[Path]:
     """Delete the files that the folder's manifest names, and the folder if that empties it; the files deleted."""
-    paths = [folder / name for name in sorted(_names_in(folder / MANIFEST)) if (folder / name).is_file()]
-    paths.append(folder / MANIFEST)
-    for path in paths:
-        path.unlink()
-    if not any(folder.iterdir()):
-        folder.rmdir()
+    with disk_errors(folder, "artifacts can't be removed"):
+        paths = [folder / name for name in sorted(_names_in(folder / MANIFEST)) if (folder / name).is_file()]
+        paths.append(folder / MANIFEST)
+        for path in paths:
+            path.unlink()
+        if not any(folder.iterdir()):
+            folder.rmdir()
     return paths
 
 
 def leftovers(model: str, wanted: Collection[Folder], workspace: Workspace) -> list[Path]:
     """Folders of artifacts of ours that the model no longer has: of a target, or of a form of binaries."""
     paths = {folder.path for folder in wanted}
+    return [folder for folder in _ours(model, workspace) if folder not in paths]
+
+
+def _ours(model: str, workspace: Workspace) -> list[Path]:
+    """The folders that builds made: by their names, and by what their manifests say. Others are not touched."""
+    names = {QDQ, SOCS, *catalog.names()}
     manifests = sorted((workspace.artifacts / model).glob(f"*/{MANIFEST}"))
-    return [manifest.parent for manifest in manifests if manifest.parent not in paths]
+    return [path.parent for path in manifests if path.parent.name in names and _model_of(path) == model]
+
+
+def _model_of(manifest: Path) -> str | None:
+    """The model that a manifest is of; None if it is not one of ours."""
+    try:
+        raw = json.loads(manifest.read_bytes())
+        return str(raw["model"]) if isinstance(raw["schema_version"], int) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _same(path: Path, entry: FileEntry, workspace: Workspace) -> bool:

@@ -38,6 +38,7 @@ from pipeline.config_file import (
 from pipeline.config_quantization import Auto, Fp16, Quantization, QuantizationOverride
 from pipeline.errors import ConfigError
 from pipeline.qnn import catalog
+from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH
 from pipeline.thresholds import Thresholds
 from pipeline.yamltypes.decode import INVALID, decode_fields
 from pipeline.yamltypes.forms import Record, record_of
@@ -195,6 +196,7 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     quantization_checks.check(quantized, [target.soc for target in targets], node, problems)
     _check_calibration(fields, components, node, problems)
     _check_held_out(fields, node, problems)
+    _check_packing(fields, targets, node, problems)
     if len(problems) > before:
         return None
     return ModelConfig(
@@ -335,6 +337,17 @@ def _check_held_out(fields: Mapping[str, Any], node: Node, problems: Problems) -
         keys: Keys = ("verification", "samples")
         expected = "other samples, held out from calibration"
         problems.add(place_of(node, keys), keys, "the same samples as calibration", expected=expected)
+
+
+def _check_packing(fields: Mapping[str, Any], targets: Sequence[Target], node: Node, problems: Problems) -> None:
+    """The compiler takes what the chip can't run, and the emulator runs no shared binary that would show it."""
+    if fields.get("packing") != "buckets":
+        return
+    for soc in (catalog.resolve(target.soc) for target in targets):
+        if soc.htp_arch < SHARED_WEIGHTS_HTP_ARCH:
+            what = f"buckets can't share weights on {soc.name}, whose HTP is v{soc.htp_arch}"
+            expected = f"targets from HTP v{SHARED_WEIGHTS_HTP_ARCH} on, or packing: separate"
+            problems.add(place_of(node, ("packing",)), ("packing",), what, expected=expected)
 
 
 def _origin(reader: Reader) -> tuple[object, ...]:

@@ -45,13 +45,15 @@ ON_DEMAND = frozenset({"blame", "probe"})
 class Input:
     """An upstream step and the role its output plays; `{bucket}` in the role stands for the projected bucket.
 
-    With `part`, the step made something for several buckets, and only what it made for this one is an input.
+    With `part`, the step made something for several buckets, and only what it made for this one is an input. With
+    `facts`, only these facts are, and no file.
     """
 
     role: str
     step: str
     bucket: Bucket | None = None
     part: Bucket | None = None
+    facts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,8 @@ class _Planner:
             "form": form,
             "targets": [stage_params.of_target(target) for target in targets],
         }
-        chosen = (Input("packing", f"packing:{self._name}/{component}"),) if len(self._forms()) > 1 else ()
+        packing = Input("packing", f"packing:{self._name}/{component}", facts=("chosen",))
+        chosen = (packing,) if len(self._forms()) > 1 else ()
         models = (self._last(component, bucket, role="model/{bucket}") for bucket in buckets)
         return Step(
             "context",

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifact_folders import MANIFEST
+from pipeline.artifact_folders import MANIFEST, SCHEMA_VERSION
 from pipeline.digests import sha256_file
 from pipeline.errors import ConfigError, PipelineError, StoreError
 from pipeline.qnn import catalog
@@ -51,15 +51,15 @@ def prune_folder(folder: Path, targets: Iterable[str], out: Path) -> Mapping[str
 def _read(folder: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
-        packed = all(component["packing"] == "socs" for component in manifest["components"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        _check_form(manifest)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(
             "there is no manifest of ours in this folder",
             where=str(folder),
-            why=f"{MANIFEST}: {error}",
-            remedy="name a folder that a build left, such as artifacts/<model>/socs",
+            why=f"{MANIFEST}: {type(error).__name__}: {error}",
+            remedy="name a folder that a build of this version left, such as artifacts/<model>/socs",
         ) from error
-    if not packed:
+    if not all(component["packing"] == "socs" for component in manifest["components"].values()):
         raise ConfigError(
             "the binaries of this folder are for one target",
             where=str(folder),
@@ -68,23 +68,46 @@ def _read(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def _check_form(manifest: Mapping[str, Any]) -> None:
+    """Raise ValueError, KeyError, TypeError or AttributeError for what a build would not have written."""
+    if manifest["schema_version"] != SCHEMA_VERSION:
+        raise ValueError(f"schema_version is {manifest['schema_version']!r}, not {SCHEMA_VERSION}")
+    if not all(isinstance(target["name"], str) for target in manifest["targets"]):
+        raise ValueError("a target has no name")
+    for component in manifest["components"].values():
+        for bucket in component["buckets"]:
+            files, named = bucket["files"], {bucket["context_model"], *bucket["binaries"]}
+            if named != {*files} or any(name != Path(name).name for name in named):
+                raise ValueError(f"a context needs {', '.join(map(repr, sorted(named)))}, 'files' lists others")
+            if not all(isinstance(entry["sha256"], str) for entry in files.values()):
+                raise ValueError("a file has no sha256")
+            if not isinstance(bucket["verification"]["emulator"], dict | None):
+                raise ValueError("verification.emulator is no object")
+
+
 def _prune_bucket(bucket: dict[str, Any], folder: Path, socs: list[int], out: Path) -> None:
     """Prune one context, and bring its entry in the manifest in step."""
     for name, entry in bucket["files"].items():
         path = folder / name
-        if name != Path(name).name or not path.is_file() or sha256_file(path) != entry["sha256"]:
-            raise StoreError(
-                f"{name} is not the file that the manifest names",
-                where=str(folder),
-                why="it is missing, or its SHA-256 differs",
-                remedy="build again, or copy the folder again",
-            )
+        if not path.is_file() or sha256_file(path) != entry["sha256"]:
+            raise _not_as_named(name, folder, "it is missing, or its SHA-256 differs")
     pruned = prune(folder / bucket["context_model"], socs, out)
-    files = (pruned.context_model, *pruned.binaries)
+    if [*pruned.binaries] != bucket["binaries"]:
+        raise _not_as_named(bucket["context_model"], folder, f"it refers to {', '.join(pruned.binaries)}")
     bucket["files"] = {
-        name: {"sha256": sha256_file(out / name), "bytes": (out / name).stat().st_size} for name in files
+        name: {"sha256": sha256_file(out / name), "bytes": (out / name).stat().st_size}
+        for name in (pruned.context_model, *pruned.binaries)
     }
     bucket["compatibility"] = pruned.compatibility
+
+
+def _not_as_named(name: str, folder: Path, why: str) -> StoreError:
+    return StoreError(
+        f"{name} is not the file that the manifest names",
+        where=str(folder),
+        why=why,
+        remedy="build again, or copy the folder again",
+    )
 
 
 def _keep_measured(manifest: dict[str, Any]) -> None:
@@ -98,7 +121,7 @@ def _keep_measured(manifest: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """The command line; returns the exit status, which docs of the errors list."""
+    """The command line; returns the exit status, which README.md lists."""
     parser = argparse.ArgumentParser(
         prog="python -m pipeline.prune",
         description="Make of contexts for several targets contexts for fewer. The folder itself is left as it is.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -85,6 +85,8 @@ def _inputs(
             if part is None:  # it was made for other buckets
                 return None
             manifest = part
+        if given.facts:
+            manifest = replace(manifest, files={}, facts={name: manifest.facts[name] for name in given.facts})
         inputs[role] = manifest
     return inputs
 

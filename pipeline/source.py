@@ -60,7 +60,7 @@ def external_names(name: str, path: Path, memo: StatMemo | None = None) -> list[
     """The external data that the ONNX file at `path`, called `name` in its source, refers to; names in the source.
 
     Raises:
-        ModelError: the file is damaged, or a location is empty, absolute, or has `..` or a backslash.
+        ModelError: the file is seen to be no ONNX, or a location is empty, absolute, or has `..` or a backslash.
     """
     locations = memo.value(path, "external data", _locations) if memo else _locations(path)
     assert isinstance(locations, list)

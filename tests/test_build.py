@@ -144,8 +144,16 @@ def test_a_lost_build_folder_is_restored_from_the_store(project: Project) -> Non
 
 def test_clean_removes_artifacts_and_nothing_that_is_not_ours(project: Project) -> None:
     kept = project.write("artifacts/bert/sm8650/notes.txt", "mine")
-    project.doit("clean", "build:bert")
-    assert set(project.artifacts()) == {"bert/sm8650/notes.txt"}
+    folder = project.root / "artifacts" / "bert"
+    shutil.copytree(folder / "snapdragon-x-elite", folder / "phone")
+    foreign = project.write("artifacts/bert/sm8750/manifest.json", '{"mine": 1}')
+    copied = {f"bert/phone/{path.name}" for path in (folder / "phone").iterdir()}
+    for _ in range(2):  # a build has nothing to remove there either
+        project.doit("clean", "build:bert")
+        assert set(project.artifacts()) == {"bert/sm8650/notes.txt", "bert/sm8750/manifest.json", *copied}
+        project.doit("build")
+        assert copied < set(project.artifacts())
+        assert foreign.read_text("utf-8") == '{"mine": 1}'
     kept.unlink()
     assert not project.doit("build").built
 

@@ -112,6 +112,16 @@ def test_a_size_that_is_not_true(archive: Path, size: int) -> None:
         assert why(archive)
 
 
+def test_a_size_that_leads_out_of_the_file(archive: Path) -> None:
+    """And a record of another entry seems to begin where it does."""
+    data = archive.read_bytes()
+    first, *_ = read_records(archive)
+    lie = struct.pack("<2Q", 2**63, 2**63)
+    true = struct.pack("<2Q", first.size, first.size)
+    archive.write_bytes(data.replace(true, lie))
+    assert why(archive)
+
+
 def test_every_byte_of_its_structure_matters(archive: Path) -> None:
     """A change anywhere but in a record's own bytes is seen."""
     data = archive.read_bytes()

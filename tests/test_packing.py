@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 
 from pipeline.config import load
+from pipeline.errors import ConfigError
 from pipeline.plan import plan
 from tests.conftest import BERT
 from tests.project import ROOT, Project
@@ -128,6 +129,19 @@ def test_the_smallest_form_is_chosen_and_the_others_make_nothing(project: Projec
     assert not again.restored
 
 
+def test_of_the_choice_of_a_form_contexts_know_nothing_but_what_was_chosen(tmp_path: Path) -> None:
+    contexts(tmp_path, "auto")
+    for step in plan(load(tmp_path / "configs" / "bert.yaml")):
+        choice = [given.facts for given in step.inputs if given.role == "packing"]
+        assert choice == ([("chosen",)] if step.stage == "context" else [])
+
+
+def test_buckets_can_not_share_weights_on_old_chips(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="buckets can't share weights on sm8350, whose HTP is v68"):
+        contexts(tmp_path, "buckets", BERT.replace(X_ELITE, "sm8350"))
+    assert contexts(tmp_path, "separate", BERT.replace(X_ELITE, "sm8350"))
+
+
 @pytest.mark.slow
 def test_a_shared_binary_is_held_to_the_thresholds_of_each_of_its_contexts(project: Project) -> None:
     project.write("configs/bert.yaml", f"{BERT}packing: buckets\nthresholds: {{max_cpu_nodes: 0, compile_db: 99}}\n")
@@ -184,5 +198,21 @@ def test_a_folder_that_can_not_be_pruned_says_why(socs: Path, tmp_path: Path) ->
     binary.write_bytes(binary.read_bytes()[:-1] + b"?")
     damaged = prune(tmp_path / "damaged", tmp_path / "out", SM8650)
     assert (damaged.returncode, "is not the file that the manifest names" in damaged.stderr) == (17, True)
+    for number, (old, new) in enumerate(
+        (
+            ('"schema_version": 3', '"schema_version": 2'),
+            ('"targets"', '"soc"'),
+            ('"files"', '"data"'),
+            ('"encoder_', '"../'),
+        )
+    ):
+        shutil.copytree(socs, tmp_path / f"odd{number}")
+        path = tmp_path / f"odd{number}" / "manifest.json"
+        path.chmod(0o644)
+        text = path.read_text("utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), "utf-8")
+        odd = prune(path.parent, tmp_path / "out", SM8650)
+        assert (odd.returncode, "Traceback" in odd.stderr, "no manifest of ours" in odd.stderr) == (17, False, True)
     full = prune(socs, socs, SM8650)
     assert (full.returncode, "not empty" in full.stderr) == (10, True)

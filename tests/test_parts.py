@@ -85,3 +85,18 @@ def test_a_bucket_is_made_again_when_the_weights_or_its_own_graph_change(workspa
 
 def test_a_step_waits_while_its_part_was_not_made(workspace: Workspace) -> None:
     assert resolved(workspace, CONTEXTS[32], quantized(16)) is None
+
+
+def test_of_what_a_step_found_out_only_the_facts_that_are_named_are_an_input(workspace: Workspace) -> None:
+    path = workspace.root / "configs" / "bert.yaml"
+    path.write_text(f"{BERT}packing: auto\n")
+    keys = {}
+    for chosen, estimate in (("buckets", 10), ("buckets", 20), ("socs", 10)):
+        files = {"report.txt": FileEntry(f"{estimate:064d}", estimate)}
+        facts: dict[str, Json] = {"chosen": chosen, "why": "", "estimates": {"buckets": estimate}}
+        write_manifest(workspace.current("packing:bert/encoder"), Manifest("packing", "2" * 64, files, facts))
+        found = resolved(workspace, CONTEXTS[16], quantized(16, 32))
+        assert found is not None
+        assert found.inputs["packing"].facts == {"chosen": chosen}
+        keys[chosen, estimate] = found.key
+    assert keys["buckets", 10] == keys["buckets", 20] != keys["socs", 10]

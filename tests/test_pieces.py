@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.errors import ModelError
 from pipeline.graph.encodings import Range
 from pipeline.graph.model_file import ALIGNMENT, BlobWriter, tensor_array, tensor_pieces
 from pipeline.graph.pieces import Pieces
@@ -27,6 +28,12 @@ def test_pieces_of_a_file_are_the_tensor(offset: int, tmp_path: Path) -> None:
     assert np.array_equal(pieces.array(), LARGE), "iterating again begins again"
     assert pieces.nbytes == LARGE.nbytes
     assert Range.of_pieces(pieces) == Range.of(LARGE)
+
+
+def test_a_file_that_ends_too_early_is_told(tmp_path: Path) -> None:
+    (tmp_path / "w").write_bytes(LARGE.tobytes()[:-8])
+    with pytest.raises(ModelError, match="w is shorter than the tensors in it"):
+        Pieces.of_file(tmp_path / "w", 0, LARGE.dtype, LARGE.shape).array()
 
 
 def test_nothing_has_no_pieces() -> None:

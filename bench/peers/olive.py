@@ -106,7 +106,7 @@ class Olive:
             [self._programs / "python", "-m", "olive", "run", "--config", config],
             cwd=self._folder,
             log=config.with_suffix(".log"),
-            env={**os.environ, "CI": "1"},
+            env={name: value for name, value in os.environ.items() if not name.startswith("HF_")} | {"CI": "1"},
         )
 
     def _config(self, bucket: int, target: Target) -> dict[str, object]:

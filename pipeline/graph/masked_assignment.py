@@ -9,6 +9,8 @@ which is
 
     Where(mask, value, x)          with axes appended to the mask where x has more
 
+The mask has the leading dims of x, as PyTorch's indexing demands.
+
 All encoders of speech that hide padded frames (wav2vec 2.0 and those made after it) do this.
 """
 

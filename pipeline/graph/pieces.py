@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.errors import ModelError
+
 _ELEMENTS = 1 << 18
 """Elements of a piece: work on them stays in the processor's cache, which is ten times as fast on a large table."""
 
@@ -38,7 +40,10 @@ class Pieces:
 
     @classmethod
     def of_file(cls, path: Path, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Pieces:
-        """The pieces of a tensor in a file, read one after another into the same memory, whatever the offset is."""
+        """The pieces of a tensor in a file, read one after another into the same memory, whatever the offset is.
+
+        Iterating raises ModelError if the file ends before the tensor does.
+        """
 
         def start() -> Iterator[NDArray[Any]]:
             size = math.prod(shape)
@@ -47,7 +52,8 @@ class Pieces:
                 file.seek(offset)
                 for at in range(0, size, _ELEMENTS):
                     piece = memory[: size - at]
-                    file.readinto(piece.view(np.uint8).data)
+                    if file.readinto(piece.view(np.uint8).data) != piece.nbytes:
+                        raise _cut_short(path)
                     yield piece
 
         return cls(dtype, shape, start)
@@ -76,3 +82,12 @@ class Pieces:
             whole[at : at + piece.size] = piece
             at += piece.size
         return whole.reshape(self.shape)
+
+
+def _cut_short(path: Path) -> ModelError:
+    return ModelError(
+        f"{path.name} is shorter than the tensors in it",
+        where=str(path),
+        why="it was cut short while it was read",
+        remedy="run the same command again",
+    )

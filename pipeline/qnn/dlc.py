@@ -134,7 +134,7 @@ def _records(file: BinaryIO, path: Path) -> Iterator[Record]:
         raise _unreadable(path, "two of its records have one name or one place, or its directory is longer than it")
     end = 0
     for offset in sorted(entries):
-        if offset != end:
+        if offset != end or offset + entries[offset][1] > start:
             raise _unreadable(path, f"its records overlap, or there is something between them, at byte {end}")
         record = _record(file, path, offset, *entries[offset])
         end = record.offset + record.size
