@@ -18,12 +18,13 @@ from pipeline.memory import budget_bytes
 from pipeline.model import StageRequest, StageResult
 from pipeline.plan import ON_DEMAND, Step
 from pipeline.schedule import Schedule, remaining_s
-from pipeline.warm import AVAILABLE, Template, TemplateLostError
+from pipeline.warm import AVAILABLE, NotForkedError, Template, TemplateLostError
 from pipeline.worker import dump_request, load_answer, load_usage
 from pipeline.workspace import Workspace
 
 WORKERS_VARIABLE = "PIPELINE_WORKERS"
 _SECRETS = ("HF_TOKEN",)  # for `fetch` alone
+_ALLOCATOR = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")  # they would take the compiler the heap of its own
 _KILLED = -9  # by SIGKILL, as the system does when memory runs out
 
 
@@ -68,6 +69,8 @@ class Crew:
             answer = scratch / "answer.json"
             try:
                 status = self._run(step, request, scratch / "request.json", answer)
+                if status == _KILLED:
+                    self._costs.learn(step.id, Cost(time.monotonic() - since, 0.0, 2 * peak, input_bytes))
                 result = self._answered(step, answer, status)
             except BaseException:
                 self.failed()  # before its place is given to the next
@@ -99,6 +102,8 @@ class Crew:
         if template is not None:
             try:
                 return template.run(path, log=log, cwd=path.parent, env=environ)
+            except NotForkedError:
+                pass  # a fresh process may find room where a copy of the template did not
             except TemplateLostError:
                 self._give_up(template, request.out)
         command = [sys.executable, "-P", "-m", "pipeline.worker", str(path)]
@@ -152,6 +157,8 @@ class Crew:
         environ["PYTHONUTF8"] = "1"
         environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's sums must not depend on the number of cores
         environ["ORT_DISABLE_TELEMETRY"] = "1"  # else onnxruntime starts a thread that calls home
+        for name in _ALLOCATOR:
+            environ.pop(name, None)
         if log is not None:
             environ["PIPELINE_STEP_LOG"] = str(log)
         if step is None or step.stage != "fetch":

@@ -87,7 +87,12 @@ def _serve(control: socket.socket, stamps: Mapping[str, tuple[int, int, int]]) -
                 break
             channel = socket.socket(fileno=descriptors[0])
             parent = os.getpid()
-            child = os.fork()
+            try:
+                child = os.fork()
+            except OSError as error:  # no memory, or no process left: of this step alone
+                print(f"a step can't be forked: {error}", file=sys.stderr, flush=True)
+                channel.close()
+                continue
             if child == 0:
                 _become_worker(channel, (control, woken, wake, *channels.values()), stamps, parent)
             _own_group(child)
@@ -159,8 +164,9 @@ def _redirect(log: Path) -> None:
     """Standard input from nowhere, both outputs to the log."""
     for target, path, flags in ((0, Path(os.devnull), os.O_RDONLY), (1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)):
         descriptor = os.open(path, flags, 0o666)
-        os.dup2(descriptor, target)
-        os.close(descriptor)
+        if descriptor != target:  # the control channel was standard input, and is closed
+            os.dup2(descriptor, target)
+            os.close(descriptor)
     os.dup2(1, 2)
 
 

@@ -22,6 +22,10 @@ class TemplateLostError(Exception):
     """The template ended, or never came up, while it had a step to run."""
 
 
+class NotForkedError(Exception):
+    """The template could not make a child for a step, which has not begun; for others it goes on."""
+
+
 class Template:
     """A template process and the children that it forks. Safe to use from several threads."""
 
@@ -37,6 +41,7 @@ class Template:
         """Run the step of a request file to its end in a child of its own; the exit status, as from subprocess.
 
         Raises:
+            NotForkedError: the system gave it no process or memory for a child.
             TemplateLostError: the template ended first. The step may have run in part.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -46,9 +51,12 @@ class Template:
                 with theirs, self._lock:
                     socket.send_fds(self._control, [b"+"], [theirs.fileno()])
                 job = {"request": str(request), "log": str(log), "cwd": str(cwd), "environ": dict(env)}
-                ours.sendall(json.dumps(job).encode() + b"\n")
-                child = int(replies.readline())
-                with process.ended_at_last(child):
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it was killed before it read this
+                    ours.sendall(json.dumps(job).encode() + b"\n")
+                child = replies.readline()
+                if not child and self._process.poll() is None:
+                    raise NotForkedError
+                with process.ended_at_last(int(child)):
                     return int(replies.readline())
             except (OSError, ValueError) as error:
                 raise TemplateLostError from error

@@ -4,6 +4,8 @@ import errno
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -225,3 +227,23 @@ def test_scratch_of_a_process_that_died_is_collected(store: Store) -> None:
         assert other.is_dir()
         assert len([path for path in (store.root / "tmp").iterdir() if path.is_dir()]) == 2
     assert list((store.root / "tmp").iterdir()) == []
+
+
+def test_steps_that_need_one_payload_at_once_find_it_whole(tmp_path: Path) -> None:
+    """Its seal is lost, as after a copy of the store: each looks at the bytes, and the first restores the seal."""
+    store = Store(tmp_path / "store")
+    with store.scratch() as folder:
+        (folder / "w").write_bytes(os.urandom(60 << 20))
+        manifest = store.publish("ingest", "0" * 64, folder, {}, {})
+    (entry,) = manifest.files.values()
+    store.object_path(entry.sha256).touch()
+
+    def place(number: int) -> None:
+        time.sleep(0.015 * number)
+        (tmp_path / str(number)).mkdir()
+        store.place(manifest, tmp_path / str(number))
+
+    with ThreadPoolExecutor(4) as executor:
+        list(executor.map(place, range(4)))
+    assert not [*store.corrupt()]
+    assert all((tmp_path / str(number) / "w").stat().st_size == entry.bytes for number in range(4))

@@ -18,7 +18,7 @@ import pytest
 
 from pipeline.errors import ModelError
 from pipeline.model import StageRequest
-from pipeline.warm import AVAILABLE, Template, TemplateLostError
+from pipeline.warm import AVAILABLE, NotForkedError, Template, TemplateLostError
 from pipeline.worker import dump_request, load_answer
 from tests.project import ROOT
 
@@ -74,6 +74,11 @@ class Warm:
 def warm(tmp_path: Path) -> Iterator[Warm]:
     shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "pipeline" / "stages" / "told.py").write_text(TOLD)
+    # what the system does when it has no memory left can't be had otherwise
+    source = tmp_path / "pipeline" / "template.py"
+    refusing = "if os.path.exists('refuse'): raise OSError('no memory')\n                child = os.fork()"
+    assert source.read_text().count("child = os.fork()") == 1
+    source.write_text(source.read_text().replace("child = os.fork()", refusing))
     environ = {"PYTHONPATH": str(tmp_path), "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
     environ |= {"ORT_DISABLE_TELEMETRY": "1", "PATH": os.environ["PATH"]}
     template = Template(log=tmp_path / "template.log", cwd=tmp_path, env=environ)
@@ -125,6 +130,20 @@ def test_a_step_sees_its_own_folder_log_and_environment(warm: Warm) -> None:
     assert warm.run(code)[1]["token"] is None
     status_file = Path(f"/proc/{warm.template_pid()}/environ")
     assert b"hf_secret" not in status_file.read_bytes()
+
+
+def test_standard_input_is_there_and_empty(warm: Warm) -> None:
+    _, facts, _ = warm.run("import os; facts['stdin'] = os.readlink('/proc/self/fd/0')")
+    assert facts["stdin"] == "/dev/null"
+
+
+def test_a_step_that_can_not_be_forked_is_told_apart_from_a_lost_template(warm: Warm) -> None:
+    pid = warm.template_pid()
+    (warm.root / "refuse").touch()
+    with pytest.raises(NotForkedError):
+        warm.run("pass")
+    (warm.root / "refuse").unlink()
+    assert warm.template_pid() == pid
 
 
 def test_the_template_has_one_thread_and_no_qnn(warm: Warm) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from numpy.typing import NDArray
@@ -106,22 +107,16 @@ def _valid(outputs: Sequence[Outputs], truth: Sequence[Outputs], rung: str) -> l
 def _emulated(request: StageRequest, padded: Sequence[Mapping[str, NDArray[Any]]]) -> tuple[list[Outputs], str]:
     """The outputs of the context, or of the same model compiled plainly where the context can't be emulated."""
     target, context = HtpTarget.from_json(request.params), request.inputs.get("context")
-    if context is not None and can_emulate(context.folder, str(context.facts["context_model"])):
-        folder, facts, emulated = context.folder, context.facts, "context"
-    else:
-        folder, emulated = _folder(request.out, "plain"), "plain compile"
-        facts = compile_apart(request.inputs["model"].folder / MODEL, "plain", target, folder)
-    names = [str(output["name"]) for output in cast("Sequence[Mapping[str, Any]]", facts["outputs"])]
-    context_model = str(facts["context_model"])
-    results = run_apart(folder, context_model, target, padded, _folder(request.out, "run"))
+    # Beside the step's output, which they are no part of.
+    with TemporaryDirectory(dir=request.out.parent) as plain, TemporaryDirectory(dir=request.out.parent) as work:
+        if context is not None and can_emulate(context.folder, str(context.facts["context_model"])):
+            folder, facts, emulated = context.folder, context.facts, "context"
+        else:
+            folder, emulated = Path(plain), "plain compile"
+            facts = compile_apart(request.inputs["model"].folder / MODEL, "plain", target, folder)
+        names = [str(output["name"]) for output in cast("Sequence[Mapping[str, Any]]", facts["outputs"])]
+        results = run_apart(folder, str(facts["context_model"]), target, padded, Path(work))
     return [dict(zip(names, result, strict=True)) for result in results], emulated
-
-
-def _folder(out: Path, name: str) -> Path:
-    """An empty folder beside the step's output, which it is no part of."""
-    folder = out.parent / name
-    folder.mkdir()
-    return folder
 
 
 def _scores(
