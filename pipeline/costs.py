@@ -91,6 +91,13 @@ class Costs:
         with self._lock:
             self._learned[step] = cost
 
+    def learn_killed(self, step: str, peak_bytes: int, input_bytes: int) -> None:
+        """Remember that a run died as for want of memory when it was taken to use `peak_bytes`: it needs more.
+
+        How much more nobody knows. Twice as much each time soon has the step run alone.
+        """
+        self.learn(step, Cost(self.seconds(step), 0.0, 2 * peak_bytes, input_bytes))
+
     def save(self) -> None:
         """Add what was learned to the file; if that can't be done, the next build guesses again."""
         with self._lock:

@@ -69,8 +69,8 @@ class Crew:
             answer = scratch / "answer.json"
             try:
                 status = self._run(step, request, scratch / "request.json", answer)
-                if status == _KILLED:
-                    self._costs.learn(step.id, Cost(time.monotonic() - since, 0.0, 2 * peak, input_bytes))
+                if status == _KILLED and not process.ending():
+                    self._costs.learn_killed(step.id, peak, input_bytes)
                 result = self._answered(step, answer, status)
             except BaseException:
                 self.failed()  # before its place is given to the next
@@ -123,7 +123,7 @@ class Crew:
             if self._template is template:
                 self._template = None
         template.close()
-        shutil.rmtree(out)
+        shutil.rmtree(out, ignore_errors=True)  # a child that failed has removed it
         out.mkdir()
 
     def _answered(self, step: Step, answer: Path, status: int) -> StageResult:

@@ -74,6 +74,11 @@ def end_all() -> None:
         _kill(group)
 
 
+def ending() -> bool:
+    """Whether :func:`end_all` was called, so that a child that was killed was killed by us."""
+    return _closing
+
+
 def end(group: int) -> None:
     """Kill what is left of a process group, and forget it."""
     _kill(group)

@@ -2,8 +2,8 @@
 
 Its standard input is a Unix socket. Every byte that comes has a channel of its own with it, another socket. The
 template forks, and writes the child's process id and later its exit status into the channel, a line each; the child
-reads one line of JSON from it: the path of its request, its log, its folder and its environment. See
-:mod:`pipeline.warm` for the other end.
+reads one line of JSON from it: the path of its request, its log, its folder and its environment. If there can be no
+child now, the template writes a 0 and closes the channel. See :mod:`pipeline.warm` for the other end.
 
 The template itself runs no stage, starts no thread and loads no QNN library, so that a child is what a fresh process
 would be after its imports. When its standard input ends, its build has died; it ends its children and itself.
@@ -91,7 +91,8 @@ def _serve(control: socket.socket, stamps: Mapping[str, tuple[int, int, int]]) -
                 child = os.fork()
             except OSError as error:  # no memory, or no process left: of this step alone
                 print(f"a step can't be forked: {error}", file=sys.stderr, flush=True)
-                channel.close()
+                with channel:
+                    _tell(channel, 0)
                 continue
             if child == 0:
                 _become_worker(channel, (control, woken, wake, *channels.values()), stamps, parent)
@@ -164,7 +165,9 @@ def _redirect(log: Path) -> None:
     """Standard input from nowhere, both outputs to the log."""
     for target, path, flags in ((0, Path(os.devnull), os.O_RDONLY), (1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)):
         descriptor = os.open(path, flags, 0o666)
-        if descriptor != target:  # the control channel was standard input, and is closed
+        if descriptor == target:  # the control channel was standard input, and is closed
+            os.set_inheritable(target, True)  # as what dup2 makes is
+        else:
             os.dup2(descriptor, target)
             os.close(descriptor)
     os.dup2(1, 2)

@@ -51,12 +51,12 @@ class Template:
                 with theirs, self._lock:
                     socket.send_fds(self._control, [b"+"], [theirs.fileno()])
                 job = {"request": str(request), "log": str(log), "cwd": str(cwd), "environ": dict(env)}
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it was killed before it read this
+                with contextlib.suppress(ConnectionError):  # nobody reads it: the replies say why, or end
                     ours.sendall(json.dumps(job).encode() + b"\n")
-                child = replies.readline()
-                if not child and self._process.poll() is None:
+                child = int(replies.readline())
+                if not child:
                     raise NotForkedError
-                with process.ended_at_last(int(child)):
+                with process.ended_at_last(child):
                     return int(replies.readline())
             except (OSError, ValueError) as error:
                 raise TemplateLostError from error

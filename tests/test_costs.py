@@ -47,6 +47,15 @@ def test_memory_grows_with_the_inputs_and_does_not_shrink(path: Path) -> None:
     assert costs.peak_bytes(CONTEXT, 10) == COST.peak_bytes
 
 
+def test_a_step_that_was_killed_is_taken_to_need_twice_as_much(path: Path) -> None:
+    for factor in (2, 4):
+        costs = Costs(path)
+        costs.learn_killed(CONTEXT, costs.peak_bytes(CONTEXT, COST.input_bytes), COST.input_bytes)
+        costs.save()
+        assert Costs(path).peak_bytes(CONTEXT, COST.input_bytes) == COST.peak_bytes * factor
+    assert Costs(path).seconds(CONTEXT) == COST.seconds, "of the time nothing was learned"
+
+
 def test_without_knowledge_larger_inputs_need_more(tmp_path: Path) -> None:
     costs = Costs(tmp_path / "costs.json")
     assert costs.peak_bytes(CONTEXT, 2_000_000_000) > 2 * costs.peak_bytes(CONTEXT, 100_000_000)

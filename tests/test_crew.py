@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -36,6 +38,8 @@ def run(path):
             log.write(what)
     say("+")
     time.sleep(0.3)
+    while path.with_name("hold").exists():
+        time.sleep(0.01)
     if path.read_text().startswith("bad"):
         raise ValueError("a bad file")
     say("-")
@@ -66,7 +70,7 @@ def tiny(tiny_project: Project, tmp_path: Path) -> Project:
 
 @pytest.fixture
 def slow(tiny: Project) -> Project:
-    """Four models whose samples take a third of a second each and leave a + and a - in `log`."""
+    """Four models whose samples take a third of a second each, or as long as there is a `hold`, and log a + and a -."""
     (tiny.root / "configs" / "tiny.yaml").unlink()
     tiny.write("calibration/slow.py", SLOW)
     for name in "abcd":
@@ -154,9 +158,10 @@ def test_warm_and_fresh_workers_write_the_same_bytes(tiny: Project, tmp_path: Pa
 
 
 class Started:
-    """A build that runs, and the processes that belong to it."""
+    """A build that runs, held at its samples, and the processes that belong to it."""
 
     def __init__(self, project: Project) -> None:
+        self._hold = project.write("calibration/hold", "")
         environ = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "doit", "-n", "2", "samples:*"],
@@ -173,6 +178,10 @@ class Started:
         while not log_of(project):
             assert self.process.poll() is None
 
+    def go_on(self) -> None:
+        """Let the steps end, which do not until then, however late this process and the build are."""
+        self._hold.unlink()
+
     def ended(self) -> tuple[int, str]:
         """Its exit status, and what it has printed since."""
         rest, _ = self.process.communicate(timeout=60)
@@ -185,9 +194,17 @@ class Started:
 
 def _below(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, task.joinpath("children").read_text().split()):
+        children = ""
+        with contextlib.suppress(OSError):  # a thread that has ended since
+            children = task.joinpath("children").read_text()
+        for child in map(int, children.split()):
             yield child
             yield from _below(child)
+
+
+def kept_costs(project: Project) -> str:
+    """What the builds of a project have kept of what steps took."""
+    return (project.store / "costs.json").read_text()
 
 
 @pytest.fixture
@@ -216,19 +233,50 @@ class TestKilled:
         assert status == 130
         assert "What was built is kept" in text
         assert [pid for pid in below if not gone(pid)] == []
+        started.go_on()
+        assert "samples" not in kept_costs(slow), "what we killed is not taken to be short of memory"
         assert len(slow.doit("samples:*").built) == 4
 
-    def test_a_worker_that_is_killed_fails_its_step_and_says_so(self, started: Started) -> None:
+    def test_a_worker_that_is_killed_fails_its_step_and_says_so(self, started: Started, slow: Project) -> None:
         template, worker, *_ = started.below()
         os.kill(worker, signal.SIGKILL)
+        started.go_on()
         status, text = started.ended()
         assert status == 18
         assert "died: killed by signal 9 (SIGKILL)" in text
         assert "with less at a time if memory is short (doit -n 1)" in text
         assert gone(template)
+        samples = [cost for step, cost in json.loads(kept_costs(slow)).items() if step.startswith("samples:")]
+        assert max(cost["peak_bytes"] for cost in samples) >= 2 * (150 << 20), "twice the guess for what never ran"
 
     def test_a_template_that_is_killed_costs_no_step(self, started: Started, slow: Project) -> None:
         os.kill(started.below()[0], signal.SIGKILL)
+        started.go_on()
         status, text = started.ended()
         assert status == 0, text
         assert log_of(slow).count("-") == 4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not AVAILABLE, reason="there are only fresh workers on this system")
+def test_a_template_that_is_killed_while_the_emulator_runs_costs_no_step(tiny: Project) -> None:
+    tiny.doit("context:*")
+    environ = os.environ | {"PIPELINE_STORE": str(tiny.store)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "doit", "-n", "1", "emulate:*"],
+        cwd=tiny.root,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as build:
+        while not emulating(tiny):
+            assert build.poll() is None
+        os.kill(next(_below(build.pid)), signal.SIGKILL)
+        text, _ = build.communicate(timeout=120)
+    assert build.returncode == 0, text
+
+
+def emulating(project: Project) -> bool:
+    """Whether the emulator's input is written."""
+    return any((project.store / "tmp").glob("*/tmp*/request.json"))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -99,6 +100,51 @@ def test_a_payload_that_was_touched_is_hashed_once(
     store.place(manifest, tmp_path / "1")
     store.place(manifest, tmp_path / "2")
     assert len(hashed) == 1
+
+
+def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have `act` happen once, just after a payload was hashed and before anything follows from it."""
+    acts = [act]
+
+    def hashed(path: Path) -> str:
+        found = sha256_file(path)
+        if acts:
+            acts.pop()()
+        return found
+
+    monkeypatch.setattr("pipeline.store.sha256_file", hashed)
+
+
+def test_two_steps_may_seal_a_payload_at_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = fill(store)
+    os.utime(store.object_path(manifest.files["sub/a.bin"].sha256))
+    between(monkeypatch, lambda: store.place(manifest, tmp_path / "other"))
+    store.place(manifest, tmp_path / "in")
+    assert (tmp_path / "in" / "sub" / "a.bin").read_text() == "payload"
+    assert store.intact(manifest)
+
+
+def test_a_step_may_seal_a_payload_while_all_are_hashed(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = fill(store)
+    os.utime(store.object_path(manifest.files["sub/a.bin"].sha256))
+    between(monkeypatch, lambda: store.place(manifest, tmp_path / "in"))
+    assert list(store.corrupt()) == []
+    assert store.intact(manifest)
+
+
+def test_a_payload_that_is_written_to_while_it_is_hashed_is_corrupt(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = fill(store)
+    payload = store.object_path(manifest.files["sub/a.bin"].sha256)
+    payload.chmod(0o644)
+    os.utime(payload)
+    between(monkeypatch, lambda: payload.write_text("paylaod"))
+    with pytest.raises(StoreError, match="a stored file is corrupt"):
+        store.place(manifest, tmp_path / "in")
+    assert not payload.exists()
 
 
 def test_payloads_that_changed_places_are_found(store: Store, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import UserDict
+from collections.abc import Iterator, KeysView
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,18 @@ def run(request):
     facts = {}
     exec(str(request.params["code"]), {"request": request, "facts": facts})
     return StageResult(facts)
+"""
+
+# Lets the template fork only while there is a file `go` in its folder: root has no limit that it could run into.
+NO_PROCESS = """\
+import errno, os
+
+def fork(real=os.fork):
+    if not os.path.exists("go"):
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return real()
+
+os.fork = fork
 """
 
 
@@ -146,6 +159,16 @@ def test_a_step_that_can_not_be_forked_is_told_apart_from_a_lost_template(warm: 
     assert warm.template_pid() == pid
 
 
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_step_and_its_children_read_from_nowhere(warm: Warm, edited: bool) -> None:
+    warm.template_pid()
+    if edited:  # a step then starts anew
+        (warm.root / "pipeline" / "stages" / "told.py").write_text(TOLD + "VERSION = 2\n")
+    code = "import os; facts['input'] = os.readlink('/proc/self/fd/0'); os.system('readlink /proc/self/fd/0')"
+    status, facts, log = warm.run(code)
+    assert (status, facts, log.split()) == (0, {"input": os.devnull}, [os.devnull])
+
+
 def test_the_template_has_one_thread_and_no_qnn(warm: Warm) -> None:
     pid = warm.template_pid()
     assert len(list(Path(f"/proc/{pid}/task").iterdir())) == 1
@@ -213,6 +236,48 @@ def test_a_step_that_is_killed_takes_its_children_along(warm: Warm) -> None:
     assert came_to == [-signal.SIGKILL]
     assert gone(child)
     assert warm.run("facts['fine'] = True")[1] == {"fine": True}
+
+
+class KillsTheChild(UserDict[str, str]):
+    """An environment that, when it is read to be sent to a new child, has that child killed first."""
+
+    def __init__(self, environ: dict[str, str], template: int) -> None:
+        super().__init__(environ)
+        self._children = Path(f"/proc/{template}/task/{template}/children")
+
+    def keys(self) -> KeysView[str]:
+        """The names, after the deed."""
+        os.kill(int(appears(self._children)), signal.SIGKILL)
+        while self._children.read_text():  # until the template has seen it
+            time.sleep(0.01)
+        return super().keys()
+
+
+def test_a_step_that_is_killed_before_it_has_its_job_costs_no_other(warm: Warm) -> None:
+    environ = KillsTheChild(warm.environ, warm.template_pid())
+    request = warm.request("facts['fine'] = True")
+    status = warm.template.run(request, log=request.with_name("log"), cwd=request.parent, env=environ)
+    assert status == -signal.SIGKILL
+    assert warm.run("facts['fine'] = True")[1] == {"fine": True}
+
+
+def test_a_step_for_which_there_is_no_process_is_not_started_and_costs_no_other(tmp_path: Path, warm: Warm) -> None:
+    forks = warm.root / "pipeline" / "stages" / "forks.py"
+    forks.write_text(NO_PROCESS)
+    (tmp_path / "go").touch()
+    warm.template = Template(log=tmp_path / "second.log", cwd=tmp_path, env=warm.environ)
+    thread, came_to, step, _ = spinning(warm)
+    (tmp_path / "go").unlink()
+    with pytest.raises(NotForkedError):
+        warm.start(warm.request(""))
+    assert alive(step)
+    (tmp_path / "go").touch()
+    assert warm.run("facts['fine'] = True")[1] == {"fine": True}
+    os.kill(step, signal.SIGKILL)
+    thread.join(10)
+    assert came_to == [-signal.SIGKILL]
+    warm.template.close()
+    assert "a step can't be forked" in (tmp_path / "second.log").read_text()
 
 
 def test_when_the_template_is_killed_its_steps_end_and_it_is_said(warm: Warm) -> None:
