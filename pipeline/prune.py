@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +32,50 @@ def prune_folder(folder: Path, targets: Iterable[str], out: Path) -> Mapping[str
         StoreError: the folder has no manifest of ours, or a file is not the one that the manifest names.
         CompileError: a context is not as expected.
     """
-    socs = [catalog.resolve(target).soc_model for target in targets]
+    chosen = [catalog.resolve(target) for target in targets]
+    socs = [soc.soc_model for soc in chosen]
     manifest = _read(folder)
+    have = [target["name"] for target in manifest["targets"]]
+    for soc in chosen:
+        if soc.name not in have:
+            raise ConfigError(
+                f"the binaries are not for {soc.name}",
+                where=str(folder),
+                why=f"they are for {', '.join(have)}",
+                remedy="name one of these, or build for more targets",
+            )
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise ConfigError("the folder to write to is in the one that is read", where=str(out), remedy="name another")
     with disk_errors(out):
         if out.exists() and any(out.iterdir()):
             raise ConfigError("the folder to write to is not empty", where=str(out), remedy="name a new one")
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".prune-", dir=out) as work:
-            for component in manifest["components"].values():
-                for bucket in component["buckets"]:
-                    _prune_bucket(bucket, folder, socs, Path(work))
-            manifest["targets"] = [target for target in manifest["targets"] if target["soc_model"] in socs]
-            _keep_measured(manifest)
-            for path in sorted(Path(work).iterdir()):
-                path.replace(out / path.name)
-        write_atomically(out / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode() + b"\n")
+        with _removed_on_error(out):
+            _write(manifest, folder, socs, out)
     return manifest
+
+
+@contextmanager
+def _removed_on_error(folder: Path) -> Iterator[None]:
+    """Make a folder, or take an empty one; if what is done in it fails, it is gone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _write(manifest: dict[str, Any], folder: Path, socs: list[int], out: Path) -> None:
+    """Prune every context into `out`, and bring the manifest in step."""
+    with tempfile.TemporaryDirectory(prefix=".prune-", dir=out) as work:
+        for component in manifest["components"].values():
+            for bucket in component["buckets"]:
+                _prune_bucket(bucket, folder, socs, Path(work))
+        manifest["targets"] = [target for target in manifest["targets"] if target["soc_model"] in socs]
+        _keep_measured(manifest)
+        for path in sorted(Path(work).iterdir()):
+            path.replace(out / path.name)
+    write_atomically(out / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode() + b"\n")
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -112,7 +112,8 @@ class Project:
         return self.workspace.store.object_path(entry.sha256).read_text("utf-8").rstrip()
 
     def _wanted(self, step: Step) -> bool:
-        return not step.targets or any(target.soc in self._targets for target in step.targets)
+        wanted = step.config.targets if _is_whole(step.config) else step.targets
+        return not step.targets or any(target.soc in self._targets for target in wanted)
 
     def _steps_of(self, config: ModelConfig) -> list[Step]:
         """What a build of a model takes."""
@@ -142,7 +143,9 @@ class Project:
             found = folders(config, self._steps_of(config), self.workspace)
         except PipelineError:
             return False
-        dropped = artifacts.leftovers(config.name, found, self.workspace) if self._all_targets else []
+        dropped = (
+            artifacts.leftovers(config.name, found, self.workspace) if self._all_targets or _is_whole(config) else []
+        )
         return not dropped and all(artifacts.is_published(folder, self.workspace) for folder in found)
 
     def _publish(self, config: ModelConfig) -> StepFailed | None:
@@ -150,7 +153,7 @@ class Project:
             wanted = folders(config, self._steps_of(config), self.workspace)
             for folder in wanted:
                 artifacts.publish(folder, self.workspace)
-            if self._all_targets:
+            if self._all_targets or _is_whole(config):
                 for path in artifacts.leftovers(config.name, wanted, self.workspace):
                     artifacts.remove_folder(path)
         except PipelineError as error:
@@ -182,6 +185,11 @@ class Project:
                     where="command line",
                     remedy="'doit list --all' prints every name",
                 )
+
+
+def _is_whole(config: ModelConfig) -> bool:
+    """Whether a model is built for all of its targets or for none: they may share binaries."""
+    return config.packing in ("socs", "auto")
 
 
 class StepFailed(TaskFailed):  # type: ignore[misc]  # doit is untyped

@@ -18,6 +18,8 @@ def main(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     ort.register_execution_provider_library("QNNExecutionProvider", onnxruntime_qnn.get_library_path())
     devices = [device for device in ort.get_ep_devices() if device.ep_name == "QNNExecutionProvider"]
+    if any(component["packing"] != "separate" for component in manifest["components"].values()):
+        sys.exit("a binary that buckets or targets share runs on a device, not on the emulator")
     (target,) = manifest["targets"]
     for name, component in manifest["components"].items():
         for bucket in component["buckets"]:

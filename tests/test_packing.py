@@ -96,8 +96,9 @@ def test_targets_share_a_binary(project: Project) -> None:
     apart = total(project)
     project.write("configs/bert.yaml", f"{BERT}packing: socs\n")
     run = project.doit("build", f"targets={SM8650}")
-    assert run.stages()["context"] == 2, "what is for several targets is built if one of them is asked for"
-    run = project.doit("build")
+    assert run.stages()["context"] == 2
+    measured = [step for step in run.built | run.restored if step.startswith("emulate:")]
+    assert len(measured) == 4, "what is for several targets is built and proven for all"
 
     folders = sorted(path.name for path in (project.root / "artifacts" / "bert").iterdir())
     assert folders == ["qdq", "socs"]
@@ -189,7 +190,10 @@ def test_a_folder_that_can_not_be_pruned_says_why(socs: Path, tmp_path: Path) ->
     unknown = prune(socs, tmp_path / "out", "sm9999")
     assert (unknown.returncode, "sm9999" in unknown.stderr) == (10, True)
     other = prune(socs, tmp_path / "out", "sm8750")
-    assert (other.returncode, "is not for SoC 69" in other.stderr) == (10, True)
+    assert (other.returncode, "the binaries are not for sm8750" in other.stderr) == (10, True)
+    assert f"they are for {X_ELITE}, {SM8650}" in other.stderr
+    inside = prune(socs, socs / "one", SM8650)
+    assert (inside.returncode, "in the one that is read" in inside.stderr) == (10, True)
     missing = prune(tmp_path, tmp_path / "out", SM8650)
     assert (missing.returncode, "no manifest of ours" in missing.stderr) == (17, True)
     shutil.copytree(socs, tmp_path / "damaged")
@@ -215,4 +219,10 @@ def test_a_folder_that_can_not_be_pruned_says_why(socs: Path, tmp_path: Path) ->
         odd = prune(path.parent, tmp_path / "out", SM8650)
         assert (odd.returncode, "Traceback" in odd.stderr, "no manifest of ours" in odd.stderr) == (17, False, True)
     full = prune(socs, socs, SM8650)
+    assert (full.returncode, "in the one that is read" in full.stderr) == (10, True)
+    assert not (tmp_path / "out").exists(), "nothing is left of what failed"
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    full = prune(socs, tmp_path / "full", SM8650)
     assert (full.returncode, "not empty" in full.stderr) == (10, True)
+    assert (tmp_path / "full" / "mine").exists()
