@@ -23,6 +23,7 @@ from pipeline.config_file import (
     PROJECT,
     ComponentFile,
     HubSource,
+    Limits,
     LocalSource,
     ModelFile,
     NpzReader,
@@ -52,6 +53,7 @@ __all__ = [
     "Component",
     "Fp16",
     "HubSource",
+    "Limits",
     "LocalSource",
     "ModelConfig",
     "NpzReader",
@@ -101,10 +103,14 @@ class Component:
 
 @dataclass(frozen=True)
 class Target:
-    """A SoC by its canonical name in the catalogue, and the VTCM to compile for; None leaves that to the compiler."""
+    """A SoC by its canonical name in the catalogue, and the VTCM to compile for; None leaves that to the compiler.
+
+    `driver_sdk` is the QAIRT version of the oldest driver to run on, if that was given.
+    """
 
     soc: str
     vtcm_mb: int | None
+    driver_sdk: str | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,7 @@ class ModelConfig:
     verification: Verification
     targets: tuple[Target, ...]
     packing: str
+    limits: Limits
     on_request: bool
     places: Mapping[str, str] = field(compare=False, repr=False)
 
@@ -211,6 +218,7 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
         verification=fields["verification"],
         targets=targets,
         packing=fields["packing"],
+        limits=fields["limits"],
         on_request=fields["on_request"],
         places={dotted(keys): str(found.place) for keys, found in walk(node)},
     )
@@ -249,11 +257,11 @@ def _targets(written: Sequence[Any], node: Node, problems: Problems) -> tuple[Ta
             problems.add(place_of(node, keys), keys, f"'{options.soc}' is {soc.name}, which is there already")
         else:
             try:
-                found[soc.name] = Target(soc.name, soc.usable_vtcm_mb(options.vtcm_mb))
+                found[soc.name] = Target(soc.name, soc.usable_vtcm_mb(options.vtcm_mb), options.driver_sdk)
             except ConfigError as error:
                 keys = (*keys, "vtcm_mb")
                 problems.add(place_of(node, keys), keys, error.what, expected=f"{soc.vtcm_mb} or less")
-                found[soc.name] = Target(soc.name, soc.vtcm_mb)
+                found[soc.name] = Target(soc.name, soc.vtcm_mb, options.driver_sdk)
     return tuple(found.values())
 
 

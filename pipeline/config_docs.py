@@ -170,6 +170,7 @@ _TITLES = {
     "PythonReader": "calibration with python",
     "RecordReader": "calibration with record",
     "Verification": "verification",
+    "Limits": "limits",
 }
 
 if __name__ == "__main__":

@@ -237,6 +237,21 @@ class TargetOptions:
     """A SoC, by any name of the catalogue."""
     vtcm_mb: Annotated[int, Between(1, 64)] | None = None
     """Megabytes of the chip's VTCM that a context may use; the catalogue's figure when left out."""
+    driver_sdk: Annotated[str, Pattern(r"[0-9]{1,3}(?:\.[0-9]{1,4}){1,2}", "a QAIRT version, such as 2.40")] | None = (
+        None
+    )
+    """The QAIRT version of the driver on the oldest device to run on, such as `2.40`. A build with a newer QAIRT is
+    refused: a driver does not load what a newer SDK made. Not looked at when left out."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one step may take before it is ended. They change no output: a step that stays within them is not rerun."""
+
+    minutes: Annotated[int, Between(1, 100_000)] = 120
+    """Wall time of a step. A compiler that hangs would otherwise be found in the morning."""
+    memory_mb: Annotated[int, Between(64, 16_000_000)] | None = None
+    """Memory of a step's processes together, in MB. All but a tenth of the machine's when left out."""
 
 
 AxisValues = Annotated[tuple[AxisValue, ...], Size(1, expected="at least one value, such as [64]"), Distinct()]
@@ -281,5 +296,7 @@ class ModelFile:
     """What shares a context binary, to be smaller: `separate`, nothing, so that each runs by itself; `buckets`, all
     buckets for a target, which have the same weights; `socs`, all targets of a bucket; `auto` estimates the bytes of
     each and takes the smallest."""
+    limits: Limits = field(default_factory=Limits)
+    """What one step of this model may take before it is ended."""
     on_request: bool = False
     """Build this model only when it is named, as in `doit build:<model>`; plain `doit build` passes it by."""
