@@ -1,13 +1,19 @@
 """doit reads this file: it declares the tasks and decides nothing. Try `doit list` and `doit build`."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from doit.task import Task
+from pipeline.doctor.entry import first
 
-from pipeline.tasks import Command, declare
+ROOT = Path(__file__).resolve().parent
 
-PROJECT, DOIT_CONFIG = declare(Path(__file__).resolve().parent)
+with first(ROOT, sys.argv[1:]):  # `doit doctor` runs here, before what it may find to be broken
+    from doit.task import Task
+
+    from pipeline.tasks import Command, declare
+
+    PROJECT, DOIT_CONFIG = declare(ROOT)
 
 
 def task_build() -> Iterator[Task]:
@@ -70,8 +76,16 @@ def task_probe() -> Iterator[Task]:
     yield from PROJECT.tasks("probe")
 
 
-def task_check_store() -> Task:
-    return PROJECT.store_check()
+def task_doctor() -> Task:
+    return PROJECT.doctor()
+
+
+def task_fsck() -> Task:
+    return PROJECT.upkeep("fsck")
+
+
+def task_gc() -> Task:
+    return PROJECT.upkeep("gc")
 
 
 def task_check() -> Command:

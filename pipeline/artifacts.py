@@ -2,57 +2,107 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from pipeline import locks
 from pipeline.artifact_folders import MANIFEST, QDQ, SOCS, Folder
-from pipeline.errors import StoreError
+from pipeline.digests import StatMemo
+from pipeline.durable import disk_errors, is_temporary, sync_folder, write_atomically
 from pipeline.model import FileEntry
 from pipeline.qnn import catalog
-from pipeline.store import disk_errors, write_atomically
 from pipeline.workspace import Workspace
+
+_OUTDATED = "is outdated"
 
 
 def is_published(folder: Folder, workspace: Workspace) -> bool:
-    """Whether the folder on disk holds exactly these files; their contents are hashed when their stat changed."""
-    try:
-        if (folder.path / MANIFEST).read_bytes() != folder.manifest:
-            return False
-        present = {path.name for path in folder.path.iterdir()}
-        return present == {*folder.files, MANIFEST} and all(
-            workspace.memo.sha256(folder.path / name) == entry.sha256 for name, entry in folder.files.items()
-        )
-    except OSError:
-        return False
+    """Whether the folder on disk holds what it should; contents are hashed when their stat changed.
+
+    What is damaged is told, and so are files that are not ours: they stay.
+    """
+    faults = _faults(folder, workspace)
+    if faults:
+        with disk_errors(workspace.build), _writing(workspace):
+            faults = _faults(folder, workspace)  # another build may have been writing them
+    tell, name = workspace.store.tell, folder.path.relative_to(workspace.root).as_posix()
+    if faults is not None:
+        for file, why in faults.items():
+            tell(f"damaged: {name}/{file} {why}; it is put back")
+        for file in foreign(folder, listed(folder.path)):
+            tell(f"not of this build, and left alone: {name}/{file}")
+    return faults == {} and not any(map(is_temporary, listed(folder.path)))
+
+
+def _faults(folder: Folder, workspace: Workspace) -> dict[str, str] | None:
+    """What is wrong with each file; None when it is time to publish others."""
+    present = listed(folder.path)
+    fault = _manifest_fault(folder, present, workspace)
+    if fault == _OUTDATED:
+        return None
+    faults = {MANIFEST: fault} if fault else {}
+    for file, entry in folder.files.items():
+        if not _same(folder.path / file, entry, workspace):
+            faults[file] = "is not what was published" if file in present else "is missing"
+    return faults
+
+
+@contextmanager
+def _writing(workspace: Workspace) -> Iterator[None]:
+    """One build at a time writes artifacts of a checkout."""
+    folder = workspace.scratch.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with locks.held(folder / "artifacts.lock", "artifacts/", tell=workspace.store.tell):
+        yield
+
+
+def foreign(folder: Folder, present: Collection[str]) -> list[str]:
+    """Which of the names in the folder are not ours."""
+    return sorted(name for name in {*present} - {*folder.files, MANIFEST} if not is_temporary(name))
+
+
+def tell_strangers(model: str, wanted: Collection[Folder], workspace: Workspace) -> None:
+    """Tell what is beside the folders of a model's artifacts and no build made."""
+    ours = {folder.name for folder in (*_ours(model, workspace), *(folder.path for folder in wanted))}
+    for name in sorted(listed(workspace.artifacts / model) - ours):
+        workspace.store.tell(f"not of this build, and left alone: artifacts/{model}/{name}")
 
 
 def publish(folder: Folder, workspace: Workspace) -> None:
-    """Make the folder on disk what it should be: payloads first, manifest last, then leftovers of ours removed."""
+    """Make the folder on disk what it should be: payloads first, manifest last, then leftovers of ours removed.
+
+    Raises:
+        StoreError: the disk refuses; DamagedError: a payload in the store went bad. No claim is made about a folder
+            that is half done: its manifest is gone.
+    """
     manifest = folder.path / MANIFEST
-    ours = _names_in(manifest)
-    stale = [name for name, entry in folder.files.items() if not _same(folder.path / name, entry, workspace)]
-    try:
+    with (
+        disk_errors(folder.path, "the artifacts folder can't be written"),
+        _writing(workspace),
+        workspace.scratch.folder() as scratch,
+    ):
+        ours = {*claimed(manifest)}
+        stale = [name for name, entry in folder.files.items() if not _same(folder.path / name, entry, workspace)]
         if stale:
             manifest.unlink(missing_ok=True)  # while payloads change, the folder makes no claim about them
         for name in stale:
-            workspace.store.export(folder.files[name], folder.path / name)
+            workspace.store.export(folder.files[name], folder.path / name, scratch)
             workspace.memo.remember(folder.path / name, folder.files[name].sha256)
-        write_atomically(manifest, folder.manifest)
-        for name in ours - set(folder.files):
+        if stale:
+            sync_folder(folder.path)
+        write_atomically(manifest, folder.manifest, folder=scratch)
+        workspace.memo.remember(manifest, hashlib.sha256(folder.manifest).hexdigest())
+        for name in (ours - set(folder.files)) | {*filter(is_temporary, listed(folder.path))}:
             (folder.path / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise StoreError(
-            "the artifacts folder can't be written",
-            where=str(error.filename or folder.path),
-            why=error.strerror or str(error),
-            remedy="mend the cause, then run the same command again",
-        ) from error
 
 
 def remove(model: str, workspace: Workspace) -> list[Path]:
     """Delete all artifacts of a model that a manifest of ours names; the files deleted."""
-    removed = [path for folder in _ours(model, workspace) for path in remove_folder(folder)]
+    removed = [path for folder in _ours(model, workspace) for path in remove_folder(folder, workspace.memo)]
+    workspace.memo.save()
     root = workspace.artifacts / model
     with disk_errors(root, "artifacts can't be removed"):
         if root.is_dir() and not any(root.iterdir()):
@@ -60,13 +110,14 @@ def remove(model: str, workspace: Workspace) -> list[Path]:
     return removed
 
 
-def remove_folder(folder: Path) -> list[Path]:
+def remove_folder(folder: Path, memo: StatMemo) -> list[Path]:
     """Delete the files that the folder's manifest names, and the folder if that empties it; the files deleted."""
     with disk_errors(folder, "artifacts can't be removed"):
-        paths = [folder / name for name in sorted(_names_in(folder / MANIFEST)) if (folder / name).is_file()]
+        paths = [folder / name for name in sorted(claimed(folder / MANIFEST)) if (folder / name).is_file()]
         paths.append(folder / MANIFEST)
         for path in paths:
             path.unlink()
+            memo.forget(path)
         if not any(folder.iterdir()):
             folder.rmdir()
     return paths
@@ -94,6 +145,29 @@ def _model_of(manifest: Path) -> str | None:
         return None
 
 
+def _manifest_fault(folder: Folder, present: Collection[str], workspace: Workspace) -> str:
+    """What is wrong with the folder's manifest, "" if nothing is, `_OUTDATED` if it is time to publish another."""
+    path = folder.path / MANIFEST
+    recorded = workspace.memo.recorded(path)
+    if MANIFEST not in present:
+        return "is missing" if recorded or present else _OUTDATED
+    try:
+        found = path.read_bytes()
+    except OSError as error:
+        return f"can't be read ({error.strerror})"
+    if found == folder.manifest:
+        return ""
+    return _OUTDATED if hashlib.sha256(found).hexdigest() == recorded else "is not what was published"
+
+
+def listed(folder: Path) -> set[str]:
+    """Names of what is in a folder, none if there is no folder."""
+    try:
+        return {path.name for path in folder.iterdir()}
+    except OSError:
+        return set()
+
+
 def _same(path: Path, entry: FileEntry, workspace: Workspace) -> bool:
     try:
         return path.stat().st_size == entry.bytes and workspace.memo.sha256(path) == entry.sha256
@@ -101,17 +175,19 @@ def _same(path: Path, entry: FileEntry, workspace: Workspace) -> bool:
         return False
 
 
-def _names_in(manifest: Path) -> set[str]:
-    """File names that a manifest of ours lists; never a path that leaves its folder."""
+def claimed(manifest: Path) -> dict[str, str]:
+    """SHA-256 by file name as a manifest of ours lists them; never a path that leaves its folder."""
     try:
         raw = json.loads(manifest.read_bytes())
-        listed = set(_files(raw["components"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return set()
-    return {name for name in listed if name == Path(name).name and name not in (".", "..")}
+        found = {name: str(entry["sha256"]) for name, entry in _files(raw["components"])}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {name: sha256 for name, sha256 in found.items() if name == Path(name).name and name not in (".", "..")}
 
 
-def _files(components: Mapping[str, Mapping[str, Sequence[Mapping[str, Mapping[str, object]]]]]) -> Iterator[str]:
+def _files(
+    components: Mapping[str, Mapping[str, Sequence[Mapping[str, Mapping[str, Mapping[str, object]]]]]],
+) -> Iterator[tuple[str, Mapping[str, object]]]:
     for component in components.values():
         for bucket in component["buckets"]:
-            yield from bucket["files"]
+            yield from bucket["files"].items()

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
+from typing import cast
 
+from pipeline import locks
 from pipeline.config import HubSource
 from pipeline.crew import Crew
-from pipeline.errors import StoreError, WorkerError
+from pipeline.durable import disk_errors
+from pipeline.errors import SourceError, StoreError, WorkerError
+from pipeline.hub import remembered
 from pipeline.keys import CodeDigests
-from pipeline.model import FileEntry, Manifest, StageInput, StageRequest, StageResult
+from pipeline.manifests import read_manifest, write_manifest
+from pipeline.model import FileEntry, Json, Manifest, StageInput, StageRequest, StageResult
 from pipeline.pins import pin
 from pipeline.plan import Step
 from pipeline.resolve import Resolved, resolve
-from pipeline.store import disk_errors, read_manifest, write_atomically
 from pipeline.workspace import Workspace
 
 
@@ -34,13 +40,23 @@ class Result:
     seconds: float
 
 
+class _MadeElsewhereError(Exception):
+    """Another step with the same key, perhaps of another build, has been made or is being made."""
+
+
 def is_current(step: Step, workspace: Workspace) -> bool:
     """Whether the step's last output is what it would produce now, and its payloads are still in the store."""
-    manifest = read_manifest(workspace.current(step))
-    if manifest is None:
+    path = workspace.current(step)
+    manifest = read_manifest(path)
+    if manifest is None or manifest.stage != step.stage:
+        if path.exists():
+            workspace.store.tell(f"damaged: what is known of {step.id}; it is looked up again ({path})")
         return False
     resolved = resolve(step, workspace)
-    return resolved is not None and resolved.key == manifest.key and workspace.store.intact(manifest)
+    if resolved is None or resolved.key != manifest.key or not workspace.store.intact(manifest):
+        return False
+    workspace.store.used(manifest)
+    return True
 
 
 def bring_up_to_date(
@@ -49,28 +65,47 @@ def bring_up_to_date(
     """Make the step's current output what it should be; `started` is called when its worker starts.
 
     Raises:
-        PipelineError: the output can't be had.
+        PipelineError: the output can't be had; DamagedError: one of an input's files went bad since it was looked at.
         WithdrawnError: its worker is not to start any more.
     """
-    seconds = 0.0
     with disk_errors(workspace.build, f"a file that {step.id} needs can't be read or written"):
         resolved = resolve(step, workspace) or _pin_and_resolve(step, workspace)
         current = read_manifest(workspace.current(step))
         if current is not None and current.key == resolved.key and workspace.store.intact(current):
-            return Result(Outcome.CURRENT, seconds)
-        outcome = Outcome.RESTORED
-        with workspace.store.lock(resolved.key):
-            if workspace.store.get(resolved.key) is None:
+            return Result(Outcome.CURRENT, 0.0)
+        outcome, seconds = Outcome.RESTORED, 0.0
+        while (manifest := workspace.store.get(resolved.key)) is None:
+            try:
+                manifest, seconds = _run(resolved, workspace, crew, started)
                 outcome = Outcome.BUILT
-                seconds = _run(resolved, workspace, crew, started)
-        published = workspace.store.manifest_path(resolved.key).read_bytes()
-        write_atomically(workspace.current(step), published, durable=False)
+                break
+            except _MadeElsewhereError:
+                workspace.store.wait(resolved.key, f"{step.id}, which is being made")
+        workspace.store.used(manifest)
+        with workspace.scratch.folder() as folder:
+            write_manifest(workspace.current(step), manifest, durable=False, folder=folder)
     return Result(outcome, seconds)
+
+
+def needed(step: Step, steps: Mapping[str, Step]) -> list[Step]:
+    """The steps that a step stands on, in the order of the plan."""
+    reached: set[str] = set()
+    pending = [*step.after]
+    while pending:
+        name = pending.pop()
+        if name not in reached:
+            reached.add(name)
+            pending += steps[name].after
+    return [each for each in steps.values() if each.id in reached]
 
 
 def _pin_and_resolve(step: Step, workspace: Workspace) -> Resolved:
     if isinstance(step.config.source, HubSource) and step.stage == "fetch":
-        pin(step.config.source.hub, step.config.source.revision, workspace.pins)
+        with workspace.scratch.folder() as folder:
+            lock, tell = folder.parent / "pins.lock", workspace.store.tell
+            # Of two that pin at once, one would else write without what the other has written.
+            with locks.held(lock, "the file of pins", tell=tell):
+                pin(step.config.source.hub, step.config.source.revision, workspace.pins, folder=folder)
         if resolved := resolve(step, workspace):
             return resolved
     raise WorkerError(
@@ -80,24 +115,84 @@ def _pin_and_resolve(step: Step, workspace: Workspace) -> Resolved:
     )
 
 
-def _run(resolved: Resolved, workspace: Workspace, crew: Crew, started: Callable[[], None]) -> float:
-    """Run the step and publish what it wrote; for how many seconds it ran."""
+def _run(resolved: Resolved, workspace: Workspace, crew: Crew, started: Callable[[], None]) -> tuple[Manifest, float]:
+    """Run the step and publish what it wrote; for how many seconds it ran.
+
+    The key is claimed when the step's turn has come: who waits for a turn keeps nobody from making the step, and who
+    waits for another build to make it takes nobody's turn.
+
+    Raises:
+        _MadeElsewhereError: somebody else has done it, or is at it.
+    """
     step, store = resolved.step, workspace.store
-    with store.scratch() as scratch:
-        inputs = {}
-        for role, manifest in resolved.inputs.items():
-            folder = scratch / "in" / role
-            folder.mkdir(parents=True)
-            store.place(manifest, folder)
-            inputs[role] = StageInput(folder, manifest.files, manifest.facts)
+    with ExitStack() as claimed, store.scratch() as scratch:
+        inputs = {
+            role: StageInput(scratch / "in" / role, manifest.files, manifest.facts)
+            for role, manifest in resolved.inputs.items()
+        }
+
+        def claim() -> None:
+            try:
+                claimed.enter_context(store.claimed(resolved.key))
+            except locks.TakenError:
+                raise _MadeElsewhereError from None
+            if store.get(resolved.key) is not None:
+                raise _MadeElsewhereError
+            for role, manifest in resolved.inputs.items():
+                inputs[role].folder.mkdir(parents=True)
+                store.place(manifest, inputs[role].folder)
+            started()
+
         out = scratch / "out"
         out.mkdir()
         request = StageRequest(step.id, resolved.params, inputs, resolved.files, out)
-        result, seconds = crew.work(step, request, scratch, started)
+        result, seconds = crew.work(step, request, scratch, claim)
         _check_unchanged(resolved, workspace)
-        reused = _reused(result, resolved.inputs)
-        store.publish(step.stage, resolved.key, out, result.facts, reused)
-        return seconds
+        files = store.adopt(out, _reused(result, resolved.inputs))
+        made = Manifest(step.stage, resolved.key, files, result.facts)
+        _compare_with_commit(made, resolved, workspace, scratch)
+        _compare_with_known(made, step, workspace)
+        store.record(made)
+        return made, seconds
+
+
+def _compare_with_commit(made: Manifest, resolved: Resolved, workspace: Workspace, scratch: Path) -> None:
+    """Refuse files of a hub's commit that are not what they were when a build that uses this store first fetched it."""
+    source = resolved.step.config.source
+    if resolved.step.stage != "fetch" or not isinstance(source, HubSource):
+        return
+    fetched = cast("Mapping[str, Json]", resolved.params["source"])
+    path = remembered.path_of(workspace.store.root, source.hub, str(fetched["revision"]))
+    if found := remembered.changed(path, made.files):
+        name, before, now = found
+        raise SourceError(
+            f"{name} of {source.hub} changed under a pinned revision",
+            where=f"{resolved.step.id}, at commit {fetched['revision']}",
+            why=f"its SHA-256 was {before} when it was first fetched, and is {now} now: a commit never changes",
+            remedy=f"find out who changed it; to take the new file, delete {path}",
+        )
+    remembered.remember(path, made.files, scratch)
+
+
+def _compare_with_known(made: Manifest, step: Step, workspace: Workspace) -> None:
+    """Say so when a step came out otherwise than before; refuse it if it brings files of a pinned commit."""
+    known = workspace.store.known(made.key)
+    if known is None:
+        current = read_manifest(workspace.current(step))
+        known = current if current is not None and current.key == made.key else None
+    if known is None or known.files == made.files:
+        return
+    name = next(name for name in {**made.files, **known.files} if made.files.get(name) != known.files.get(name))
+    before, now = (manifest.files[name].sha256 if name in manifest.files else "none" for manifest in (known, made))
+    if isinstance(step.config.source, HubSource) and step.stage == "fetch":
+        raise SourceError(
+            f"{name} of {step.config.source.hub} changed under a pinned revision",
+            where=step.id,
+            why=f"its SHA-256 was {before} when it was first fetched, and is {now} now",
+            remedy=f"find out why; to take the new file, delete {workspace.store.manifest_path(made.key)} "
+            f"and {workspace.current(step)}",
+        )
+    workspace.store.tell(f"{step.id} was made again and came out otherwise: {name} is {now}, was {before}")
 
 
 def _check_unchanged(resolved: Resolved, workspace: Workspace) -> None:

@@ -44,7 +44,7 @@ from pipeline.thresholds import Thresholds
 from pipeline.yamltypes.decode import INVALID, decode_fields
 from pipeline.yamltypes.forms import Record, record_of
 from pipeline.yamltypes.problems import Keys, Place, Problems, dotted, nearest
-from pipeline.yamltypes.tree import MAX_BYTES, Node, Value, parse, place_of, walk
+from pipeline.yamltypes.tree import Node, Value, parse, place_of, read, walk
 
 __all__ = [
     "PINS_FILE",
@@ -71,6 +71,11 @@ __all__ = [
 
 PINS_FILE = "pins.yaml"
 """In `configs/`, but not a model: which commit each branch or tag was pinned to."""
+
+
+_LONGEST_BUCKET = 64
+_SHOWN = 100
+"""Mistakes that are shown; more come from a file that is no config."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +195,7 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     file, before = _shown(path), len(problems)
     if not re.fullmatch(NAME.regex, path.stem):
         problems.add(Place(file), (), f"the file's name can't name a model: '{path.stem}'", expected=NAME.expected)
-    data = _bytes_of(path, problems)
+    data = read(path, file, problems)
     node = parse(data, file, problems) if data is not None else None
     if node is None:
         return None
@@ -224,18 +229,6 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     )
 
 
-def _bytes_of(path: Path, problems: Problems) -> bytes | None:
-    file = Place(_shown(path))
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            problems.add(file, (), "is too large", expected=f"at most {MAX_BYTES} bytes")
-            return None
-        return path.read_bytes()
-    except OSError as error:
-        problems.add(file, (), f"can't be read: {error.strerror or error}")
-        return None
-
-
 def _targets(written: Sequence[Any], node: Node, problems: Problems) -> tuple[Target, ...]:
     """The targets that are in the catalogue; entries are `str`, TargetOptions, or INVALID."""
     found: dict[str, Target] = {}
@@ -260,7 +253,7 @@ def _targets(written: Sequence[Any], node: Node, problems: Problems) -> tuple[Ta
                 found[soc.name] = Target(soc.name, soc.usable_vtcm_mb(options.vtcm_mb), options.driver_sdk)
             except ConfigError as error:
                 keys = (*keys, "vtcm_mb")
-                problems.add(place_of(node, keys), keys, error.what, expected=f"{soc.vtcm_mb} or less")
+                problems.add(place_of(node, keys), keys, error.what, expected=f"{soc.most_vtcm_mb} or less")
                 found[soc.name] = Target(soc.name, soc.vtcm_mb, options.driver_sdk)
     return tuple(found.values())
 
@@ -286,6 +279,11 @@ def _buckets(
     for axis in fixed.keys() & axes:
         keys = ("fixed", axis)
         problems.add(place_of(node, keys), keys, "is fixed and has buckets too", expected="one of the two")
+    for number, point in enumerate(points):
+        if len(Bucket(point).name) > _LONGEST_BUCKET:
+            keys = ("buckets",) if isinstance(written, Mapping) else ("buckets", number)
+            what = f"the bucket's name in file names would have {len(Bucket(point).name)} characters"
+            problems.add(place_of(node, keys), keys, what, expected="fewer axes; name those under 'fixed' that can be")
     by_value = sorted(points, key=lambda point: [point.get(axis, 0) for axis in axes])
     return tuple(Bucket({axis: point[axis] for axis in axes if axis in point}) for point in by_value) or (Bucket({}),)
 
@@ -372,8 +370,11 @@ def _origin(reader: Reader) -> tuple[object, ...]:
 def _refusal(problems: Problems) -> ConfigError:
     found = list(problems)
     count = "one mistake" if len(found) == 1 else f"{len(found)} mistakes"
+    shown = [f"  {problem}" for problem in found[:_SHOWN]]
+    if len(found) > _SHOWN:
+        shown.append(f"  and {len(found) - _SHOWN} more")
     return ConfigError(
-        f"{count} in the configuration:\n" + "\n".join(f"  {problem}" for problem in found),
+        f"{count} in the configuration:\n" + "\n".join(shown),
         remedy="docs/config.md says what may be written",
     )
 

@@ -43,10 +43,10 @@ def _path_under(base: str) -> Convert:
 
 def _python_function(text: str, bases: Bases) -> PythonFunction:
     file, _, function = text.rpartition(":")
-    folder = bases[PROJECT] / "calibration"
     path = Path(os.path.normpath(bases[PROJECT] / file))
     try:
-        inside = path.resolve().is_relative_to(folder.resolve())
+        # Of the folder itself no link is followed: it must be the project's own.
+        inside = path.resolve().is_relative_to(bases[PROJECT].resolve() / "calibration")
     except (OSError, RuntimeError) as error:  # a loop of links, or a name too long for the file system
         raise ValueError(f"'{file}' can't be resolved ({error}); expected a file in calibration/") from error
     if not inside:
@@ -254,13 +254,15 @@ class Limits:
     """Memory of a step's processes together, in MB. All but a tenth of the machine's when left out."""
 
 
-AxisValues = Annotated[tuple[AxisValue, ...], Size(1, expected="at least one value, such as [64]"), Distinct()]
+AxisValues = Annotated[
+    tuple[AxisValue, ...], Size(1, 256, expected="at least one value, such as [64], and 256 at most"), Distinct()
+]
 AxisBuckets = Annotated[
     Mapping[Axis, AxisValues],
     Size(1, 1, "one axis here; where several move together, a list of points such as [{text: 64, latent: 64}]"),
 ]
 Point = Annotated[Mapping[Axis, AxisValue], Size(1, expected="at least one axis")]
-PointBuckets = Annotated[tuple[Point, ...], Size(1, expected="at least one point"), Distinct()]
+PointBuckets = Annotated[tuple[Point, ...], Size(1, 256, expected="at least one point, and 256 at most"), Distinct()]
 
 
 @dataclass(frozen=True)
@@ -269,10 +271,12 @@ class ModelFile:
 
     source: HubSource | LocalSource
     """Where the model's files come from."""
-    components: Annotated[Mapping[Name, ComponentFile], Size(1, expected="at least one component")]
+    components: Annotated[Mapping[Name, ComponentFile], Size(1, 64, expected="at least one component, and 64 at most")]
     """The ONNX files that make up the model, by names of your choosing; the names appear in steps and artifacts."""
     targets: Annotated[
-        tuple[str | TargetOptions, ...], Size(1, expected="at least one target, such as [sm8650]"), Distinct()
+        tuple[str | TargetOptions, ...],
+        Size(1, 64, expected="at least one target, such as [sm8650], and 64 at most"),
+        Distinct(),
     ]
     """The SoCs to build for, each by any name of the catalogue, such as `sm8650` or `snapdragon-x-elite`."""
     files: Annotated[tuple[SourceFile, ...], Distinct()] = ()

@@ -8,6 +8,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from pipeline.plain_text import printable
+
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
@@ -52,7 +54,8 @@ class Console:
         self.line(f"{self._count()} FAILED             {step}\nerror: {text}")
 
     def line(self, text: str) -> None:
-        """Print text above what is live."""
+        """Print text above what is live; names in it can't steer the terminal."""
+        text = printable(text)
         with self._lock:
             if self._live is not None:
                 self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)

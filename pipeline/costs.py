@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from pipeline.store import write_atomically
+from pipeline import sealed_json, stopping
+from pipeline.durable import write_atomically
+from pipeline.locks import TakenError, held
+from pipeline.scratch import Scratch
 
 _KEPT = 5000  # entries, the latest; a build of a hundred models has fewer
 _LOCK_TIMEOUT_S = 2
+MEMBER = "steps"
+"""What the file has."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +105,20 @@ class Costs:
         with self._lock:
             if not self._learned:
                 return
+            folder = self._path.parent
             try:
-                with FileLock(self._path.with_suffix(".lock"), timeout=_LOCK_TIMEOUT_S):
+                (folder / "locks").mkdir(parents=True, exist_ok=True)
+                timeout_s = 0 if stopping.asked() else _LOCK_TIMEOUT_S
+                lock = held(folder / "locks" / "costs.lock", "the costs of steps", timeout_s=timeout_s)
+                with lock, Scratch(folder / "tmp").folder() as scratch:
                     merged = _read(self._path)
                     for step, cost in self._learned.items():
                         merged.pop(step, None)  # so that what was learned last is last
                         merged[step] = cost
                     kept = {step: asdict(cost) for step, cost in [*merged.items()][-_KEPT:]}
-                    write_atomically(self._path, json.dumps(kept, indent=0).encode() + b"\n")
-            except (OSError, Timeout):
+                    data = sealed_json.dump({MEMBER: {**kept}}, indent=0, sort_keys=False)
+                    write_atomically(self._path, data, folder=scratch)
+            except (OSError, TakenError):
                 return
             self._learned.clear()
 
@@ -138,9 +145,9 @@ def _guess(step: str) -> _Guess:
 
 
 def _read(path: Path) -> dict[str, Cost]:
-    """What the file says; nothing if it is missing or not ours."""
+    """What the file says; nothing if it is missing, damaged or not ours."""
     try:
-        raw = json.loads(path.read_bytes())
+        raw = sealed_json.load_member(path.read_bytes(), MEMBER)
         return {
             str(step): Cost(
                 float(cost["seconds"]), float(cost["cpu_seconds"]), int(cost["peak_bytes"]), int(cost["input_bytes"])

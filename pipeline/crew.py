@@ -9,23 +9,28 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline import process
 from pipeline.costs import Cost, Costs
-from pipeline.errors import WorkerError
-from pipeline.memory import budget_bytes
+from pipeline.errors import ConfigError
+from pipeline.memory import budget_bytes, given_bytes, oom_kills, total_bytes
 from pipeline.model import StageRequest, StageResult
 from pipeline.plan import ON_DEMAND, Step
 from pipeline.schedule import Schedule, remaining_s
 from pipeline.warm import AVAILABLE, NotForkedError, Template, TemplateLostError
-from pipeline.worker import dump_request, load_answer, load_usage
+from pipeline.worker import SECRETS, dump_request, load_answer, load_usage
 from pipeline.workspace import Workspace
 
+if TYPE_CHECKING:
+    from pipeline.watch import Watch, Watched
+
 WORKERS_VARIABLE = "PIPELINE_WORKERS"
-_SECRETS = ("HF_TOKEN",)  # for `fetch` alone
 _ALLOCATOR = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")  # they would take the compiler the heap of its own
 _KILLED = -9  # by SIGKILL, as the system does when memory runs out
+_MEMORY_SHARE = 0.9  # of the machine's, that one step may use if nothing else is said
 
 
 class Crew:
@@ -36,12 +41,14 @@ class Crew:
         self._steps = {step.id: step for step in steps}
         self._environ = environ
         self._costs = Costs(workspace.store.root / "costs.json")
-        self._schedule = Schedule(cores(), budget_bytes(environ))
+        given_bytes(environ)  # a wrong value is refused at once, how much is free is looked up when it matters
+        self._schedule = Schedule(cores(), partial(budget_bytes, environ))
         self._lock = threading.Lock()
         self._remaining: Mapping[str, float] | None = None
         self._template: Template | None = None
         self._keep_going = True  # until told otherwise: doit's serial runner stops by itself
-        self._warm = AVAILABLE and environ.get(WORKERS_VARIABLE) != "fresh"
+        self._warm = AVAILABLE and _wants_warm(environ)
+        self._watch: Watch | None = None
 
     def set_up(self, slots: int, *, keep_going: bool) -> None:
         """How many steps may run at once, and whether steps are started after one has failed."""
@@ -57,7 +64,7 @@ class Crew:
 
         Raises:
             PipelineError: what the worker answered.
-            WorkerError: it died without an answer.
+            WorkerError: it died without an answer, or was ended as it took more than its model's limits allow.
             WithdrawnError: another step failed before this one could start.
         """
         inputs = {entry.sha256: entry.bytes for given in request.inputs.values() for entry in given.files.values()}
@@ -68,10 +75,12 @@ class Crew:
             since = time.monotonic()
             answer = scratch / "answer.json"
             try:
-                status = self._run(step, request, scratch / "request.json", answer)
-                if status == _KILLED and not process.ending():
-                    self._costs.learn_killed(step.id, peak, input_bytes)
-                result = self._answered(step, answer, status)
+                watched, killed = self._watched(step), oom_kills()
+                status = self._run(step, request, scratch / "request.json", answer, watched)
+                oom_killed = status == _KILLED and oom_kills() != killed
+                if (status == _KILLED or watched.excess) and not process.ending():
+                    self._learn_ended(step, watched, peak, input_bytes)
+                result = self._answered(step, answer, status, watched, oom_killed=oom_killed)
             except BaseException:
                 self.failed()  # before its place is given to the next
                 raise
@@ -85,6 +94,12 @@ class Crew:
         if not self._keep_going:
             self._schedule.close()
 
+    def stop(self) -> None:
+        """Start no more steps, and end those that run at once."""
+        self._schedule.close()
+        process.end_all()
+        self.close()
+
     def close(self) -> None:
         """End what still runs, and keep what was learned."""
         with self._lock:
@@ -93,21 +108,43 @@ class Crew:
             template.close()
         self._costs.save()
 
-    def _run(self, step: Step, request: StageRequest, path: Path, answer: Path) -> int:
+    def _run(self, step: Step, request: StageRequest, path: Path, answer: Path, watched: Watched) -> int:
         """Run a worker on the request; its exit status."""
+        assert self._watch is not None
+        during = partial(self._watch.over, watched=watched, end=process.end)
         log = self._workspace.log(step)
         environ = self._environment(step, log)
         path.write_text(dump_request(request, step.stage, answer), "utf-8")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_bytes(b"")  # a disk that is full or read-only is met here, and not by a child that can't tell
         template = self._started_template()
         if template is not None:
             try:
-                return template.run(path, log=log, cwd=path.parent, env=environ)
+                return template.run(path, log=log, cwd=path.parent, env=environ, during=during)
             except NotForkedError:
                 pass  # a fresh process may find room where a copy of the template did not
             except TemplateLostError:
                 self._give_up(template, request.out)
         command = [sys.executable, "-P", "-m", "pipeline.worker", str(path)]
-        return process.run(command, log=log, cwd=path.parent, env=environ)
+        return process.run(command, log=log, cwd=path.parent, env=environ, during=during)
+
+    def _watched(self, step: Step) -> Watched:
+        from pipeline.watch import Allowance, Watch, Watched  # psutil takes 60 ms
+
+        limits = step.config.limits
+        with self._lock:
+            if self._watch is None:
+                self._watch = Watch()
+        allowed = limits.memory_mb << 20 if limits.memory_mb else int(total_bytes() * _MEMORY_SHARE)
+        return Watched(Allowance(limits.minutes * 60, allowed))
+
+    def _learn_ended(self, step: Step, watched: Watched, peak: int, input_bytes: int) -> None:
+        """Remember that a step that was killed needs more memory than it was taken to, unless it was for its time."""
+        excess = watched.excess
+        if excess is None:
+            self._costs.learn_killed(step.id, peak, input_bytes)
+        elif excess.for_memory:
+            self._costs.learn_killed(step.id, max(peak, excess.bytes), input_bytes)
 
     def _started_template(self) -> Template | None:
         with self._lock:
@@ -126,19 +163,16 @@ class Crew:
         shutil.rmtree(out, ignore_errors=True)  # a child that failed has removed it
         out.mkdir()
 
-    def _answered(self, step: Step, answer: Path, status: int) -> StageResult:
+    def _answered(self, step: Step, answer: Path, status: int, watched: Watched, *, oom_killed: bool) -> StageResult:
         try:
             return load_answer(answer)
         except (OSError, ValueError, KeyError) as error:
+            from pipeline.worker_errors import died, exceeded
+
             log = self._workspace.log(step)
-            tail = "".join(f"\n    | {line}" for line in log.read_text("utf-8", "replace").splitlines()[-12:])
-            short = ", with less at a time if memory is short (doit -n 1)" if status == _KILLED else ""
-            raise WorkerError(
-                f"the worker of {step.id} died: {process.exit_reason(status)}",
-                where=str(log),
-                why=f"it left no answer; the end of its log:{tail}" if tail else "it left no answer and an empty log",
-                remedy=f"run the same command again{short}; everything already built is kept",
-            ) from error
+            if watched.excess is not None:
+                raise exceeded(step, watched.excess, log) from error
+            raise died(step, status, log, oom_killed=oom_killed) from error
 
     def _remaining_s(self, step: Step) -> float:
         with self._lock:
@@ -162,9 +196,21 @@ class Crew:
         if log is not None:
             environ["PIPELINE_STEP_LOG"] = str(log)
         if step is None or step.stage != "fetch":
-            for name in _SECRETS:
+            for name in SECRETS:
                 environ.pop(name, None)
         return environ
+
+
+def _wants_warm(environ: Mapping[str, str]) -> bool:
+    """Whether workers are to start warm; raises ConfigError for a value of PIPELINE_WORKERS that is none."""
+    value = environ.get(WORKERS_VARIABLE, "warm")
+    if value not in ("warm", "fresh"):
+        raise ConfigError(
+            f"{WORKERS_VARIABLE}={value} is no way to start workers",
+            where="environment",
+            remedy=f"{WORKERS_VARIABLE}=fresh starts a new interpreter for each step, warm is the default; or unset it",
+        )
+    return value == "warm"
 
 
 def _share(step: Step) -> float:

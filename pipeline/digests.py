@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from pipeline import sealed_json, stopping
+from pipeline.durable import write_atomically
 from pipeline.model import Json
+from pipeline.scratch import Scratch
 
 _CHUNK = 1 << 20
 # A file changed again within the clock's granularity keeps its mtime; such a stat is not remembered (git's "racy"
 # rule). 100 ms is above the timer tick of every supported kernel and below what a person notices.
 _RACY_NS = 100_000_000
+MEMBER = "entries"
+"""What the file of a memo has."""
 
 
 def sha256_file(path: Path) -> str:
@@ -23,6 +28,7 @@ def sha256_file(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as stream:
         while chunk := stream.read(_CHUNK):
+            stopping.check()
             digest.update(chunk)
     return digest.hexdigest()
 
@@ -32,6 +38,7 @@ def copy_hashed(source: Path, destination: Path) -> str:
     digest = hashlib.sha256()
     with source.open("rb", buffering=0) as reader, destination.open("wb", buffering=0) as writer:
         while chunk := reader.read(_CHUNK):
+            stopping.check()
             digest.update(chunk)
             left = memoryview(chunk)
             while left:
@@ -52,18 +59,15 @@ def walk(folder: Path) -> Iterator[Path]:
 class StatMemo:
     """Values computed from one file, kept until the file's size, mtime, ctime or inode changes.
 
-    Losing the memo file costs time, never correctness. Safe to use from several threads.
+    Losing the memo file costs time, never correctness; a damaged one is as good as lost. Safe to use from several
+    threads.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._dirty = False
-        try:
-            loaded = json.loads(path.read_text("utf-8"))
-            self._entries: dict[str, list[Json]] = loaded if isinstance(loaded, dict) else {}
-        except (OSError, ValueError):
-            self._entries = {}
+        self._entries = _load(path)
 
     def value(self, path: Path, what: str, compute: Callable[[Path], Json]) -> Json:
         """`compute(path)`, or what it returned last time if the file is the same; `what` names the computation."""
@@ -93,20 +97,35 @@ class StatMemo:
             self._entries[f"sha256\0{os.path.abspath(path)}"] = [_stamp(path), sha256]
             self._dirty = True
 
+    def recorded(self, path: Path) -> str | None:
+        """The last known SHA-256 of a file, whether or not the file is still the same."""
+        with self._lock:
+            known = self._entries.get(f"sha256\0{os.path.abspath(path)}")
+        return str(known[1]) if known else None
+
+    def forget(self, path: Path) -> None:
+        """Have a file read again, whatever its stat says: it was found to be damaged."""
+        with self._lock:
+            self._entries.pop(f"sha256\0{os.path.abspath(path)}", None)
+            self._dirty = True
+
     def save(self) -> None:
         """Write the memo if it changed; a memo that can't be written is only a slower next time."""
         with self._lock:
             if not self._dirty:
                 return
-            text = json.dumps(self._entries)
+            data = sealed_json.dump({MEMBER: {**self._entries}}, indent=None)
             self._dirty = False
-        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(text, "utf-8")
-            os.replace(temporary, self._path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError), Scratch(self._path.parent / "tmp").folder() as folder:
+            write_atomically(self._path, data, durable=False, folder=folder)
+
+
+def _load(path: Path) -> dict[str, list[Json]]:
+    try:
+        entries: dict[str, list[Json]] = sealed_json.load_member(path.read_bytes(), MEMBER)
+    except (OSError, ValueError):
+        return {}
+    return entries
 
 
 def _stamp(path: Path) -> str:

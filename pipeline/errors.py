@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
+from pipeline.plain_text import printable
+
 
 class PipelineError(Exception):
     """What went wrong (`what`), where, why, and the next thing to do (`remedy`); each but `what` may be empty."""
@@ -24,7 +26,7 @@ class PipelineError(Exception):
     def __str__(self) -> str:
         lines = [self.what]
         lines += [f"  {label}: {text}" for label, text in self.parts() if text]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def at(self, where: str) -> Self:
         """The same error, saying where if it didn't yet."""

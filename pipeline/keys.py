@@ -36,7 +36,16 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "probe": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
 }
 # Modules that can only change what a message says, or how often the network is asked.
-_TEXT_ONLY = frozenset({"pipeline.errors", "pipeline.hub.failures", "pipeline.qnn.failures"})
+_TEXT_ONLY = frozenset(
+    {
+        "pipeline.errors",
+        "pipeline.exit_status",
+        "pipeline.log_tail",
+        "pipeline.plain_text",
+        "pipeline.hub.failures",
+        "pipeline.qnn.failures",
+    }
+)
 _BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
 """Where statements have statements."""
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import yaml
 
+from pipeline.durable import write_atomically
 from pipeline.errors import ConfigError, SourceError
-from pipeline.store import write_atomically
+from pipeline.yamltypes.problems import Problems
+from pipeline.yamltypes.tree import MapNode, Value, parse, read
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HEADER = """\
@@ -23,7 +25,7 @@ def pinned_revision(repo: str, revision: str, pins: Path) -> str | None:
     return revision if _COMMIT.fullmatch(revision) else read_pins(pins).get(f"{repo}@{revision}")
 
 
-def pin(repo: str, revision: str, pins: Path, say: Callable[[str], None] = print) -> str:
+def pin(repo: str, revision: str, pins: Path, say: Callable[[str], None] = print, *, folder: Path | None = None) -> str:
     """The commit to build from; a branch or tag without a pin is looked up on the hub once, pinned, and said so.
 
     Raises:
@@ -36,7 +38,7 @@ def pin(repo: str, revision: str, pins: Path, say: Callable[[str], None] = print
 
     commit = resolve_commit(repo, revision)
     try:
-        write_pin(pins, repo, revision, commit)
+        write_pin(pins, repo, revision, commit, folder=folder)
     except OSError as error:
         raise SourceError(
             f"'{revision}' of {repo} can't be pinned",
@@ -51,26 +53,28 @@ def pin(repo: str, revision: str, pins: Path, say: Callable[[str], None] = print
 
 def read_pins(path: Path) -> Mapping[str, str]:
     """All pins, `owner/name@revision` to commit; none when there is no file. Raises ConfigError for a damaged one."""
-    try:
-        raw = yaml.safe_load(path.read_text("utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise _damaged(path, str(error).replace("\n", " ")) from error
-    if raw is None:
+    problems = Problems()
+    data = read(path, path.name, problems)
+    if data is not None and not any(line.strip() and not line.startswith(b"#") for line in data.splitlines()):
         return {}
-    if not isinstance(raw, dict):
+    tree = parse(data, path.name, problems) if data is not None else None
+    if len(problems):
+        raise _damaged(path, str(next(iter(problems))))
+    if not isinstance(tree, MapNode):
         raise _damaged(path, "it is not a mapping")
-    for name, commit in raw.items():
-        if not isinstance(name, str) or not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
-            raise _damaged(path, f"{name}: {commit} is not a commit of 40 hex digits")
-    return raw
+    pins = {name: value.text if isinstance(value, Value) else "" for name, value in tree.values.items()}
+    for name, commit in pins.items():
+        if not _COMMIT.fullmatch(commit):
+            raise _damaged(path, f"{name!r}: {commit!r} is not a commit of 40 hex digits")
+    return pins
 
 
-def write_pin(path: Path, repo: str, revision: str, commit: str) -> None:
-    """Add one pin."""
+def write_pin(path: Path, repo: str, revision: str, commit: str, *, folder: Path | None = None) -> None:
+    """Add one pin; the file is written in `folder` before it is moved, or else beside itself."""
     pins = {**read_pins(path), f"{repo}@{revision}": commit}
-    write_atomically(path, (_HEADER + yaml.safe_dump(pins, sort_keys=True)).encode())
+    write_atomically(path, (_HEADER + yaml.safe_dump(pins, sort_keys=True)).encode(), folder=folder)
 
 
 def _damaged(path: Path, why: str) -> ConfigError:

@@ -1,4 +1,8 @@
-"""Child processes that never outlive us: own process group, output to a log file, all ended when we end."""
+"""Child processes that never outlive us, nor do their own: each with a group of its own and its output in a log file.
+
+On Linux a group is a process group with a :mod:`pipeline.lifeline`, on Windows a :mod:`pipeline.job_object`. Either is
+ended by the system when we end, however that is.
+"""
 
 from __future__ import annotations
 
@@ -9,69 +13,74 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
 
-_groups: set[int] = set()
+from pipeline import lifeline
+
+During = Callable[[int], AbstractContextManager[object]]
+"""Makes of the id of a child the context that it runs in."""
+
+_ends: dict[int, Callable[[], None]] = {}
+"""For the group of each child, by the child's id, what ends it."""
 _lock = threading.Lock()
 _closing = False
 
 
-def run(command: Sequence[str], *, log: Path, cwd: Path, env: Mapping[str, str]) -> int:
+def run(
+    command: Sequence[str], *, log: Path, cwd: Path, env: Mapping[str, str], during: During = lambda _: nullcontext()
+) -> int:
     """Run a command to its end with its output in `log`; the exit status, negative for a signal as in subprocess."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
         process = start(command, stdin=subprocess.DEVNULL, log=stream, cwd=cwd, env=env)
-        with ended_at_last(process.pid):
-            return process.wait()
+        try:
+            with during(process.pid):
+                return process.wait()
+        finally:
+            end(process.pid)  # also grandchildren left behind by a child that is already dead
+            process.wait()
 
 
 def start(
     command: Sequence[str], *, stdin: int, log: IO[bytes], cwd: Path, env: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a command in a process group of its own, with which it ends when we end."""
+    """Start a command in a group of its own, which :func:`end` ends, and the system when we end."""
     with _lock:
         if _closing:
             raise KeyboardInterrupt
-        # Windows has no sessions; there CREATE_NEW_PROCESS_GROUP keeps Ctrl-C from reaching the child first.
-        process = subprocess.Popen(
-            command,
-            stdin=stdin,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=cwd,
-            env=dict(env),
-            start_new_session=sys.platform != "win32",
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
-        )
-        _groups.add(process.pid)
+        process, ends = _begin(command, stdin, log, cwd, dict(env))
+        _ends[process.pid] = ends
     return process
 
 
 @contextmanager
-def ended_at_last(group: int) -> Iterator[None]:
-    """Whatever happens inside, the process group is ended afterwards, and when we end."""
+def adopted(child: int, writing: int) -> Iterator[None]:
+    """A process that another one started for us is ours inside, and its group ended afterwards, or when we end.
+
+    `writing` is our end of its lifeline.
+    """
     with _lock:
-        _groups.add(group)
+        _ends[child] = lambda: _end_group(child, writing)
         closing = _closing
     try:
         if closing:
             raise KeyboardInterrupt
         yield
     finally:
-        end(group)  # also grandchildren left behind by a child that is already dead
+        end(child)
 
 
 def end_all() -> None:
-    """Kill every child and its descendants in the same group, and start no more."""
+    """End every child and what it started, and start no more."""
     global _closing
     with _lock:
         _closing = True
-        groups = tuple(_groups)
-    for group in groups:
-        _kill(group)
+        children = tuple(_ends)
+    for child in children:
+        end(child)
 
 
 def ending() -> bool:
@@ -79,28 +88,75 @@ def ending() -> bool:
     return _closing
 
 
-def end(group: int) -> None:
-    """Kill what is left of a process group, and forget it."""
-    _kill(group)
+def end(child: int) -> None:
+    """End what is left of a child's group, and forget it."""
     with _lock:
-        _groups.discard(group)
+        ends = _ends.pop(child, None)
+    if ends is not None:
+        ends()
 
 
-def _kill(group: int) -> None:
-    with contextlib.suppress(OSError):
-        if sys.platform == "win32":
-            os.kill(group, signal.SIGTERM)  # which ends it at once there
-        else:
-            os.killpg(group, signal.SIGKILL)
+if sys.platform == "win32":
+    from pipeline import job_object
 
+    def _begin(
+        command: Sequence[str], stdin: int, log: IO[bytes], cwd: Path, env: dict[str, str]
+    ) -> tuple[subprocess.Popen[bytes], Callable[[], None]]:
+        """Start a command; its process, and what ends its group."""
+        import psutil
 
-def exit_reason(status: int) -> str:
-    """What an exit status means, e.g. `killed by signal 11 (SIGSEGV)` or `exit status 127`."""
-    if status < 0:
-        with contextlib.suppress(ValueError):
-            return f"killed by signal {-status} ({signal.Signals(-status).name})"
-        return f"killed by signal {-status}"
-    return f"exit status {status}" if status < 0x80000000 else f"exit status 0x{status:08X}"
+        # A process group of its own keeps Ctrl-C from reaching the child before us.
+        flags = subprocess.CREATE_NEW_PROCESS_GROUP | job_object.CREATE_SUSPENDED
+        job = job_object.Job(job_object.kernel())
+        try:
+            process = subprocess.Popen(
+                command, stdin=stdin, stdout=log, stderr=subprocess.STDOUT, cwd=cwd, env=env, creationflags=flags
+            )
+            try:
+                job.add(process.pid)
+                psutil.Process(process.pid).resume()
+            except BaseException:
+                process.kill()
+                raise
+        except BaseException:
+            job.end()
+            raise
+        return process, job.end
+
+    def _end_group(child: int, writing: int) -> None:
+        """Nothing is adopted there."""
+
+else:
+
+    def _begin(
+        command: Sequence[str], stdin: int, log: IO[bytes], cwd: Path, env: dict[str, str]
+    ) -> tuple[subprocess.Popen[bytes], Callable[[], None]]:
+        """Start a command; its process, and what ends its group."""
+        reading, writing = os.pipe()
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=cwd,
+                env=env | {lifeline.VARIABLE: str(reading)},
+                pass_fds=[reading],
+                start_new_session=True,
+            )
+            with contextlib.suppress(OSError):  # it has ended already
+                lifeline.arm(reading, process.pid)
+        except BaseException:
+            os.close(writing)
+            raise
+        finally:
+            os.close(reading)
+        return process, lambda: _end_group(process.pid, writing)
+
+    def _end_group(child: int, writing: int) -> None:
+        with contextlib.suppress(OSError):  # nothing is left of it
+            os.killpg(child, signal.SIGKILL)
+        os.close(writing)
 
 
 atexit.register(end_all)

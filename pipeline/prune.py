@@ -18,10 +18,13 @@ from typing import Any
 
 from pipeline.artifact_folders import MANIFEST, SCHEMA_VERSION
 from pipeline.digests import sha256_file
+from pipeline.durable import disk_errors, write_atomically
 from pipeline.errors import ConfigError, PipelineError, StoreError
 from pipeline.qnn import catalog
+from pipeline.qnn.context_model import is_plain
 from pipeline.qnn.flexible import prune
-from pipeline.store import disk_errors, write_atomically
+
+_LARGEST_MANIFEST = 1 << 26
 
 
 def prune_folder(folder: Path, targets: Iterable[str], out: Path) -> Mapping[str, Any]:
@@ -80,7 +83,12 @@ def _write(manifest: dict[str, Any], folder: Path, socs: list[int], out: Path) -
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+        path = folder / MANIFEST
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a file")
+        if path.stat().st_size > _LARGEST_MANIFEST:
+            raise ValueError(f"it has more than {_LARGEST_MANIFEST} bytes")
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
         _check_form(manifest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(
@@ -102,13 +110,19 @@ def _check_form(manifest: Mapping[str, Any]) -> None:
     """Raise ValueError, KeyError, TypeError or AttributeError for what a build would not have written."""
     if manifest["schema_version"] != SCHEMA_VERSION:
         raise ValueError(f"schema_version is {manifest['schema_version']!r}, not {SCHEMA_VERSION}")
-    if not all(isinstance(target["name"], str) for target in manifest["targets"]):
+    if not all(isinstance(target["name"], str) and target["soc_model"] is not None for target in manifest["targets"]):
         raise ValueError("a target has no name")
+    written: set[str] = set()
     for component in manifest["components"].values():
+        if not isinstance(component["packing"], str):
+            raise TypeError("packing is no word")
         for bucket in component["buckets"]:
             files, named = bucket["files"], {bucket["context_model"], *bucket["binaries"]}
-            if named != {*files} or any(name != Path(name).name for name in named):
+            if named != {*files} or not all(map(is_plain, named)):
                 raise ValueError(f"a context needs {', '.join(map(repr, sorted(named)))}, 'files' lists others")
+            if written & named or MANIFEST in named:
+                raise ValueError(f"two contexts have files of one name: {', '.join(map(repr, sorted(named)))}")
+            written |= named
             if not all(isinstance(entry["sha256"], str) for entry in files.values()):
                 raise ValueError("a file has no sha256")
             if not isinstance(bucket["verification"]["emulator"], dict | None):

@@ -12,7 +12,7 @@ from pipeline.thresholds import EXACT_DB, RUNGS
 
 _CONTEXTS = ("component", "bucket", "target", "scheme", "partitions", "CPU nodes", "size", "time", "")
 _ACCURACY = ("SQNR in dB", "bucket", "target", *RUNGS, "total", "cosine", "samples")
-_SCORES = ("score", "component", "bucket", "target", "original", "on the CPU", "original", "emulated")
+_SCORES = ("score", "component", "bucket", "target", "original", "on the CPU", "emulated: original", "context")
 _LEFT = frozenset({"component", "SQNR in dB", "score", "bucket", "target", "scheme", "samples", ""})
 
 Facts = Mapping[str, Json]
@@ -63,7 +63,10 @@ def accuracy(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[st
 
 
 def scores(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
-    """A row for each of the same that has a score: of the original and of what was made, on the same samples each."""
+    """A row for each of the same that has a score: of the original and of what was made, on the same samples each.
+
+    The last two are of the samples that were emulated, which are fewer.
+    """
     rows = []
     for place, verify, emulate in _measured(steps, seen, manifests):
         found = [_object(facts.get("score")) for facts in (verify, emulate)]

@@ -11,10 +11,10 @@ from pipeline import source
 from pipeline.config import HubSource, LocalSource, ModelConfig, TextReader
 from pipeline.errors import ConfigError
 from pipeline.keys import step_key, tool_versions
+from pipeline.manifests import read_manifest
 from pipeline.model import PARTS, Json, Manifest
 from pipeline.pins import pinned_revision
 from pipeline.plan import Step
-from pipeline.store import read_manifest
 from pipeline.suggest import did_you_mean
 from pipeline.workspace import Workspace
 
@@ -30,9 +30,14 @@ class Resolved:
     key: str
 
 
-def resolve(step: Step, workspace: Workspace) -> Resolved | None:
-    """The step made definite, or None while something it needs is not there yet (an upstream step, a pin)."""
-    upstream = {name: read_manifest(workspace.current(name)) for name in step.after}
+def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | None = None) -> Resolved | None:
+    """The step made definite, or None while something it needs is not there yet (an upstream step, a pin).
+
+    It stands on what the steps before it produced last, or on `outputs`, by step id, if they are given.
+    """
+    upstream = {
+        name: read_manifest(workspace.current(name)) if outputs is None else outputs.get(name) for name in step.after
+    }
     if any(manifest is None for manifest in upstream.values()):
         return None
     manifests = cast("dict[str, Manifest]", upstream)
@@ -164,6 +169,13 @@ def _fixed(config: ModelConfig, have: Sequence[str]) -> Json:
 
 
 def _readable(path: Path, role: str, step: Step) -> Path:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ConfigError(
+            f"{path.name} is a device, a pipe or a socket",
+            where=f"{_place_named(role, step)}, for {step.id}",
+            why=f"{path} has no content of its own that a build could stand on",
+            remedy="name a file or a folder",
+        )
     if not path.exists():
         beside = (entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else ()
         raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -25,9 +25,11 @@ class _Place:
 class Schedule:
     """Admits steps. Safe to use from several threads, which wait here."""
 
-    def __init__(self, slots: int, budget_bytes: int) -> None:
+    def __init__(self, slots: int, budget_bytes: Callable[[], int]) -> None:
+        """`budget_bytes` is asked when the first step would start: what is free then."""
         self._slots = slots
-        self._budget_bytes = budget_bytes
+        self._ask_budget = budget_bytes
+        self._budget_bytes: int | None = None
         self._changed = threading.Condition()
         self._waiting: list[_Place] = []
         self._running: list[_Place] = []
@@ -77,6 +79,8 @@ class Schedule:
     def _is_next(self, place: _Place) -> bool:
         if self._waiting[0] is not place or len(self._running) >= self._slots:
             return False
+        if self._budget_bytes is None:
+            self._budget_bytes = self._ask_budget()
         used = sum(running.peak_bytes for running in self._running)
         return not self._running or used + place.peak_bytes <= self._budget_bytes
 

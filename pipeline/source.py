@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -15,6 +17,10 @@ from pipeline.suggest import did_you_mean
 _IR_VERSION = b"\x08"  # the tag of the first field of onnx.ModelProto, with which serializers begin
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _LISTED = 10_000
+# https://learn.microsoft.com/windows/win32/fileio/naming-a-file
+_RESERVED = re.compile(
+    r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(?:\..*)?|.*[. ]|.*[<>\"|?*\x00-\x1f].*", re.I | re.S
+)
 
 
 def local_files(folder: Path, names: Sequence[str], memo: StatMemo | None = None) -> dict[str, Path]:
@@ -41,14 +47,41 @@ def with_external_data(
     """The named files of a source, and the external data of those that are ONNX, by relative POSIX name.
 
     `obtain(name, named_by)` returns where a file is; `named_by` is the ONNX file whose external data it is, or empty.
+
+    Raises:
+        SourceError: a name leads out of the source, or is not one that a file can have on every system.
+        ModelError: as for :func:`external_names`.
     """
     found: dict[str, Path] = {}
+    spelt: dict[str, str] = {}
     for name in names:
-        found[name] = obtain(_relative(name), "")
+        _check_name(_relative(name), "", spelt)
+        found[name] = obtain(name, "")
         for side in external_names(name, found[name], memo) if is_onnx(name) else ():
             if side not in found:
+                _check_name(side, name, spelt)
                 found[side] = obtain(side, name)
     return found
+
+
+def _check_name(name: str, named_by: str, spelt: dict[str, str]) -> None:
+    """Refuse what Windows can't store, or would store in the place of another; `spelt` has the names so far."""
+    where = f"named by {named_by}" if named_by else ""
+    if any(_RESERVED.fullmatch(part) for part in name.split("/")):
+        raise SourceError(
+            f"{name!r} can't be the name of a file on Windows",
+            where=where,
+            why="it has a reserved name, a character that is not allowed, or a dot or space at its end",
+            remedy="take a local copy of the model, rename the file, and give the copy as source.path",
+        )
+    other = spelt.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+    if other != name:
+        raise SourceError(
+            f"two files of the source have names that are one on many systems: {other!r} and {name!r}",
+            where=where,
+            why="Windows and macOS don't tell upper case from lower, and one would take the place of the other",
+            remedy="take a local copy of the model, rename one of them, and give the copy as source.path",
+        )
 
 
 def is_onnx(name: str) -> bool:
@@ -113,14 +146,29 @@ def _relative(name: str) -> str:
 def _inside(folder: Path, name: str, named_by: str) -> Path:
     path = folder / name
     where = f"{folder}, named by {named_by}" if named_by else str(folder)
-    if not path.resolve().is_relative_to(folder.resolve()):
+    try:
+        resolved, is_file, exists = path.resolve(), path.is_file(), path.exists()
+    except (OSError, RuntimeError) as error:  # a name that is too long, links in a circle
+        raise SourceError(
+            f"{name} can't be looked up in the model folder",
+            where=where,
+            why=str(error),
+            remedy="put the file itself there, under a shorter name",
+        ) from error
+    if not resolved.is_relative_to(folder.resolve()):
         raise SourceError(
             f"{name} is a link that leads out of the model folder",
             where=where,
-            why=f"it points to {path.resolve()}",
+            why=f"it points to {resolved}",
             remedy="put the file itself into the folder; for a folder of the HF cache give source.hub instead of path",
         )
-    if not path.is_file():
+    if exists and not is_file:
+        raise SourceError(
+            f"{name} is {'a folder' if path.is_dir() else 'a device, a pipe or a socket'}, not a file",
+            where=where,
+            remedy="put the file itself there, or correct its name in the config",
+        )
+    if not is_file:
         files = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
         kind = "external data" if named_by else "file"
         raise SourceError(

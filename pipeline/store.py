@@ -1,300 +1,260 @@
 """Content-addressed store of step outputs: objects by digest, manifests by key, published atomically, manifest last.
 
 objects/<2 hex>/<sha256>       payloads, read-only, shared by every manifest that names them
-manifests/<2 hex>/<key>.json   what the step with that key produced
-locks/<key>.lock               held while a step runs, so that two builds don't do the same work
-tmp/                           output of running steps
+manifests/<2 hex>/<key>.json   what the step with that key produced; its modification time is when it was last of use
+roots/<name>.json              the checkouts that use this store
+locks/                         held while a step is made, while a build runs, while space is freed
+tmp/                           what is half-written
+costs.json                     what steps took
 
-A payload's modification time is its seal: a second that its digest names, set when its bytes were hashed. Whoever
-writes to it breaks the seal, so a payload whose size and seal are right is not read again before a step uses it. What
-leaves the store is always hashed, and :meth:`Store.corrupt` hashes all there is.
+What is damaged is dropped where it is found, with a line that says so; whoever needs it makes it again. What leaves
+the store is always hashed. :mod:`pipeline.fsck` hashes all there is, :mod:`pipeline.collection` frees space.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
-import threading
+import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from pipeline.digests import copy_hashed, sha256_file
+from pipeline import locks
+from pipeline.digests import copy_hashed
+from pipeline.durable import disk_errors, move, remove, sync_file, sync_folder
 from pipeline.errors import StoreError
+from pipeline.manifests import read_manifest, write_manifest
 from pipeline.model import FileEntry, Json, Manifest
+from pipeline.payloads import Payloads
+from pipeline.scratch import Scratch
 
-SCHEMA = 1
 _WRITERS = 8
+_DAY_S = 86400
+_UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
+
+
+class DamagedError(StoreError):
+    """A payload is not what it was. It was dropped; the step that made it can make it again."""
 
 
 class Store:
-    """A store under `root`, created on first write. Every method that touches the disk raises StoreError."""
+    """A store under `root`, created on first write. Every method that touches the disk raises StoreError.
 
-    def __init__(self, root: Path) -> None:
+    `tell` is called with a line of text for whatever a user should know: damage, and long waits.
+    """
+
+    def __init__(self, root: Path, tell: Callable[[str], None] = print) -> None:
         self.root = root
-        self._collected = False
+        self.tell = tell
+        self.payloads = Payloads(root / "objects")
+        self._scratch = Scratch(root / "tmp")
+        self._told: set[str] = set()
 
     def object_path(self, sha256: str) -> Path:
         """Where the payload with this digest is, or would be."""
-        return Path(self._object(sha256))
+        return self.payloads.path(sha256)
 
     def manifest_path(self, key: str) -> Path:
         """Where the manifest of this key is, or would be."""
-        return self.root / "manifests" / key[:2] / f"{key}.json"
+        return Path(f"{self.root}/manifests/{key[:2]}/{key}.json")
+
+    def known(self, key: str) -> Manifest | None:
+        """What the step with this key produced, whether or not that is still here; a damaged manifest is dropped."""
+        path = self.manifest_path(key)
+        manifest = read_manifest(path)
+        if manifest is not None and manifest.key == key:
+            return manifest
+        if path.exists():
+            self._drop(path, "a manifest", "it is not what was written")
+        return None
 
     def get(self, key: str) -> Manifest | None:
-        """The manifest of a key if every payload it names is here with the right size, else None."""
-        manifest = read_manifest(self.manifest_path(key))
-        if manifest is None or manifest.key != key or not self.intact(manifest):
-            return None
-        return manifest
+        """The manifest of a key if all that it names is here, else None."""
+        manifest = self.known(key)
+        return manifest if manifest is not None and self.intact(manifest) else None
 
     def intact(self, manifest: Manifest) -> bool:
-        """Whether every payload is present with its recorded size; contents are checked when they are exported."""
-        for entry in manifest.files.values():
+        """Whether every payload is what it was, as far as its size and seal tell; a bad one is dropped."""
+        bad = [name for name, entry in manifest.files.items() if not self._is_good(name, entry)]
+        return not bad
+
+    def used(self, manifest: Manifest) -> None:
+        """Note that an intact output is of use, once a day, and put its manifest back should it be lost."""
+        path = self.manifest_path(manifest.key)
+        with contextlib.suppress(OSError):  # of a read-only store nothing is freed
             try:
-                if os.stat(self._object(entry.sha256)).st_size != entry.bytes:
-                    return False
-            except OSError:
-                return False
-        return True
+                if time.time() - os.stat(path).st_mtime > _DAY_S:
+                    os.utime(path)
+            except FileNotFoundError:
+                self.put_back(manifest)
+                self.tell(f"missing in the store, and put back: what is known of {manifest.stage} ({path})")
+
+    def put_back(self, manifest: Manifest) -> None:
+        """Write the manifest of an intact output, which was lost; raises OSError."""
+        with self._scratch.folder() as folder:
+            write_manifest(self.manifest_path(manifest.key), manifest, folder=folder)
 
     @contextmanager
-    def lock(self, key: str) -> Iterator[None]:
-        """Hold the lock of a key; the operating system frees it if the holder dies."""
-        folder = self.root / "locks"
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f"{key}.lock"):
+    def claimed(self, key: str) -> Iterator[None]:
+        """Hold the lock of a key, so that two builds don't do the same work.
+
+        Raises:
+            TakenError: another step or build holds it.
+        """
+        with contextlib.ExitStack() as stack:
+            with disk_errors(self.root, "the store can't be written"):
+                stack.enter_context(locks.try_held(self._lock(key)))
             yield
+
+    def wait(self, key: str, what: str) -> None:
+        """Wait until nobody holds the lock of a key."""
+        with disk_errors(self.root, "the store can't be written"), locks.held(self._lock(key), what, tell=self.tell):
+            pass
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
         """An empty folder on the store's file system, removed at the end."""
-        parent = self.root / "tmp"
-        with disk_errors(parent):
-            parent.mkdir(parents=True, exist_ok=True)
-            if not self._collected:
-                self._collected = True
-                _collect_dead(parent)
-            name = uuid.uuid4().hex
-            folder = parent / name
-            lock = FileLock(parent / f"{name}.lock")
-            lock.acquire()
-            folder.mkdir()
-        try:
+        with contextlib.ExitStack() as stack:
+            with disk_errors(self.root, "the store can't be written"):
+                folder = stack.enter_context(self._scratch.folder())
             yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            lock.release()
-            Path(lock.lock_file).unlink(missing_ok=True)
 
     def publish(
         self, stage: str, key: str, folder: Path, facts: Mapping[str, Json], reused: Mapping[str, FileEntry]
     ) -> Manifest:
         """Take over the files of `folder`, add those in `reused`, write the manifest last."""
+        manifest = Manifest(stage, key, self.adopt(folder, reused), facts)
+        self.record(manifest)
+        return manifest
+
+    def adopt(self, folder: Path, reused: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+        """Take over the files of `folder`; they and those in `reused`, by name. They belong to no key yet."""
         with disk_errors(self.root):
             written = [path for path in folder.rglob("*") if path.is_file()]
+            names = [path.relative_to(folder).as_posix() for path in written]
             with ThreadPoolExecutor(_WRITERS) as writers:  # hashing and syncing wait for the disk, not for Python
-                entries = [*writers.map(self._adopt, written)]
-            names = (path.relative_to(folder).as_posix() for path in written)
-            files = {**reused, **dict(zip(names, entries, strict=True))}
-            manifest = Manifest(stage, key, dict(sorted(files.items())), facts)
-            write_manifest(self.manifest_path(key), manifest)
-        return manifest
+                entries = [*writers.map(partial(self.payloads.adopt, replaced=self._replaced), written)]
+                parents = {self.object_path(entry.sha256).parent for entry in entries}
+                list(writers.map(sync_folder, parents))
+        return dict(sorted({**reused, **dict(zip(names, entries, strict=True))}.items()))
+
+    def record(self, manifest: Manifest) -> None:
+        """Write a manifest whose payloads are here."""
+        with disk_errors(self.root), self._scratch.folder() as folder:
+            write_manifest(self.manifest_path(manifest.key), manifest, folder=folder)
 
     def place(self, manifest: Manifest, folder: Path) -> None:
         """Make the manifest's files appear under `folder`, as hard links where the file system can, else as copies.
 
-        Those whose seal is broken are hashed: what is measured on a corrupt file would be kept as the figures of a good
-        one.
+        Each is hashed once in a build: what a step makes of a corrupt file would be kept as if made of a good one.
+        Raises DamagedError.
         """
         with disk_errors(folder):
+            bad = [name for name, entry in manifest.files.items() if not self._is_good(name, entry, hashed=True)]
+            if bad:
+                raise _damaged(bad, folder)
             for parent in {(folder / name).parent for name in manifest.files}:
                 parent.mkdir(parents=True, exist_ok=True)
             for name, entry in manifest.files.items():
-                destination = folder / name
-                source = self.object_path(entry.sha256)
-                if not _sealed(source, entry) and not _seal(source, entry.sha256):
-                    raise _corrupt(source, destination.name)
+                source, destination = self.object_path(entry.sha256), folder / name
                 try:
                     os.link(source, destination)
                 except OSError:
                     shutil.copyfile(source, destination)
 
-    def export(self, entry: FileEntry, destination: Path) -> None:
-        """Copy a payload to `destination` atomically, checking its digest on the way; a corrupt one is dropped."""
-        source = self.object_path(entry.sha256)
+    def export(self, entry: FileEntry, destination: Path, folder: Path) -> None:
+        """Copy a payload to `destination`, atomically by way of `folder`, and check its digest on the way.
+
+        Raises DamagedError for a bad one, which is dropped.
+        """
+        source, temporary = self.object_path(entry.sha256), folder / destination.name
         with disk_errors(destination):
+            if not self._is_good(destination.name, entry):
+                raise _damaged([destination.name], source)
             destination.parent.mkdir(parents=True, exist_ok=True)
-            temporary = destination.with_name(f".{destination.name}.{os.getpid()}.tmp")
             try:
                 if copy_hashed(source, temporary) != entry.sha256:
-                    raise _corrupt(source, destination.name)
-                os.replace(temporary, destination)
+                    self._drop(source, destination.name, "its SHA-256 is not the one that it was stored under")
+                    raise _damaged([destination.name], source)
+                sync_file(temporary)
+                move(temporary, destination)
             finally:
                 temporary.unlink(missing_ok=True)
 
-    def corrupt(self) -> Iterator[Path]:
-        """Hash every payload, whatever its seal says; yields those that are not what they were, and drops them."""
-        for path in sorted((self.root / "objects").glob("*/*")):
-            with disk_errors(path):
-                if not _seal(path, path.name):
-                    _drop(path)
-                    yield path
+    def collect(self) -> list[Path]:
+        """Remove what processes left that died: scratch folders, locks. What was removed."""
+        found = self._scratch.collect()
+        with contextlib.suppress(OSError):
+            found += [path for path in sorted((self.root / "locks").glob("*.lock")) if locks.collect(path)]
+        return found
 
-    def _object(self, sha256: str) -> str:
-        return f"{self.root}/objects/{sha256[:2]}/{sha256}"
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While inside, no space is freed in the store; waits while some is. Where nothing can be written, none is."""
+        with contextlib.ExitStack() as stack:
+            try:
+                with self._gate():
+                    stack.enter_context(locks.try_held(self._lock(f"{_BUILD}{uuid.uuid4().hex}")))
+            except OSError as error:
+                if error.errno not in _UNWRITABLE:
+                    raise
+            yield
 
-    def _adopt(self, path: Path) -> FileEntry:
-        entry = FileEntry(sha256_file(path), path.stat().st_size)
-        destination = self.object_path(entry.sha256)
-        if not (destination.is_file() and _sealed(destination, entry)):
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            _sync(path)
-            os.utime(path, (_seal_s(entry.sha256),) * 2)
-            path.chmod(0o444)
-            if os.name == "nt":
-                _drop(destination)  # what is read-only is not replaced there
-            os.replace(path, destination)
-        return entry
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While inside no build uses the store; waits for those that do."""
+        with disk_errors(self.root, "the store can't be written"), self._gate():
+            for lock in sorted((self.root / "locks").glob(f"{_BUILD}*.lock")):
+                with locks.held(lock, "a build that uses this store", tell=self.tell):
+                    pass
+            yield
 
+    @contextmanager
+    def _gate(self) -> Iterator[None]:
+        with locks.held(self._lock("gate"), "space to be freed in the store", tell=self.tell):
+            yield
 
-def _drop(payload: Path) -> None:
-    """Remove a payload if it is there."""
-    with contextlib.suppress(FileNotFoundError):
-        payload.chmod(0o644)  # Windows does not remove what is read-only
-        payload.unlink()
+    def _lock(self, name: str) -> Path:
+        folder = self.root / "locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{name}.lock"
 
-
-def _seal_s(sha256: str) -> int:
-    """The modification time that seals a payload: even seconds, which every file system can keep, of 2001 to 2018."""
-    return 1_000_000_000 + 2 * int(sha256[:7], 16)
-
-
-def _sealed(path: Path, entry: FileEntry) -> bool:
-    status = path.stat()
-    return status.st_size == entry.bytes and status.st_mtime_ns == _seal_s(entry.sha256) * 1_000_000_000
-
-
-def _seal(path: Path, sha256: str) -> bool:
-    """Whether the payload has this digest; if so it is sealed, where that is allowed."""
-    seal_ns = _seal_s(sha256) * 1_000_000_000
-    while True:
-        before = path.stat().st_mtime_ns
-        if sha256_file(path) != sha256:
-            return False
-        after = path.stat().st_mtime_ns
-        if after == seal_ns:  # another step, which needs it too, may have been faster
-            return True
-        if after == before:
-            break
-    with contextlib.suppress(OSError):
-        os.utime(path, ns=(seal_ns, seal_ns))
-    return True
-
-
-def _corrupt(path: Path, name: str) -> StoreError:
-    """The error for a stored file that is not what it was; the file is dropped, so that the next build makes it."""
-    _drop(path)
-    return StoreError(
-        f"a stored file is corrupt: {name}",
-        where=str(path),
-        why="its SHA-256 is not the one it was stored under",
-        remedy="it was removed from the store; run the same command again to rebuild it",
-    )
-
-
-def _collect_dead(parent: Path) -> None:
-    """Remove scratch folders whose owner no longer holds their lock: it died before it could."""
-    for lock_path in parent.glob("*.lock"):
+    def _is_good(self, name: str, entry: FileEntry, *, hashed: bool = False) -> bool:
+        path = self.object_path(entry.sha256)
         try:
-            with FileLock(lock_path, timeout=0):
-                shutil.rmtree(lock_path.with_suffix(""), ignore_errors=True)
-                lock_path.unlink(missing_ok=True)
-        except (Timeout, OSError):
-            continue  # in use, or gone already
+            fault = self.payloads.fault(entry, hashed=hashed)
+        except OSError as error:
+            fault = f"it can't be read: {error.strerror}"
+        if fault:
+            self._drop(path, name, fault)
+        return not fault
+
+    def _replaced(self, path: Path, why: str) -> None:
+        self._drop(path, "what a step made again", why)
+
+    def _drop(self, path: Path, name: str, why: str) -> None:
+        """Remove what is damaged, and say so once."""
+        gone = remove(path)
+        if str(path) not in self._told and (self.root / "objects").is_dir():  # a store that was deleted is not damaged
+            self._told.add(str(path))
+            what = "it is made again when it is needed" if gone else "and it can't be removed"
+            self.tell(f"damaged in the store: {name}: {why}; {what} ({path})")
 
 
-def read_manifest(path: Path) -> Manifest | None:
-    """The manifest in a file, or None when there is none or it is not one of ours."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return _parsed(str(path), status.st_size, status.st_mtime_ns, status.st_ino)
+_BUILD = "build-"
+"""How the names of the locks begin that builds hold while they run."""
 
 
-@lru_cache(maxsize=1 << 14)  # each is asked for by every step that needs it, and by the report
-def _parsed(path: str, *_: int) -> Manifest | None:
-    try:
-        with open(path, "rb") as stream:
-            raw = json.loads(stream.read())
-        files = {name: FileEntry(entry["sha256"], entry["bytes"]) for name, entry in raw["files"].items()}
-        if raw["schema"] != SCHEMA:
-            return None
-        return Manifest(raw["stage"], raw["key"], files, raw["facts"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write a manifest atomically, as readable JSON whose bytes depend on nothing but the manifest."""
-    files = {name: {"sha256": entry.sha256, "bytes": entry.bytes} for name, entry in sorted(manifest.files.items())}
-    raw = {"schema": SCHEMA, "stage": manifest.stage, "key": manifest.key, "files": files, "facts": manifest.facts}
-    write_atomically(path, json.dumps(raw, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n")
-
-
-def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace `path` by `data` so that a reader sees the old bytes or the new ones; after a crash, too, if durable."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            stream.write(data)
-            if durable:
-                stream.flush()
-                os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:  # Windows can't sync a read-only handle; the rename still orders after close
-        if error.errno != errno.EBADF:
-            raise
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def disk_errors(where: Path, what: str = "the disk refused a write") -> Iterator[None]:
-    """Turn an OSError inside into a StoreError that begins with `what`."""
-    try:
-        yield
-    except OSError as error:
-        remedy = {
-            errno.ENOSPC: "free some space, then run the same command again; what was built is kept",
-            errno.EDQUOT: "free some of your quota, then run the same command again; what was built is kept",
-            errno.EROFS: "the file system is read-only: choose another folder with PIPELINE_STORE",
-            errno.EACCES: "check the permissions of this folder, or choose another with PIPELINE_STORE",
-        }.get(error.errno or 0, "mend the cause, then run the same command again; what was built is kept")
-        raise StoreError(
-            what,
-            where=str(error.filename or where),
-            why=error.strerror or str(error),
-            remedy=remedy,
-        ) from error
+def _damaged(names: list[str], where: Path) -> DamagedError:
+    return DamagedError(
+        f"a stored file is corrupt: {', '.join(names)}",
+        where=str(where),
+        why="it is not what was stored",
+        remedy="it was removed from the store; run the same command again to make it again",
+    )

@@ -4,38 +4,42 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TypeVar
 
 import doit.cmd_run
+import doit.dependency
 import doit.doit_cmd
-from doit.exceptions import BaseFail, TaskFailed
+from doit.action import PythonAction
+from doit.exceptions import TaskFailed
 from doit.runner import MThreadRunner
 from doit.task import Task, dict_to_task
 
-from pipeline import artifacts, process, summary
+from pipeline import artifacts, database, interrupt, upkeep
 from pipeline.artifact_folders import folders
-from pipeline.build import Outcome, bring_up_to_date, is_current
+from pipeline.build import Outcome, bring_up_to_date, is_current, needed
 from pipeline.config import ModelConfig, load_all
-from pipeline.console import Console
 from pipeline.crew import Crew, cores
+from pipeline.doctor import entry
+from pipeline.doctor.guard import Guard
+from pipeline.durable import disk_errors
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.filters import choose
+from pipeline.manifests import read_manifest
 from pipeline.plan import ON_DEMAND, STAGES, Step, plan
+from pipeline.reporter import TRACEBACK_VARIABLE, Reporter, refuse
 from pipeline.schedule import WithdrawnError
-from pipeline.store import disk_errors, read_manifest
+from pipeline.store import DamagedError
 from pipeline.suggest import did_you_mean
 from pipeline.verdict import explain, judge
 from pipeline.workspace import Workspace
 
-INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
-TRACEBACK_VARIABLE = "PIPELINE_TRACEBACK"
 _THREADS = 32  # each waits for the turn of one step; among more that wait, the order would hardly matter
+_T = TypeVar("_T")
 REPORT = "report.txt"
 """The file of a step's output that is written for a reader."""
 Command = dict[str, Any]
@@ -56,9 +60,13 @@ class Project:
         self._all_targets = "targets" not in variables
         self.steps = {step.id: step for config in self.configs.values() for step in plan(config) if self._wanted(step)}
         self.crew = Crew(self.workspace, self.steps.values())
+        self.guard = Guard(self.workspace)
         self.announce: Callable[[Step], None] = lambda _: None
         self.results: dict[str, tuple[str, float]] = {}
         self.missed: set[str] = set()
+        self._remade = False
+        self.session = upkeep.Session(self.workspace)
+        self.status = 0
         self._check_names(arguments)
 
     def tasks(self, stage: str) -> Iterator[Task]:
@@ -90,13 +98,23 @@ class Project:
                 actions=[(self._publish, [config])],
                 task_dep=[step.id for step in steps],
                 uptodate=[partial(self._is_published, config)],
-                clean=[(self._clean, [name])],
+                clean=[Removal(self._clean, [name])],
             )
 
-    def store_check(self) -> Task:
-        """A task that hashes all of the store."""
-        doc = "Hash every file of the store, and drop those that are corrupt."
-        return dict_to_task({"name": "check_store", "doc": doc, "actions": [self._check_store], "verbosity": 2})
+    def doctor(self) -> Task:
+        """A task that looks at the host, its packages and the project."""
+        json = {"name": "json", "long": "json", "type": bool, "default": False, "help": "print JSON"}
+        doc = "Say what is wrong with this host, its packages and this project."
+        actions = [self._doctor]
+        return dict_to_task({"name": "doctor", "doc": doc, "actions": actions, "params": [json], "verbosity": 2})
+
+    def upkeep(self, name: str) -> Task:
+        """The task of a command that is no build: `fsck` or `gc`."""
+        action = {"fsck": self._fsck, "gc": self._gc}[name]
+        options = [*upkeep.OPTIONS[name]]
+        return dict_to_task(
+            {"name": name, "doc": upkeep.DOCS[name], "actions": [action], "params": options, "verbosity": 2}
+        )
 
     def manifests(self) -> dict[str, Any]:
         """What every step produced last, by step id."""
@@ -127,49 +145,94 @@ class Project:
 
     def _act(self, step: Step) -> TaskFailed | None:
         try:
-            result = bring_up_to_date(step, self.workspace, self.crew, partial(self.announce, step))
-            if result.outcome is not Outcome.CURRENT:
-                self.results[step.id] = (result.outcome.value, result.seconds)
-            miss = judge(step, self.workspace)
-            self.missed |= {step.id} if miss else set()
-            return _failure(explain(miss, step, self.steps, self.workspace, self.crew)) if miss else None
+            self._bring(step)
         except WithdrawnError:
             return TaskFailed("not started, as another step failed", report=False)
         except PipelineError as error:
             return _failure(error)
+        return None
+
+    def _bring(self, step: Step) -> None:
+        """Bring a step up to date and see that its output may ship."""
+        bring = partial(bring_up_to_date, step, self.workspace, self.crew, partial(self._start, step))
+        result = self._healed(bring, needed(step, self.steps))
+        if result.outcome is not Outcome.CURRENT:
+            self.results[step.id] = (result.outcome.value, result.seconds)
+        if miss := judge(step, self.workspace):
+            self.missed.add(step.id)
+            raise explain(miss, step, self.steps, self.workspace, self.crew)
+
+    def _start(self, step: Step) -> None:
+        self.guard.before_work()
+        self.announce(step)
+
+    def _healed(self, act: Callable[[], _T], steps: Iterable[Step]) -> _T:
+        """What `act` returns; if a file of these steps turns out damaged, they are made again before another try."""
+        try:
+            return act()
+        except DamagedError:
+            self._remade = True
+            for step in steps:
+                before = self.results.get(step.id)
+                self._bring(step)
+                if self.results.get(step.id) is not before:
+                    self.workspace.store.tell(f"made again: {step.id}")
+            return act()
+
+    def _doctor(self, json: bool) -> None:
+        self.status = entry.run(self.workspace.root, json=json)
 
     def _is_published(self, config: ModelConfig, *_: object) -> bool:
         try:
             found = folders(config, self._steps_of(config), self.workspace)
         except PipelineError:
             return False
-        dropped = (
-            artifacts.leftovers(config.name, found, self.workspace) if self._all_targets or _is_whole(config) else []
-        )
-        return not dropped and all(artifacts.is_published(folder, self.workspace) for folder in found)
+        dropped = []
+        if self._all_targets or _is_whole(config):
+            dropped = artifacts.leftovers(config.name, found, self.workspace)
+            artifacts.tell_strangers(config.name, found, self.workspace)
+        published = [artifacts.is_published(folder, self.workspace) for folder in found]  # each tells what it finds
+        return not dropped and all(published)
 
-    def _publish(self, config: ModelConfig) -> StepFailed | None:
+    def _publish(self, config: ModelConfig) -> TaskFailed | None:
+        steps = self._steps_of(config)
         try:
-            wanted = folders(config, self._steps_of(config), self.workspace)
-            for folder in wanted:
-                artifacts.publish(folder, self.workspace)
-            if self._all_targets or _is_whole(config):
-                for path in artifacts.leftovers(config.name, wanted, self.workspace):
-                    artifacts.remove_folder(path)
+            for step in steps if self._remade else ():  # it may have come out otherwise after others had used it
+                self._bring(step)
+            self._healed(partial(self._write_artifacts, config, steps), steps)
+        except WithdrawnError:
+            return TaskFailed("not published, as another step failed", report=False)
         except PipelineError as error:
             return _failure(error)
         self.results[f"build:{config.name}"] = ("built", 0.0)
         return None
 
-    def _check_store(self) -> StepFailed | None:
+    def _write_artifacts(self, config: ModelConfig, steps: Sequence[Step]) -> None:
+        wanted = folders(config, steps, self.workspace)
+        for folder in wanted:
+            artifacts.publish(folder, self.workspace)
+        if self._all_targets or _is_whole(config):
+            for path in artifacts.leftovers(config.name, wanted, self.workspace):
+                artifacts.remove_folder(path, self.workspace.memo)
+
+    def _fsck(self, dry_run: bool, as_json: bool) -> StepFailed | None:
+        models = [(config, self._steps_of(config)) for config in self.configs.values()]
         try:
-            dropped = [*self.workspace.store.corrupt()]
+            self.status = upkeep.fsck(self.workspace, self._all_steps(), models, dry_run=dry_run, as_json=as_json)
         except PipelineError as error:
             return _failure(error)
-        for path in dropped:
-            print(f"corrupt, removed: {path}")
-        print(f"{len(dropped)} corrupt files" + ("; the next build makes them again" if dropped else ""))
         return None
+
+    def _gc(self, **options: Any) -> StepFailed | None:
+        try:
+            upkeep.gc(self.workspace, self.session, self._all_steps(), **options)
+        except PipelineError as error:
+            return _failure(error)
+        return None
+
+    def _all_steps(self) -> list[Step]:
+        """Those of all configs, whatever the command line says."""
+        return [step for config in load_all(self.workspace.root / "configs").values() for step in plan(config)]
 
     def _clean(self, model: str) -> None:
         for path in artifacts.remove(model, self.workspace):
@@ -192,6 +255,14 @@ def _is_whole(config: ModelConfig) -> bool:
     return config.packing in ("socs", "auto")
 
 
+class Removal(PythonAction):  # type: ignore[misc]  # doit is untyped
+    """The action of `doit clean build:<model>`."""
+
+    def __str__(self) -> str:
+        """What doit says that it executes."""
+        return f"remove artifacts/{self.args[0]}"
+
+
 class StepFailed(TaskFailed):  # type: ignore[misc]  # doit is untyped
     """A failure that carries the error a user should see."""
 
@@ -204,116 +275,19 @@ class Runner(MThreadRunner):  # type: ignore[misc]  # doit is untyped
     """doit's runner with a thread for every step that could run: which of them do, the crew decides."""
 
     def __init__(
-        self, manager: object, reporter: Reporter, continue_: bool, always: bool, stream: object, num_process: int
+        self, manager: object, reporter: Reporter, continue_: bool, always: bool, stream: object, num_process: int = 0
     ) -> None:
+        if num_process < 1:
+            refuse(
+                ConfigError(
+                    f"-n {num_process}: no step could run",
+                    where="command line",
+                    remedy="give a number from 1 on, or leave it out: then as many steps run as there are cores",
+                )
+            )
         super().__init__(manager, reporter, continue_, always, stream, _THREADS)
+        reporter.keep_going = continue_
         reporter.project.crew.set_up(num_process, keep_going=continue_)
-
-
-class Reporter:
-    """doit's reporter interface: a line a step, errors with their remedies, and at the end what was built."""
-
-    desc = "a line a step, then a table"
-    project: Project
-
-    def __init__(self, outstream: IO[str], options: Mapping[str, object]) -> None:
-        self._console = Console(outstream)
-        self.project.announce = self._started
-        self._failures: list[PipelineError | None] = []
-        self._told: set[str] = set()
-        self._checked: set[str] = set()
-        self._selected: list[str] = []
-
-    def initialize(self, tasks: Mapping[str, Task], selected_tasks: Iterable[str]) -> None:
-        """Called once, before anything runs."""
-        self._selected = list(selected_tasks)
-        self._console.start(_closure(tasks, self._selected) & set(self.project.steps))
-
-    def get_status(self, task: Task) -> None:
-        """Called before a task is checked."""
-
-    def execute_task(self, task: Task) -> None:
-        """Called when a task gets a thread, where it may still wait for its turn."""
-
-    def _started(self, step: Step) -> None:
-        """Called when a step's worker starts."""
-        self._console.started(step.id, self.project.workspace.log(step))
-
-    def add_success(self, task: Task) -> None:
-        """Called when a task ended well."""
-        self._checked.add(task.name)
-        outcome, seconds = self.project.results.get(task.name, ("current", 0.0))
-        if task.name in self.project.steps:
-            self._console.finished(task.name, outcome, seconds)
-
-    def skip_uptodate(self, task: Task) -> None:
-        """Called when a task needs nothing."""
-        self._checked.add(task.name)
-        if task.name in self.project.steps:
-            self._console.finished(task.name, "current", 0.0)
-
-    def skip_ignore(self, task: Task) -> None:
-        """Called when the user told doit to ignore a task."""
-        self._console.line(f"{task.name}: ignored, as told by 'doit ignore'")
-
-    def add_failure(self, task: Task, fail: BaseFail) -> None:
-        """Called when a task failed, or could not start because one it needs failed."""
-        error = fail.error if isinstance(fail, StepFailed) else None
-        if error is None and not fail.report:
-            return
-        self.project.crew.failed()
-        text = str(error) if error else f"{fail.get_name()}\n{fail.get_msg()}"
-        if text not in self._told:  # what is wrong with a model may be met by several steps at once
-            self._told.add(text)
-            self._failures.append(error)
-            self._console.failed(task.name, text)
-
-    def cleanup_error(self, exception: BaseFail) -> None:
-        """Called when a teardown failed."""
-        self._console.line(exception.get_msg())
-
-    def runtime_error(self, msg: str) -> None:
-        """Called when doit itself failed."""
-        self._failures.append(None)
-        self._console.line(msg)
-
-    def teardown_task(self, task: Task) -> None:
-        """Called before a teardown."""
-
-    def complete_run(self) -> None:
-        """Print the end of the report; leave with the exit code of the first error."""
-        project = self.project
-        interrupted = isinstance(sys.exc_info()[1], KeyboardInterrupt)
-        if interrupted:
-            process.end_all()
-        project.crew.close()
-        project.workspace.memo.save()
-        self._console.stop()
-        if interrupted:
-            self._console.line("\nInterrupted. What was built is kept: run the same command again to resume.")
-            raise SystemExit(INTERRUPTED)
-        ran = self._ran()
-        for step in ran.current:
-            if text := project.report_of(step):
-                self._console.line(f"\n{step.id}\n{text}")
-        for text in (*summary.tables(ran), summary.last_lines(ran)):
-            if text:
-                self._console.line(f"\n{text}")
-        if self._failures:
-            raise SystemExit(self._failures[0].exit_code if self._failures[0] else 1)
-
-    def _ran(self) -> summary.Ran:
-        project = self.project
-        return summary.Ran(
-            project.steps,
-            [name for name, config in project.configs.items() if config.on_request],
-            self._selected,
-            self._checked,
-            project.missed,
-            project.results,
-            project.manifests(),
-            len(self._failures),
-        )
 
 
 def declare(root: Path) -> tuple[Project, dict[str, Any]]:
@@ -323,13 +297,12 @@ def declare(root: Path) -> tuple[Project, dict[str, Any]]:
         with disk_errors(project.workspace.build):
             project.workspace.build.mkdir(exist_ok=True)
     except PipelineError as error:
-        if os.environ.get(TRACEBACK_VARIABLE):
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
+        refuse(error)
     Reporter.project = project
-    doit.cmd_run.MThreadRunner = Runner  # doit lets a project bring its reporter, not its runner
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped job ends its workers as Ctrl-C does
+    database.install(doit.dependency.JsonDB)
+    # doit lets a project bring its reporter, not its runner; the others are for -n 0 and -P process.
+    doit.cmd_run.Runner = doit.cmd_run.MRunner = doit.cmd_run.MThreadRunner = Runner
+    interrupt.install()
     settings = {
         "default_tasks": ["build"],
         "dep_file": str(project.workspace.build / "doit.json"),
@@ -362,15 +335,3 @@ def _task(name: str, group: str, **attributes: object) -> Task:
     task = dict_to_task({"name": name, "verbosity": 2, **attributes})
     task.subtask_of = group
     return task
-
-
-def _closure(tasks: Mapping[str, Task], selected: Iterable[str]) -> set[str]:
-    """Names of the selected tasks and of all they need."""
-    reached: set[str] = set()
-    pending = list(selected)
-    while pending:
-        name = pending.pop()
-        if name not in reached:
-            reached.add(name)
-            pending += tasks[name].task_dep
-    return reached

@@ -1,9 +1,10 @@
 """A process with everything imported that stages need, of which each step gets a copy: `python -m pipeline.template`.
 
-Its standard input is a Unix socket. Every byte that comes has a channel of its own with it, another socket. The
-template forks, and writes the child's process id and later its exit status into the channel, a line each; the child
-reads one line of JSON from it: the path of its request, its log, its folder and its environment. If there can be no
-child now, the template writes a 0 and closes the channel. See :mod:`pipeline.warm` for the other end.
+Its standard input is a Unix socket. Every byte that comes has a channel of its own with it, another socket, and the
+read end of a :mod:`pipeline.lifeline`. The template forks, and writes the child's process id and later its exit status
+into the channel, a line each; the child reads one line of JSON from it: the path of its request, its log, its folder
+and its environment. If there can be no child now, the template writes a 0 and closes the channel. See
+:mod:`pipeline.warm` for the other end.
 
 The template itself runs no stage, starts no thread and loads no QNN library, so that a child is what a fresh process
 would be after its imports. When its standard input ends, its build has died; it ends its children and itself.
@@ -28,16 +29,18 @@ from pathlib import Path
 from typing import NoReturn
 
 import pipeline.stages
-from pipeline import worker
+from pipeline import lifeline, worker
+from pipeline.memory import go_first
 
+assert sys.platform != "win32"
 _PACKAGE = Path(__file__).resolve().parent
 _APART = frozenset({"fetch"})  # the hub's client reads the environment, tokens included, when it is imported
-_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _FAILED = 70  # EX_SOFTWARE of sysexits.h: the child did not get as far as its worker
 
 
 def main() -> int:
     """Serve until standard input ends; 1 at once if a process with these imports is not safe to fork."""
+    lifeline.hold()
     gc.disable()
     stamps = _stamps()
     _import_stages()
@@ -82,20 +85,21 @@ def _serve(control: socket.socket, stamps: Mapping[str, tuple[int, int, int]]) -
             woken.recv(4096)
             _reap(channels)
         if control in ready:
-            _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+            _, descriptors, _, _ = socket.recv_fds(control, 1, 2)
             if not descriptors:
                 break
-            channel = socket.socket(fileno=descriptors[0])
-            parent = os.getpid()
+            channel, line = socket.socket(fileno=descriptors[0]), descriptors[1]
             try:
                 child = os.fork()
             except OSError as error:  # no memory, or no process left: of this step alone
                 print(f"a step can't be forked: {error}", file=sys.stderr, flush=True)
+                os.close(line)
                 with channel:
                     _tell(channel, 0)
                 continue
             if child == 0:
-                _become_worker(channel, (control, woken, wake, *channels.values()), stamps, parent)
+                _become_worker(channel, line, (control, woken, wake, *channels.values()), stamps)
+            os.close(line)
             _own_group(child)
             channels[child] = channel
             _tell(channel, child)
@@ -126,24 +130,25 @@ def _own_group(child: int) -> None:
 
 def _become_worker(
     channel: socket.socket,
+    line: int,
     inherited: Iterable[socket.socket],
     stamps: Mapping[str, tuple[int, int, int]],
-    template: int,
 ) -> NoReturn:
     """Be the worker of one step and end. Never returns, so that no child is ever taken for the template."""
     status = _FAILED
     library = ctypes.CDLL(None)
     try:
         _own_group(0)
-        library.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
-        if os.getppid() != template:
-            os._exit(_FAILED)  # it died before it could be said what to do then
+        lifeline.arm(line, os.getpid())
+        os.set_inheritable(line, True)
+        go_first()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for each in inherited:
             each.close()
         with channel, channel.makefile("r", encoding="utf-8") as stream:
             job = json.loads(stream.readline())
+        job["environ"][lifeline.VARIABLE] = str(line)
         _redirect(Path(job["log"]))
         os.chdir(job["cwd"])
         if _stamps() != stamps:  # our code was edited: what is imported here is no longer what the step's key says
@@ -153,10 +158,12 @@ def _become_worker(
         gc.enable()
         status = worker.main(job["request"])
     except BaseException:
-        traceback.print_exc()
+        with contextlib.suppress(OSError):  # the log's disk may be full
+            traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         library.fflush(None)  # what native code printed
         os._exit(status)
 

@@ -9,10 +9,10 @@ from pipeline import gates
 from pipeline.build import bring_up_to_date
 from pipeline.crew import Crew
 from pipeline.errors import PipelineError
+from pipeline.manifests import read_manifest
 from pipeline.model import Json
 from pipeline.plan import Step
 from pipeline.schedule import WithdrawnError
-from pipeline.store import read_manifest
 from pipeline.workspace import Workspace
 
 _SEARCHES = {"verify": "blame", "emulate": "probe"}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from pipeline import process
@@ -37,7 +39,15 @@ class Template:
             command = [sys.executable, "-P", "-m", "pipeline.template"]
             self._process = process.start(command, stdin=theirs.fileno(), log=stream, cwd=cwd, env=env)
 
-    def run(self, request: Path, *, log: Path, cwd: Path, env: Mapping[str, str]) -> int:
+    def run(
+        self,
+        request: Path,
+        *,
+        log: Path,
+        cwd: Path,
+        env: Mapping[str, str],
+        during: process.During = lambda _: nullcontext(),
+    ) -> int:
         """Run the step of a request file to its end in a child of its own; the exit status, as from subprocess.
 
         Raises:
@@ -46,20 +56,35 @@ class Template:
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
-        with ours, ours.makefile("r", encoding="ascii") as replies:
+        with ours, ours.makefile("r", encoding="ascii") as replies, ExitStack() as unowned:
             try:
-                with theirs, self._lock:
-                    socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+                writing = self._ask(theirs)
+                unowned.callback(os.close, writing)
                 job = {"request": str(request), "log": str(log), "cwd": str(cwd), "environ": dict(env)}
                 with contextlib.suppress(ConnectionError):  # nobody reads it: the replies say why, or end
                     ours.sendall(json.dumps(job).encode() + b"\n")
                 child = int(replies.readline())
                 if not child:
                     raise NotForkedError
-                with process.ended_at_last(child):
+                unowned.pop_all()
+                with process.adopted(child, writing), during(child):
                     return int(replies.readline())
             except (OSError, ValueError) as error:
                 raise TemplateLostError from error
+
+    def _ask(self, channel: socket.socket) -> int:
+        """Ask for a child at the other end of `channel`; our end of its lifeline."""
+        reading, writing = os.pipe()
+        try:
+            with channel, self._lock:
+                if sys.platform != "win32":  # where AVAILABLE is false
+                    socket.send_fds(self._control, [b"+"], [channel.fileno(), reading])
+        except BaseException:
+            os.close(writing)
+            raise
+        finally:
+            os.close(reading)
+        return writing
 
     def close(self) -> None:
         """End the template, which ends its children."""

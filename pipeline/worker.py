@@ -1,12 +1,13 @@
 """Runs one step in a process of its own: `python -m pipeline.worker REQUEST`, where REQUEST is a JSON file.
 
 The stage's answer, facts or an error, goes into the file that the request names as `answer`. Output on stdout and
-stderr is the step's log. The exit status is 0, or the exit code of the error.
+stderr is the step's log. The exit status is 0, or the exit code of the error. With that of a StoreError and no answer,
+there was no room for one.
 """
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import importlib
 import json
 import os
@@ -17,9 +18,15 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from pipeline import lifeline
+from pipeline.durable import is_full, no_room
 from pipeline.errors import BY_NAME, PipelineError, StoreError, WorkerError
-from pipeline.memory import peak_bytes
+from pipeline.memory import go_first, peak_bytes
 from pipeline.model import FileEntry, StageInput, StageRequest, StageResult
+
+SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+"""Environment variables that are for `fetch` alone."""
+_LEAST_SECRET = 8  # a shorter one is no token, and may be part of any word
 
 
 def dump_request(request: StageRequest, stage: str, answer: Path) -> str:
@@ -47,11 +54,15 @@ def dump_request(request: StageRequest, stage: str, answer: Path) -> str:
 def load_answer(path: Path) -> StageResult:
     """What a worker answered; raises the error it answered with, or ValueError/OSError when there is no answer."""
     raw = json.loads(path.read_text("utf-8"))
-    if "error" in raw:
-        error = raw["error"]
-        raise BY_NAME[error["type"]](error["what"], where=error["where"], why=error["why"], remedy=error["remedy"])
-    reused = {name: (role, file) for name, (role, file) in raw["reused"].items()}
-    return StageResult(raw["facts"], reused)
+    try:
+        if "error" in raw:
+            kind = BY_NAME[raw["error"]["type"]]
+            what, where, why, remedy = (str(raw["error"][part]) for part in ("what", "where", "why", "remedy"))
+            raise kind(what, where=where, why=why, remedy=remedy)
+        reused = {str(name): (str(role), str(file)) for name, (role, file) in raw["reused"].items()}
+        return StageResult(dict(raw["facts"]), reused)
+    except (KeyError, TypeError, AttributeError) as error:  # code of the project runs in a worker too
+        raise ValueError(f"the answer has another form: {error}") from error
 
 
 def load_usage(path: Path) -> tuple[float, int]:
@@ -70,22 +81,31 @@ def main(request_path: str) -> int:
         text = json.dumps(answer, allow_nan=False)
         status = 0
     except PipelineError as error:
-        traceback.print_exc()
+        _log_traceback()
         text = _error_text(error)
         status = error.exit_code
     except Exception as error:
-        traceback.print_exc()
-        told = _no_room(error, raw["step"]) or WorkerError(
-            f"{raw['step']} hit a bug: {type(error).__name__}: {error}",
-            where=_origin(error),
-            why="the stage did not expect this; the full traceback is in the step's log",
-            remedy="report it with the log",
+        _log_traceback()
+        told = (
+            _no_room(error, raw["step"])
+            or _no_memory(error, raw["step"])
+            or WorkerError(
+                f"{raw['step']} hit a bug: {type(error).__name__}: {error}",
+                where=_origin(error),
+                why="the stage did not expect this; the full traceback is in the step's log",
+                remedy="report it with the log",
+            )
         )
         text = _error_text(told)
         status = told.exit_code
     if status:
         shutil.rmtree(raw["out"], ignore_errors=True)  # on a full disk this makes room for the answer
-    Path(raw["answer"]).write_text(text, "utf-8")
+    try:
+        Path(raw["answer"]).write_text(text, "utf-8")
+    except OSError as error:
+        if not is_full(error):
+            raise
+        return StoreError.exit_code  # without an answer this says so, too
     return status
 
 
@@ -108,20 +128,40 @@ def _cpu_seconds() -> float:
     return round(time.process_time() + times.children_user + times.children_system, 3)
 
 
+def _log_traceback() -> None:
+    with contextlib.suppress(OSError):  # the log's disk may be full; the answer says what went wrong
+        sys.stderr.write(_without_secrets(traceback.format_exc()))
+
+
 def _error_text(error: PipelineError) -> str:
-    fields = {"type": type(error).__name__, "what": error.what, "where": error.where}
-    return json.dumps({"error": fields | {"why": error.why, "remedy": error.remedy}})
+    fields = {"what": error.what, "where": error.where, "why": error.why, "remedy": error.remedy}
+    told = {name: _without_secrets(text) for name, text in fields.items()}
+    return json.dumps({"error": {"type": type(error).__name__, **told}})
+
+
+def _without_secrets(text: str) -> str:
+    """What libraries say of a failure may quote what they sent."""
+    for name in SECRETS:
+        secret = os.environ.get(name, "").strip()
+        if len(secret) >= _LEAST_SECRET:
+            for spelt in (secret, ascii(secret)[1:-1]):
+                text = text.replace(spelt, f"<{name}>")
+    return text
 
 
 def _no_room(error: Exception, step: str) -> StoreError | None:
     """The error for a full disk, which may meet a stage at any of its writes."""
-    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    return no_room(f"what {step} writes", error) if isinstance(error, OSError) and is_full(error) else None
+
+
+def _no_memory(error: Exception, step: str) -> WorkerError | None:
+    if not isinstance(error, MemoryError):
         return None
-    return StoreError(
-        f"there is no room for what {step} writes",
-        where=str(error.filename or ""),
-        why=error.strerror or str(error),
-        remedy="free some space on the disk of the store, then run the same command again; what was built is kept",
+    return WorkerError(
+        f"the system gave {step} no more memory",
+        where=_origin(error),
+        why=str(error),
+        remedy="run fewer steps at a time (doit -n 1), use a smaller bucket, or a machine with more memory",
     )
 
 
@@ -131,4 +171,6 @@ def _origin(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
+    lifeline.hold()
+    go_first()
     sys.exit(main(sys.argv[1]))

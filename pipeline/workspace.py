@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline import costs, database, digests
 from pipeline.digests import StatMemo
 from pipeline.keys import CodeDigests
 from pipeline.plan import Step
+from pipeline.scratch import Scratch
 from pipeline.store import Store
 
 STORE_VARIABLE = "PIPELINE_STORE"
@@ -36,6 +38,24 @@ class Workspace:
     def build(self) -> Path:
         """The build folder: everything in it can be deleted at the cost of building again."""
         return self.root / ".build"
+
+    @property
+    def scratch(self) -> Scratch:
+        """For what is half-written and goes into the build folder or beside it."""
+        return Scratch(self.build / "tmp")
+
+    @property
+    def database(self) -> Path:
+        """The database of doit itself."""
+        return self.build / "doit.json"
+
+    def caches(self) -> Mapping[Path, str]:
+        """Files that only save time, and what each must have."""
+        return {
+            self.build / "memo.json": digests.MEMBER,
+            self.database: database.MEMBER,
+            self.store.root / "costs.json": costs.MEMBER,
+        }
 
     @property
     def artifacts(self) -> Path:

@@ -19,6 +19,7 @@ headers are those of https://huggingface.co/docs/hub/api and of the client's sou
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import secrets
 import threading
@@ -60,6 +61,16 @@ class Fault:
     claim: Mapping[str, str] = field(default_factory=dict)
     """Headers that replace those of the right answer."""
     bytes_per_s: float | None = None
+    drip: bool = False
+    """Send single bytes, each of them `pause_s` after the last."""
+    redirect: str | None = None
+    """Send elsewhere; `{url}` is this very address."""
+    page: bytes | None = None
+    """Answer with this page of HTML, as a login page does, with status 200."""
+    bomb_bytes: int | None = None
+    """Send so many zeros, compressed, whatever encoding was asked for."""
+    endless_head: bool = False
+    """Send the answer's headers a byte at a time, `pause_s` after each other, without an end."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +93,14 @@ class _RefusedError(Exception):
         self.headers = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {}), **(headers or {})}
 
 
+class _AnsweredError(Exception):
+    """What to answer in place of what was asked for."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
+        super().__init__(status)
+        self.status, self.headers, self.body = status, headers, body
+
+
 class HubServer:
     """The server; it runs while the context is open."""
 
@@ -94,6 +113,7 @@ class HubServer:
         """Entries in one page of a listing."""
         self.sent_bytes: dict[str, int] = {}
         self.signature = secrets.token_hex(8)
+        self.stopped = threading.Event()
         self._lock = threading.Lock()
         self._servers = {
             host: ThreadingHTTPServer(("127.0.0.1", at), type(host, (_Handler,), {"hub": self, "host": host}))
@@ -107,6 +127,7 @@ class HubServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stopped.set()
         for server in self._servers.values():
             server.shutdown()
             server.server_close()
@@ -157,6 +178,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         try:
             (self._storage if self.host == "storage" else self._hub)()
+        except _AnsweredError as answer:
+            self._head(answer.status, {**answer.headers, "Content-Length": str(len(answer.body))})
+            if self.command != "HEAD":
+                self.wfile.write(answer.body)
         except _RefusedError as refusal:
             self._json({"error": str(refusal)}, refusal.status, refusal.headers)
         except (BrokenPipeError, ConnectionResetError):
@@ -179,8 +204,27 @@ class _Handler(BaseHTTPRequestHandler):
             echo = fault.message.replace("{token}", self.token)
             raise _RefusedError(fault.status, "", echo, fault.headers)
 
+        if fault := self.hub.fault(name, self.command, "redirect"):
+            raise _AnsweredError(302, {"Location": str(fault.redirect).replace("{url}", self.path)})
+        if fault := self.hub.fault(name, self.command, "page"):
+            raise _AnsweredError(200, {"Content-Type": "text/html"}, fault.page or b"")
+        if fault := self.hub.fault(name, self.command, "bomb_bytes"):
+            zeros = gzip.compress(bytes(fault.bomb_bytes or 0))
+            raise _AnsweredError(200, {"Content-Encoding": "gzip", "Content-Type": "application/json"}, zeros)
+        if fault := self.hub.fault(name, self.command, "endless_head"):
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            while not self.hub.stopped.wait(fault.pause_s):
+                self.wfile.write(b"x")
+            self.close_connection = True
+            raise BrokenPipeError
+
     def _hub(self) -> None:
         match self.segments:
+            case ["api", "whoami-v2"]:
+                self._note()
+                if self.token not in self.hub.tokens:
+                    raise _RefusedError(401, "", "Invalid username or password.")
+                self._json({"type": "user", "name": "someone"})
             case ["api", "agent-harnesses"]:
                 self._json({"standardEnvVars": [], "harnesses": {}})
             case ["api", "models", owner, name, *rest]:
@@ -291,8 +335,12 @@ class _Handler(BaseHTTPRequestHandler):
         wrong = self.hub.fault(name, self.command, "wrong_byte")
         slow = self.hub.fault(name, self.command, "bytes_per_s")
         left = blob.bytes - start if cut is None or cut.cut_after is None else min(cut.cut_after, blob.bytes - start)
+        drip = self.hub.fault(name, self.command, "drip")
         with blob.open() as stream:
             stream.seek(start)
+            while drip and left and not self.hub.stopped.wait(drip.pause_s):
+                left -= 1
+                self.wfile.write(stream.read(1))
             while left and (block := stream.read(min(_BLOCK, left))):
                 left -= len(block)
                 if wrong:

@@ -98,6 +98,8 @@ def test_vtcm_is_not_guessed_where_no_table_gives_it() -> None:
     laptop = catalog.resolve("snapdragon-x2-elite")
     assert laptop.usable_vtcm_mb(None) is None
     assert laptop.usable_vtcm_mb(8) == 8
+    with pytest.raises(ConfigError, match="no SoC is known to have more than 16 MB of VTCM, not 32"):
+        laptop.usable_vtcm_mb(32)
 
 
 def test_float16_needs_v73() -> None:

@@ -82,7 +82,7 @@ def test_two_builds_keep_what_both_learned(path: Path) -> None:
     second.learn("verify:a/b/16", COST)
     first.save()
     second.save()
-    assert {CONTEXT, "verify:a/b/8", "verify:a/b/16"} == set(json.loads(path.read_text()))
+    assert {CONTEXT, "verify:a/b/8", "verify:a/b/16"} == set(json.loads(path.read_text())["steps"])
 
 
 def test_a_build_that_learned_nothing_writes_nothing(tmp_path: Path) -> None:

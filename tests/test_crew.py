@@ -103,11 +103,26 @@ def test_steps_that_do_not_fit_into_memory_together_run_one_after_another(slow: 
     assert at_once(log_of(slow)) == 1
 
 
-def test_a_budget_that_is_no_size_is_refused(slow: Project) -> None:
-    run = slow.doit("samples:*", check=False, PIPELINE_MEMORY="a lot")
+@pytest.mark.parametrize(
+    ("arguments", "environ", "texts"),
+    [
+        ((), {"PIPELINE_MEMORY": "a lot"}, ("PIPELINE_MEMORY=a lot is not an amount of memory", "PIPELINE_MEMORY=12G")),
+        ((), {"PIPELINE_MEMORY": " "}, ("is not an amount of memory", "it is set, and blank", "or unset it")),
+        ((), {"PIPELINE_WORKERS": "bogus"}, ("PIPELINE_WORKERS=bogus is no way to start workers", "fresh", "unset it")),
+        ((), {"PIPELINE_WORKERS": ""}, ("PIPELINE_WORKERS= is no way to start workers",)),
+        (("-n", "0"), {}, ("-n 0: no step could run", "give a number from 1 on")),
+        (("-n", "-1"), {}, ("-n -1: no step could run",)),
+    ],
+)
+def test_what_says_how_to_run_steps_and_makes_no_sense_is_refused(
+    slow: Project, arguments: tuple[str, ...], environ: dict[str, str], texts: tuple[str, ...]
+) -> None:
+    run = slow.doit(*arguments, "samples:*", check=False, **environ)
     assert run.status == 10
-    assert "PIPELINE_MEMORY=a lot is not an amount of memory" in run.text
-    assert "PIPELINE_MEMORY=12G" in run.text
+    for text in texts:
+        assert text in run.text
+    assert "Traceback" not in run.text
+    assert log_of(slow) == ""
 
 
 def test_after_a_failure_what_waits_is_not_started(slow: Project) -> None:
@@ -127,10 +142,9 @@ def test_what_is_wrong_for_several_steps_is_said_once(tiny: Project) -> None:
     assert "FAILED: 1 step(s)" in run.text
 
 
-@pytest.mark.parametrize("number", ["0", "1"])
-def test_with_continue_what_waits_is_started(slow: Project, number: str) -> None:
+def test_with_continue_what_waits_is_started(slow: Project) -> None:
     slow.write("calibration/a.txt", "bad")
-    run = slow.doit("-n", number, "--continue", "samples:*", check=False)
+    run = slow.doit("-n", "1", "--continue", "samples:*", check=False)
     assert run.status == 13
     assert log_of(slow).count("-") == 3
 
@@ -250,7 +264,7 @@ class TestKilled:
         assert "died: killed by signal 9 (SIGKILL)" in text
         assert "with less at a time if memory is short (doit -n 1)" in text
         assert gone(template)
-        samples = [cost for step, cost in json.loads(kept_costs(slow)).items() if step.startswith("samples:")]
+        samples = [cost for step, cost in json.loads(kept_costs(slow))["steps"].items() if step.startswith("samples:")]
         assert max(cost["peak_bytes"] for cost in samples) >= 2 * (150 << 20), "twice the guess for what never ran"
 
     def test_a_template_that_is_killed_costs_no_step(self, started: Started, slow: Project) -> None:

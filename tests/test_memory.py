@@ -18,7 +18,7 @@ def test_the_budget_is_what_the_variable_says(text: str, expected: int) -> None:
     assert budget_bytes({"PIPELINE_MEMORY": text}) == expected
 
 
-@pytest.mark.parametrize("text", ["a lot", "0", "-1G", "12T", "G", "1e9"])
+@pytest.mark.parametrize("text", ["a lot", "0", "-1G", "12T", "G", "1e9", "", "  "])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not an amount of memory") as caught:
         budget_bytes({"PIPELINE_MEMORY": text})
@@ -27,7 +27,6 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 def test_without_it_a_part_of_what_is_free_is_used() -> None:
     assert 1 << 20 < budget_bytes({}) < 1 << 50
-    assert budget_bytes({"PIPELINE_MEMORY": ""}) > 1 << 20
 
 
 def test_the_peak_counts_a_child_that_ended() -> None:

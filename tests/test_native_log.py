@@ -58,3 +58,11 @@ def test_elsewhere_stderr_is_passed_on(capfd: pytest.CaptureFixture[str]) -> Non
         "plain",
         "after",
     ]
+
+
+def test_of_a_large_log_the_end_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.qnn.native_log._MAX_BYTES", 1000)
+    with recorded() as log:
+        os.write(2, b"first\n" + b"x" * 5000 + b"\nlast\n")
+        assert len(log.text()) == 1000
+        assert log.text().endswith("x\nlast\n")

@@ -56,7 +56,7 @@ def stays(queue: Queue, started: list[str]) -> None:
 
 
 def test_the_longest_way_to_go_starts_first_then_who_came_first() -> None:
-    queue = Queue(Schedule(1, 100))
+    queue = Queue(Schedule(1, lambda: 100))
     queue.add("running")
     for name, remaining in (("short", 1.0), ("long", 9.0), ("middle", 5.0), ("second long", 9.0)):
         queue.add(name, remaining=remaining)
@@ -65,7 +65,7 @@ def test_the_longest_way_to_go_starts_first_then_who_came_first() -> None:
 
 
 def test_no_more_run_at_once_than_there_are_places() -> None:
-    queue = Queue(Schedule(2, 100))
+    queue = Queue(Schedule(2, lambda: 100))
     for name in "abc":
         queue.add(name)
     stays(queue, ["a", "b"])
@@ -75,7 +75,7 @@ def test_no_more_run_at_once_than_there_are_places() -> None:
 
 
 def test_places_can_be_added_while_steps_wait() -> None:
-    schedule = Schedule(1, 100)
+    schedule = Schedule(1, lambda: 100)
     queue = Queue(schedule)
     queue.add("a")
     queue.add("b")
@@ -86,7 +86,7 @@ def test_places_can_be_added_while_steps_wait() -> None:
 
 
 def test_what_runs_fits_into_memory_together_and_nobody_overtakes_who_waits_for_it() -> None:
-    queue = Queue(Schedule(8, 100))
+    queue = Queue(Schedule(8, lambda: 100))
     queue.add("half", peak_bytes=50)
     queue.add("large", peak_bytes=60, remaining=9.0)
     queue.add("small", peak_bytes=10, remaining=1.0)
@@ -97,7 +97,7 @@ def test_what_runs_fits_into_memory_together_and_nobody_overtakes_who_waits_for_
 
 
 def test_a_step_larger_than_the_budget_runs_alone() -> None:
-    queue = Queue(Schedule(8, 100))
+    queue = Queue(Schedule(8, lambda: 100))
     queue.add("small", peak_bytes=10)
     queue.add("huge", peak_bytes=1000, remaining=9.0)
     queue.add("other", peak_bytes=10)
@@ -109,7 +109,7 @@ def test_a_step_larger_than_the_budget_runs_alone() -> None:
 
 
 def test_a_closed_schedule_starts_nothing_more_and_lets_run_what_runs() -> None:
-    schedule = Schedule(1, 100)
+    schedule = Schedule(1, lambda: 100)
     queue = Queue(schedule)
     queue.add("running")
     queue.add("waiting")

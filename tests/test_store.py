@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,17 +13,25 @@ from pathlib import Path
 import pytest
 
 from pipeline.digests import sha256_file
+from pipeline.durable import write_atomically
 from pipeline.errors import StoreError
+from pipeline.manifests import read_manifest, write_manifest
 from pipeline.model import FileEntry, Manifest
-from pipeline.store import Store, read_manifest, write_atomically, write_manifest
+from pipeline.store import DamagedError, Store
 from tests.project import ROOT
 
 KEY = "ab" * 32
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
+def told() -> list[str]:
+    """What the store had to say."""
+    return []
+
+
+@pytest.fixture
+def store(tmp_path: Path, told: list[str]) -> Store:
+    return Store(tmp_path / "store", told.append)
 
 
 def fill(store: Store, key: str = KEY, text: str = "payload") -> Manifest:
@@ -63,9 +72,9 @@ def test_a_step_does_not_see_a_payload_whose_bytes_changed(store: Store, tmp_pat
     payload = store.object_path(manifest.files["sub/a.bin"].sha256)
     payload.chmod(0o644)
     payload.write_text("paylaod")
-    with pytest.raises(StoreError, match=r"a stored file is corrupt: a\.bin"):
+    with pytest.raises(DamagedError, match=r"a stored file is corrupt: sub/a\.bin"):
         store.place(manifest, tmp_path / "in")
-    assert not payload.exists(), "so that the next build makes it again"
+    assert not payload.exists(), "so that it is made again"
 
 
 def count_hashes(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
@@ -75,11 +84,11 @@ def count_hashes(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         hashed.append(path)
         return sha256_file(path)
 
-    monkeypatch.setattr("pipeline.store.sha256_file", counted)
+    monkeypatch.setattr("pipeline.payloads.sha256_file", counted)
     return hashed
 
 
-def test_a_payload_is_hashed_when_it_is_stored_and_not_by_the_steps_that_use_it(
+def test_a_payload_is_hashed_once_in_a_build_however_many_steps_use_it(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed = count_hashes(monkeypatch)
@@ -87,8 +96,13 @@ def test_a_payload_is_hashed_when_it_is_stored_and_not_by_the_steps_that_use_it(
     assert len(hashed) == 1
     for number in range(3):
         store.place(manifest, tmp_path / str(number))
-    Store(store.root).place(manifest, tmp_path / "another build")
     assert len(hashed) == 1
+    other = Store(store.root)
+    assert other.intact(manifest)
+    assert len(hashed) == 1, "by its seal"
+    for number in range(3):
+        other.place(manifest, tmp_path / f"another build {number}")
+    assert len(hashed) == 2
 
 
 def test_a_payload_that_was_touched_is_hashed_once(
@@ -102,6 +116,13 @@ def test_a_payload_that_was_touched_is_hashed_once(
     assert len(hashed) == 1
 
 
+def faults(store: Store) -> dict[Path, str]:
+    """What hashing all payloads finds."""
+    paths = (store.root / "objects").glob("*/*")
+    found = {path: store.payloads.hashed_fault(path.name) for path in paths}
+    return {path: fault for path, fault in found.items() if fault}
+
+
 def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Have `act` happen once, just after a payload was hashed and before anything follows from it."""
     acts = [act]
@@ -112,7 +133,7 @@ def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
             acts.pop()()
         return found
 
-    monkeypatch.setattr("pipeline.store.sha256_file", hashed)
+    monkeypatch.setattr("pipeline.payloads.sha256_file", hashed)
 
 
 def test_two_steps_may_seal_a_payload_at_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +151,7 @@ def test_a_step_may_seal_a_payload_while_all_are_hashed(
     manifest = fill(store)
     os.utime(store.object_path(manifest.files["sub/a.bin"].sha256))
     between(monkeypatch, lambda: store.place(manifest, tmp_path / "in"))
-    assert list(store.corrupt()) == []
+    assert faults(store) == {}
     assert store.intact(manifest)
 
 
@@ -164,62 +185,210 @@ def test_hashing_all_finds_what_no_stat_shows(store: Store) -> None:
     bad.chmod(0o644)
     bad.write_text("OTHER")
     os.utime(bad, (seal, seal))
-    assert list(store.corrupt()) == [bad]
-    assert not bad.exists()
+    assert faults(store) == {bad: "its SHA-256 is not the one that it was stored under"}
     assert store.intact(good)
-    assert list(store.corrupt()) == []
 
 
-def test_a_payload_that_went_bad_is_replaced_when_it_is_made_again(store: Store, tmp_path: Path) -> None:
+def test_a_payload_that_went_bad_is_named_and_replaced_when_it_is_made_again(
+    store: Store, tmp_path: Path, told: list[str]
+) -> None:
     payload = store.object_path(fill(store).files["sub/a.bin"].sha256)
     payload.chmod(0o644)
     payload.write_text("paylaod")
     store.place(fill(store), tmp_path / "in")
+    assert len(told) == 1
+    assert str(payload) in told[0]
     assert (tmp_path / "in" / "sub" / "a.bin").read_text() == "payload"
 
 
-@pytest.mark.parametrize("harm", [os.unlink, lambda path: (path.chmod(0o644), path.write_text("pay"))])
-def test_a_missing_or_resized_payload_is_not_current(store: Store, harm: object) -> None:
+def rot(path: Path, data: bytes | None = None) -> None:
+    """Change a file's bytes such that neither size nor modification time show it."""
+    seal = path.stat().st_mtime_ns
+    path.chmod(0o644)
+    path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()) if data is None else data)
+    os.utime(path, ns=(seal, seal))
+
+
+def test_a_step_does_not_see_a_payload_that_the_disk_lost_bits_of(store: Store, tmp_path: Path) -> None:
     manifest = fill(store)
-    assert callable(harm)
-    harm(store.object_path(manifest.files["sub/a.bin"].sha256))
+    payload = store.object_path(manifest.files["sub/a.bin"].sha256)
+    rot(payload)
+    another_build = Store(store.root, lambda _: None)
+    assert another_build.intact(manifest), "no stat shows it"
+    with pytest.raises(DamagedError):
+        another_build.place(manifest, tmp_path / "in")
+    assert not payload.exists()
+
+
+def write(path: Path, text: str) -> None:
+    path.chmod(0o644)
+    path.write_text(text)
+
+
+def link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("elsewhere")
+
+
+HARMS: dict[str, Callable[[Path], None]] = {
+    "it is missing": os.unlink,
+    "it has 3 bytes, not 7": lambda path: write(path, "pay"),
+    "its SHA-256 is not the one that it was stored under": lambda path: write(path, "PAYLOAD"),
+    "it is not a file": link,
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a link's own times can't be set there")
+def test_a_payload_that_is_a_link_is_not_believed_whatever_its_seal(store: Store, tmp_path: Path) -> None:
+    manifest = fill(store)
+    payload = store.object_path(manifest.files["sub/a.bin"].sha256)
+    seal = payload.stat().st_mtime_ns
+    payload.rename(tmp_path / "elsewhere")
+    name = "x" * manifest.files["sub/a.bin"].bytes  # a link's size is that of the name
+    payload.symlink_to(name)
+    os.utime(payload, ns=(seal, seal), follow_symlinks=False)
+    assert not store.intact(manifest)
+
+
+@pytest.mark.parametrize("fault", HARMS)
+def test_an_output_with_a_bad_payload_is_not_current_and_the_payload_is_named_and_dropped(
+    store: Store, told: list[str], fault: str
+) -> None:
+    manifest = fill(store)
+    payload = store.object_path(manifest.files["sub/a.bin"].sha256)
+    HARMS[fault](payload)
     assert store.get(KEY) is None
+    assert not os.path.lexists(payload)
+    assert store.get(KEY) is None
+    assert len(told) == 1, "once"
+    assert f"sub/a.bin: {fault}" in told[0]
+    assert str(payload) in told[0]
 
 
-def test_export_refuses_and_drops_a_payload_whose_bytes_changed(store: Store, tmp_path: Path) -> None:
+def test_a_store_that_was_deleted_is_not_damaged(store: Store, told: list[str]) -> None:
+    manifest = fill(store)
+    shutil.rmtree(store.root)
+    assert not store.intact(manifest)
+    assert told == []
+
+
+def test_a_manifest_with_any_bit_flipped_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    write_manifest(path, Manifest("shape", KEY, {"a": FileEntry("1" * 64, 1)}, {"x": "한", "y": 1.5}))
+    good = path.read_bytes()
+    assert read_manifest(path) is not None
+    for bit in range(8 * len(good)):
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bad)
+        os.utime(path, ns=(0, bit))  # no two with the same stat
+        assert read_manifest(path) is None, f"bit {bit}"
+
+
+def test_a_damaged_manifest_of_the_store_is_named_and_dropped(store: Store, told: list[str]) -> None:
+    fill(store)
+    path = store.manifest_path(KEY)
+    rot(path)
+    assert store.get(KEY) is None
+    assert not path.exists()
+    assert str(path) in told[0]
+
+
+def test_the_manifest_of_another_key_is_not_believed(store: Store) -> None:
+    fill(store)
+    other = store.manifest_path("cd" * 32)
+    other.parent.mkdir(parents=True)
+    shutil.copy(store.manifest_path(KEY), other)
+    assert store.get("cd" * 32) is None
+    assert store.get(KEY) is not None
+
+
+def test_a_use_is_noted_once_a_day_and_puts_a_lost_manifest_back(store: Store, told: list[str]) -> None:
+    manifest = fill(store)
+    path = store.manifest_path(KEY)
+    recent = time.time() - 3600
+    os.utime(path, (recent, recent))
+    store.used(manifest)
+    assert path.stat().st_mtime == pytest.approx(recent, abs=1)
+    os.utime(path, (recent - 86400,) * 2)
+    store.used(manifest)
+    assert path.stat().st_mtime > recent
+    before = path.read_bytes()
+    path.unlink()
+    store.used(manifest)
+    assert path.read_bytes() == before
+    assert str(path) in told[0]
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Path:
+    """A folder for what is half-written."""
+    (tmp_path / "staging").mkdir()
+    return tmp_path / "staging"
+
+
+@pytest.mark.parametrize("keep_seal", [False, True])
+def test_export_refuses_and_drops_a_payload_whose_bytes_changed(
+    store: Store, tmp_path: Path, staging: Path, told: list[str], keep_seal: bool
+) -> None:
     entry = fill(store).files["sub/a.bin"]
     payload = store.object_path(entry.sha256)
+    seal = payload.stat().st_mtime
     payload.chmod(0o644)
     payload.write_text("PAYLOAD")
-    with pytest.raises(StoreError, match=r"a stored file is corrupt: a\.bin") as caught:
-        store.export(entry, tmp_path / "a.bin")
-    assert "run the same command again to rebuild it" in str(caught.value)
+    if keep_seal:
+        os.utime(payload, (seal, seal))
+    with pytest.raises(DamagedError, match=r"a stored file is corrupt: a\.bin"):
+        store.export(entry, tmp_path / "a.bin", staging)
     assert not payload.exists()
     assert not (tmp_path / "a.bin").exists()
-    assert list(tmp_path.glob(".a.bin*")) == []
+    assert list(staging.iterdir()) == []
+    assert told == [
+        "damaged in the store: a.bin: its SHA-256 is not the one that it was stored under; "
+        f"it is made again when it is needed ({payload})"
+    ]
 
 
-def test_export_writes_the_payload(store: Store, tmp_path: Path) -> None:
+def test_export_writes_the_payload(store: Store, tmp_path: Path, staging: Path) -> None:
     entry = fill(store).files["sub/a.bin"]
-    store.export(entry, tmp_path / "out" / "a.bin")
+    store.export(entry, tmp_path / "out" / "a.bin", staging)
     assert sha256_file(tmp_path / "out" / "a.bin") == entry.sha256
 
 
-def test_a_failed_export_says_what_the_disk_said(store: Store, tmp_path: Path) -> None:
+def test_export_works_from_one_file_system_to_another(
+    store: Store, tmp_path: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = fill(store).files["sub/a.bin"]
+    replace = os.replace
+
+    def within_one(source: Path, destination: Path) -> None:
+        if source.parent != destination.parent:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        replace(source, destination)
+
+    monkeypatch.setattr("pipeline.durable.os.replace", within_one)
+    store.export(entry, tmp_path / "out" / "a.bin", staging)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.bin"]
+    assert list(staging.iterdir()) == []
+
+
+def test_a_failed_export_says_what_the_disk_said(store: Store, tmp_path: Path, staging: Path) -> None:
     entry = fill(store).files["sub/a.bin"]
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError, match="the disk refused a write"):
-        store.export(entry, tmp_path / "file" / "a.bin")
+        store.export(entry, tmp_path / "file" / "a.bin", staging)
 
 
-def test_a_full_disk_says_so_and_leaves_nothing(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_says_so_and_leaves_nothing(
+    store: Store, tmp_path: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path))
 
     entry = fill(store).files["sub/a.bin"]
     monkeypatch.setattr("pipeline.store.copy_hashed", full)
     with pytest.raises(StoreError, match="the disk refused a write") as caught:
-        store.export(entry, tmp_path / "a.bin")
+        store.export(entry, tmp_path / "a.bin", staging)
     assert "free some space" in caught.value.remedy
     assert list(tmp_path.glob("*a.bin*")) == []
 
@@ -242,7 +411,7 @@ def test_manifest_text_depends_on_nothing_but_the_manifest(tmp_path: Path) -> No
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 99}', '{"files": 3}', '{"schema": 1, "files": {"a": 1}}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 99}', '{"files": 3}', '{"schema": 2, "files": {"a": 1}}'])
 def test_a_file_that_is_no_manifest_reads_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "m.json").write_text(text)
     assert read_manifest(tmp_path / "m.json") is None
@@ -254,7 +423,7 @@ def test_an_interrupted_write_leaves_the_old_bytes(tmp_path: Path, monkeypatch: 
 
     path = tmp_path / "m.json"
     write_atomically(path, b"old")
-    monkeypatch.setattr("pipeline.store.os.replace", interrupted)
+    monkeypatch.setattr("pipeline.durable.os.replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
@@ -269,6 +438,7 @@ def test_scratch_of_a_process_that_died_is_collected(store: Store) -> None:
     subprocess.run([sys.executable, "-c", script, str(store.root)], cwd=ROOT, check=False)
     assert len(list((store.root / "tmp").iterdir())) == 2
     with store.scratch() as mine, store.scratch() as other:
+        assert len(store.collect()) == 1
         assert mine.is_dir()
         assert other.is_dir()
         assert len([path for path in (store.root / "tmp").iterdir() if path.is_dir()]) == 2
@@ -291,5 +461,5 @@ def test_steps_that_need_one_payload_at_once_find_it_whole(tmp_path: Path) -> No
 
     with ThreadPoolExecutor(4) as executor:
         list(executor.map(place, range(4)))
-    assert not [*store.corrupt()]
+    assert not faults(store)
     assert all((tmp_path / str(number) / "w").stat().st_size == entry.bytes for number in range(4))

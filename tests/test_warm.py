@@ -145,6 +145,14 @@ def test_a_step_sees_its_own_folder_log_and_environment(warm: Warm) -> None:
     assert b"hf_secret" not in status_file.read_bytes()
 
 
+def test_a_step_is_what_linux_ends_first_when_memory_runs_out(warm: Warm) -> None:
+    code = "facts['score'] = int(open('/proc/self/oom_score_adj').read())"
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    _, facts, _ = warm.run(code)
+    assert facts == {"score": max(own, 500)}
+    assert int(Path(f"/proc/{warm.template_pid()}/oom_score_adj").read_text()) == own
+
+
 def test_standard_input_is_there_and_empty(warm: Warm) -> None:
     _, facts, _ = warm.run("import os; facts['stdin'] = os.readlink('/proc/self/fd/0')")
     assert facts["stdin"] == "/dev/null"
@@ -342,7 +350,4 @@ def test_a_build_that_is_killed_leaves_no_step_running(warm: Warm, with_template
     process.wait()
     assert gone(template)
     assert gone(step)
-    if with_template:
-        os.kill(child, signal.SIGKILL)  # of a step's own children nobody is left who knows
-    else:
-        assert gone(child)
+    assert gone(child)

@@ -106,6 +106,13 @@ def _check_node(node: NodeProto, file: str) -> None:
             why="custom operators and training operators run in the program that brings them only",
             remedy="export the model with ONNX operators only",
         )
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            raise ModelError(
+                f"node {label(node)} takes its attribute {attribute.name!r} from a function, and is in none",
+                why=f"only calls of a function have the attribute {attribute.ref_attr_name!r}",
+                remedy="export the model again",
+            )
     training = {attribute.name: attribute.i for attribute in node.attribute}.get("training_mode", 0)
     if node.op_type == "BatchNormalization" and training:
         raise ModelError(

@@ -9,12 +9,14 @@ largest of them.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
@@ -29,6 +31,12 @@ FOLD_LIMIT = 64 << 20
 _AT_ONCE = 1 << 20
 """Results up to this many bytes are computed when their node is folded, larger ones when they are written."""
 
+_LONGEST_S = 20.0
+"""A node with a loop inside that takes longer to compute is refused: it may have no end."""
+
+_DEFERRED = 3
+"""So many results on top of each other wait to be computed: each may be computed again for all that read it."""
+
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
@@ -37,10 +45,14 @@ _VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 @dataclass(frozen=True)
 class _Result:
-    """One output of a node that is evaluated on demand; `index` counts the outputs that have a name."""
+    """One output of a node that is evaluated on demand; `index` counts the outputs that have a name.
+
+    `depth` is 1, or one more than that of the results it is computed from.
+    """
 
     node: NodeProto
     index: int
+    depth: int
 
 
 @dataclass(frozen=True)
@@ -126,7 +138,7 @@ class Constants:
 
     def nbytes(self, name: str) -> int:
         """The bytes of a constant's value."""
-        return _nbytes(self.types[name])
+        return type_bytes(self.types[name])
 
     def covers(self, node: NodeProto) -> bool:
         """Whether all that a node reads is known, and reading it again would give the same."""
@@ -154,15 +166,16 @@ class Constants:
             if given > _AT_ONCE:
                 return False
             return self._keep(node)
-        size = sum(_nbytes(outputs[name]) for name in named)
+        size = sum(type_bytes(outputs[name]) for name in named)
         if size > max(FOLD_LIMIT, 2 * given):
             return False
         if node.op_type in _VIEWS and node.domain == "":
-            self._sources[node.output[0]] = _View(node.input[0])
-        elif size <= _AT_ONCE:
+            source = self._sources[node.input[0]]
+            self._sources[node.output[0]] = source if isinstance(source, _View) else _View(node.input[0])
+        elif size <= _AT_ONCE or (depth := self._depth(node)) > _DEFERRED:
             return self._keep(node)
         else:
-            self._sources |= {name: _Result(node, index) for index, name in enumerate(named)}
+            self._sources |= {name: _Result(node, index, depth) for index, name in enumerate(named)}
         self.types |= {name: outputs[name] for name in named}
         return True
 
@@ -174,13 +187,20 @@ class Constants:
             self.add_array(name, value)
         return True
 
+    def _depth(self, node: NodeProto) -> int:
+        """How many results that wait to be computed one of this node would be on top of, and it."""
+        given = [self._sources[name] for name in reads(node)]
+        given = [self._sources[source.of] if isinstance(source, _View) else source for source in given]
+        return 1 + max((source.depth for source in given if isinstance(source, _Result)), default=0)
+
     def _evaluate(self, node: NodeProto) -> list[NDArray[Any]]:
         if self._latest is not None and self._latest[0] is node:
             return self._latest[1]
         feeds = {name: self.value(name) for name in reads(node)}
         try:
+            _check_division(node, feeds)
             session = one_node_session(node, {name: self.types[name] for name in feeds}, self.types, [], self._opsets)
-            results: list[NDArray[Any]] = session.run(None, feeds)
+            results = _run(session, feeds, bounded=any(True for _ in attribute_graphs(node)))
         except Exception as error:  # onnxruntime raises classes of its own without a common base
             raise ModelError(
                 f"node {label(node)} is constant, and onnxruntime can't evaluate it",
@@ -222,11 +242,45 @@ def constant_tensor(node: NodeProto) -> TensorProto:
     return tensor
 
 
+def _run(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]], *, bounded: bool) -> list[NDArray[Any]]:
+    """What a session computes; with `bounded`, an error after :data:`_LONGEST_S`."""
+    results: list[NDArray[Any]]
+    if not bounded:
+        results = session.run(None, dict(feeds))
+        return results
+    options = ort.RunOptions()
+    timer = threading.Timer(_LONGEST_S, lambda: setattr(options, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        results = session.run(None, dict(feeds), options)
+    except Exception:
+        if options.terminate:
+            raise TimeoutError(f"it takes longer than {_LONGEST_S:.0f} s: a loop in it may have no end") from None
+        raise
+    finally:
+        timer.cancel()
+    return results
+
+
+def _check_division(node: NodeProto, feeds: Mapping[str, NDArray[Any]]) -> None:
+    """Raise OverflowError for a quotient that does not fit its type: onnxruntime 1.31 divides, and the processor traps.
+
+    The least integer has no counterpart.
+    """
+    if node.op_type not in ("Div", "Mod") or len(feeds) != 2 or len(node.input) != 2:
+        return
+    dividend, divisor = (feeds[name] for name in node.input)
+    if dividend.dtype.kind == "i" and (divisor == -1).any() and (dividend == np.iinfo(dividend.dtype).min).any():
+        raise OverflowError(f"{np.iinfo(dividend.dtype).min} by -1 does not fit {dividend.dtype}")
+
+
 def _is_random(node: NodeProto) -> bool:
     inner = (each for graph in attribute_graphs(node) for each in all_nodes(graph))
     return any(each.op_type in _RANDOM for each in (node, *inner))
 
 
-def _nbytes(kind: TypeProto) -> int:
+def type_bytes(kind: TypeProto) -> int:
+    """The bytes of a value of a static tensor type; 64 for each string."""
     probe = TensorProto(data_type=kind.tensor_type.elem_type, dims=shape_of(kind))
     return byte_size(probe) if probe.data_type != TensorProto.STRING else 64 * math.prod(probe.dims)

@@ -63,14 +63,19 @@ def _mask(node: NodeProto, makers: Mapping[str, NodeProto]) -> str | None:
 
 def _uniform(name: str, makers: Mapping[str, NodeProto], constants: Constants) -> NDArray[Any] | None:
     """The one number that all elements of a value are, without dims; None if they may differ."""
-    if name in constants:
+    node = None
+    while name not in constants:
+        node = makers.get(name)
+        if node is None or not _is(node, *_SPREADS):
+            break
+        name = node.input[0]
+    else:
         array = constants.value(name)
         return array.reshape(-1)[0] if array.size and (array == array.reshape(-1)[0]).all() else None
-    node = makers.get(name)
     if node is not None and _is(node, "ConstantOfShape"):
         given = next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
         return np.array(0, np.float32) if given is None else numpy_helper.to_array(given).reshape(())
-    return _uniform(node.input[0], makers, constants) if node is not None and _is(node, *_SPREADS) else None
+    return None
 
 
 def _where(node: NodeProto, mask: str, value: NDArray[Any], constants: Constants, taken: set[str]) -> list[NodeProto]:

@@ -164,20 +164,27 @@ def external_file(location: str, folder: Path) -> Path:
     escapes = posix.is_absolute() or windows.drive or windows.root or ".." in posix.parts or ".." in windows.parts
     if not escapes and "\0" not in location:
         path = folder / location
-        # A name that is no link needs no look at the folders above, which takes longer than to read a small tensor.
-        plain = path.name == location and not path.is_symlink()
-        if plain or path.resolve().is_relative_to(folder.resolve()):
-            if path.is_file():
-                return path
-            raise ModelError(
-                f"external data file {location!r} is missing",
-                why="the model's weights are in that file, beside the .onnx",
-                remedy="put it next to the .onnx, under the very name the model gives",
-            )
+        try:
+            # A name that is no link needs no look at the folders above, which takes longer than to read a small tensor.
+            plain = path.name == location and not path.is_symlink()
+            if plain or path.resolve().is_relative_to(folder.resolve()):
+                if path.is_file():
+                    return path
+                raise _missing(location, "")
+        except (OSError, RuntimeError) as error:  # a name that is too long, links in a circle
+            raise _missing(location, f"; {error}") from error
     raise ModelError(
         f"external data location {location!r} leads out of the model's folder",
         why="a model may read files of its own folder only",
         remedy="save the model again with its external data beside it, and ask whoever made it why it points elsewhere",
+    )
+
+
+def _missing(location: str, why: str) -> ModelError:
+    return ModelError(
+        f"external data file {location!r} is missing",
+        why=f"the model's weights are in that file, beside the .onnx{why}",
+        remedy="put it next to the .onnx, under the very name the model gives",
     )
 
 
@@ -209,17 +216,16 @@ def tensor_array(tensor: TensorProto, folder: Path) -> NDArray[Any]:
     if not is_external(tensor):
         return _inline_array(tensor)
     path, offset, size = external_bytes(tensor, folder)
-    dtype = tensor_dtype(tensor)
-    if tensor.data_type in _SUB_BYTE_BITS:
+    if tensor.data_type in _SUB_BYTE_BITS or size == 0:
         with path.open("rb") as file:
             file.seek(offset)
             return _inline_array(
                 TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=file.read(size))
             )
-    shape = tuple(tensor.dims)
-    if size == 0:
-        return np.empty(shape, dtype)
-    return np.memmap(str(path), dtype, "r", offset, shape)
+    try:
+        return np.memmap(str(path), tensor_dtype(tensor), "r", offset, tuple(tensor.dims))
+    except ValueError as error:  # more dims than numpy has
+        raise _bad_external(tensor, str(error)) from error
 
 
 def tensor_pieces(tensor: TensorProto, folder: Path) -> Pieces:
@@ -228,7 +234,7 @@ def tensor_pieces(tensor: TensorProto, folder: Path) -> Pieces:
     Raises:
         ModelError: as for :func:`tensor_array`.
     """
-    if not is_external(tensor) or tensor.data_type in _SUB_BYTE_BITS:
+    if not is_external(tensor) or tensor.data_type in (*_SUB_BYTE_BITS, TensorProto.STRING):
         return Pieces.of_array(tensor_array(tensor, folder))
     path, offset, _ = external_bytes(tensor, folder)
     return Pieces.of_file(path, offset, tensor_dtype(tensor), tuple(tensor.dims))
@@ -359,10 +365,10 @@ def _inline_array(tensor: TensorProto) -> NDArray[Any]:
         if tensor.HasField("raw_data") and len(tensor.raw_data) != byte_size(tensor):
             raise ValueError(f"it needs {byte_size(tensor)} bytes and has {len(tensor.raw_data)}")
         return numpy_helper.to_array(tensor)
-    except (ValueError, TypeError, OverflowError, MemoryError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
         raise ModelError(
             f"tensor {tensor.name!r} carries other data than its dims say",
-            where=f"{TensorProto.DataType.Name(tensor.data_type)} {list(tensor.dims)}",
+            where=f"{tensor_dtype(tensor)} {list(tensor.dims)}",
             why=str(error),
             remedy="fetch the file again, or export it again",
         ) from error

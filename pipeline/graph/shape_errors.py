@@ -87,6 +87,15 @@ def depends_on_data(
     )
 
 
+def too_large(name: str, kind: TypeProto, size: int, axes: Mapping[str, int]) -> ModelError:
+    """The error for a value that no chip could hold."""
+    return ModelError(
+        f"value {name!r} is too large: {spell(kind)}",
+        why=f"it takes {size / 1e9:.1f} GB and HTP addresses 4 GB; the axes are {_spelled(axes)}",
+        remedy="choose smaller values for the axes; if these are small, export the model again",
+    )
+
+
 def control_flow(node: NodeProto, constants: Container[str], kept: Sequence[NodeProto]) -> ModelError:
     """The error for an If, Loop or Scan that is left when all axes are fixed."""
     decider = next((name for name in reads(node) if name not in constants), "")

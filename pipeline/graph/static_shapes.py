@@ -19,7 +19,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, h
 from pipeline.errors import ConfigError, ModelError
 from pipeline.graph import shape_errors
 from pipeline.graph.axes import DimError, dim_size, fix_inputs
-from pipeline.graph.constants import Constants
+from pipeline.graph.constants import Constants, type_bytes
 from pipeline.graph.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of
 from pipeline.graph.inlining import inline_branch
 from pipeline.graph.model_file import BlobWriter, load_graph
@@ -28,6 +28,9 @@ from pipeline.graph.traverse import DEFAULT_DOMAINS, live_nodes, reads
 # With an output of the very type of its first input, each of these gives that input.
 _NO_OPS = frozenset({"Identity", "Cast", "Dropout", "Expand", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Tile"})
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+LARGEST_VALUE = 1 << 32
+"""Bytes of the largest value that is let through: HTP's addresses have 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class _Pass:
         self._opsets = Opsets.of(model)
         self._constants = Constants(model.graph.initializer, folder, self._opsets)
         self._types: dict[str, TypeProto] = {value.name: value.type for value in model.graph.input}
+        for name, kind in self._types.items():
+            _check_size(name, kind, axes)
         self._types |= self._constants.types
         self._outputs = {value.name for value in model.graph.output}
         self._read = {name for node in model.graph.node for name in reads(node)} | self._outputs
@@ -199,6 +204,8 @@ class _Pass:
         for name in node.output:
             if name and not is_static(types.get(name)):
                 raise shape_errors.depends_on_data(node, name, types.get(name), self._constants.types, self._kept)
+            if name:
+                _check_size(name, types[name], self._axes)
         self._kept.append(node)
         self._made.update(node.output)
         self._types |= types
@@ -230,6 +237,11 @@ class _Pass:
             if named != size:
                 found.append(f"{value.name}[{position}] is named {dim.dim_param!r} ({named}) and is {size}")
         return found
+
+
+def _check_size(name: str, kind: TypeProto, axes: Mapping[str, int]) -> None:
+    if is_static(kind) and type_bytes(kind) > LARGEST_VALUE:
+        raise shape_errors.too_large(name, kind, type_bytes(kind), axes)
 
 
 def _plain_cast(node: NodeProto, to: int) -> NodeProto:

@@ -72,7 +72,9 @@ def parse_lean(path: Path) -> ModelProto:
     try:
         model.ParseFromString(lean)
     except DecodeError as error:
-        raise not_onnx(path.name, "it can't be parsed as a protobuf") from error
+        raise not_onnx(
+            path.name, "it can't be parsed as a protobuf, or its subgraphs are nested more than 30 deep"
+        ) from error
     if not model.HasField("graph"):
         raise not_onnx(path.name, "it holds no graph")
     if not _texts_are_utf8(model):

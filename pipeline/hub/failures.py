@@ -7,13 +7,16 @@ The hub says what it refuses in the header `X-Error-Code`; huggingface_hub turns
 from __future__ import annotations
 
 import difflib
+import email.utils
 import errno
 import os
 import re
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 import httpx2
@@ -30,6 +33,7 @@ from huggingface_hub.errors import (
 )
 
 from pipeline.errors import SourceError
+from pipeline.hub.answers import within
 from pipeline.suggest import did_you_mean
 
 WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -41,6 +45,9 @@ LONGEST_WAIT_S = 60.0
 _TRANSIENT = (httpx2.TimeoutException, httpx2.NetworkError, httpx2.RemoteProtocolError)
 _TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
+_LISTED = 20_000
+_LISTING_S = 20.0
+_LONGEST_NAME = 300
 _Answer = TypeVar("_Answer")
 
 
@@ -70,7 +77,7 @@ def endpoint() -> str:
 
 def redacted(text: str) -> str:
     """The text without the token, should a library or a server have put it there."""
-    for secret in (os.environ.get("HF_TOKEN", "").strip(), _token()):
+    for secret in (os.environ.get("HF_TOKEN", "").strip(), token()):
         text = text.replace(secret, "***") if secret else text
     return text
 
@@ -79,7 +86,7 @@ def is_transient(error: Exception) -> bool:
     """Whether the same request may succeed a moment later."""
     if isinstance(error, HfHubHTTPError):
         return error.response.status_code in _TRANSIENT_STATUS
-    return isinstance(error, _TRANSIENT)
+    return isinstance(error, _TRANSIENT) and not _is_about_tls(error)
 
 
 def retrying(call: Callable[[], _Answer], what: str) -> _Answer:
@@ -97,8 +104,8 @@ def retrying(call: Callable[[], _Answer], what: str) -> _Answer:
 def wait_before_try(tries: int, error: Exception, what: str) -> None:
     """Pause after the failure number `tries`, counted from 0, and say so."""
     wait = WAITS_S[tries]
-    if isinstance(error, HfHubHTTPError) and error.response.headers.get("Retry-After", "").isdigit():
-        wait = min(max(wait, float(error.response.headers["Retry-After"])), LONGEST_WAIT_S)
+    if isinstance(error, HfHubHTTPError):
+        wait = min(max(wait, _asked_wait_s(error.response.headers.get("Retry-After", ""))), LONGEST_WAIT_S)
     print(f"{what}: {_reason(error)}; try {tries + 2} of {len(WAITS_S) + 1} in {wait:g} s", flush=True)
     time.sleep(wait)
 
@@ -109,7 +116,7 @@ def explained(asked: Asked) -> Iterator[None]:
 
     The cause is not chained: the client's texts can hold signed URLs, and those of its HTTP library the token.
     """
-    if not re.fullmatch("[!-~]*", _token()):
+    if not re.fullmatch("[!-~]*", token()):
         # The HTTP library would refuse it with a text that quotes it.
         raise SourceError(
             "HF_TOKEN holds characters that no token has",
@@ -131,11 +138,17 @@ def explain(error: Exception, asked: Asked) -> SourceError:
     if isinstance(error, HfHubHTTPError):
         return _refused(error, asked)
     if isinstance(error, httpx2.HTTPError | httpx2.InvalidURL):
+        remedy = "check the network, the proxy and HF_ENDPOINT, then run the same command again: it resumes"
+        if _is_about_tls(error):
+            remedy = (
+                "check HF_ENDPOINT and the clock; where a proxy has certificates of its own, name the file of its "
+                "authority in SSL_CERT_FILE"
+            )
         return SourceError(
             f"the hub can't be reached, so {asked} can't be had",
             where=asked.place,
             why=_reason(error),
-            remedy="check the network, the proxy and HF_ENDPOINT, then run the same command again: it resumes",
+            remedy=remedy,
         )
     if isinstance(error, OSError):
         return _disk(error, asked)
@@ -243,12 +256,31 @@ def _no_file(error: HfHubHTTPError, asked: Asked) -> SourceError:
     )
 
 
-def _token() -> str:
+def token() -> str:
     """The token that the client sends, from the environment or its token file; empty if there is none."""
     try:
         return get_token() or ""
     except OSError:
         return ""
+
+
+def _is_about_tls(error: BaseException | None) -> bool:
+    """Whether a connection failed over its encryption: a certificate does not become valid by trying again."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _asked_wait_s(retry_after: str) -> float:
+    """The pause that the header asks for, in seconds or as a date (RFC 9110, 10.2.3); 0 where it says nothing."""
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after)
+    try:
+        return email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time()
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
 
 
 def _has_token(error: HfHubHTTPError) -> bool:
@@ -283,8 +315,9 @@ def _refs(repo: str) -> Iterable[str]:
 
 
 def _listed(listing: Callable[[], Iterable[str]]) -> list[str]:
-    """Names for a suggestion; an error message must not fail for want of them."""
+    """Names for a suggestion; an error message must not fail, nor wait long, for want of them."""
     try:
-        return list(listing())
+        names = within(lambda: list(islice(listing(), _LISTED)), _LISTING_S)
+        return [name for name in names if name.isprintable() and len(name) < _LONGEST_NAME]
     except (httpx2.HTTPError, OSError, ValueError, KeyError):
         return []

@@ -14,6 +14,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -35,6 +36,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not
 )
 
 from pipeline.errors import SourceError
+from pipeline.hub.answers import within
 from pipeline.hub.failures import (
     WAITS_S,
     Asked,
@@ -51,6 +53,9 @@ _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # A connection that brought this much was worth having: the count of failed tries starts again.
 _PROGRESS_BYTES = 1 << 20
 _LINES_APART_S = 1.0
+# A connection that brings less is given up like one that brings nothing: about a kilobyte a second.
+_LEAST_BYTES = 1 << 16
+_LEAST_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ def fetch_file(repo: str, commit: str, name: str, named_by: str = "") -> Path:
             return cached
         if constants.HF_HUB_OFFLINE:
             raise not_cached(asked)
-        blob = retrying(lambda: _announced(asked), name)
+        blob = retrying(lambda: within(lambda: _announced(asked)), name)
         _download(asked, blob)
         path = Path(hf_hub_download(repo, name, revision=commit))
         if _recorded_hash(path) not in (None, blob.etag):
@@ -197,15 +202,23 @@ def _append(asked: Asked, blob: _Blob, stream: BinaryIO, show: Callable[[int], N
     # drops the token when the redirect leaves the hub.
     url = hf_hub_url(asked.repo, asked.name, revision=asked.revision)
     headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={stream.tell()}-"}
-    with get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response:
+    request = get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
+    with ExitStack() as opened:
+        response = within(request.__enter__)
+        opened.push(request.__exit__)
         hf_raise_for_status(response)
         if response.status_code != httpx2.codes.PARTIAL_CONTENT:
             _empty(stream)
+        had, since = stream.tell(), time.monotonic()
         for block in response.iter_bytes():
             if stream.tell() + len(block) > blob.bytes:
                 raise _changed(asked, f"the hub announced {blob.bytes} bytes and sends more")
             stream.write(block)
             show(stream.tell())
+            if time.monotonic() - since >= _LEAST_S:
+                if stream.tell() - had < _LEAST_BYTES:
+                    raise httpx2.ReadTimeout(f"{stream.tell() - had} bytes in {_LEAST_S:g} s")
+                had, since = stream.tell(), time.monotonic()
     if stream.tell() < blob.bytes:
         raise httpx2.RemoteProtocolError(f"the connection ended after {stream.tell()} of {blob.bytes} bytes")
 

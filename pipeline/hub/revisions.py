@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from huggingface_hub import constants, model_info, resolve_revision
+import re
+from urllib.parse import quote
+
+from huggingface_hub import constants, resolve_revision
 from huggingface_hub.errors import RevisionResolutionError
 
 from pipeline.errors import SourceError
+from pipeline.hub.answers import get_json
 from pipeline.hub.failures import Asked, explained, not_cached, retrying
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def resolve_commit(repo: str, ref: str) -> str:
@@ -18,16 +24,29 @@ def resolve_commit(repo: str, ref: str) -> str:
     asked = Asked(repo, ref)
     if constants.HF_HUB_OFFLINE:
         try:
-            return resolve_revision(repo, revision=ref, local_files_only=True).resolved
+            commit: object = resolve_revision(repo, revision=ref, local_files_only=True).resolved
         except RevisionResolutionError:
             raise not_cached(asked) from None
-    timeout_s = constants.HF_HUB_ETAG_TIMEOUT
-    with explained(asked):
-        commit = retrying(lambda: model_info(repo, revision=ref, timeout=timeout_s).sha, repo)
-    if not commit:
+    else:
+        with explained(asked):
+            commit = retrying(lambda: look_up(repo, ref), repo)
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
         raise SourceError(
             f"the hub does not say which commit '{ref}' of {repo} is at",
             where=asked.place,
             remedy="give the commit itself, 40 hex digits, as source.revision in the config",
         )
     return commit
+
+
+def look_up(repo: str, ref: str, limit_s: float | None = None) -> object:
+    """What the hub says that the commit of a branch, tag or commit is, asked once.
+
+    Raises:
+        httpx2.HTTPError: it can't be reached, or refuses; ValueError: it gives no JSON object.
+    """
+    url = f"{constants.ENDPOINT}/api/models/{repo}/revision/{quote(ref, safe='')}"
+    about = get_json(url, constants.HF_HUB_ETAG_TIMEOUT, limit_s)
+    if not isinstance(about, dict):
+        raise ValueError("its answer is no JSON object")
+    return about.get("sha")

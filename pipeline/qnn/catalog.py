@@ -45,19 +45,26 @@ class Soc:
         """Whether components with `precision: fp16` can run on it."""
         return self.htp_arch >= FLOAT16_HTP_ARCH
 
+    @property
+    def most_vtcm_mb(self) -> int:
+        """No more VTCM than this is compiled for; where none is published, what the best of all SoCs has."""
+        return self.vtcm_mb or max(soc.vtcm_mb or 0 for soc in SOCS)
+
     def usable_vtcm_mb(self, asked: int | None) -> int | None:
         """The VTCM to compile for: `asked`, or all of it; None leaves it to the compiler, which takes 4 MB.
 
         Raises:
-            ConfigError: the SoC has less. The compiler accepts any figure, and the device then refuses the binary.
+            ConfigError: the SoC has less, or none is known that has as much. The compiler accepts any figure, and the
+                device then refuses the binary.
         """
         if asked is None:
             return self.vtcm_mb
-        if self.vtcm_mb is not None and asked > self.vtcm_mb:
+        if asked > self.most_vtcm_mb:
+            who = f"{self.name} has" if self.vtcm_mb else "no SoC is known to have more than"
             raise ConfigError(
-                f"{self.name} has {self.vtcm_mb} MB of VTCM, not {asked}",
+                f"{who} {self.most_vtcm_mb} MB of VTCM, not {asked}",
                 why="a context compiled for more than there is can't be loaded on the device",
-                remedy=f"set vtcm_mb to {self.vtcm_mb} or less, or leave it out",
+                remedy=f"set vtcm_mb to {self.most_vtcm_mb} or less, or leave it out",
             )
         return asked
 

@@ -17,11 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import BY_NAME, CompileError, PipelineError, VerificationError, WorkerError
+from pipeline import lifeline
+from pipeline.durable import is_full, no_room
+from pipeline.errors import BY_NAME, CompileError, PipelineError, StoreError, VerificationError, WorkerError
+from pipeline.exit_status import exit_reason
+from pipeline.log_tail import log_tail
 from pipeline.model import Json
 from pipeline.qnn import failures
 from pipeline.qnn.compile import compile_context
 from pipeline.qnn.emulate import run_context
+from pipeline.qnn.native_log import STEP_LOG
 from pipeline.qnn.target import HtpTarget
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -74,14 +79,17 @@ def run_apart(
 
 
 def _run(request: Mapping[str, Json], work: Path) -> Mapping[str, Json] | int:
-    """The child's answer, or its exit status if it left none."""
+    """The child's answer, or its exit status if it left none.
+
+    On Windows it is in its caller's job, and there is nothing to pass on.
+    """
     path = work / "request.json"
     answer = work / _ANSWER
     answer.unlink(missing_ok=True)
     path.write_text(json.dumps(request), "utf-8")
     # In the caller's process group, with which it ends; its output goes to the caller's log.
     command = [sys.executable, "-m", "pipeline.qnn.child", str(path)]
-    status = subprocess.run(command, stdin=subprocess.DEVNULL).returncode
+    status = subprocess.run(command, stdin=subprocess.DEVNULL, pass_fds=lifeline.inherited()).returncode
     try:
         raw: dict[str, Any] = json.loads(answer.read_text("utf-8"))
     except (OSError, ValueError):
@@ -96,16 +104,11 @@ def _run(request: Mapping[str, Json], work: Path) -> Mapping[str, Json] | int:
 
 
 def _died(what: str, status: int, kind: type[PipelineError]) -> PipelineError:
-    if status == -_SIGKILL:
-        return WorkerError(
-            f"{what}: it was killed",
-            why="by the system, which does that when memory runs out, or by somebody",
-            remedy="run the same command again, with fewer steps at a time (doit -n 1) if memory is short",
-        )
-    log = os.environ.get("PIPELINE_STEP_LOG", "")
-    tail = Path(log).read_text("utf-8", "replace").splitlines()[-_LOG_LINES:] if Path(log).is_file() else []
-    why, remedy = failures.explain([f"exit status {status}", *tail[-1:]], "\n".join(tail))
-    return kind(what, why=why, remedy=remedy)
+    if status == StoreError.exit_code:
+        return no_room("what the compiler or the emulator writes")
+    tail = log_tail(Path(os.environ.get(STEP_LOG, "")), _LOG_LINES)
+    why, remedy = failures.explain([exit_reason(status), *tail], "")
+    return (WorkerError if status == -_SIGKILL else kind)(what, why=why, remedy=remedy)
 
 
 def _fields(target: HtpTarget) -> dict[str, Json]:
@@ -121,21 +124,27 @@ def _result(number: int) -> str:
 
 
 def main(request_path: str) -> None:
-    """Do what the request file says and leave the answer beside it."""
+    """Do what the request file says and leave the answer beside it; without room for it, a StoreError's exit status."""
     request: dict[str, Any] = json.loads(Path(request_path).read_text("utf-8"))
     work = Path(request_path).parent
+    try:
+        (work / _ANSWER).write_text(json.dumps(_answer(request, work)), "utf-8")
+    except OSError as error:
+        if not is_full(error):
+            raise
+        sys.exit(StoreError.exit_code)
+
+
+def _answer(request: Mapping[str, Any], work: Path) -> Mapping[str, Json]:
     target = HtpTarget(request["soc_model"], request["htp_arch"], request["vtcm_mb"])
-    answer: Mapping[str, Json] = {}
     try:
         if request["do"] == "compile":
-            context = compile_context(Path(request["model"]), request["name"], target, Path(request["out"]))
-            answer = context.facts()
-        else:
-            _emulate(request, work, target)
+            return compile_context(Path(request["model"]), request["name"], target, Path(request["out"])).facts()
+        _emulate(request, work, target)
     except PipelineError as error:
         fields = {"type": type(error).__name__, "what": error.what, "where": error.where}
-        answer = {"error": {**fields, "why": error.why, "remedy": error.remedy}}
-    (work / _ANSWER).write_text(json.dumps(answer), "utf-8")
+        return {"error": {**fields, "why": error.why, "remedy": error.remedy}}
+    return {}
 
 
 def _emulate(request: Mapping[str, Any], work: Path, target: HtpTarget) -> None:

@@ -23,7 +23,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
-from pipeline.errors import CompileError
+from pipeline.durable import no_room
+from pipeline.errors import CompileError, PipelineError
 from pipeline.graph.model_file import is_external, load_graph, tensor_array
 from pipeline.qnn import admission, failures
 from pipeline.qnn.context_model import binary_names
@@ -124,6 +125,7 @@ def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None =
 
     Raises:
         CompileError: the compiler failed, or left nothing.
+        StoreError: there was no room for what it writes.
     """
     settings = session_options(source.targets, COMPILE_OPTIONS | {"framework_op_trace_dir": source.trace_folder})
     for key, value in (entries or {}).items():
@@ -178,13 +180,15 @@ def _compile(settings: ort.SessionOptions, source: Source) -> None:
             raise _failed(source, "it reported no error", log)
 
 
-def _failed(source: Source, message: str, log: NativeLog) -> CompileError:
+def _failed(source: Source, message: str, log: NativeLog) -> PipelineError:
     """The error for a compile that produced nothing: the cause if it is known, and QNN's own words in any case."""
     trace = read_trace(Path(source.trace_folder))
     refused = [f"{node.op} {node.name!r}: {node.reason}" for node in trace.unsupported]
     said = [message, *log.errors(), *refused[:5]]
     if len(refused) > 5:
         said.append(f"and {len(refused) - 5} more nodes")
+    if failures.find("\n".join((*said, log.text()))) is failures.DISK_FULL:
+        return no_room(f"the context of {source.name}")
     why, remedy = failures.explain(said, log.text())
     targets = ", ".join(map(str, source.targets))
     return CompileError(

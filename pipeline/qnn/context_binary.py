@@ -93,7 +93,7 @@ def _copied(info: _BinaryInfo, name: str) -> BinaryInfo:
     graphs = ctypes.cast(info.graphs, ctypes.POINTER(_GraphInfo))
     return BinaryInfo(
         backend=info.backend,
-        sdk=(info.build_id or b"").decode(),
+        sdk=_text(info.build_id),
         soc_model=info.soc_model,
         htp_arch=htp.arch,
         graphs=tuple(_graphs(graphs, info.graph_count, name)),
@@ -106,7 +106,11 @@ def _graphs(graphs: Any, count: int, name: str) -> Iterator[GraphInfo]:
         if graph.version != 3 or graph.blob_size < ctypes.sizeof(_HtpGraph):
             raise _unreadable(f"a graph of it has version {graph.version}; version 3 is known here", name)
         htp = ctypes.cast(graph.blob, ctypes.POINTER(_HtpGraph)).contents
-        yield GraphInfo(graph.name.decode(), htp.vtcm_bytes >> 20, htp.optimization_mode, htp.spill_fill_bytes)
+        yield GraphInfo(_text(graph.name), htp.vtcm_bytes >> 20, htp.optimization_mode, htp.spill_fill_bytes)
+
+
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode("utf-8", "replace")
 
 
 def _system_interface() -> _Interface:

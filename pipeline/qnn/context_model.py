@@ -74,6 +74,11 @@ def binary_names(model: ModelProto) -> tuple[str, ...]:
     return tuple(_text(node, "ep_cache_context") for node in partitions(model) if _number(node, "main_context") == 1)
 
 
+def is_plain(name: str) -> bool:
+    """Whether a name is that of a file in the folder at hand."""
+    return name not in ("", ".", "..") and not set(name) & set("/\\:\0")
+
+
 def rename_binary(model: ModelProto, name: str) -> None:
     """Make all of a context model refer to the binary `name`."""
     for node in partitions(model):
@@ -123,7 +128,7 @@ def _attribute(node: NodeProto, name: str) -> AttributeProto | None:
 
 def _text(node: NodeProto, name: str) -> str:
     attribute = _attribute(node, name)
-    return "" if attribute is None else str(attribute.s.decode())
+    return "" if attribute is None else str(attribute.s.decode("utf-8", "replace"))
 
 
 def _number(node: NodeProto, name: str) -> int:

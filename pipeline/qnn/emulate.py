@@ -6,6 +6,7 @@ a context that the emulator can't take may end the one it is in.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,19 +30,21 @@ def run_context(
 ) -> list[list[NDArray[Any]]]:
     """The outputs of the context, in graph order, for each of `feeds` (input name -> array of the input's shape).
 
+    The libraries see names relative to `folder` only, in which the process is meanwhile: on Windows they don't take
+    paths of every alphabet (https://github.com/microsoft/WindowsAppSDK/issues/6173).
+
     Raises:
         CompileError: the QNN EP can't be used here, or a binary can't be read.
         VerificationError: the context is for another target, can't be loaded, fails to run, or would not run on QNN.
     """
-    path = folder / context_model
-    for name in binary_names(load_graph(path)):
+    for name in binary_names(load_graph(folder / context_model)):
         _check_target(folder / name, target)
     settings = session_options(target)
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    with recorded() as log:
+    with recorded() as log, contextlib.chdir(folder):
         try:
-            session = ort.InferenceSession(str(path), settings)
-            _check_assignment(session, path)
+            session = ort.InferenceSession(context_model, settings)
+            _check_assignment(session, context_model)
             return [_run(session, feed) for feed in feeds]
         except VerificationError:
             raise
@@ -76,7 +79,7 @@ def _check_target(binary: Path, target: HtpTarget) -> None:
         )
 
 
-def _check_assignment(session: ort.InferenceSession, path: Path) -> None:
+def _check_assignment(session: ort.InferenceSession, context_model: str) -> None:
     where = {
         node.name: part.ep_name
         for part in session.get_provider_graph_assignment_info()
@@ -86,7 +89,7 @@ def _check_assignment(session: ort.InferenceSession, path: Path) -> None:
     astray = [name for name, ep in where.items() if ep != EP]
     if astray or not where:
         raise VerificationError(
-            f"{path.name} would not run on QNN",
+            f"{context_model} would not run on QNN",
             why=f"{', '.join(astray)} went elsewhere" if astray else "it holds no EPContext node",
             remedy="give a context model that was compiled for QNN",
         )

@@ -27,6 +27,7 @@ from pipeline.qnn import catalog
 from pipeline.qnn.context_model import (
     binary_names,
     is_flexible,
+    is_plain,
     parsed_compatibility,
     set_compatibility,
 )
@@ -151,7 +152,7 @@ def prune(context_model: Path, socs: Sequence[int], out: Path) -> Pruned:
     """
     model = load_graph(context_model)
     names = binary_names(model)
-    if not is_flexible(model) or len(names) != 1 or names[0] != Path(names[0]).name:
+    if not is_flexible(model) or len(names) != 1 or not is_plain(names[0]):
         raise _refused(context_model, "it does not refer to one binary for several SoCs")
     if out.resolve() == context_model.parent.resolve():
         raise ConfigError("a context can't be pruned in place", where=str(out), remedy="name another folder")

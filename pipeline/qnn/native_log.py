@@ -16,6 +16,7 @@ from pathlib import Path
 STEP_LOG = "PIPELINE_STEP_LOG"
 """Environment variable with the path of the file that stderr goes to, when it goes to one."""
 
+_MAX_BYTES = 4 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # `2026-11-20 10:00:00.123 [E:onnxruntime:, file.cc:12 Function] text`: the date says nothing, the file little
 _ORT_LINE = re.compile(r"^\d{4}-\S+ \S+ \[(?P<level>[A-Z]):[^\]]*\] (?P<text>.*)$")
@@ -29,10 +30,10 @@ class NativeLog:
         self._start = path.stat().st_size
 
     def text(self) -> str:
-        """All of it, without colours."""
+        """All of it, or the end if it is more than 4 MB, without colours."""
         with self._path.open("rb") as file:
-            file.seek(self._start)
-            return _COLOUR.sub("", file.read().decode("utf-8", "replace"))
+            file.seek(max(self._start, file.seek(0, os.SEEK_END) - _MAX_BYTES))
+            return _COLOUR.sub("", file.read(_MAX_BYTES).decode("utf-8", "replace"))
 
     def errors(self, limit: int = 5) -> list[str]:
         """The last distinct lines that ONNX Runtime or QNN logged as errors, without time and place."""

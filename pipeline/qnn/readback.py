@@ -14,7 +14,7 @@ from pipeline.errors import CompileError
 from pipeline.graph.model_file import load_graph, signature
 from pipeline.model import Json
 from pipeline.qnn.context_binary import HTP_BACKEND, BinaryInfo, read_binaries
-from pipeline.qnn.context_model import binary_names, compatibility, partition_name, partitions
+from pipeline.qnn.context_model import binary_names, compatibility, is_plain, partition_name, partitions
 from pipeline.qnn.session import bundled_sdk
 from pipeline.qnn.target import HtpTarget
 
@@ -134,7 +134,7 @@ def check_pack(folder: Path, context_models: Sequence[str]) -> None:
 
 
 def _open(folder: Path, name: str, context_model: str) -> tuple[BinaryInfo, ...]:
-    if name != Path(name).name or not (folder / name).is_file():
+    if not is_plain(name) or not (folder / name).is_file():
         _refuse(context_model, f"it refers to {name!r}, which is not beside it", "don't rename a context binary")
     return read_binaries(folder / name)
 

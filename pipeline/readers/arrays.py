@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import math
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import CalibrationError
 from pipeline.readers.request import Call, ReadRequest, Sample
+
+MAX_BYTES = 1 << 30
+"""Bytes of the arrays of one sample. A minute of 48 kHz audio in float32 has 12 million."""
+
+MAX_ARRAYS = 1000
+"""Arrays of one sample."""
+
+_ZIP = b"PK\3\4"
 
 
 def read(request: ReadRequest) -> Iterator[Call]:
@@ -83,12 +92,68 @@ def _array(path: Path) -> NDArray[Any]:
 
 
 def _read(path: Path) -> NDArray[Any] | dict[str, NDArray[Any]]:
+    if not path.is_file():
+        raise _unreadable(path, "it is a device, a pipe or a socket")
     try:
-        with path.open("rb") as stream:  # numpy leaves a file open that it could not read
-            loaded = np.load(stream, allow_pickle=False)
-            return {name: loaded[name] for name in loaded.files} if hasattr(loaded, "files") else loaded
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, str(error)) from error
+        with path.open("rb") as stream:
+            begins = stream.read(len(_ZIP))
+            stream.seek(0)
+            if begins != _ZIP:
+                return _checked_array(stream, path.stat().st_size)
+            with zipfile.ZipFile(stream) as archive:
+                return _members(archive)
+    except (_ArrayError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise _unreadable(path, str(error) or "it is cut short") from error
+    except Exception as error:  # damaged headers and streams make numpy, ast and zlib raise almost anything
+        raise _unreadable(path, f"it is damaged ({type(error).__name__}: {error})") from error
+
+
+class _ArrayError(ValueError):
+    """An array or archive is none that is read here; the text says why."""
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, NDArray[Any]]:
+    """The arrays of an archive, by name, once it is known that all of them together are of a size to be read."""
+    entries = archive.infolist()
+    if len(entries) > MAX_ARRAYS:
+        raise _ArrayError(f"it holds {len(entries)} arrays; {MAX_ARRAYS} are the most that are read")
+    if len({entry.filename for entry in entries}) < len(entries):
+        raise _ArrayError("two of its arrays have one name")
+    for entry in entries:
+        if not entry.filename.endswith(".npy"):
+            raise _ArrayError(f"it holds {entry.filename!r}, which is no array as numpy.savez writes it")
+        if entry.flag_bits & 1:
+            raise _ArrayError("it is encrypted")
+    if (total := sum(entry.file_size for entry in entries)) > MAX_BYTES:
+        raise _ArrayError(f"its arrays have {total} bytes; {MAX_BYTES} are the most that are read for a sample")
+    arrays = {}
+    for entry in entries:
+        with archive.open(entry) as stream:
+            arrays[entry.filename.removesuffix(".npy")] = _checked_array(stream, entry.file_size)
+    return arrays
+
+
+def _checked_array(stream: IO[bytes], size: int) -> NDArray[Any]:
+    """The array in a stream of `size` bytes: its header is held against them before there is memory for it."""
+    version = np.lib.format.read_magic(stream)
+    headers: dict[tuple[int, int], Callable[..., tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in headers:
+        raise _ArrayError(f"its format has version {version}; 1.0 and 2.0 are read")
+    shape, fortran, dtype = headers[version](stream)
+    if dtype.hasobject:
+        raise _ArrayError("it holds Python objects")
+    nbytes = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or nbytes != size - stream.tell():
+        raise _ArrayError(f"its header says {dtype} {list(shape)}, which is not what follows it")
+    if nbytes > MAX_BYTES:
+        raise _ArrayError(f"it has {nbytes} bytes; {MAX_BYTES} are the most that are read for a sample")
+    data = stream.read(nbytes)
+    if len(data) != nbytes:
+        raise _ArrayError("it is cut short")
+    return np.frombuffer(bytearray(data), dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def _unreadable(path: Path, why: str) -> CalibrationError:

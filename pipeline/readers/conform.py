@@ -44,7 +44,7 @@ def conform(arrays: Mapping[str, ArrayLike], interface: Interface, *, where: str
     try:
         for name in arrays:
             if name not in specs:
-                raise _unknown(name, specs)
+                raise _unknown(str(name), specs)
         missing = [str(spec) for spec in inputs if spec.name not in arrays]
         if missing:
             raise CalibrationError(
@@ -72,7 +72,7 @@ def _listed(names: Iterable[str]) -> str:
 def _conform_array(value: ArrayLike, spec: ModelInput) -> NDArray[Any]:
     try:
         array = np.asarray(value)
-    except ValueError as error:
+    except Exception as error:  # an object of the application's own may raise anything
         raise CalibrationError(f"input {spec.name!r} is no array", why=str(error)) from None
     array = _converted(array, spec)
     if array.ndim != len(spec.shape):

@@ -95,7 +95,7 @@ class ReadRequest:
             yield self.call(nearest, arrays, sample)
             return
         known = {spec.name for interface in self.interfaces.values() for spec in interface.inputs}
-        strangers = [name for name in arrays if name not in known]
+        strangers = [str(name) for name in arrays if name not in known]
         if strangers:
             raise CalibrationError(
                 f"no component has an input {strangers[0]!r}{did_you_mean(strangers[0], known)}",
@@ -115,7 +115,7 @@ class ReadRequest:
         They aren't fed to any component; they are what a score on held-out samples compares with.
         """
         inputs = {spec.name for interface in self.interfaces.values() for spec in interface.inputs}
-        said = {name: str(item[name]) for name in ("text", "label") if name in item and name not in inputs}
+        said = {name: _text(item[name]) for name in ("text", "label") if name in item and name not in inputs}
         arrays = {name: value for name, value in item.items() if name not in said}
         return arrays, replace(sample, text=said.get("text"), label=said.get("label"))
 
@@ -130,3 +130,8 @@ class ReadRequest:
                 remedy=f"create it, or correct calibration.{what} in the config",
             )
         return path
+
+
+def _text(value: object) -> str:
+    """A text or label as it can be written: of halves of characters, which UTF-8 does not have, the escapes."""
+    return str(value).encode("utf-8", "backslashreplace").decode("utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,10 @@ _MADE: Mapping[str, Callable[[Encoding], list[int]]] = {
     "position_ids": lambda encoding: list(range(len(encoding.ids))),
 }
 """The inputs that come from an encoded text, by the names that Hugging Face exports give them."""
+
+
+_LARGEST_TOKENIZER = 1 << 28
+"""Bytes; that of a vocabulary of 256,000 tokens has some 35 million."""
 
 
 def read(request: ReadRequest) -> Iterator[Call]:
@@ -53,23 +58,38 @@ def _load(request: ReadRequest) -> Tokenizer:
             f"the source has no tokenizer {name!r}{did_you_mean(name, files)}",
             remedy="set calibration.tokenizer to the model's tokenizer.json",
         )
-    try:
-        tokenizer: Tokenizer = Tokenizer.from_str(path.read_text("utf-8"))
-    except Exception as error:  # the binding raises nothing narrower
+    remedy = "name a tokenizer.json (one file, as save_pretrained of a fast tokenizer writes it)"
+    if path.stat().st_size > _LARGEST_TOKENIZER:
         raise CalibrationError(
-            f"{name} is not a tokenizer of the tokenizers library",
-            why=str(error),
-            remedy="name a tokenizer.json (one file, as save_pretrained of a fast tokenizer writes it)",
-        ) from error
-    tokenizer.no_padding()
+            f"{name} is too large",
+            why=f"it has {path.stat().st_size} bytes; {_LARGEST_TOKENIZER} are the most that are read",
+            remedy=remedy,
+        )
+    with _explained(f"{name} is not a tokenizer of the tokenizers library", "", remedy):
+        tokenizer: Tokenizer = Tokenizer.from_str(path.read_text("utf-8"))
+        tokenizer.no_padding()
     return tokenizer
 
 
+@contextmanager
+def _explained(what: str, where: str, remedy: str) -> Iterator[None]:
+    """Turn what the tokenizers library raises into a CalibrationError."""
+    try:
+        yield
+    except BaseException as error:  # a panic of its Rust code is no Exception, and has no class to be imported
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise CalibrationError(what, where=where, why=str(error), remedy=remedy) from error
+
+
 def _encode(tokenizer: Tokenizer, text: str, limit: float, where: str) -> Encoding:
-    tokenizer.no_truncation()
-    if limit < math.inf:
-        tokenizer.enable_truncation(int(limit))
-    encoding = tokenizer.encode(text)
+    with _explained(
+        "the tokenizer can't encode a text", where, "check that it is the model's own tokenizer.json, and undamaged"
+    ):
+        tokenizer.no_truncation()
+        if limit < math.inf:
+            tokenizer.enable_truncation(int(limit))
+        encoding = tokenizer.encode(text)
     if len(encoding.ids) > limit:  # the library gives up cutting where special tokens alone take all the room
         raise CalibrationError(
             f"a text can't be cut to {limit} tokens",

@@ -91,7 +91,8 @@ def _shown(file: Path) -> str:
     """The path from the project's folder on; refuses files outside `calibration/`, links followed."""
     parents = list(file.parents)
     folder = next((parent for parent in parents if parent.name == FOLDER), None)
-    if folder is None or ".." in file.parts or not file.resolve().is_relative_to(folder.resolve()):
+    # Of the folder itself no link is followed: it must be the project's own.
+    if folder is None or ".." in file.parts or not file.resolve().is_relative_to(folder.parent.resolve() / FOLDER):
         raise CalibrationError(
             f"{file.name} is not in the project's {FOLDER}/ folder",
             why="a build runs code of the project only, and from that folder only",

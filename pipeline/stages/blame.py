@@ -22,6 +22,7 @@ from pipeline.graph.model_file import MODEL
 from pipeline.graph.quantization_blame import quantized_values
 from pipeline.graph.trace import TracedModel, View
 from pipeline.model import Json, StageRequest, StageResult
+from pipeline.plain_text import printable
 from pipeline.readers.held_out import held_out
 
 MOST_SAMPLES = 16
@@ -118,6 +119,7 @@ def _view(request: StageRequest, role: str, feeds: Sequence[Arrays]) -> View:
 
 def _cut(name: str) -> str:
     """The end of a long name: that is where names differ."""
+    name = printable(name, keep="")  # one row, whatever it holds
     return name if len(name) <= _WIDTH else f"…{name[-_WIDTH + 1 :]}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, Final
 
 from pipeline.yamltypes.forms import (
@@ -25,6 +25,9 @@ from pipeline.yamltypes.forms import (
 )
 from pipeline.yamltypes.problems import Keys, Problems, nearest
 from pipeline.yamltypes.tree import ListNode, MapNode, Node, Unreadable, Value
+
+_GUESSES = 100
+"""So many misspelt keys get a suggestion, and so many entries too many are looked at: more is no slip of a person."""
 
 
 class _Invalid(enum.Enum):
@@ -57,7 +60,10 @@ class _Decoder:
         if not isinstance(node, MapNode):
             self._wrong(form, node, keys)
             return {}
-        meant = {name: nearest(name, form.fields.keys() - node.keys) for name in node.keys if name not in form.fields}
+        unknown = [name for name in node.keys if name not in form.fields]
+        meant = dict.fromkeys(unknown, "")
+        for name in unknown[:_GUESSES]:
+            meant[name] = nearest(name, form.fields.keys() - node.keys)
         for name, guess in meant.items():
             self._unknown_key(form, node, (*keys, name), guess, others)
         values: dict[str, Any] = {}
@@ -155,18 +161,22 @@ class _Decoder:
         return INVALID
 
     def _list(self, form: ListOf, node: ListNode, keys: Keys) -> Any:
-        self._check_size(form.size, len(node.items), node, keys)
+        if self._is_too_long(form.size, len(node.items), node, keys):
+            return INVALID
         values: list[Any] = []
+        firsts: dict[Hashable, int] = {}
         for index, item in enumerate(node.items):
             value = self.value(form.item, item, (*keys, index))
-            if form.distinct and value is not INVALID and value in values:
-                first = values.index(value)
-                self._problems.add(item.place, (*keys, index), f"the same as entry [{first}]", expected="each once")
+            if form.distinct and value is not INVALID:
+                first = firsts.setdefault(frozenset(value.items()) if isinstance(value, dict) else value, index)
+                if first != index:
+                    self._problems.add(item.place, (*keys, index), f"the same as entry [{first}]", expected="each once")
             values.append(value)
         return tuple(values)
 
     def _map(self, form: MapOf, node: MapNode, keys: Keys) -> Any:
-        self._check_size(form.size, len(node.values), node, keys)
+        if self._is_too_long(form.size, len(node.values), node, keys):
+            return INVALID
         values: dict[str, Any] = {}
         for name, child in node.values.items():
             self.value(form.key, Value(node.keys[name], name, name), (*keys, name))
@@ -193,10 +203,15 @@ class _Decoder:
         self._problems.add(node.place, keys, what, expected=describe(form), suggestion=nearest(text, form.values))
         return INVALID
 
-    def _check_size(self, size: Size | None, count: int, node: Node, keys: Keys) -> None:
-        if size and not (size.low <= count and (size.high is None or count <= size.high)):
+    def _is_too_long(self, size: Size | None, count: int, node: Node, keys: Keys) -> bool:
+        """Whether there are more entries than may be. Of too few, what is there is looked at."""
+        if size is None:
+            return False
+        too_long = size.high is not None and count > size.high
+        if too_long or count < size.low:
             what = f"has {count} entries" if count else "is empty"
             self._problems.add(node.place, keys, what, expected=size.expected)
+        return too_long and count > _GUESSES
 
     def _unknown_key(self, form: Record, node: MapNode, keys: Keys, guess: str, others: Iterable[Record]) -> None:
         name = str(keys[-1])

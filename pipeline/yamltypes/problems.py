@@ -7,8 +7,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from pipeline.plain_text import printable
+
 Keys = tuple[str | int, ...]
 """Where a value is in a document: keys of mappings, positions in lists."""
+
+
+_LONGEST = 2000
 
 
 @dataclass(frozen=True, order=True)
@@ -40,8 +45,8 @@ class Problem:
         if self.suggestion:
             said.append(f"did you mean '{self.suggestion}'?")
         line = ": ".join(part for part in (str(self.place), self.path, "; ".join(said)) if part)
-        # What was written may hold line breaks and terminal escapes; a mistake is one line, and only text.
-        return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
+        line = printable(line, keep="")  # a mistake is one line
+        return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 class Problems:

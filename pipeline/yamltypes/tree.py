@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import yaml
 
@@ -71,6 +73,21 @@ class Unreadable:
 
 
 Node = Value | ListNode | MapNode | Unreadable
+
+
+def read(path: Path, file: str, problems: Problems) -> bytes | None:
+    """The bytes of a file that is no larger than may be, or None and a problem. Waits for no pipe and no device."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            problems.add(Place(file), (), "is a folder, a device or a pipe", expected="a file")
+        elif status.st_size > MAX_BYTES:
+            problems.add(Place(file), (), "is too large", expected=f"at most {MAX_BYTES} bytes")
+        else:
+            return path.read_bytes()
+    except OSError as error:
+        problems.add(Place(file), (), f"can't be read: {error.strerror or error}")
+    return None
 
 
 def parse(data: bytes, file: str, problems: Problems) -> Node | None:

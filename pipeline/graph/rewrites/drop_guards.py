@@ -72,13 +72,16 @@ class _Guards:
 
     def _is_finite(self, name: str, seen: set[str]) -> bool:
         """Whether no infinite constant goes into a value by way of a mask."""
-        if name in seen:
-            return True
-        seen.add(name)
-        tensor = self._index.constant(name) if name in self._index.initializers else None
-        if tensor is not None:
-            return tensor.dtype.kind != "f" or bool(np.isfinite(tensor).all())
-        maker = self._index.makers.get(name)
-        if maker is None or not is_op(maker, *_MASKS):
-            return True
-        return all(self._is_finite(given, seen) for given in maker.input if given)
+        waiting = [name]
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            tensor = self._index.constant(name) if name in self._index.initializers else None
+            maker = self._index.makers.get(name)
+            if tensor is not None and tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
+                return False
+            if maker is not None and is_op(maker, *_MASKS):
+                waiting += [given for given in maker.input if given]
+        return True

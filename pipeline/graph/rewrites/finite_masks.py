@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from pipeline.graph.index import GraphIndex, is_op
+from pipeline.graph.recursion import Recursive
 
 NAME = "finite_masks"
 
@@ -122,21 +123,19 @@ class _Flow:
 
     def __init__(self, index: GraphIndex) -> None:
         self._index = index
-        self._scales: dict[str, float | None] = {}
-        self._indicators: dict[str, bool] = {}
+        self._scale_of: Recursive[float | None] = Recursive(self._find_scale, None)
+        self.is_indicator = Recursive(self._is_indicator, False)
+        """Whether a value is made from a mask, and 0, 1 or -1 throughout."""
 
     def scale_to_softmax(self, node: NodeProto) -> float | None:
         """The least factor by which a node's results are scaled until a Softmax; None if some don't end in one."""
         scales = [self._scale_of(name) for name in node.output if name]
         return min((scale for scale in scales if scale is not None), default=None) if None not in scales else None
 
-    def _scale_of(self, name: str) -> float | None:
-        if name not in self._scales:
-            readers = self._index.readers.get(name, [])
-            steps = [self._through(node, name) for node in readers]
-            ends = not steps or None in steps or name in self._index.outputs
-            self._scales[name] = None if ends else min(step for step in steps if step is not None)
-        return self._scales[name]
+    def _find_scale(self, name: str) -> float | None:
+        steps = [self._through(node, name) for node in self._index.readers.get(name, [])]
+        ends = not steps or None in steps or name in self._index.outputs
+        return None if ends else min(step for step in steps if step is not None)
 
     def _through(self, node: NodeProto, name: str) -> float | None:
         if is_op(node, *_SOFTMAX):
@@ -167,12 +166,6 @@ class _Flow:
         bounds = [(sign, name) for sign, name in zip((-1, 1), clip.input[1:], strict=False) if name]
         values = [(sign, self._index.scalar(name)) for sign, name in bounds]
         return all(value is not None and sign * value >= HUGE for sign, value in values)
-
-    def is_indicator(self, name: str) -> bool:
-        """Whether a value is made from a mask, and 0, 1 or -1 throughout."""
-        if name not in self._indicators:
-            self._indicators[name] = self._is_indicator(name)
-        return self._indicators[name]
 
     def _is_indicator(self, name: str) -> bool:
         array = self._index.constant(name)

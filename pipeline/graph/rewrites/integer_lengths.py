@@ -26,6 +26,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from pipeline.graph.additions import Additions
 from pipeline.graph.index import GraphIndex, is_op, substitute
+from pipeline.graph.recursion import Recursive
 
 NAME = "integer_lengths"
 
@@ -58,9 +59,13 @@ class _Lengths:
         self._index = index
         self.added = Additions(index)
         self._made: dict[str, str] = {}
-
-    def is_floored(self, name: str) -> bool:
+        self._is_whole = Recursive(self._find_whole, False)
+        self._is_ratio = Recursive(self._find_ratio, False)
+        """Whether a value is whole, one by a whole constant, or a sum of a value like that and a whole constant."""
+        self.is_floored = Recursive(self._find_floored, False)
         """Whether a value is whole, and rounded somewhere on its way; else its conversion is no loss."""
+
+    def _find_floored(self, name: str) -> bool:
         node = self._index.maker(name, "Floor", "Add", "Sub")
         if node is None:
             return False
@@ -73,7 +78,7 @@ class _Lengths:
         kind = self._index.types[cast.output[0]].tensor_type.elem_type
         self.added.replace("Cast", self._integer(cast.input[0]), out=cast.output[0], to=kind)
 
-    def _is_whole(self, name: str) -> bool:
+    def _find_whole(self, name: str) -> bool:
         node = self._index.maker(name, "Cast", "Floor", "Add", "Sub")
         if node is None:
             return _whole(self._index, name) is not None
@@ -82,8 +87,7 @@ class _Lengths:
             return given is not None and given.tensor_type.elem_type in _INTEGERS
         return self._is_ratio(node.input[0]) if node.op_type == "Floor" else all(map(self._is_whole, node.input))
 
-    def _is_ratio(self, name: str) -> bool:
-        """Whether a value is whole, one by a whole constant, or a sum of a value like that and a whole constant."""
+    def _find_ratio(self, name: str) -> bool:
         node = self._index.maker(name, "Div", "Add", "Sub")
         if node is None or self._is_whole(name):
             return self._is_whole(name)

@@ -1,0 +1,186 @@
+"""`doit gc`: frees what nobody needs any more, by age and by size.
+
+Needed is what the configs of this checkout lead to, built or only in the store; what any other checkout on this
+machine that uses the store has built last; and whatever artifacts there were published from. Of a checkout on another
+machine nothing is known but when it used what, so while there is one, what was used in the last two days is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline import roots
+from pipeline.artifact_folders import MANIFEST
+from pipeline.artifacts import claimed
+from pipeline.durable import disk_errors, remove
+from pipeline.errors import PipelineError
+from pipeline.manifests import read_manifest
+from pipeline.model import Json, Manifest
+from pipeline.plan import Step
+from pipeline.resolve import resolve
+from pipeline.store import Store
+from pipeline.workspace import Workspace
+
+_DAY_S = 86400
+_MARGIN_S = 2 * _DAY_S  # uses are noted once a day
+
+
+@dataclass
+class Needed:
+    """What must stay: outputs by key, payloads by digest. An output is kept, too, if all that it has was published."""
+
+    keys: set[str] = field(default_factory=set)
+    payloads: set[str] = field(default_factory=set)
+    published: set[str] = field(default_factory=set)
+
+    def add(self, manifest: Manifest) -> None:
+        """Keep an output, wherever its manifest was found."""
+        self.keys.add(manifest.key)
+        self.payloads |= {entry.sha256 for entry in manifest.files.values()}
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output in the store: its manifest, and when it was last of use (seconds since the epoch)."""
+
+    path: Path
+    manifest: Manifest
+    used_at_s: float
+
+    @property
+    def payloads(self) -> set[str]:
+        """Digests of what it names."""
+        return {entry.sha256 for entry in self.manifest.files.values()}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be freed, and what then remains."""
+
+    outputs: Sequence[Output]
+    payloads: Sequence[Path]
+    freed_bytes: int
+    kept_outputs: int
+    kept_bytes: int
+    needed_bytes: int
+
+    def as_json(self) -> dict[str, Json]:
+        """The figures."""
+        return {
+            "freed_outputs": len(self.outputs),
+            "freed_files": len(self.payloads),
+            "freed_bytes": self.freed_bytes,
+            "kept_outputs": self.kept_outputs,
+            "kept_bytes": self.kept_bytes,
+            "needed_bytes": self.needed_bytes,
+        }
+
+
+def needed(workspace: Workspace, steps: Iterable[Step]) -> Needed:
+    """What this checkout needs, whose steps these are, each after those it stands on; and what others need."""
+    found = Needed()
+    outputs: dict[str, Manifest] = {}
+    for step in steps:
+        for manifest in _of_step(step, workspace, outputs):
+            found.add(manifest)
+            outputs[step.id] = manifest
+    _add_artifacts(found, workspace.artifacts)
+    for root in roots.signed(workspace.store.root):
+        if root.is_here and root.folder != Path(os.path.abspath(workspace.root)):
+            for path in (root.folder / ".build" / "steps").rglob("*.json"):
+                if built := read_manifest(path):
+                    found.add(built)
+            _add_artifacts(found, root.folder / "artifacts")
+    return found
+
+
+def _of_step(step: Step, workspace: Workspace, outputs: dict[str, Manifest]) -> Iterator[Manifest]:
+    """What a step produced last, and what it would produce now if the store has that; `outputs` are of those before."""
+    if last := read_manifest(workspace.current(step)):
+        yield last
+    try:
+        resolved = resolve(step, workspace, outputs)
+    except (PipelineError, OSError, LookupError, TypeError, ValueError, AssertionError):
+        return  # a source or sample that isn't there now, or records that changed places
+    if resolved is not None and (due := read_manifest(workspace.store.manifest_path(resolved.key))):
+        yield due
+
+
+def _add_artifacts(found: Needed, artifacts: Path) -> None:
+    for path in artifacts.glob(f"*/*/{MANIFEST}"):
+        found.published |= {*claimed(path).values()}
+
+
+def plan(store: Store, needs: Needed, *, days: float | None, max_bytes: int | None) -> Plan:
+    """What to free: outputs not used for `days`, then the longest unused until the rest has `max_bytes`."""
+    now = time.time()
+    outputs = sorted(_outputs(store), key=lambda output: output.used_at_s)
+    sizes = {path.name: path.lstat().st_size for path in _payloads(store)}
+    away = any(not root.is_here and not root.is_gone for root in roots.signed(store.root))
+    margin_s = _MARGIN_S if away else 0.0
+
+    def is_needed(output: Output) -> bool:
+        fresh = now - output.used_at_s < margin_s
+        published = bool(output.payloads) and output.payloads <= needs.published
+        return fresh or published or output.manifest.key in needs.keys
+
+    free = [output for output in outputs if not is_needed(output)]
+    holders = Counter(sha256 for output in outputs for sha256 in output.payloads)
+    holders.update(needs.payloads | needs.published)
+    held_bytes = sum(size for sha256, size in sizes.items() if holders[sha256])
+    doomed: list[Output] = []
+    for output in free:
+        old = days is not None and now - output.used_at_s > days * _DAY_S
+        if not (old or (max_bytes is not None and held_bytes > max_bytes)):
+            continue
+        doomed.append(output)
+        holders.subtract(output.payloads)
+        held_bytes -= sum(sizes.get(sha256, 0) for sha256 in output.payloads if not holders[sha256])
+    paths = [path for path in _payloads(store) if not holders[path.name]]
+    spared = (needs.payloads | needs.published).union(*(output.payloads for output in outputs if is_needed(output)))
+    return Plan(
+        doomed,
+        paths,
+        sum(sizes[path.name] for path in paths),
+        len(outputs) - len(doomed),
+        held_bytes,
+        sum(sizes.get(sha256, 0) for sha256 in spared),
+    )
+
+
+def free(chosen: Plan, store: Store) -> None:
+    """Delete what was chosen, manifests first, so that none is ever left without its payloads; checkouts that are gone.
+
+    Raises StoreError when something can't be deleted.
+    """
+    with disk_errors(store.root, "the store can't be written"):
+        for path in (*(output.path for output in chosen.outputs), *chosen.payloads):
+            if not remove(path):
+                path.unlink()  # which says why
+    for root in roots.signed(store.root):
+        if root.is_gone:
+            remove(root.entry)
+
+
+def forget_steps(workspace: Workspace, steps: Iterable[Step]) -> None:
+    """Delete what is known of steps that no config has any more: it would keep their outputs for other checkouts."""
+    known = {workspace.current(step) for step in steps}
+    for path in (workspace.build / "steps").rglob("*.json"):
+        if path not in known:
+            remove(path)
+
+
+def _outputs(store: Store) -> Iterator[Output]:
+    for path in (store.root / "manifests").glob("*/*.json"):
+        manifest = read_manifest(path)
+        if manifest is not None:  # damaged ones are for fsck
+            yield Output(path, manifest, path.stat().st_mtime)
+
+
+def _payloads(store: Store) -> list[Path]:
+    return [path for path in sorted((store.root / "objects").glob("*/*")) if len(path.name) == 64]

@@ -1,0 +1,83 @@
+"""The command: `doit doctor`, and `python -m pipeline.doctor` where doit itself is missing.
+
+`dodo.py` calls :func:`first` before it imports anything else of ours. Needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pipeline.doctor.finding import ENVIRONMENT, Finding, exit_code
+
+_MISUSED = 3  # as doit ends when it does not understand its command line
+_OPTIONS_WITH_VALUE = frozenset(
+    {"-n", "-f", "-d", "-o", "-r", "-P", "-v", "--process", "--file", "--dir", "--verbosity"}
+)
+
+
+@contextlib.contextmanager
+def first(root: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """Run the doctor now, if doit was called for it alone; inside, tell of packages that can't be imported.
+
+    So `doit doctor` works where a config is wrong or a package is missing, which would else end the process before.
+    """
+    asked = asked_for(arguments)
+    if asked is not None:
+        raise SystemExit(main(root, asked))
+    try:
+        yield
+    except ImportError as error:
+        print(
+            f"error: this environment can't run the project\n  why: {type(error).__name__}: {error}\n"
+            "  next: run 'uv sync', then 'uv run doit'; 'python -m pipeline.doctor' says more",
+            file=sys.stderr,
+        )
+        raise SystemExit(ENVIRONMENT) from None
+
+
+def asked_for(arguments: Sequence[str]) -> list[str] | None:
+    """The arguments after `doctor` if it is the only task of the command line; None if it isn't."""
+    at = 0
+    while at < len(arguments) and (arguments[at].startswith("-") or arguments[at] == "run"):
+        at += 2 if arguments[at] in _OPTIONS_WITH_VALUE else 1
+    if list(arguments[at : at + 1]) != ["doctor"]:
+        return None
+    rest = list(arguments[at + 1 :])
+    return rest if all(argument.startswith("-") for argument in rest) else None
+
+
+def main(root: Path, arguments: Sequence[str]) -> int:
+    """Print the findings about the project in `root`; the exit code of the first error, 0 if there is none."""
+    import argparse  # `doit list` need not wait for it
+
+    parser = argparse.ArgumentParser(
+        prog="doit doctor", description="Say what is wrong with this host, its packages and this project."
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON; docs/doctor.md describes it")
+    try:
+        options = parser.parse_args(arguments)
+    except SystemExit as end:
+        return _MISUSED if end.code else 0
+    return run(root, json=options.json)
+
+
+def run(root: Path, *, json: bool) -> int:
+    """Print the findings as text, or as JSON; the exit code."""
+    from pipeline.doctor.examine import examine
+    from pipeline.doctor.report import as_json, as_text
+
+    findings = [*_told(examine(root))]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a console of Windows may know few letters
+    print(as_json(findings) if json else as_text(findings), flush=True)
+    return exit_code(findings)
+
+
+def _told(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """The findings, with what the checks' own parts print kept apart from them."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield from findings

@@ -1,0 +1,119 @@
+"""The doctor's checks that guard a build: the driver rule before all, the rest before the first worker starts.
+
+A build with nothing to do pays for none of the rest. What is true of the environment is remembered until a folder on
+Python's path changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import cast
+
+from pipeline.doctor.finding import Finding, error
+from pipeline.errors import BY_NAME, ConfigError, PipelineError, WorkerError
+from pipeline.keys import qairt_version
+from pipeline.model import Json
+from pipeline.plan import Step
+from pipeline.workspace import Workspace
+
+
+class Guard:
+    """Keeps a build from starting what can't end well. Safe to use from several threads."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._steps: Sequence[Step] = ()
+        self._lock = threading.Lock()
+        self._looked = False
+        self._refusal: Finding | None = None
+
+    def expect(self, steps: Iterable[Step]) -> None:
+        """Note what is to be built.
+
+        Raises:
+            ConfigError: a target's driver does not take what the QAIRT of this environment makes.
+        """
+        self._steps = tuple(steps)
+        for step in self._steps:
+            if step.stage == "context":
+                _hold_driver_rule(step)
+
+    def before_work(self) -> None:
+        """To be called before each worker starts; the first call looks, the others know.
+
+        Raises:
+            PipelineError: the host, its packages or the free space are not fit for a build.
+        """
+        with self._lock:
+            if not self._looked:
+                from pipeline.doctor import space  # a build with nothing to do need not pay for any of it
+
+                self._refusal = _environment_refusal(self._workspace) or space.refusal(self._steps, self._workspace)
+                self._looked = True
+            refusal = self._refusal
+        if refusal is not None:
+            raise as_error(refusal)
+
+
+def as_error(found: Finding) -> PipelineError:
+    """The error that a build ends with for a finding: of the class with its exit code."""
+    remedy = f"{found.remedy}; 'doit doctor' says more" if found.remedy else "'doit doctor' says more"
+    return _kind(found.exit_code)(found.what, where=found.subject, why=found.why, remedy=remedy)
+
+
+def _kind(exit_code: int) -> type[PipelineError]:
+    return next((each for each in BY_NAME.values() if each.exit_code == exit_code), WorkerError)
+
+
+def _hold_driver_rule(step: Step) -> None:
+    for index, target in enumerate(step.config.targets):
+        if target.driver_sdk is None or target not in step.targets:
+            continue
+        from pipeline.qnn import drivers
+
+        sdk = qairt_version()
+        if drivers.refuses(sdk, target.driver_sdk):
+            raise ConfigError(
+                f"contexts for {target.soc} would be made with QAIRT {sdk}, and its driver is of {target.driver_sdk}",
+                where=step.config.places.get(f"targets[{index}].driver_sdk", step.config.path.name),
+                why=drivers.RULE,
+                remedy=f"{drivers.remedy(sdk, target.driver_sdk)}; 'doit doctor' says more",
+            )
+
+
+def _environment_refusal(workspace: Workspace) -> Finding | None:
+    folder = Path(sysconfig.get_path("purelib"))
+    pyproject = workspace.root / "pyproject.toml"
+    try:
+        known = workspace.memo.value(folder, _fingerprint(pyproject), lambda _: _refusal_as_json(pyproject))
+    except OSError:  # a Python without such a folder: nothing to remember it by
+        known = _refusal_as_json(pyproject)
+    if known is None:
+        return None
+    check, what, exit_code, subject, why, remedy = cast("tuple[str, str, int, str, str, str]", known)
+    return error(check, what, exit_code, subject, why=why, remedy=remedy)
+
+
+def _refusal_as_json(pyproject: Path) -> Json:
+    from pipeline.doctor import host, packages
+
+    facts = packages.gather(pyproject)
+    found = host.refusal(host.cheap_facts()) or next(iter(packages.refusals(facts)), None)
+    return [found.check, found.what, found.exit_code, found.subject, found.why, found.remedy] if found else None
+
+
+def _fingerprint(pyproject: Path) -> str:
+    """What tells one environment from another, and before a change from after it."""
+    stamps = [sys.executable, sys.version]
+    for path in (str(pyproject), *sys.path):
+        try:
+            stamps.append(f"{path} {os.stat(path).st_mtime_ns}")
+        except OSError:
+            continue
+    return "environment " + hashlib.sha256("\n".join(stamps).encode()).hexdigest()

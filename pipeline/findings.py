@@ -1,0 +1,23 @@
+"""What `doit fsck` finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+DROPPED = "dropped: made again when it is needed"
+PUT_BACK = "the next build puts it back"
+NOT_BUILT = "no config builds it any more"
+LEFT = "left alone: it is not ours"
+FOREIGN = "its name is none that belongs here"
+ALTERED = "it is not what was written"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be. `is_wrong` is false for what does no harm, such as a user's own file."""
+
+    path: Path
+    problem: str
+    done: str
+    is_wrong: bool = True

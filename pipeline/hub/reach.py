@@ -1,0 +1,54 @@
+"""Whether the hub can be reached, and what it says: asked once, without patience, for `doit doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import httpx2
+from huggingface_hub import constants, get_session
+from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # public, not marked as re-exported
+
+from pipeline.errors import SourceError
+from pipeline.hub.answers import within
+from pipeline.hub.failures import Asked, endpoint, explain, explained, token
+from pipeline.hub.revisions import look_up
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of asking the hub who we are. `date` is its clock's, as in HTTP; `token` "" where there is none,
+    else "valid", "refused" or "unknown". With a `problem` there was no answer of a hub.
+    """
+
+    date: str = ""
+    token: str = ""
+    problem: str = ""
+    remedy: str = ""
+
+
+def ask(limit_s: float) -> Answer:
+    """Ask the hub who we are (https://huggingface.co/docs/hub/api: GET /api/whoami-v2)."""
+    url = f"{constants.ENDPOINT}/api/whoami-v2"
+    try:
+        with explained(Asked("", "")):
+            response = within(lambda: get_session().get(url, headers=build_hf_headers(), timeout=limit_s), limit_s)
+    except SourceError as error:
+        return Answer(problem=error.why or error.what, remedy=error.remedy)
+    if not response.headers.get("Content-Type", "").startswith("application/json"):
+        told = explain(ValueError(f"HTTP {response.status_code} and no JSON"), Asked(endpoint(), ""))
+        return Answer(problem=told.why, remedy=told.remedy)
+    state = ""
+    if token():
+        states = {httpx2.codes.OK: "valid", httpx2.codes.UNAUTHORIZED: "refused"}
+        state = states.get(httpx2.codes(response.status_code), "unknown")
+    return Answer(response.headers.get("Date", ""), state)
+
+
+def repo(name: str, revision: str, limit_s: float) -> tuple[str, str]:
+    """What is wrong with a repo at a revision, and the remedy; empty if the hub shows it."""
+    try:
+        with explained(Asked(name, revision)):
+            look_up(name, revision, limit_s)
+    except SourceError as error:
+        return error.what, error.remedy
+    return "", ""

@@ -1,0 +1,80 @@
+"""Manifests on disk, each with a digest over itself: in the store by key, in a checkout by step."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from pipeline import sealed_json
+from pipeline.durable import write_atomically
+from pipeline.model import PARTS, FileEntry, Json, Manifest
+
+SCHEMA = 2
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """The manifest in a file, or None when there is none or it is not what was written."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return _parsed(str(path), status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+@lru_cache(maxsize=1 << 14)  # each is asked for by every step that needs it, and by the report
+def _parsed(path: str, *_: int) -> Manifest | None:
+    try:
+        with open(path, "rb") as stream:
+            raw = sealed_json.load(stream.read())
+        if raw["schema"] != SCHEMA:
+            return None
+        files = {name: FileEntry(entry["sha256"], entry["bytes"]) for name, entry in raw["files"].items()}
+        _check_files(files, raw["facts"].get(PARTS, {}))
+        return Manifest(raw["stage"], raw["key"], files, raw["facts"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _check_files(files: Mapping[str, FileEntry], parts: Mapping[str, Mapping[str, Mapping[str, str]]]) -> None:
+    """Raise ValueError or TypeError for names that lead out of the folder that files are put into, on any system.
+
+    A store may be shared: what is in it was not always written here.
+    """
+    named = [name for part in parts.values() for name in part["files"]]
+    if not all(isinstance(part["facts"], dict) for part in parts.values()):
+        raise TypeError("a part has no facts")
+    if not all(_is_inside(name) for name in (*files, *named)):
+        raise ValueError("a name leads out of the folder")
+    if not all(_SHA256.fullmatch(entry.sha256) and isinstance(entry.bytes, int) for entry in files.values()):
+        raise ValueError("a file has no digest or size")
+    if not all(file in files for part in parts.values() for file in part["files"].values()):
+        raise ValueError("a part has a file that is none of the step's")
+
+
+def _is_inside(name: str) -> bool:
+    return not (set(name.split("/")) & {"", ".", ".."} or set(name) & set("\\:\0"))
+
+
+def write_manifest(path: Path, manifest: Manifest, *, durable: bool = True, folder: Path | None = None) -> None:
+    """Write a manifest atomically, as readable JSON whose bytes depend on nothing but the manifest.
+
+    `folder` is where it is written before it is moved, as for :func:`durable.write_atomically`.
+    """
+    files: dict[str, Json] = {
+        name: {"sha256": entry.sha256, "bytes": entry.bytes} for name, entry in manifest.files.items()
+    }
+    raw: dict[str, Json] = {
+        "schema": SCHEMA,
+        "stage": manifest.stage,
+        "key": manifest.key,
+        "files": files,
+        "facts": dict(manifest.facts),
+    }
+    write_atomically(path, sealed_json.dump(raw), durable=durable, folder=folder)

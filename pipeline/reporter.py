@@ -1,0 +1,242 @@
+"""What a build prints while it runs and at its end, by the interface that doit has for reporters."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import IO, NoReturn, Protocol
+
+from pipeline import interrupt, stopping, summary
+from pipeline.config import ModelConfig
+from pipeline.console import Console
+from pipeline.crew import Crew
+from pipeline.doctor.guard import Guard
+from pipeline.errors import PipelineError
+from pipeline.model import Manifest
+from pipeline.plan import Step
+from pipeline.upkeep import Session
+from pipeline.workspace import Workspace
+
+TRACEBACK_VARIABLE = "PIPELINE_TRACEBACK"
+_REASON_CHARS = 200
+
+
+class Task(Protocol):
+    """What is used of a task of doit."""
+
+    name: str
+    task_dep: list[str]
+
+
+class Failure(Protocol):
+    """What is used of a failure of doit."""
+
+    message: str
+    report: bool
+
+    def get_name(self) -> str:
+        """The name of its class."""
+        ...
+
+    def get_msg(self) -> str:
+        """Its text."""
+        ...
+
+
+class Build(Protocol):
+    """What a reporter knows of the project that is built."""
+
+    announce: Callable[[Step], None]
+
+    @property
+    def workspace(self) -> Workspace: ...  # noqa: D102
+
+    @property
+    def configs(self) -> Mapping[str, ModelConfig]: ...  # noqa: D102
+
+    @property
+    def steps(self) -> Mapping[str, Step]: ...  # noqa: D102
+
+    @property
+    def crew(self) -> Crew: ...  # noqa: D102
+
+    @property
+    def results(self) -> Mapping[str, tuple[str, float]]: ...  # noqa: D102
+
+    @property
+    def missed(self) -> Set[str]: ...  # noqa: D102
+
+    @property
+    def status(self) -> int: ...  # noqa: D102
+
+    @property
+    def session(self) -> Session: ...  # noqa: D102
+
+    @property
+    def guard(self) -> Guard: ...  # noqa: D102
+
+    def manifests(self) -> dict[str, Manifest]:
+        """What every step produced last, by step id."""
+        ...
+
+    def report_of(self, step: Step) -> str:
+        """What a step has to say to a reader."""
+        ...
+
+
+class Reporter:
+    """doit's reporter interface: a line a step, errors with their remedies, and at the end what was built."""
+
+    desc = "a line a step, then a table"
+    project: Build
+    keep_going = False
+    """Whether steps are started after one has failed."""
+
+    def __init__(self, outstream: IO[str], options: Mapping[str, object]) -> None:
+        self._console = Console(outstream)
+        self.project.announce = self._started
+        self._errors: list[PipelineError | None] = []
+        self._failed: dict[str, list[str]] = {}
+        self._needs: dict[str, str] = {}
+        self._checked: set[str] = set()
+        self._selected: list[str] = []
+
+    def initialize(self, tasks: Mapping[str, Task], selected_tasks: Iterable[str]) -> None:
+        """Called once, before anything runs."""
+        project = self.project
+        self._selected = list(selected_tasks)
+        names = _closure(tasks, self._selected) & set(project.steps)
+        project.workspace.store.tell = self._console.line
+        try:
+            project.session.open(self._selected)
+            project.guard.expect(step for name, step in project.steps.items() if name in names)
+        except PipelineError as error:
+            refuse(error)
+        self._console.start(names)
+
+    def get_status(self, task: Task) -> None:
+        """Called before a task is checked."""
+
+    def execute_task(self, task: Task) -> None:
+        """Called when a task gets a thread, where it may still wait for its turn."""
+
+    def _started(self, step: Step) -> None:
+        """Called when a step's worker starts."""
+        self._console.started(step.id, self.project.workspace.log(step))
+
+    def add_success(self, task: Task) -> None:
+        """Called when a task ended well."""
+        self._checked.add(task.name)
+        outcome, seconds = self.project.results.get(task.name, ("current", 0.0))
+        if task.name in self.project.steps:
+            self._console.finished(task.name, outcome, seconds)
+
+    def skip_uptodate(self, task: Task) -> None:
+        """Called when a task needs nothing."""
+        self._checked.add(task.name)
+        if task.name in self.project.steps:
+            self._console.finished(task.name, "current", 0.0)
+
+    def skip_ignore(self, task: Task) -> None:
+        """Called when the user told doit to ignore a task."""
+        self._console.line(f"{task.name}: ignored, as told by 'doit ignore'")
+
+    def add_failure(self, task: Task, fail: Failure) -> None:
+        """Called when a task failed, or could not start because one it needs failed."""
+        if fail.get_name() == "UnmetDependency":
+            if ":" in task.name:  # a group is no more than its members
+                self._needs[task.name] = fail.message.split()[0]
+            return
+        error: PipelineError | None = getattr(fail, "error", None)
+        if error is None and not fail.report:
+            return
+        self.project.crew.failed()
+        text = str(error) if error else f"{fail.get_name()}\n{fail.get_msg()}"
+        if text not in self._failed:  # what is wrong with a model may be met by several steps at once
+            self._errors.append(error)
+            self._console.failed(task.name, text)
+        self._failed.setdefault(text, []).append(task.name)
+
+    def cleanup_error(self, exception: Failure) -> None:
+        """Called when a teardown failed."""
+        self._console.line(exception.get_msg())
+
+    def runtime_error(self, msg: str) -> None:
+        """Called when doit itself failed."""
+        self._errors.append(None)
+        self._failed.setdefault(msg, []).append("doit")
+        self._console.line(msg)
+
+    def teardown_task(self, task: Task) -> None:
+        """Called before a teardown."""
+
+    def complete_run(self) -> None:
+        """Print the end of the report; leave with the exit code of the first error."""
+        project = self.project
+        project.session.close()
+        if stopping.asked() or isinstance(sys.exc_info()[1], KeyboardInterrupt):
+            project.crew.stop()
+            project.workspace.memo.save()
+            self._console.stop()
+            interrupt.leave(self._console.line)
+        project.crew.close()
+        project.workspace.memo.save()
+        self._console.stop()
+        if isinstance(sys.exc_info()[1], SystemExit):  # refused before anything ran
+            return
+        ran = self._ran()
+        for step in ran.current:
+            if text := project.report_of(step):
+                self._console.line(f"\n{step.id}\n{text}")
+        for text in (*summary.tables(ran), summary.last_lines(ran)):
+            if text:
+                self._console.line(f"\n{text}")
+        if self._errors:
+            raise SystemExit(self._errors[0].exit_code if self._errors[0] else 1)
+        if project.status:
+            raise SystemExit(project.status)
+
+    def _ran(self) -> summary.Ran:
+        project = self.project
+        return summary.Ran(
+            project.steps,
+            [name for name, config in project.configs.items() if config.on_request],
+            self._selected,
+            self._checked,
+            project.missed,
+            project.results,
+            project.manifests(),
+            [summary.Failed(names, _in_a_line(text)) for text, names in self._failed.items()],
+            self._needs,
+            self.keep_going,
+        )
+
+
+def refuse(error: PipelineError) -> NoReturn:
+    """End the process before anything ran."""
+    if os.environ.get(TRACEBACK_VARIABLE):
+        traceback.print_exception(error)
+    print(f"error: {error}", file=sys.stderr)
+    raise SystemExit(error.exit_code) from None
+
+
+def _in_a_line(text: str) -> str:
+    """What a message begins with, and why."""
+    what, *rest = text.splitlines()
+    why = next((line.split(": ", 1)[1].split("; ")[0] for line in rest if line.startswith("  why: ")), "")
+    line = f"{what}: {why}" if why else what
+    return line if len(line) <= _REASON_CHARS else f"{line[: _REASON_CHARS - 1]}…"
+
+
+def _closure(tasks: Mapping[str, Task], selected: Iterable[str]) -> set[str]:
+    """Names of the selected tasks and of all they need."""
+    reached: set[str] = set()
+    pending = list(selected)
+    while pending:
+        name = pending.pop()
+        if name not in reached:
+            reached.add(name)
+            pending += tasks[name].task_dep
+    return reached

@@ -1,0 +1,72 @@
+"""The checkouts that use a store, as each of them has signed: so that none frees what another needs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import sealed_json
+from pipeline.durable import write_atomically
+from pipeline.scratch import Scratch
+from pipeline.workspace import Workspace
+
+_DAY_S = 86400
+_FORGOTTEN_S = 90 * _DAY_S  # a checkout on another machine that was silent for so long
+
+
+@dataclass(frozen=True)
+class Root:
+    """A checkout: its folder, and the machine it is on."""
+
+    entry: Path
+    """Where it signed."""
+    folder: Path
+    host: str
+    signed_at_s: float
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its folder is one of this machine's."""
+        return self.host == platform.node()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the checkout was deleted, or is on another machine and was silent for long."""
+        if self.is_here:
+            return not self.folder.is_dir()
+        return time.time() - self.signed_at_s > _FORGOTTEN_S
+
+
+def sign(workspace: Workspace) -> None:
+    """Enter this checkout, if the disk lets us; again every day, to say that it is still in use."""
+    folder = os.path.abspath(workspace.root)
+    host = platform.node()
+    name = hashlib.sha256(f"{host}\0{folder}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    path = workspace.store.root / "roots" / f"{name}.json"
+    with contextlib.suppress(OSError):
+        try:
+            if time.time() - os.stat(path).st_mtime > _DAY_S:
+                os.utime(path)
+        except FileNotFoundError:
+            with Scratch(workspace.store.root / "tmp").folder() as scratch:
+                write_atomically(path, sealed_json.dump({"folder": folder, "host": host}), folder=scratch)
+
+
+def read(path: Path) -> Root | None:
+    """The checkout that an entry names, None if there is none or it is damaged."""
+    try:
+        content = sealed_json.load(path.read_bytes())
+        return Root(path, Path(content["folder"]), content["host"], path.stat().st_mtime)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def signed(store: Path) -> list[Root]:
+    """All checkouts that use the store at this folder."""
+    found = (read(path) for path in sorted((store / "roots").glob("*.json")))
+    return [root for root in found if root is not None]

@@ -1,0 +1,186 @@
+"""Limits of time and memory: ends the processes of a step that takes more than it may."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psutil
+
+_EVERY_S = 0.5
+_OFTEN_S = 0.05  # once a step uses half of what it may: memory can grow by gigabytes a second
+_GAP_S = 5.0  # if we were stopped ourselves (Ctrl-Z), the time until we go on is not the step's
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What a step may take: seconds of wall time, and bytes of memory of all its processes together."""
+
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Excess:
+    """What a step had taken when it was ended; for its memory, or else for its time."""
+
+    allowed: Allowance
+    seconds: float
+    bytes: int
+
+    @property
+    def for_memory(self) -> bool:
+        """Whether it was ended for its memory."""
+        return self.bytes > self.allowed.bytes
+
+
+class Watched:
+    """What is watched of one step: its worker and all that descends from it."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        self.allowance = allowance
+        self.excess: Excess | None = None
+        """There once the step was ended for it."""
+        self.seconds = 0.0
+        self.members: dict[int, psutil.Process] = {}
+
+    def bytes(self) -> int:
+        """Resident memory of all members; if that is more than is allowed, with what they share counted once.
+
+        Pages of the process that a worker was forked from are resident in both. To tell them apart, the system walks
+        over the page tables, which is not done twice a second.
+        """
+        resident = self._sum(_resident)
+        return resident if resident <= self.allowance.bytes else self._sum(_share)
+
+    def kill(self) -> None:
+        """Kill each member, also one that has left the worker's group."""
+        for process in [*self.members.values()]:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def _sum(self, measure: Callable[[psutil.Process], int]) -> int:
+        total = 0
+        for process in [*self.members.values()]:
+            with contextlib.suppress(psutil.Error):  # it has ended
+                total += measure(process)
+        return total
+
+
+class Watch:
+    """Looks at running workers twice a second, in a thread that lives while there are any."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._watched: dict[int, tuple[Watched, Callable[[int], None]]] = {}
+        self._seen: set[int] = set()
+        self._workers: set[int] = set()
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def over(self, worker: int, watched: Watched, end: Callable[[int], None]) -> Iterator[None]:
+        """Watch a worker, given by its process id; `end` is called with that if it takes more than it may.
+
+        At the end of the block, what is left of its descendants is killed.
+        """
+        with contextlib.suppress(psutil.Error):
+            watched.members[worker] = psutil.Process(worker)
+        with self._changed:
+            self._watched[worker] = (watched, end)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
+                self._thread.start()
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._watched[worker]
+                self._changed.notify()
+            watched.members.pop(worker, None)  # whoever started it ends it, and knows its status
+            watched.kill()
+
+    def _look(self) -> None:
+        before = time.monotonic()
+        wait_s = _EVERY_S
+        while True:
+            with self._changed:
+                if not self._watched:
+                    self._thread = None
+                    return
+                self._changed.wait(wait_s)
+                watched = dict(self._watched)
+            now = time.monotonic()
+            passed_s, before = min(now - before, _GAP_S), now
+            with contextlib.suppress(psutil.Error, OSError):  # no room for one more open file: look again later
+                self._find_members({worker: each for worker, (each, _) in watched.items()})
+            wait_s = _EVERY_S
+            for worker, (each, end) in watched.items():
+                each.seconds += passed_s
+                used = each.bytes()
+                if used > each.allowance.bytes or each.seconds > each.allowance.seconds:
+                    if each.excess is None:
+                        each.excess = Excess(each.allowance, each.seconds, used)
+                    end(worker)
+                    each.kill()
+                elif used > each.allowance.bytes / 2:
+                    wait_s = _OFTEN_S
+
+    def _find_members(self, watched: dict[int, Watched]) -> None:
+        """Look up the parents of processes that are new. One that loses its parent later stays a member."""
+        running = set(psutil.pids())
+        for each in watched.values():
+            for gone in each.members.keys() - running:
+                del each.members[gone]
+        if self._workers != watched.keys():  # a worker may be older than we know it, and so its children
+            self._seen, self._workers = set(), set(watched)
+        new = {pid: process for pid in running - self._seen if (process := _process(pid))}
+        self._seen = running
+        owners = {pid: each for each in watched.values() for pid in each.members}
+        found = True
+        while found:  # a child may come before its parent
+            found = False
+            for pid in [*new]:
+                owner = owners.get(_parent(new[pid])) or watched.get(_group(pid))
+                if owner is not None and pid not in owner.members:
+                    owner.members[pid] = new[pid]
+                    owners[pid] = owner
+                    del new[pid]
+                    found = True
+
+
+def _process(pid: int) -> psutil.Process | None:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid)
+    return None
+
+
+def _parent(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.Error):
+        return int(process.ppid())
+    return 0
+
+
+def _group(pid: int) -> int:
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            return os.getpgid(pid)
+    return 0
+
+
+def _resident(process: psutil.Process) -> int:
+    return int(process.memory_info().rss)
+
+
+def _share(process: psutil.Process) -> int:
+    """Resident memory, of what is shared a part: as many share it (PSS); where that isn't known, without it (USS)."""
+    try:
+        found = process.memory_full_info()
+    except psutil.AccessDenied:
+        return _resident(process)
+    return int(getattr(found, "pss", found.uss))

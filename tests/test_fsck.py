@@ -1,0 +1,250 @@
+"""`doit fsck` by the real command line, on a real build."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import sealed_json
+from pipeline.manifests import read_manifest, write_manifest
+from pipeline.model import FileEntry
+from tests import tiny_project
+from tests.project import Project
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A small project with a store of its own, built."""
+    folder = tmp_path_factory.mktemp("fsck")
+    project = tiny_project.create(folder / "project", folder / "store", targets=["sm8650"])
+    project.doit("build")
+    return project
+
+
+@pytest.fixture
+def project(built: Project, tmp_path: Path) -> Project:
+    """A copy that a test may damage."""
+    store = tmp_path / "store"
+    shutil.copytree(built.store, store)
+    copy = built.copy(tmp_path / "project")
+    copy.store = store
+    copy.doit("build")  # in a new place each file is read once
+    return copy
+
+
+def payload_of(project: Project, stage: str) -> Path:
+    """A payload that a step of the stage made."""
+    path = next((project.root / ".build" / "steps" / stage).rglob("*.json"))
+    sha256: str = max(json.loads(path.read_bytes())["files"].values(), key=lambda entry: entry["bytes"])["sha256"]
+    return project.store / "objects" / sha256[:2] / sha256
+
+
+def rot(path: Path) -> None:
+    """Flip a bit as a disk does it: neither size nor time tell."""
+    times = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.chmod(0o644)
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def findings(project: Project, status: int, *options: str) -> dict[str, Any]:
+    run = project.doit("fsck", "--json", *options, check=False)
+    assert run.status == status, run.text
+    found = json.loads(run.text)
+    assert found["wrong"] == sum(row["wrong"] for row in found["findings"])
+    return {row["path"]: row for row in found["findings"]}
+
+
+def test_a_healthy_store_is_said_to_be(project: Project) -> None:
+    run = project.doit("fsck")
+    assert "files of the store" in run.text
+    assert run.text.rstrip().endswith("healthy")
+    assert findings(project, 0) == {}
+
+
+def test_rotten_payloads_are_found_dropped_and_made_again(project: Project) -> None:
+    before = project.artifacts()
+    payload = payload_of(project, "quantize")
+    rot(payload)
+    assert not project.doit("build").built, "no stat shows it"
+    found = findings(project, 17)
+    assert found[str(payload)]["problem"] == "its SHA-256 is not the one that it was stored under"
+    assert found[str(payload)]["done"] == "dropped: made again when it is needed"
+    assert any("lacks" in row["problem"] for row in found.values()), "outputs that have it are named"
+    assert "quantize" in project.doit("build").stages()
+    assert findings(project, 0) == {}
+    assert project.artifacts() == before
+
+
+def test_a_rotten_payload_is_not_shipped_and_the_same_build_heals(project: Project) -> None:
+    before = project.artifacts()
+    payload = payload_of(project, "context")
+    rot(payload)
+    shutil.rmtree(project.root / "artifacts")
+    run = project.doit("build")
+    assert str(payload) in run.text
+    assert "its SHA-256 is not the one that it was stored under; it is made again" in run.text
+    assert "made again: context:tiny/net/" in run.text
+    assert project.artifacts() == before
+
+
+def test_a_step_does_not_run_on_a_rotten_payload_and_the_same_build_heals(project: Project) -> None:
+    before = project.artifacts()
+    payload = payload_of(project, "quantize")
+    rot(payload)
+    payload_of(project, "context").unlink()
+    run = project.doit("build")
+    assert str(payload) in run.text
+    assert "made again: quantize:tiny/net\n" in run.text
+    assert "context" in run.stages()
+    assert project.artifacts() == before
+
+
+def test_a_step_that_comes_out_otherwise_than_before_says_so(project: Project) -> None:
+    path = project.root / ".build" / "steps" / "samples" / "tiny" / "calibration.json"
+    known = read_manifest(path)
+    assert known is not None
+    name, entry = next(iter(known.files.items()))
+    other = replace(known, files={**known.files, name: FileEntry("ab" * 32, entry.bytes)})
+    for place in (path, project.store / "manifests" / known.key[:2] / f"{known.key}.json"):
+        write_manifest(place, other)
+    run = project.doit("build")
+    said = f"samples:tiny/calibration was made again and came out otherwise: {name} is {entry.sha256}, was {'ab' * 32}"
+    assert said in run.text
+    assert run.built == {"samples:tiny/calibration"}
+
+
+HARMS: dict[str, Callable[[Project], Path]] = {
+    "manifest of the store": lambda project: next((project.store / "manifests").glob("*/*.json")),
+    "manifest of a step": lambda project: next((project.root / ".build" / "steps").rglob("*.json")),
+    "memo": lambda project: project.root / ".build" / "memo.json",
+    "database": lambda project: project.root / ".build" / "doit.json",
+    "costs": lambda project: project.store / "costs.json",
+    "root": lambda project: next((project.store / "roots").iterdir()),
+}
+
+
+@pytest.mark.parametrize("what", HARMS)
+def test_a_flipped_bit_in_what_is_kept_beside_payloads_is_found_and_dropped(project: Project, what: str) -> None:
+    before = project.artifacts()
+    path = HARMS[what](project)
+    rot(path)
+    if what != "database":  # which doit writes anew at the end of every command
+        found = findings(project, 17, "--dry-run")
+        assert found[str(path)]["done"] == "to be dropped"
+    assert str(path) in findings(project, 17)
+    assert not project.doit("build").built
+    assert project.artifacts() == before
+    assert findings(project, 0) == {}
+
+
+@pytest.mark.parametrize("name", ["memo.json", "doit.json"])
+def test_a_build_names_damage_of_what_only_saves_time(project: Project, name: str) -> None:
+    path = project.root / ".build" / name
+    path.write_bytes(path.read_bytes()[:-30])
+    run = project.doit("build")
+    assert f"damaged, and not used: {path}" in run.text
+    assert not run.built
+    sealed_json.load(path.read_bytes())
+
+
+def test_rotten_artifacts_are_found_and_the_next_build_puts_them_back(project: Project) -> None:
+    before = project.artifacts()
+    folder = next(path.parent for path in (project.root / "artifacts").rglob("*_ctx.onnx"))
+    harmed = [*folder.iterdir()]
+    assert len(harmed) > 2
+    for path in harmed:
+        rot(path)
+    assert {str(path) for path in harmed} <= set(findings(project, 17))
+    run = project.doit("build")
+    assert not run.built
+    assert project.artifacts() == before
+    assert findings(project, 0) == {}
+
+
+def test_what_is_not_ours_is_reported_and_stays(project: Project) -> None:
+    store, artifacts = project.store, project.root / "artifacts"
+    folder = next(path.parent for path in artifacts.rglob("manifest.json"))
+    wrong = [
+        store / "objects" / "notes.txt",
+        store / "objects" / "ab" / "x",
+        store / "notes",
+        store / "roots" / "a.json",
+    ]
+    wrong += [store / "manifests" / "ab" / "notes.json", store / "manifests" / "0.json"]
+    mine = folder / "notes.txt"
+    for path in (*wrong, mine):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    found = findings(project, 17)
+    assert {path for path, row in found.items() if row["wrong"]} == {str(path) for path in wrong}
+    assert not found[str(mine)]["wrong"]
+    for _ in range(2):
+        run = project.doit("build")
+        assert f"not of this build, and left alone: {mine.relative_to(project.root).as_posix()}" in run.text
+        assert not run.built
+    assert all(path.read_text() == "mine" for path in (*wrong, mine))
+
+
+def test_a_manifest_that_the_store_lost_is_put_back(project: Project) -> None:
+    path = next((project.store / "manifests").glob("*/*.json"))
+    data = path.read_bytes()
+    for command in ("fsck", "build"):
+        path.unlink()
+        run = project.doit(command, check=False)
+        assert str(path) in run.text
+        assert not run.built
+        assert path.read_bytes() == data
+
+
+def test_what_the_dead_left_is_removed_by_a_build_with_nothing_to_do(project: Project) -> None:
+    left = [project.store / "tmp" / "a.lock", project.store / "locks" / f"{'0' * 64}.lock"]
+    left += [project.root / ".build" / "tmp" / "b.lock", project.store / "tmp" / "c" / "half"]
+    target = next(path.parent for path in (project.root / "artifacts").rglob("manifest.json"))
+    left.append(target / ".net_ctx.onnx.123-456.tmp")
+    for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+    run = project.doit("build")
+    assert not run.built
+    assert [path for path in left if path.exists()] == []
+    assert list((project.store / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("first", ["fsck", "gc", "build"])
+def test_records_of_steps_that_changed_places_lead_nowhere(project: Project, first: str) -> None:
+    before = project.artifacts()
+    steps = project.root / ".build" / "steps"
+    kinds = ("ingest/tiny/net", "context/tiny/net/8/sm8650", "context/tiny/net/16/sm8650", "quantize/tiny/net")
+    places = [steps / f"{name}.json" for name in kinds]
+    manifests = [read_manifest(path) for path in places]
+    for path, manifest in zip(places, [*manifests[1:], manifests[0]], strict=True):
+        assert manifest is not None
+        write_manifest(path, manifest)
+    run = project.doit(first, check=False)
+    assert "Traceback" not in run.text
+    assert run.status == (17 if first == "fsck" else 0)
+    project.doit("build")
+    assert project.artifacts() == before
+    assert [read_manifest(path) for path in places] == manifests
+    assert findings(project, 0) == {}
+
+
+def test_a_damaged_database_of_doit_is_no_reason_to_stop(project: Project) -> None:
+    path = project.root / ".build" / "doit.json"
+    for data in (b"", b"{", b"[]", b'{"a": 1}', os.urandom(100)):
+        path.write_bytes(data)
+        run = project.doit("build")
+        assert not run.built
+        assert not run.restored

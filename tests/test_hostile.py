@@ -1,0 +1,67 @@
+"""Hostile and broken models, as a user meets them: one clear message, the documented exit code, bounded, contained."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+import pytest
+
+from tests import hostile_project
+from tests.hostile_models import MODELS
+from tests.hostile_project import Said
+from tests.hostile_sources import SOURCES
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="makes pipes, devices and links"),
+]
+
+
+@pytest.fixture(scope="module")
+def of_models(tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """All models that are refused, built at once."""
+    project = hostile_project.create(tmp_path_factory.mktemp("models"))
+    for name, bad in MODELS.items():
+        made = bad.make()
+        folder = hostile_project.add_model(project, name)
+        (folder / "model.onnx").write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
+    return hostile_project.run(project, "--continue", *(_step(bad.stage, name) for name, bad in MODELS.items()))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_refused(of_models: Said, name: str) -> None:
+    bad = MODELS[name]
+    assert of_models.status == 12, of_models.text
+    failed = {step: text for step, text in of_models.of_step.items() if step.split(":")[1].split("/")[0] == name}
+    # equal messages are printed once
+    said = "\n".join(failed.values()) or "\n".join(of_models.of_step.values())
+    assert bad.said in said, said
+    assert "next: " in said or "why: " in said
+
+
+@pytest.fixture(scope="module")
+def of_sources(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, Said]:
+    """All folders that are refused, built at once; by exit code."""
+    found = {}
+    for status in {bad.status for bad in SOURCES.values()}:
+        project = hostile_project.create(tmp_path_factory.mktemp(f"sources{status}"))
+        wanted = {name: bad for name, bad in SOURCES.items() if bad.status == status}
+        for name, bad in wanted.items():
+            bad.make(hostile_project.add_model(project, name, file=bad.file))
+        found[status] = hostile_project.run(project, "--continue", *(_step(bad.stage, n) for n, bad in wanted.items()))
+    return found
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_model_folder_is_refused(of_sources: Mapping[int, Said], name: str) -> None:
+    bad = SOURCES[name]
+    run = of_sources[bad.status]
+    assert run.status == bad.status, run.text
+    failed = {step: text for step, text in run.of_step.items() if step.split(":")[1].split("/")[0] == name}
+    said = "\n".join(failed.values()) or "\n".join(run.of_step.values())
+    assert bad.said in said, said
+
+
+def _step(stage: str, name: str) -> str:
+    return {"fetch": f"fetch:{name}", "ingest": f"ingest:{name}/net", "shape": f"shape:{name}/net/8"}[stage]
