@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -116,10 +117,11 @@ def remove_folder(folder: Path, memo: StatMemo) -> list[Path]:
         paths = [folder / name for name in sorted(claimed(folder / MANIFEST)) if (folder / name).is_file()]
         paths.append(folder / MANIFEST)
         for path in paths:
-            path.unlink()
+            path.unlink(missing_ok=True)  # another build of this checkout may be at it, too
             memo.forget(path)
-        if not any(folder.iterdir()):
-            folder.rmdir()
+        with contextlib.suppress(FileNotFoundError):
+            if not any(folder.iterdir()):
+                folder.rmdir()
     return paths
 
 

@@ -175,7 +175,7 @@ def _compare_with_commit(made: Manifest, resolved: Resolved, workspace: Workspac
 
 
 def _compare_with_known(made: Manifest, step: Step, workspace: Workspace) -> None:
-    """Say so when a step came out otherwise than before; refuse it if it brings files of a pinned commit."""
+    """Say so when a step came out otherwise than before."""
     known = workspace.store.known(made.key)
     if known is None:
         current = read_manifest(workspace.current(step))
@@ -184,14 +184,6 @@ def _compare_with_known(made: Manifest, step: Step, workspace: Workspace) -> Non
         return
     name = next(name for name in {**made.files, **known.files} if made.files.get(name) != known.files.get(name))
     before, now = (manifest.files[name].sha256 if name in manifest.files else "none" for manifest in (known, made))
-    if isinstance(step.config.source, HubSource) and step.stage == "fetch":
-        raise SourceError(
-            f"{name} of {step.config.source.hub} changed under a pinned revision",
-            where=step.id,
-            why=f"its SHA-256 was {before} when it was first fetched, and is {now} now",
-            remedy=f"find out why; to take the new file, delete {workspace.store.manifest_path(made.key)} "
-            f"and {workspace.current(step)}",
-        )
     workspace.store.tell(f"{step.id} was made again and came out otherwise: {name} is {now}, was {before}")
 
 

@@ -15,9 +15,11 @@ from pathlib import Path
 
 from pipeline import roots, sealed_json
 from pipeline.durable import disk_errors, remove
+from pipeline.errors import StoreError
 from pipeline.findings import ALTERED, DROPPED, FOREIGN, LEFT, Finding
 from pipeline.manifests import read_manifest
 from pipeline.model import Manifest
+from pipeline.store import UNRELATED
 from pipeline.workspace import Workspace
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -54,7 +56,7 @@ class Check:
             if not _COMMIT.fullmatch(path.name):
                 yield Finding(path, FOREIGN, LEFT)
             else:
-                yield from self._sealed(path, "files")
+                yield from self._sealed(path, "files", "dropped: what this commit held is known no more")
         for path in _listed(self._store.root):
             if path.name not in _OURS:
                 yield Finding(path, FOREIGN, LEFT)
@@ -104,6 +106,13 @@ class Check:
         except FileNotFoundError:
             return ""  # dropped by a build, or freed, since it was listed
         except OSError as error:
+            if error.errno in UNRELATED:
+                raise StoreError(
+                    "the store can't be read",
+                    where=str(path),
+                    why=error.strerror or str(error),
+                    remedy="end other programs, or raise the limit of open files, then run the same command again",
+                ) from error
             return f"it can't be read: {error.strerror}"
 
     def _manifests(self) -> Iterator[Finding]:
@@ -127,13 +136,13 @@ class Check:
             if entry.sha256 in self._bad or _size(self._store.object_path(entry.sha256)) != entry.bytes
         ]
 
-    def _sealed(self, path: Path, member: str) -> Iterator[Finding]:
+    def _sealed(self, path: Path, member: str, done: str = "dropped: nothing is lost but time") -> Iterator[Finding]:
         try:
             sealed_json.load_member(path.read_bytes(), member)
         except FileNotFoundError:
             return
         except (OSError, ValueError):
-            yield from self._dropped(path, ALTERED, "dropped: nothing is lost but time")
+            yield from self._dropped(path, ALTERED, done)
 
     def _dropped(self, path: Path, problem: str, done: str = DROPPED) -> Iterator[Finding]:
         if self._dry_run:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.locks import TakenError, try_held, undone
+from pipeline.locks import TakenError, held, try_held, undone
 
 _LOCK = ".lock"
 
@@ -25,7 +26,8 @@ class Scratch:
         """A folder of our own, removed at the end; raises OSError when it can't be made."""
         self.parent.mkdir(parents=True, exist_ok=True)
         folder = self.parent / uuid.uuid4().hex
-        with try_held(folder.with_suffix(_LOCK)), undone(lambda: shutil.rmtree(folder, ignore_errors=True)):
+        # Another process that collects may have our lock for a moment, before we do.
+        with held(folder.with_suffix(_LOCK), "a folder of its own"), undone(lambda: _remove(folder)):
             folder.mkdir()
             yield folder
 
@@ -41,7 +43,8 @@ class Scratch:
                 continue
             with contextlib.suppress(TakenError, OSError), try_held(folder.with_suffix(_LOCK)):
                 _remove(folder)
-                removed.append(path)
+                if not os.path.lexists(folder):
+                    removed.append(path)
         return removed
 
 
@@ -54,6 +57,10 @@ def _listed(folder: Path) -> list[Path]:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
+        if os.name == "nt":  # which does not remove what is read-only, as payloads that were placed here are
+            for file in path.rglob("*"):
+                with contextlib.suppress(OSError):
+                    file.chmod(0o644)
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

@@ -36,6 +36,8 @@ from pipeline.scratch import Scratch
 
 _WRITERS = 8
 _DAY_S = 86400
+UNRELATED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What keeps a file from being read and is no fault of the file."""
 _UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
 
 
@@ -199,8 +201,9 @@ class Store:
         """While inside, no space is freed in the store; waits while some is. Where nothing can be written, none is."""
         with contextlib.ExitStack() as stack:
             try:
-                with self._gate():
-                    stack.enter_context(locks.try_held(self._lock(f"{_BUILD}{uuid.uuid4().hex}")))
+                with self._gate():  # whoever collects may have our lock for a moment, before we do
+                    lock = self._lock(f"{_BUILD}{uuid.uuid4().hex}")
+                    stack.enter_context(locks.held(lock, "a lock of its own", tell=self.tell))
             except OSError as error:
                 if error.errno not in _UNWRITABLE:
                     raise
@@ -230,6 +233,8 @@ class Store:
         try:
             fault = self.payloads.fault(entry, hashed=hashed)
         except OSError as error:
+            if error.errno in UNRELATED:
+                raise
             fault = f"it can't be read: {error.strerror}"
         if fault:
             self._drop(path, name, fault)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
+import queue
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +41,7 @@ from pipeline.verdict import explain, judge
 from pipeline.workspace import Workspace
 
 _THREADS = 32  # each waits for the turn of one step; among more that wait, the order would hardly matter
+_AWAKE_S = 0.2
 _T = TypeVar("_T")
 REPORT = "report.txt"
 """The file of a step's output that is written for a reader."""
@@ -271,8 +274,24 @@ class StepFailed(TaskFailed):  # type: ignore[misc]  # doit is untyped
         self.error = error
 
 
+class Answers(queue.Queue[Any]):
+    """A queue at which who waits wakes up now and then: on Windows no signal reaches a thread that waits for a lock.
+
+    (https://docs.python.org/3/library/threading.html#threading.Lock.acquire: interrupted on POSIX.)
+    """
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """The next item, as of any queue."""
+        while block and timeout is None:
+            with contextlib.suppress(queue.Empty):
+                return super().get(timeout=_AWAKE_S)
+        return super().get(block, timeout)
+
+
 class Runner(MThreadRunner):  # type: ignore[misc]  # doit is untyped
     """doit's runner with a thread for every step that could run: which of them do, the crew decides."""
+
+    Queue = Answers if os.name == "nt" else queue.Queue
 
     def __init__(
         self, manager: object, reporter: Reporter, continue_: bool, always: bool, stream: object, num_process: int = 0

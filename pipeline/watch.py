@@ -68,7 +68,7 @@ class Watched:
     def _sum(self, measure: Callable[[psutil.Process], int]) -> int:
         total = 0
         for process in [*self.members.values()]:
-            with contextlib.suppress(psutil.Error):  # it has ended
+            with contextlib.suppress(psutil.Error, OSError):  # it has ended, or there is no room for one more open file
                 total += measure(process)
         return total
 
@@ -135,13 +135,13 @@ class Watch:
         """Look up the parents of processes that are new. One that loses its parent later stays a member."""
         running = set(psutil.pids())
         for each in watched.values():
-            for gone in each.members.keys() - running:
-                del each.members[gone]
+            for gone in {*each.members} - running:
+                each.members.pop(gone, None)  # unless the end of its block was faster
         if self._workers != watched.keys():  # a worker may be older than we know it, and so its children
             self._seen, self._workers = set(), set(watched)
         new = {pid: process for pid in running - self._seen if (process := _process(pid))}
         self._seen = running
-        owners = {pid: each for each in watched.values() for pid in each.members}
+        owners = {pid: each for each in watched.values() for pid in [*each.members]}
         found = True
         while found:  # a child may come before its parent
             found = False

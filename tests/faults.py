@@ -11,10 +11,8 @@ and no temporary file or folder and no lock is left. The seed fixes what is stru
 from __future__ import annotations
 
 import argparse
-import contextlib
 import random
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -25,80 +23,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from tests import tiny_project
-from tests.build_processes import Build, Ended, kill, leftovers, tree, until
+from tests.build_processes import Build, Ended, leftovers, tree, until
+from tests.strikes import ANY_TIME, GENTLE, GIVE_UP_S, INTERRUPTED, STRIKES
 
-INTERRUPTED = 130
 _RESUME = "run the same command again to resume"
-_GIVE_UP_S = 120.0
 _BEGUN = "] built"
-Strike = Callable[[Build, random.Random], bool]
-
-
-def _of(kind: Callable[[Build], list[psutil.Process]]) -> Strike:
-    """A strike at one process of a kind, as soon as there is one; False if there was none to the end."""
-
-    def strike(build: Build, chance: random.Random) -> bool:
-        found: list[psutil.Process] = []
-
-        def there() -> bool:
-            found[:] = kind(build)
-            return bool(found)
-
-        return until(there, build, _GIVE_UP_S) and kill(chance.choice(found))
-
-    return strike
-
-
-def _signal(number: signal.Signals) -> Strike:
-    def strike(build: Build, _: random.Random) -> bool:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            build.doit.send_signal(number)
-            return True
-        return False
-
-    return strike
-
-
-def _all(build: Build, _: random.Random) -> bool:
-    return sum(kill(process) for process in build.alive()) > 0
-
-
-def _stopped_worker(build: Build, chance: random.Random) -> bool:
-    """A worker that can't even be told to end, and then nobody who could tell it."""
-    if until(lambda: bool(build.workers()), build, _GIVE_UP_S):
-        with contextlib.suppress(psutil.NoSuchProcess, IndexError):
-            chance.choice(build.workers()).suspend()
-    return kill(build.doit)
-
-
-def _twice(build: Build, chance: random.Random) -> bool:
-    """A worker, and doit while it deals with that; or Ctrl-C, and no patience."""
-    first = _of(Build.workers) if chance.random() < 0.5 else _signal(signal.SIGINT)
-    struck = first(build, chance)
-    time.sleep(chance.uniform(0, 0.2))
-    with contextlib.suppress(psutil.NoSuchProcess):
-        kill(build.doit)
-    return struck
-
-
-STRIKES: dict[str, tuple[Strike, tuple[int, ...]]] = {
-    "Ctrl-C": (_signal(signal.SIGINT), (INTERRUPTED,)),
-    "SIGTERM": (_signal(signal.SIGTERM), (INTERRUPTED,)),
-    "SIGKILL of doit": (lambda build, _: kill(build.doit), (-9,)),
-    "SIGKILL of the template": (_of(Build.template), (0, 18)),
-    "SIGKILL of a worker": (_of(Build.workers), (0, 18)),
-    "SIGKILL of a grandchild": (_of(Build.grandchildren), (0, 18)),
-    "SIGKILL of all at once": (_all, (-9,)),
-    "SIGSTOP of a worker, SIGKILL of doit": (_stopped_worker, (-9,)),
-    "two in a row": (_twice, (-9, INTERRUPTED, 18)),
-}
-"""What is struck, and the exit statuses that doit may then end with."""
-GENTLE = ("Ctrl-C", "SIGTERM")
-ANY_TIME = (*GENTLE, "SIGKILL of doit", "SIGKILL of all at once")
-"""These need no step that runs."""
 BEGINNINGS = ("nothing", "nothing", "store", "no artifacts")
 
 
@@ -205,14 +135,14 @@ class Range:
         moment, reached = self._moment()
         fresh = {"PIPELINE_WORKERS": "fresh"} if self._chance.random() < 0.05 else {}
         with Build(self.project, "-n", "2", "build", log=self._folder / "log", **fresh) as build:
-            if not until(reached, build, _GIVE_UP_S) or not strike(build, self._chance):
-                build.end(_GIVE_UP_S)
+            if not until(reached, build, GIVE_UP_S) or not strike(build, self._chance):
+                build.end(GIVE_UP_S)
                 return None
             since = time.monotonic()
             try:
-                ended = build.end(_GIVE_UP_S)
+                ended = build.end(GIVE_UP_S)
             except subprocess.TimeoutExpired:
-                return Kill(name, moment, 0, _GIVE_UP_S, (f"doit did not end:\n{build.text()}",))
+                return Kill(name, moment, 0, GIVE_UP_S, (f"doit did not end:\n{build.text()}",))
             seconds = ended.at - since
             complaints = [f"still there: {process}" for process in build.orphans(self._patience_s)]
         complaints += self._judged(name, statuses, ended, seconds)
@@ -235,20 +165,20 @@ class Range:
         return complaints
 
     def _moment(self) -> tuple[str, Callable[[], bool]]:
-        """When to strike: at a time, when so many steps are published, or so many files exported; and a bit later."""
-        published, exported = len(self._manifests()), len(self._exported())
-        left = max(0.05, 1 - published / self.steps)
-        kind = self._chance.choice(("time", "publish", "publish", "export"))
-        bit = self._chance.uniform(0, 0.03)
-        if kind == "publish" and published < self.steps:
-            count = self._chance.randrange(published, self.steps)
-            return f"publish {count + 1} + {bit:.3f} s", _after(lambda: len(self._manifests()) > count, bit)
-        if kind == "export" and exported < len(self.expected) and left < 0.5:
-            count = self._chance.randrange(exported, len(self.expected))
-            bit /= 10
-            return f"export {count + 1} + {bit:.4f} s", _after(lambda: len(self._exported()) > count, bit)
-        at = self._chance.uniform(0.05, 0.2 + (self.whole_s - 0.2) * left * 0.9)
-        return f"time {at:.3f} s", _after(lambda: True, at)
+        """When to strike: at a time, or a bit after so many steps are published or restored, or files exported."""
+        published, left = len(self._manifests()), 1 - len(self._manifests()) / self.steps
+        at = self._chance.uniform(0.05, max(0.3, 0.2 + (self.whole_s - 0.2) * left * 0.9))
+        moments = [(f"time {at:.3f} s", _after(lambda: True, at))]
+        for kind, names, whole, most_s in (
+            ("publish", self._manifests, self.steps, 0.03),
+            ("restore", self._restored, self.steps if not left else published, 0.01),
+            ("export", self._exported, len(self.expected) if left < 0.5 else 0, 0.003),
+        ):
+            have = len(names())
+            if have < whole:
+                count, bit = self._chance.randrange(have, whole), self._chance.uniform(0, most_s)
+                moments += [(f"{kind} {count + 1} + {bit:.4f} s", _after(_more_than(names, count), bit))] * 2
+        return self._chance.choice(moments)
 
     def _finished(self) -> list[str]:
         """Run the build to its end; what is wrong with that."""
@@ -279,6 +209,9 @@ class Range:
     def _manifests(self) -> set[str]:
         return _names(self.project.store / "manifests")
 
+    def _restored(self) -> set[str]:
+        return _names(self.project.root / ".build" / "steps")
+
     def _exported(self) -> set[str]:
         return _names(self.project.root / "artifacts")
 
@@ -290,6 +223,10 @@ def _names(root: Path) -> set[str]:
         for path in root.rglob("*")
         if not path.name.startswith(".") and path.suffix and path.is_file()
     }
+
+
+def _more_than(names: Callable[[], set[str]], count: int) -> Callable[[], bool]:
+    return lambda: len(names()) > count
 
 
 def _after(reached: Callable[[], bool], seconds: float) -> Callable[[], bool]:

@@ -216,7 +216,7 @@ MODELS: Mapping[str, Bad] = {
     "unknown-domain": Bad(lambda: built(node("Evil", ["x"], domain="evil")), "no operator that onnxruntime knows"),
     "unknown-operator": Bad(lambda: built(node("Reluu", ["x"])), "No Op registered for Reluu"),
     # tensors that lie
-    "dims-2-40": Bad(lambda: lying([2**40]), "w"),
+    "dims-2-40": Bad(lambda: lying([2**40]), "(tensor name: w) should contain one and only one value field"),
     "dims-overflow": Bad(lambda: lying([2**32, 2**32], raw_data=b""), "Tensor dimension product overflow"),
     "dims-overflow-large": Bad(
         lambda: lying([2**32, 2**31], raw_data=bytes(2048)), "needs 36893488147419103232 bytes, its length says 2048"

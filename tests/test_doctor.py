@@ -115,6 +115,13 @@ def test_what_is_no_library_says_nothing(tmp_path: Path) -> None:
     assert elf.read_machine(tmp_path / "arm") == "aarch64"
     (tmp_path / "lies").write_bytes(b"\x7fELF\x02\x01" + b"\xff" * 200)
     assert elf.read_library(tmp_path / "lies") is None
+    strings, strings_size, nothing = (5, 1 << 40), (10, 8), (0, 0)
+    for entries in ((nothing,), (strings, nothing), (strings, strings_size)):  # no table of strings, or one nowhere
+        table = b"".join(struct.pack("<qQ", *entry) for entry in entries)
+        head = b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 1)
+        segment = struct.pack("<IIQQQQQQ", 2, 6, 120, 120, 120, len(table), len(table), 8)
+        (tmp_path / "damaged").write_bytes(head.ljust(64, b"\0") + segment + table)
+        assert elf.read_library(tmp_path / "damaged") is None
 
 
 # --- folders, space
@@ -197,7 +204,9 @@ def test_free_memory(facts: space.MemoryFacts, level: str) -> None:
         ({"pipeline_memory": "1G"}, "warning", "write PIPELINE_MEMORY"),
         ({"PIPELINE_FOO": "1"}, "warning", "PIPELINE_FOO has no effect"),
         ({"PIPELINE_MEMORY": "lots"}, "error", "PIPELINE_MEMORY=lots is not an amount of memory"),
-        ({"PIPELINE_WORKERS": "freshh"}, "warning", "PIPELINE_WORKERS=freshh means nothing"),
+        ({"PIPELINE_WORKERS": "freshh"}, "error", "PIPELINE_WORKERS=freshh means nothing"),
+        ({"PIPELINE_WORKERS": ""}, "error", "PIPELINE_WORKERS= means nothing"),
+        ({"PIPELINE_WORKERS": "warm"}, "ok", "set: PIPELINE_WORKERS"),
         ({"HF_ENDPOINT": "hub.example.com"}, "error", "HF_ENDPOINT is no address of a hub"),
     ],
 )

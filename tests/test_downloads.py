@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import socket
 import time
 from email.utils import formatdate
@@ -245,6 +247,18 @@ def test_a_commit_that_changes_is_refused_also_without_a_cache(
     hub.add(REPO, {"net.onnx": b"\x08\x0afirst"}, commit=at)
     project.environ |= hub.environ(tmp_path / "home3")
     assert project.doit("fetch:net").built == {"fetch:net"}
+
+    hub.add(REPO, {"net.onnx": b"\x08\x0aother"}, commit=at)
+    project.environ |= hub.environ(tmp_path / "home4")
+    shutil.rmtree(project.store / "objects")
+    run = project.doit("fetch:net", check=False)
+    assert run.status == 11, run.text
+    told = re.search(r"to take the new file, delete (.*)", run.text)
+    assert told, run.text
+    Path(told[1]).unlink()
+    run = project.doit("fetch:net")
+    assert run.built == {"fetch:net"}
+    assert "fetch:net was made again and came out otherwise: net.onnx is" in run.text
 
 
 def test_a_pinned_branch_builds_with_the_hub_gone(hub: HubServer, project: Project, tmp_path: Path) -> None:

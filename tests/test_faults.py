@@ -10,6 +10,7 @@ import pytest
 
 from tests import faults, tiny_project
 from tests.build_processes import Build, leftovers, until
+from tests.strikes import STRIKES
 
 pytestmark = [
     pytest.mark.slow,
@@ -21,9 +22,9 @@ PATIENCE_S = 20.0
 
 def test_a_build_that_is_killed_again_and_again_ends_as_one_that_was_not(tmp_path: Path) -> None:
     told: list[str] = []
-    report = faults.Range(tmp_path, seed=5, patience_s=PATIENCE_S, buckets=[8]).run(len(faults.STRIKES), told.append)
+    report = faults.Range(tmp_path, seed=5, patience_s=PATIENCE_S, buckets=[8]).run(len(STRIKES), told.append)
     assert report.complaints == [], report.text()
-    assert {kill.strike for kill in report.kills} == {*faults.STRIKES}, report.text()
+    assert {kill.strike for kill in report.kills} == {*STRIKES}, report.text()
 
 
 def test_the_harness_sees_processes_of_every_kind_and_what_is_left_of_them(tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def test_the_harness_sees_what_is_left_of_files(tmp_path: Path) -> None:
 def test_the_harness_sees_an_artifact_that_is_not_the_undisturbed_one(tmp_path: Path) -> None:
     shot = faults.Range(tmp_path, seed=1, patience_s=PATIENCE_S, buckets=[8])
     shot.expected = {**shot.expected, "tiny/sm8650/manifest.json": b"other", "tiny/sm8650/more": b""}
-    strike, _ = faults.STRIKES["SIGKILL of doit"]
+    strike, _ = STRIKES["SIGKILL of doit"]
     with Build(shot.project, "build", log=tmp_path / "log") as build:
         assert strike(build, random.Random(0))
         assert build.end(PATIENCE_S).status == -9

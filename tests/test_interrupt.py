@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from pipeline import stopping
+from pipeline.tasks import Answers
 from tests import guests
 from tests.build_processes import Build, leftovers, until
 from tests.project import ROOT, Project
@@ -198,3 +199,9 @@ class TestUndone:
         thread.join()
         block()
         assert raised == [True, False], "the main thread may, as it saves what was learned"
+
+
+def test_who_waits_for_an_answer_wakes_up_and_waits_on() -> None:
+    answers = Answers()
+    threading.Timer(0.5, answers.put, ("late",)).start()
+    assert answers.get() == "late"

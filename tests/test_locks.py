@@ -7,14 +7,16 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from pipeline import locks, stopping
 from pipeline.locks import TakenError, held, try_held
+from pipeline.scratch import Scratch
 from pipeline.store import Store
 from tests.project import ROOT
 
@@ -183,6 +185,28 @@ def test_a_build_begins_when_space_was_freed(tmp_path: Path) -> None:
         assert not building.wait(0.5)
     until(building.is_set)
     thread.join()
+
+
+def test_who_collects_and_is_first_at_a_new_lock_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, name = Store(tmp_path / "store"), uuid.UUID(int=1)
+    monkeypatch.setattr(uuid, "uuid4", lambda: name)
+    (store.root / "locks").mkdir(parents=True)
+    for path, block in (
+        (tmp_path / f"{name.hex}.lock", Scratch(tmp_path).folder),
+        (store.root / "locks" / f"build-{name.hex}.lock", store.in_use),
+    ):
+        begun = threading.Event()
+
+        def begin(block: Callable[[], AbstractContextManager[object]] = block, begun: threading.Event = begun) -> None:
+            with block():
+                begun.set()
+
+        thread = threading.Thread(target=begin)
+        with try_held(path):  # as Scratch.collect and Store.collect do
+            thread.start()
+            assert not begun.wait(0.3)
+        until(begun.is_set)
+        thread.join()
 
 
 def test_a_build_that_died_keeps_nobody_from_freeing(tmp_path: Path) -> None:

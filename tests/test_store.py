@@ -265,6 +265,22 @@ def test_an_output_with_a_bad_payload_is_not_current_and_the_payload_is_named_an
     assert str(payload) in told[0]
 
 
+def test_a_payload_stays_when_it_is_not_its_fault_that_it_can_not_be_read(
+    store: Store, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = fill(store)
+
+    def refuse(*_: object, **__: object) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.payloads, "fault", refuse)
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+            store.get(KEY)
+    assert store.get(KEY) == manifest
+    assert told == []
+
+
 def test_a_store_that_was_deleted_is_not_damaged(store: Store, told: list[str]) -> None:
     manifest = fill(store)
     shutil.rmtree(store.root)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.doctor.finding import COMPILER, ENVIRONMENT, Finding, error, ok, unchecked, warning
+from pipeline.exit_status import exit_reason
 
 LIMIT_S = 90.0
 """Of one child; each takes a second or two."""
 
 _CHECKS = ("compile", "readback", "emulate")
 _VERIFICATION = 16
+_SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")  # of the hub, as in pipeline.worker, which needs more than Python
 _ALL = "every stage"
 _NO_COMPILER = "fetch to verify, but not context, emulate, probe and {precision: auto}"
 
@@ -118,46 +118,35 @@ def _failed(name: str, part: str, trial: Trial, facts: CompilerFacts) -> Finding
         found = error(name, f"{what}: {trial.what}", exit_code, why=trial.why, remedy=trial.remedy)
     else:
         log = "".join(f"\n| {line}" for line in trial.log.splitlines()[-6:])
-        why = f"the process ended with {_ending(trial.status)}" + (f"; the end of its output:{log}" if log else "")
+        why = f"how the process ended: {exit_reason(trial.status)}" + (f"; the end of its output:{log}" if log else "")
         found = error(name, what, exit_code, why=why, remedy="see the findings on the host and its packages first")
     if facts.machine != "x86_64":  # what was to be expected there
         return warning(name, found.what, why=found.why, remedy=_ELSEWHERE)
     return found
 
 
-def _ending(status: int) -> str:
-    if status < 0:
-        with contextlib.suppress(ValueError):
-            return f"signal {-status} ({signal.Signals(-status).name})"
-    return f"exit status {status}"
-
-
 def _run(root: Path, what: str, folder: Path, soc_model: int, htp_arch: int) -> Trial:
-    """Run one part of the trial in a process group of its own, which is gone afterwards."""
+    """Run one part of the trial in a process group of its own, which is gone afterwards, or when we are."""
+    from pipeline import process  # not for a Python that is too old for it
+
     command = [sys.executable, "-m", "pipeline.doctor.trial", what, str(folder), str(soc_model), str(htp_arch)]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))}
-    environ.pop("HF_TOKEN", None)
+    for secret in _SECRETS:
+        environ.pop(secret, None)
     log = folder / f"{what}.log"
     answer = folder / "answer.json"
     answer.unlink(missing_ok=True)
     since = time.monotonic()
     with log.open("wb") as stream:
-        child = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=sys.platform != "win32",
-        )
+        child = process.start(command, stdin=subprocess.DEVNULL, log=stream, cwd=folder, env=environ)
         status: int | None
         try:
             status = child.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             status = None
         finally:
-            _end(child)
+            process.end(child.pid)
+            child.wait()
     seconds = time.monotonic() - since
     try:
         told: dict[str, Any] = json.loads(answer.read_text("utf-8"))
@@ -167,12 +156,3 @@ def _run(root: Path, what: str, folder: Path, soc_model: int, htp_arch: int) -> 
     text = str(failure.get("what") or failure.get("text") or "")
     output = log.read_text("utf-8", "replace")
     return Trial(told, seconds, text, failure.get("why", ""), failure.get("remedy", ""), status, output)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        if sys.platform == "win32":
-            child.kill()
-        else:
-            os.killpg(child.pid, signal.SIGKILL)
-    child.wait()

@@ -33,7 +33,7 @@ def read_library(path: Path) -> Library | None:
     try:
         with path.open("rb") as stream:
             return _read(stream)
-    except (OSError, struct.error, ValueError, IndexError):
+    except (OSError, struct.error, ValueError, LookupError, OverflowError):
         return None
 
 
@@ -68,7 +68,7 @@ def _read(stream: BinaryIO) -> Library | None:
     table = _at(stream, *dynamic)
     entries = [struct.unpack_from("<qQ", table, at) for at in range(0, len(table) - 15, 16)]
     values = dict(entries)
-    text_at = next(
+    (text_at, *_) = (
         offset + values[_DT_STRTAB] - address
         for kind, offset, address, length in segments
         if kind == _PT_LOAD and address <= values[_DT_STRTAB] < address + length

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.config import PINS_FILE, HubSource, LocalSource, ModelConfig, load
+from pipeline.config import PINS_FILE, LocalSource, ModelConfig, load
 from pipeline.doctor.finding import CONFIG, SOURCE, Finding, error, ok, unchecked, warning
 from pipeline.errors import PipelineError
 from pipeline.memory import given_bytes
@@ -135,11 +135,6 @@ def check_drivers(configs: Sequence[ModelConfig], sdk: str) -> Iterator[Finding]
         yield unchecked(name, what, why="the configs don't say how old the drivers are", remedy=remedy)
 
 
-def needs_hub(configs: Sequence[ModelConfig]) -> list[ModelConfig]:
-    """The models whose source is a hub."""
-    return [config for config in configs if isinstance(config.source, HubSource)]
-
-
 def _local_source(config: ModelConfig, source: LocalSource, workspace: Workspace) -> Finding:
     name = "project.source"
     try:
@@ -163,10 +158,10 @@ def _values(environ: Mapping[str, str]) -> Iterator[Finding]:
         given_bytes(environ)
     except PipelineError as problem:
         yield error(name, problem.what, CONFIG, "PIPELINE_MEMORY", remedy=problem.remedy)
-    workers = environ.get("PIPELINE_WORKERS", "")
-    if workers not in ("", "fresh"):
+    workers = environ.get("PIPELINE_WORKERS", "warm")
+    if workers not in ("warm", "fresh"):  # builds refuse it
         what = f"PIPELINE_WORKERS={workers} means nothing"
-        yield warning(name, what, "PIPELINE_WORKERS", remedy="write fresh, or unset it")
+        yield error(name, what, CONFIG, "PIPELINE_WORKERS", remedy="write fresh or warm, or unset it")
     endpoint = environ.get("HF_ENDPOINT", "")
     if endpoint and not endpoint.startswith(("http://", "https://")):
         what = "HF_ENDPOINT is no address of a hub: it begins neither with https:// nor with http://"
