@@ -2,7 +2,8 @@
 
 Needed is what the configs of this checkout lead to, built or only in the store; what any other checkout on this
 machine that uses the store has built last; and whatever artifacts there were published from. Of a checkout on another
-machine nothing is known but when it used what, so while there is one, what was used in the last two days is kept.
+machine, or one that we may not read, nothing is known but when it used what, so while there is one, what was used in
+the last two days is kept.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def needed(workspace: Workspace, steps: Iterable[Step]) -> Needed:
             outputs[step.id] = manifest
     _add_artifacts(found, workspace.artifacts)
     for root in roots.signed(workspace.store.root):
-        if root.is_here and root.folder != Path(os.path.abspath(workspace.root)):
+        if root.is_open and root.folder != Path(os.path.abspath(workspace.root)):
             for path in (root.folder / ".build" / "steps").rglob("*.json"):
                 if built := read_manifest(path):
                     found.add(built)
@@ -121,7 +122,7 @@ def plan(store: Store, needs: Needed, *, days: float | None, max_bytes: int | No
     now = time.time()
     outputs = sorted(_outputs(store), key=lambda output: output.used_at_s)
     sizes = {path.name: path.lstat().st_size for path in _payloads(store)}
-    away = any(not root.is_here and not root.is_gone for root in roots.signed(store.root))
+    away = any(not root.is_open and not root.is_gone for root in roots.signed(store.root))
     margin_s = _MARGIN_S if away else 0.0
 
     def is_needed(output: Output) -> bool:

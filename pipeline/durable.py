@@ -13,6 +13,9 @@ from pathlib import Path
 
 from pipeline.errors import StoreError
 
+UNRELATED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What keeps a file from being read and is no fault of the file."""
+
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True, folder: Path | None = None) -> None:
     """Replace `path` by `data` so that a reader sees the old bytes or the new ones; after a power cut, too, if durable.

@@ -14,12 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pipeline import roots, sealed_json
-from pipeline.durable import disk_errors, remove
+from pipeline.durable import UNRELATED, disk_errors, remove
 from pipeline.errors import StoreError
 from pipeline.findings import ALTERED, DROPPED, FOREIGN, LEFT, Finding
 from pipeline.manifests import read_manifest
 from pipeline.model import Manifest
-from pipeline.store import UNRELATED
 from pipeline.workspace import Workspace
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")

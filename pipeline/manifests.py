@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from pipeline import sealed_json
-from pipeline.durable import write_atomically
+from pipeline.durable import UNRELATED, write_atomically
 from pipeline.model import PARTS, FileEntry, Json, Manifest
 
 SCHEMA = 2
@@ -18,27 +18,33 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """The manifest in a file, or None when there is none or it is not what was written."""
+    """The manifest in a file, or None when there is none, it can't be read, or it is not what was written.
+
+    Raises OSError when that says nothing about the file: no memory, or too many open files.
+    """
     try:
         status = os.stat(path)
-    except OSError:
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        return _parsed(str(path), status.st_size, status.st_mtime_ns, status.st_ino)
+    except OSError as error:
+        if error.errno in UNRELATED:
+            raise
         return None
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    return _parsed(str(path), status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 @lru_cache(maxsize=1 << 14)  # each is asked for by every step that needs it, and by the report
 def _parsed(path: str, *_: int) -> Manifest | None:
+    with open(path, "rb") as stream:
+        data = stream.read()
     try:
-        with open(path, "rb") as stream:
-            raw = sealed_json.load(stream.read())
+        raw = sealed_json.load(data)
         if raw["schema"] != SCHEMA:
             return None
         files = {name: FileEntry(entry["sha256"], entry["bytes"]) for name, entry in raw["files"].items()}
         _check_files(files, raw["facts"].get(PARTS, {}))
         return Manifest(raw["stage"], raw["key"], files, raw["facts"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

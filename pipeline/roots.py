@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,16 +31,27 @@ class Root:
     signed_at_s: float
 
     @property
-    def is_here(self) -> bool:
-        """Whether its folder is one of this machine's."""
-        return self.host == platform.node()
+    def is_open(self) -> bool:
+        """Whether it can be seen what it needs: its folder is on this machine, and may be read."""
+        steps = self.folder / ".build" / "steps"
+        folder = steps if os.path.lexists(steps) else self.folder
+        return self._is_here and os.access(folder, os.R_OK | os.X_OK)
 
     @property
     def is_gone(self) -> bool:
-        """Whether the checkout was deleted, or is on another machine and was silent for long."""
-        if self.is_here:
-            return not self.folder.is_dir()
+        """Whether the checkout was deleted, or can't be looked into and was silent for long."""
+        if self._is_here:
+            try:
+                return not stat.S_ISDIR(os.stat(self.folder).st_mode)
+            except (FileNotFoundError, NotADirectoryError):
+                return True
+            except OSError:
+                pass
         return time.time() - self.signed_at_s > _FORGOTTEN_S
+
+    @property
+    def _is_here(self) -> bool:
+        return self.host == platform.node()
 
 
 def sign(workspace: Workspace) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from pipeline import locks
 from pipeline.digests import copy_hashed
-from pipeline.durable import disk_errors, move, remove, sync_file, sync_folder
+from pipeline.durable import UNRELATED, disk_errors, move, remove, sync_file, sync_folder
 from pipeline.errors import StoreError
 from pipeline.manifests import read_manifest, write_manifest
 from pipeline.model import FileEntry, Json, Manifest
@@ -36,8 +36,6 @@ from pipeline.scratch import Scratch
 
 _WRITERS = 8
 _DAY_S = 86400
-UNRELATED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""What keeps a file from being read and is no fault of the file."""
 _UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
 
 

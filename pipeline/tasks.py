@@ -130,7 +130,10 @@ class Project:
         entry = manifest.files.get(REPORT) if manifest else None
         if entry is None or not (step.id in self.results or step.stage in ON_DEMAND):
             return ""
-        return self.workspace.store.object_path(entry.sha256).read_text("utf-8").rstrip()
+        try:
+            return self.workspace.store.object_path(entry.sha256).read_text("utf-8").rstrip()
+        except (OSError, ValueError):  # lost since, or damaged: the next build sees to it
+            return ""
 
     def _wanted(self, step: Step) -> bool:
         wanted = step.config.targets if _is_whole(step.config) else step.targets

@@ -106,6 +106,14 @@ class Watch:
             watched.kill()
 
     def _look(self) -> None:
+        try:
+            self._look_on()
+        except BaseException:  # a bug, which is printed; the next worker is watched all the same
+            with self._changed:
+                self._thread = None
+            raise
+
+    def _look_on(self) -> None:
         before = time.monotonic()
         wait_s = _EVERY_S
         while True:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import shutil
 import statistics
 import subprocess
@@ -28,7 +29,7 @@ from tests.build_processes import Build, Ended, leftovers, tree, until
 from tests.strikes import ANY_TIME, GENTLE, GIVE_UP_S, INTERRUPTED, STRIKES
 
 _RESUME = "run the same command again to resume"
-_BEGUN = "] built"
+_BEGUN = re.compile(r"^\[ *\d+/\d+\]", re.MULTILINE)
 BEGINNINGS = ("nothing", "nothing", "store", "no artifacts")
 
 
@@ -151,7 +152,7 @@ class Range:
     def _judged(self, name: str, statuses: Sequence[int], ended: Ended, seconds: float) -> list[str]:
         """What is wrong with how doit ended."""
         complaints = []
-        is_begun = _BEGUN in ended.text
+        is_begun = bool(_BEGUN.search(ended.text))
         unready = name in (*GENTLE, "two in a row") and not is_begun and ended.status < 0  # Python itself was starting
         if ended.status not in statuses and not unready and not self._is_whole():
             complaints.append(f"exit status {ended.status}:\n{ended.text}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 
@@ -33,9 +34,7 @@ def of_models(tmp_path_factory: pytest.TempPathFactory) -> Said:
 def test_a_model_is_refused(of_models: Said, name: str) -> None:
     bad = MODELS[name]
     assert of_models.status == 12, of_models.text
-    failed = {step: text for step, text in of_models.of_step.items() if step.split(":")[1].split("/")[0] == name}
-    # equal messages are printed once
-    said = "\n".join(failed.values()) or "\n".join(of_models.of_step.values())
+    said = _said(of_models, _step(bad.stage, name), name)
     assert bad.said in said, said
     assert "next: " in said or "why: " in said
 
@@ -58,9 +57,15 @@ def test_a_model_folder_is_refused(of_sources: Mapping[int, Said], name: str) ->
     bad = SOURCES[name]
     run = of_sources[bad.status]
     assert run.status == bad.status, run.text
-    failed = {step: text for step, text in run.of_step.items() if step.split(":")[1].split("/")[0] == name}
-    said = "\n".join(failed.values()) or "\n".join(run.of_step.values())
+    said = _said(run, _step(bad.stage, name), name)
     assert bad.said in said, said
+
+
+def _said(run: Said, step: str, name: str) -> str:
+    """What was said of a model, whose step did not end well; of all, if another had the same message first."""
+    assert not re.search(rf"^\[ *\d+/\d+\] (?!FAILED).*{re.escape(step)}$", run.text, re.MULTILINE)
+    own = [text for failed, text in run.of_step.items() if failed.split(":")[1].split("/")[0] == name]
+    return "\n".join(own or run.of_step.values())
 
 
 def _step(stage: str, name: str) -> str:

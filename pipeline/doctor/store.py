@@ -117,7 +117,8 @@ def look_at(root: Path) -> StoreFacts:
             try:
                 size = os.stat(root / "objects" / entry.sha256[:2] / entry.sha256).st_size
             except OSError:
-                continue  # `doit gc` leaves manifests whose files it freed, and they are made again when needed
+                damaged.append(f"{name} of {manifest.stage} is missing")
+                continue
             if size != entry.bytes:
                 damaged.append(f"{name} of {manifest.stage} has {size} bytes, not {entry.bytes}")
     return StoreFacts(len(paths), len(chosen), tuple(damaged))
