@@ -7,40 +7,79 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from pipeline.artifact_folders import MANIFEST, Folder
-from pipeline.artifacts import claimed, listed
+from pipeline.artifacts import claimed
 from pipeline.digests import sha256_file
-from pipeline.durable import is_temporary
-from pipeline.findings import LEFT, NOT_BUILT, PUT_BACK, Finding
+from pipeline.durable import folders_in, is_temporary, listed
+from pipeline.findings import LEFT, NOT_BUILT, PUT_BACK, Finding, unread
 from pipeline.workspace import Workspace
 
 
 def check_artifacts(
-    expected: Mapping[Path, Folder], models: Collection[str], workspace: Workspace
+    expected: Mapping[Path, Folder], models: Collection[str], workspace: Workspace, looked_at: set[Path]
 ) -> Iterator[Finding]:
     """What is wrong in `artifacts/` of these models; `expected` has the folders that the next build would write.
 
-    A damaged file's digest is forgotten, so that the next build looks at the file.
+    A damaged file's digest is forgotten, so that the next build looks at the file; one that is missing is remembered,
+    so that it is missed until it is put back. `looked_at` gets the files that are
+    there.
     """
-    found = {path.parent for path in workspace.artifacts.glob(f"*/*/{MANIFEST}")}
-    known = {path for path in expected if path.is_dir() or workspace.memo.recorded(path / MANIFEST)}
+    found: set[Path] = set()
+    for folder in (workspace.artifacts, *_folders(workspace.artifacts)):
+        try:
+            found |= {path for path in folders_in(folder) if folder != workspace.artifacts and _has_manifest(path)}
+        except OSError as error:
+            yield unread(folder, error)
+    recorded = workspace.memo.recorded
+    known = {
+        path
+        for path, folder in expected.items()
+        if path.is_dir() or any(recorded(path / name) for name in (MANIFEST, *folder.files))
+    }
     for path in sorted(found | known):
         done = PUT_BACK if path.parent.name in models else NOT_BUILT
-        yield from _check_folder(path, expected.get(path), done, workspace)
+        try:
+            yield from _check_folder(path, expected.get(path), done, workspace, looked_at)
+        except OSError as error:
+            yield unread(path, error)
 
 
-def _check_folder(path: Path, expected: Folder | None, done: str, workspace: Workspace) -> Iterator[Finding]:
+def _folders(artifacts: Path) -> list[Path]:
+    try:
+        return folders_in(artifacts)
+    except OSError:
+        return []
+
+
+def _has_manifest(folder: Path) -> bool:
+    """Whether there is a manifest, also if that can't be told."""
+    try:
+        (folder / MANIFEST).lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _check_folder(
+    path: Path, expected: Folder | None, done: str, workspace: Workspace, looked_at: set[Path]
+) -> Iterator[Finding]:
+    """Raises OSError when the folder can't be read."""
     manifest = path / MANIFEST
-    present, digests = listed(path), claimed(manifest)
+    present, digests = {file.name for file in listed(path)}, claimed(manifest)
     if fault := _manifest_fault(manifest, expected, bool(digests), workspace.memo.recorded(manifest)):
         yield Finding(manifest, fault, done)
-        workspace.memo.forget(manifest)
+        if MANIFEST in present:
+            workspace.memo.forget(manifest)
         digests = {name: entry.sha256 for name, entry in expected.files.items()} if expected else {}
     elif not digests:
         return  # a folder of somebody else's
+    looked_at |= {path / name for name in present & {MANIFEST, *digests}}
     for name, sha256 in sorted(digests.items()):
         if problem := _file_fault(path / name, sha256):
             yield Finding(path / name, problem, done)
-            workspace.memo.forget(path / name)
+            if name in present:
+                workspace.memo.forget(path / name)
     for name in sorted(present - {MANIFEST, *digests}) if digests else ():
         if not is_temporary(name):
             yield Finding(path / name, "it is not of any build", LEFT, is_wrong=False)
@@ -50,8 +89,10 @@ def _manifest_fault(path: Path, expected: Folder | None, is_ours: bool, recorded
     """What is wrong with a manifest that is neither the one that is due nor, as far as known, the one of last time."""
     try:
         found = path.read_bytes()
-    except OSError:
+    except FileNotFoundError:
         return "it is missing"
+    except OSError as error:
+        return f"it can't be read: {error.strerror}"
     if expected is not None and found == expected.manifest:
         return ""
     if recorded is None and expected is None:

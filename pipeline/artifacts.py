@@ -25,6 +25,8 @@ def is_published(folder: Folder, workspace: Workspace) -> bool:
 
     What is damaged is told, and so are files that are not ours: they stay.
     """
+    if not folder.path.is_dir():
+        return False
     faults = _faults(folder, workspace)
     if faults:
         with disk_errors(workspace.build), _writing(workspace):
@@ -178,11 +180,22 @@ def _same(path: Path, entry: FileEntry, workspace: Workspace) -> bool:
 
 
 def claimed(manifest: Path) -> dict[str, str]:
-    """SHA-256 by file name as a manifest of ours lists them; never a path that leaves its folder."""
+    """As :func:`claims`; nothing, too, for a manifest that can't be read."""
+    try:
+        return claims(manifest)
+    except OSError:
+        return {}
+
+
+def claims(manifest: Path) -> dict[str, str]:
+    """SHA-256 by file name as a manifest of ours lists them; never a path that leaves its folder.
+
+    Nothing for one that is not there or not ours. Raises OSError when it can't be read.
+    """
     try:
         raw = json.loads(manifest.read_bytes())
         found = {name: str(entry["sha256"]) for name, entry in _files(raw["components"])}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return {name: sha256 for name, sha256 in found.items() if name == Path(name).name and name not in (".", "..")}
 

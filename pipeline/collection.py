@@ -3,23 +3,26 @@
 Needed is what the configs of this checkout lead to, built or only in the store; what any other checkout on this
 machine that uses the store has built last; and whatever artifacts there were published from. Of a checkout on another
 machine, or one that we may not read, nothing is known but when it used what, so while there is one, what was used in
-the last two days is kept.
+the last two days is kept. Where it can't be told what this checkout or the store holds, nothing is freed.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline import roots
 from pipeline.artifact_folders import MANIFEST
-from pipeline.artifacts import claimed
-from pipeline.durable import disk_errors, remove
-from pipeline.errors import PipelineError
+from pipeline.artifacts import claims
+from pipeline.durable import UNRELATED, disk_errors, files_below, folders_in, listed, remove
+from pipeline.errors import PipelineError, StoreError
 from pipeline.manifests import read_manifest
 from pipeline.model import Json, Manifest
 from pipeline.plan import Step
@@ -28,6 +31,7 @@ from pipeline.store import Store
 from pipeline.workspace import Workspace
 
 _DAY_S = 86400
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _MARGIN_S = 2 * _DAY_S  # uses are noted once a day
 
 
@@ -38,6 +42,8 @@ class Needed:
     keys: set[str] = field(default_factory=set)
     payloads: set[str] = field(default_factory=set)
     published: set[str] = field(default_factory=set)
+    is_partial: bool = False
+    """Whether there is a checkout of which not all can be read."""
 
     def add(self, manifest: Manifest) -> None:
         """Keep an output, wherever its manifest was found."""
@@ -83,26 +89,83 @@ class Plan:
 
 
 def needed(workspace: Workspace, steps: Iterable[Step]) -> Needed:
-    """What this checkout needs, whose steps these are, each after those it stands on; and what others need."""
+    """What this checkout needs, whose steps these are, each after those it stands on; and what others need.
+
+    Raises StoreError when that can't be told.
+    """
     found = Needed()
     outputs: dict[str, Manifest] = {}
-    for step in steps:
-        for manifest in _of_step(step, workspace, outputs):
-            found.add(manifest)
-            outputs[step.id] = manifest
-    _add_artifacts(found, workspace.artifacts)
-    for root in roots.signed(workspace.store.root):
-        if root.is_open and root.folder != Path(os.path.abspath(workspace.root)):
-            for path in (root.folder / ".build" / "steps").rglob("*.json"):
+    with _legible():
+        for step in steps:
+            for manifest in _of_step(step, workspace, outputs):
+                found.add(manifest)
+                outputs[step.id] = manifest
+        _add_artifacts(found, workspace.artifacts)
+        for root in roots.signed(workspace.store.root):
+            if root.is_open and root.folder != Path(os.path.abspath(workspace.root)):
+                _add_checkout(found, root.folder)
+    return found
+
+
+def _add_checkout(found: Needed, folder: Path) -> None:
+    """What another checkout needs, as far as it may be read."""
+    try:
+        for path in files_below(folder / ".build" / "steps"):
+            if path.suffix == ".json":
                 if built := read_manifest(path):
                     found.add(built)
-            _add_artifacts(found, root.folder / "artifacts")
-    return found
+                elif os.path.lexists(path):
+                    found.is_partial = True
+        _add_artifacts(found, folder / "artifacts")
+    except OSError as error:
+        if error.errno in UNRELATED:
+            raise
+        found.is_partial = True
+
+
+@contextmanager
+def _legible() -> Iterator[None]:
+    """Nothing is freed when something can't be read."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            "it can't be told what is needed, so nothing is freed",
+            where=str(error.filename or ""),
+            why=error.strerror or str(error),
+            remedy="mend the permissions of this path, or what else keeps it from being read, "
+            "then run the same command again",
+        ) from error
+
+
+def _known(path: Path) -> Manifest | None:
+    """The manifest in a file, None if there is no file. Raises OSError, or StoreError for a damaged one."""
+    if manifest := read_manifest(path):
+        return manifest
+    try:
+        with path.open("rb"):
+            pass
+    except FileNotFoundError:
+        if not os.path.lexists(path):
+            return None
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.ELOOP) and not path.is_dir():
+            raise
+    raise _damaged(path)
+
+
+def _damaged(path: Path) -> StoreError:
+    return StoreError(
+        "it can't be told what is needed, so nothing is freed",
+        where=str(path),
+        why="it is not what was written",
+        remedy="run 'doit fsck', which drops what is damaged, then the same command again",
+    )
 
 
 def _of_step(step: Step, workspace: Workspace, outputs: dict[str, Manifest]) -> Iterator[Manifest]:
     """What a step produced last, and what it would produce now if the store has that; `outputs` are of those before."""
-    if last := read_manifest(workspace.current(step)):
+    if last := _known(workspace.current(step)):
         yield last
     try:
         resolved = resolve(step, workspace, outputs)
@@ -113,17 +176,23 @@ def _of_step(step: Step, workspace: Workspace, outputs: dict[str, Manifest]) -> 
 
 
 def _add_artifacts(found: Needed, artifacts: Path) -> None:
-    for path in artifacts.glob(f"*/*/{MANIFEST}"):
-        found.published |= {*claimed(path).values()}
+    for model in folders_in(artifacts):
+        for folder in folders_in(model):
+            found.published |= {*claims(folder / MANIFEST).values()}
 
 
 def plan(store: Store, needs: Needed, *, days: float | None, max_bytes: int | None) -> Plan:
-    """What to free: outputs not used for `days`, then the longest unused until the rest has `max_bytes`."""
+    """What to free: outputs not used for `days`, then the longest unused until the rest has `max_bytes`.
+
+    Raises StoreError when something in the store can't be read.
+    """
     now = time.time()
-    outputs = sorted(_outputs(store), key=lambda output: output.used_at_s)
-    sizes = {path.name: path.lstat().st_size for path in _payloads(store)}
-    away = any(not root.is_open and not root.is_gone for root in roots.signed(store.root))
-    margin_s = _MARGIN_S if away else 0.0
+    with _legible():
+        outputs = sorted(_outputs(store), key=lambda output: output.used_at_s)
+        payloads = _payloads(store)
+        sizes = {path.name: path.lstat().st_size for path in payloads}
+        away = any(not root.is_open and not root.is_gone for root in roots.signed(store.root))
+    margin_s = _MARGIN_S if away or needs.is_partial else 0.0
 
     def is_needed(output: Output) -> bool:
         fresh = now - output.used_at_s < margin_s
@@ -142,7 +211,7 @@ def plan(store: Store, needs: Needed, *, days: float | None, max_bytes: int | No
         doomed.append(output)
         holders.subtract(output.payloads)
         held_bytes -= sum(sizes.get(sha256, 0) for sha256 in output.payloads if not holders[sha256])
-    paths = [path for path in _payloads(store) if not holders[path.name]]
+    paths = [path for path in payloads if not holders[path.name]]
     spared = (needs.payloads | needs.published).union(*(output.payloads for output in outputs if is_needed(output)))
     return Plan(
         doomed,
@@ -161,27 +230,37 @@ def free(chosen: Plan, store: Store) -> None:
     """
     with disk_errors(store.root, "the store can't be written"):
         for path in (*(output.path for output in chosen.outputs), *chosen.payloads):
-            if not remove(path):
+            if not remove(path, store.tmp):
                 path.unlink()  # which says why
-    for root in roots.signed(store.root):
-        if root.is_gone:
-            remove(root.entry)
+    with _legible():
+        for root in roots.signed(store.root):
+            if root.is_gone:
+                remove(root.entry)
 
 
 def forget_steps(workspace: Workspace, steps: Iterable[Step]) -> None:
-    """Delete what is known of steps that no config has any more: it would keep their outputs for other checkouts."""
+    """Delete what is known of steps that no config has any more: it would keep their outputs for other checkouts.
+
+    Raises StoreError when that can't be told.
+    """
     known = {workspace.current(step) for step in steps}
-    for path in (workspace.build / "steps").rglob("*.json"):
-        if path not in known:
-            remove(path)
+    with _legible():
+        for path in files_below(workspace.build / "steps"):
+            if path.suffix == ".json" and path not in known:
+                remove(path)
 
 
 def _outputs(store: Store) -> Iterator[Output]:
-    for path in (store.root / "manifests").glob("*/*.json"):
-        manifest = read_manifest(path)
-        if manifest is not None:  # damaged ones are for fsck
-            yield Output(path, manifest, path.stat().st_mtime)
+    for folder in folders_in(store.root / "manifests"):
+        for path in listed(folder):
+            if path.suffix != ".json" or not _SHA256.fullmatch(path.stem):
+                continue  # not ours
+            if manifest := _known(path):
+                if manifest.key != path.stem:
+                    raise _damaged(path)
+                yield Output(path, manifest, path.stat().st_mtime)
 
 
 def _payloads(store: Store) -> list[Path]:
-    return [path for path in sorted((store.root / "objects").glob("*/*")) if len(path.name) == 64]
+    found = [path for folder in folders_in(store.root / "objects") for path in listed(folder)]
+    return [path for path in found if _SHA256.fullmatch(path.name)]

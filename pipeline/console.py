@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from pipeline.plain_text import printable
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Console:
     """Writes to `stream`; live when it is a terminal. Called from doit's main thread and worker threads."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._terminal = stream.isatty()
         self._lock = threading.Lock()

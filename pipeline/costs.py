@@ -83,7 +83,7 @@ class Costs:
         """The most memory that a step will use, by its id and the size of its inputs."""
         known = self._of(step)
         if known is not None:
-            grown = input_bytes / max(known.input_bytes, 1)
+            grown = input_bytes / known.input_bytes if known.input_bytes else 1.0  # a fetch has no inputs to grow with
             return int(known.peak_bytes * max(grown, 1.0))
         guess = _guess(step)
         return (guess.base_mb << 20) + int(guess.per_input_byte * input_bytes)

@@ -6,7 +6,9 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,15 +115,68 @@ def disk_errors(where: Path, what: str = "the disk refused a write") -> Iterator
         }.get(error.errno or 0, "mend the cause, then run the same command again; what was built is kept")
         raise StoreError(
             what,
-            where=str(error.filename or where),
+            where=str(error.filename2 or error.filename or where),  # of a rename, what could not be replaced
             why=error.strerror or str(error),
             remedy=remedy,
         ) from error
 
 
-def remove(path: Path) -> bool:
-    """Delete a file if it is there, read-only or not; whether it is gone."""
+def listed(folder: Path) -> list[Path]:
+    """What is in a folder, sorted; nothing if it isn't there. Raises OSError if that can't be told.
+
+    `Path.glob` and `rglob` take what they can't read for empty: who deletes what nobody names must not.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(folder / entry.name for entry in entries)
+    except FileNotFoundError:
+        if folder.is_symlink():
+            raise  # it leads to where a disk is missing
+        return []
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder, also those that links lead to. Raises OSError as :func:`listed`."""
+    return [path for path in listed(folder) if leads_to_folder(path)]
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """What is in a folder and in all folders below, but for the folders. Raises OSError as :func:`listed`."""
+    for path in listed(folder):
+        if leads_to_folder(path):
+            yield from files_below(path)
+        else:
+            yield path
+
+
+def leads_to_folder(path: Path) -> bool:
+    """Whether a path is a folder, or a link to one. Raises OSError if that can't be told."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder, and no link to one. Raises OSError if that can't be told."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def remove(path: Path, aside: Path | None = None) -> bool:
+    """Delete a file if it is there, read-only or not; whether it is gone.
+
+    A folder in its place is moved into `aside`, a folder for what is half-written, whose leftovers somebody tidies.
+    """
     with contextlib.suppress(OSError):
+        if aside is not None and is_folder(path):
+            aside.mkdir(parents=True, exist_ok=True)
+            path.rename(aside / uuid.uuid4().hex)
+            return not os.path.lexists(path)
         if os.name == "nt":
             path.chmod(0o644)  # Windows does not remove what is read-only
         path.unlink()

@@ -10,6 +10,8 @@ from typing import ClassVar, Self
 
 from pipeline.plain_text import printable
 
+_LONGEST = 8000  # characters of a part: what a file or a user's function says may have no end
+
 
 class PipelineError(Exception):
     """What went wrong (`what`), where, why, and the next thing to do (`remedy`); each but `what` may be empty."""
@@ -25,7 +27,7 @@ class PipelineError(Exception):
 
     def __str__(self) -> str:
         lines = [self.what]
-        lines += [f"  {label}: {text}" for label, text in self.parts() if text]
+        lines += [f"  {label}: {_cut(text)}" for label, text in self.parts() if text]
         return printable("\n".join(lines))
 
     def at(self, where: str) -> Self:
@@ -89,6 +91,10 @@ class WorkerError(PipelineError):
     """A worker process died, hung, or ran out of memory; or a stage has a bug."""
 
     exit_code = 18
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
 
 
 BY_NAME: dict[str, type[PipelineError]] = {

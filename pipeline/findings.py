@@ -21,3 +21,8 @@ class Finding:
     problem: str
     done: str
     is_wrong: bool = True
+
+
+def unread(path: Path, error: OSError) -> Finding:
+    """Something that can't be looked at: nobody knows whether it is as it should be."""
+    return Finding(path, f"can't be read: {error.strerror or error}", "left as it is")

@@ -7,22 +7,23 @@ safe while builds run: nothing is dropped that wasn't read again and found bad.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pipeline import roots, sealed_json
-from pipeline.durable import UNRELATED, disk_errors, remove
+from pipeline import durable, roots, sealed_json
+from pipeline.durable import UNRELATED, disk_errors, is_folder, leads_to_folder, remove
 from pipeline.errors import StoreError
-from pipeline.findings import ALTERED, DROPPED, FOREIGN, LEFT, Finding
+from pipeline.findings import ALTERED, DROPPED, FOREIGN, LEFT, Finding, unread
 from pipeline.manifests import read_manifest
 from pipeline.model import Manifest
 from pipeline.workspace import Workspace
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_ROOT = re.compile(r"[0-9a-f]{32}\.json")
 _COMMIT = re.compile(r".+@[0-9a-f]{40}\.json")
 _OURS = {"objects", "manifests", "roots", "hub", "locks", "tmp", "costs.json"}
 
@@ -36,6 +37,7 @@ class Check:
         self._dry_run = dry_run
         self._progress = progress
         self._bad: set[str] = set()
+        self._unlisted: list[Finding] = []
         self.payloads = 0
         self.payload_bytes = 0
 
@@ -46,60 +48,63 @@ class Check:
                 yield Finding(path, "left by a process that died", "removed", is_wrong=False)
         yield from self._payloads()
         yield from self._manifests()
-        for path in _listed(self._store.root / "roots"):
-            if not _ROOT.fullmatch(path.name):
+        for path in self._listed(self._store.root / "roots"):
+            if not roots.is_entry(path):
                 yield Finding(path, FOREIGN, LEFT)
-            elif roots.read(path) is None:
-                yield from self._dropped(path, ALTERED)
-        for path in _listed(self._store.root / "hub"):
+            else:
+                yield from self._sealed(path, "folder", "dropped: that checkout's next build enters it again")
+        for path in self._listed(self._store.root / "hub"):
             if not _COMMIT.fullmatch(path.name):
                 yield Finding(path, FOREIGN, LEFT)
             else:
                 yield from self._sealed(path, "files", "dropped: what this commit held is known no more")
-        for path in _listed(self._store.root):
+        for path in self._listed(self._store.root):
             if path.name not in _OURS:
                 yield Finding(path, FOREIGN, LEFT)
+        yield from self._drain()
 
     def checkout(self, known: Container[Path]) -> Iterator[Finding]:
         """What is known of steps, and of files, in this checkout's build folder; `known` are manifests of steps."""
         steps = self._workspace.build / "steps"
-        for path in sorted(path for path in steps.rglob("*") if not path.is_dir()):
+        for path in self._below(steps):
             if path.suffix != ".json":
                 yield Finding(path, FOREIGN, LEFT, is_wrong=False)
                 continue
             manifest = read_manifest(path)
             if manifest is None or manifest.stage != path.relative_to(steps).parts[0]:
-                if path.exists():
-                    yield from self._dropped(path, ALTERED, "dropped: looked up again")
+                yield from self._altered(path, "dropped: looked up again")
             elif path not in known:
                 yield Finding(path, "no config has this step", "left: 'doit gc' removes it", is_wrong=False)
-            elif not (there := self._store.manifest_path(manifest.key)).exists() and not self._lost(manifest):
+            elif _size(there := self._store.manifest_path(manifest.key)) == _MISSING and not self._lost(manifest):
                 if not self._dry_run:
                     with disk_errors(there):
                         self._store.put_back(manifest)
                 yield Finding(there, "it is missing, though it is current in this checkout", "put back")
         for path, member in self._workspace.caches().items():
             yield from self._sealed(path, member)
+        yield from self._drain()
 
     def _payloads(self) -> Iterator[Finding]:
         paths: list[Path] = []
-        for folder, path in _two_deep(self._store.root / "objects"):
+        for folder, path in self._two_deep(self._store.root / "objects"):
             if folder is None or not _SHA256.fullmatch(path.name) or path.name[:2] != folder.name:
                 yield Finding(path, FOREIGN, LEFT)
             else:
                 paths.append(path)
-        sizes = [_size(path) for path in paths]
+        sizes = [max(_size(path), 0) for path in paths]
         done, whole = 0, sum(sizes)
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as readers:
             for path, size, fault in zip(paths, sizes, readers.map(self._fault, paths), strict=True):
                 done += size
                 self._progress(done, whole)
-                if fault:
+                if isinstance(fault, OSError):
+                    yield unread(path, fault)
+                elif fault:
                     self._bad.add(path.name)
                     yield from self._dropped(path, fault)
         self.payloads, self.payload_bytes = len(paths), whole
 
-    def _fault(self, path: Path) -> str:
+    def _fault(self, path: Path) -> str | OSError:
         try:
             return self._store.payloads.hashed_fault(path.name)
         except FileNotFoundError:
@@ -112,18 +117,19 @@ class Check:
                     why=error.strerror or str(error),
                     remedy="end other programs, or raise the limit of open files, then run the same command again",
                 ) from error
-            return f"it can't be read: {error.strerror}"
+            if error.errno == errno.EIO:
+                return f"it can't be read: {error.strerror}"  # the disk lost it: it is made again elsewhere
+            return error
 
     def _manifests(self) -> Iterator[Finding]:
-        for folder, path in _two_deep(self._store.root / "manifests"):
+        for folder, path in self._two_deep(self._store.root / "manifests"):
             key = path.stem
             if folder is None or path.suffix != ".json" or not _SHA256.fullmatch(key) or key[:2] != folder.name:
                 yield Finding(path, FOREIGN, LEFT)
                 continue
             manifest = read_manifest(path)
             if manifest is None or manifest.key != key:
-                if path.exists():
-                    yield from self._dropped(path, ALTERED)
+                yield from self._altered(path)
             elif lost := self._lost(manifest):
                 yield from self._dropped(path, f"{manifest.stage}: lacks {', '.join(lost)}")
 
@@ -132,7 +138,8 @@ class Check:
         return [
             name
             for name, entry in manifest.files.items()
-            if entry.sha256 in self._bad or _size(self._store.object_path(entry.sha256)) != entry.bytes
+            if entry.sha256 in self._bad
+            or _size(self._store.object_path(entry.sha256)) not in (entry.bytes, _UNKNOWN)  # not lost if not seen
         ]
 
     def _sealed(self, path: Path, member: str, done: str = "dropped: nothing is lost but time") -> Iterator[Finding]:
@@ -141,36 +148,76 @@ class Check:
         except FileNotFoundError:
             return
         except (OSError, ValueError):
-            yield from self._dropped(path, ALTERED, done)
+            yield from self._altered(path, done)
+
+    def _altered(self, path: Path, done: str = DROPPED) -> Iterator[Finding]:
+        """Something that is not what was written, unless it only can't be read, or is gone by now."""
+        try:
+            if stat.S_ISREG(path.lstat().st_mode):
+                path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            yield unread(path, error)
+            return
+        yield from self._dropped(path, ALTERED, done)
 
     def _dropped(self, path: Path, problem: str, done: str = DROPPED) -> Iterator[Finding]:
         if self._dry_run:
             yield Finding(path, problem, "to be dropped")
-        elif remove(path):
+        elif remove(path, self._store.tmp if path.is_relative_to(self._store.root) else self._workspace.scratch.parent):
             yield Finding(path, problem, done)
         else:
             yield Finding(path, problem, "can't be removed")
 
+    def _two_deep(self, root: Path) -> Iterator[tuple[Path | None, Path]]:
+        """What is in the folders of a folder, each with its folder; and what is beside those folders, with None."""
+        for folder in self._listed(root):
+            is_one = self._is_one(folder, is_folder)
+            if is_one is False:
+                yield None, folder
+            elif is_one:
+                for path in self._listed(folder):
+                    yield folder, path
 
-def _two_deep(root: Path) -> Iterator[tuple[Path | None, Path]]:
-    """What is in the folders of a folder, each with its folder; and what is beside those folders, with None."""
-    for folder in _listed(root):
-        if not folder.is_dir() or folder.is_symlink():
-            yield None, folder
-            continue
-        for path in _listed(folder):
-            yield folder, path
+    def _below(self, folder: Path) -> Iterator[Path]:
+        """What is in a folder and in those below, but for the folders."""
+        for path in self._listed(folder):
+            is_one = self._is_one(path, leads_to_folder)
+            if is_one:
+                yield from self._below(path)
+            elif is_one is False:
+                yield path
+
+    def _listed(self, folder: Path) -> list[Path]:
+        """What is in a folder; nothing, and a finding, if it can't be read."""
+        try:
+            return durable.listed(folder)
+        except OSError as error:
+            self._unlisted.append(unread(folder, error))
+            return []
+
+    def _is_one(self, path: Path, is_folder: Callable[[Path], bool]) -> bool | None:
+        """Whether it is a folder; None, and a finding, if that can't be told."""
+        try:
+            return is_folder(path)
+        except OSError as error:
+            self._unlisted.append(unread(path, error))
+            return None
+
+    def _drain(self) -> Iterator[Finding]:
+        yield from self._unlisted
+        self._unlisted.clear()
 
 
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
+_MISSING, _UNKNOWN = -1, -2
 
 
 def _size(path: Path) -> int:
+    """Bytes of a file, or that it is missing, or that it can't be told."""
     try:
         return path.lstat().st_size
+    except FileNotFoundError:
+        return _MISSING
     except OSError:
-        return -1
+        return _UNKNOWN

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Set
-from typing import IO, NoReturn, Protocol
+from typing import IO, NoReturn, Protocol, TextIO, cast
 
 from pipeline import interrupt, stopping, summary
 from pipeline.config import ModelConfig
@@ -14,6 +14,7 @@ from pipeline.console import Console
 from pipeline.crew import Crew
 from pipeline.doctor.guard import Guard
 from pipeline.errors import PipelineError
+from pipeline.lasting import Lasting, end_with_reader
 from pipeline.model import Manifest
 from pipeline.plan import Step
 from pipeline.upkeep import Session
@@ -94,8 +95,10 @@ class Reporter:
     keep_going = False
     """Whether steps are started after one has failed."""
 
-    def __init__(self, outstream: IO[str], options: Mapping[str, object]) -> None:
-        self._console = Console(outstream)
+    def __init__(self, outstream: IO[str] | None, options: Mapping[str, object]) -> None:
+        end_with_reader(False)
+        sys.stdout = cast("TextIO", Lasting(outstream))  # for what actions print, too
+        self._console = Console(sys.stdout)
         self.project.announce = self._started
         self._errors: list[PipelineError | None] = []
         self._failed: dict[str, list[str]] = {}

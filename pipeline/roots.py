@@ -6,17 +6,20 @@ import contextlib
 import hashlib
 import os
 import platform
+import re
 import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline import sealed_json
-from pipeline.durable import write_atomically
+from pipeline.durable import listed, write_atomically
+from pipeline.errors import StoreError
 from pipeline.scratch import Scratch
 from pipeline.workspace import Workspace
 
 _DAY_S = 86400
+_ENTRY = re.compile(r"[0-9a-f]{32}\.json")
 _FORGOTTEN_S = 90 * _DAY_S  # a checkout on another machine that was silent for so long
 
 
@@ -69,16 +72,35 @@ def sign(workspace: Workspace) -> None:
                 write_atomically(path, sealed_json.dump({"folder": folder, "host": host}), folder=scratch)
 
 
+def is_entry(path: Path) -> bool:
+    """Whether a file has the name of an entry."""
+    return _ENTRY.fullmatch(path.name) is not None
+
+
 def read(path: Path) -> Root | None:
-    """The checkout that an entry names, None if there is none or it is damaged."""
+    """The checkout that an entry names, None if there is none or it is damaged; raises OSError if it can't be read."""
     try:
         content = sealed_json.load(path.read_bytes())
         return Root(path, Path(content["folder"]), content["host"], path.stat().st_mtime)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 
 def signed(store: Path) -> list[Root]:
-    """All checkouts that use the store at this folder."""
-    found = (read(path) for path in sorted((store / "roots").glob("*.json")))
-    return [root for root in found if root is not None]
+    """All checkouts that use the store at this folder.
+
+    Raises OSError when an entry can't be read, StoreError for a damaged one: some checkout signed there.
+    """
+    found = []
+    for path in filter(is_entry, listed(store / "roots")):
+        root = read(path)
+        if root is not None:
+            found.append(root)
+        elif os.path.lexists(path):
+            raise StoreError(
+                "it can't be told what is needed, so nothing is freed",
+                where=str(path),
+                why="it names a checkout that uses the store, and is damaged",
+                remedy="run 'doit fsck', then 'doit build' in each checkout that uses this store: that enters it again",
+            )
+    return found

@@ -27,14 +27,15 @@ from pathlib import Path
 
 from pipeline import locks
 from pipeline.digests import copy_hashed
-from pipeline.durable import UNRELATED, disk_errors, move, remove, sync_file, sync_folder
+from pipeline.durable import UNRELATED, disk_errors, listed, move, remove, sync_file, sync_folder
 from pipeline.errors import StoreError
 from pipeline.manifests import read_manifest, write_manifest
 from pipeline.model import FileEntry, Json, Manifest
-from pipeline.payloads import Payloads
+from pipeline.payloads import MISSING, Payloads
 from pipeline.scratch import Scratch
 
 _WRITERS = 8
+_SHOWN = 5  # damaged files of one output that are told one by one
 _DAY_S = 86400
 _UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
 
@@ -53,8 +54,11 @@ class Store:
         self.root = root
         self.tell = tell
         self.payloads = Payloads(root / "objects")
-        self._scratch = Scratch(root / "tmp")
+        self.tmp = root / "tmp"
+        self._scratch = Scratch(self.tmp)
         self._told: set[str] = set()
+        self._dropped: set[Path] = set()
+        self._had_payloads: bool | None = None
 
     def object_path(self, sha256: str) -> Path:
         """Where the payload with this digest is, or would be."""
@@ -81,8 +85,7 @@ class Store:
 
     def intact(self, manifest: Manifest) -> bool:
         """Whether every payload is what it was, as far as its size and seal tell; a bad one is dropped."""
-        bad = [name for name, entry in manifest.files.items() if not self._is_good(name, entry)]
-        return not bad
+        return not self._bad(manifest)
 
     def used(self, manifest: Manifest) -> None:
         """Note that an intact output is of use, once a day, and put its manifest back should it be lost."""
@@ -156,8 +159,7 @@ class Store:
         Raises DamagedError.
         """
         with disk_errors(folder):
-            bad = [name for name, entry in manifest.files.items() if not self._is_good(name, entry, hashed=True)]
-            if bad:
+            if bad := self._bad(manifest, hashed=True):
                 raise _damaged(bad, folder)
             for parent in {(folder / name).parent for name in manifest.files}:
                 parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +177,8 @@ class Store:
         """
         source, temporary = self.object_path(entry.sha256), folder / destination.name
         with disk_errors(destination):
-            if not self._is_good(destination.name, entry):
+            if fault := self._fault(entry):
+                self._drop(source, destination.name, fault)
                 raise _damaged([destination.name], source)
             destination.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -211,7 +214,9 @@ class Store:
     def alone(self) -> Iterator[None]:
         """While inside no build uses the store; waits for those that do."""
         with disk_errors(self.root, "the store can't be written"), self._gate():
-            for lock in sorted((self.root / "locks").glob(f"{_BUILD}*.lock")):
+            for lock in listed(self.root / "locks"):
+                if not lock.match(f"{_BUILD}*.lock"):
+                    continue
                 with locks.held(lock, "a build that uses this store", tell=self.tell):
                     pass
             yield
@@ -226,28 +231,58 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{name}.lock"
 
-    def _is_good(self, name: str, entry: FileEntry, *, hashed: bool = False) -> bool:
-        path = self.object_path(entry.sha256)
+    def _bad(self, manifest: Manifest, *, hashed: bool = False) -> list[str]:
+        """The names of an output's payloads that are not what they were; they are dropped, in a few lines of text."""
+        faults = {name: self._fault(entry, hashed=hashed) for name, entry in manifest.files.items()}
+        bad = [name for name, fault in faults.items() if fault]
+        absent = [name for name in bad if faults[name] == MISSING]
+        missing = [name for name in absent if self.object_path(manifest.files[name].sha256) not in self._dropped]
+        if missing and self._has_payloads():
+            count = f"{len(missing)} files" if len(missing) > 1 else "a file"
+            what = f"{count} of {manifest.stage} (e.g. {missing[0]})"
+            text = f"missing in the store: {what}; made again when needed"
+            self._tell_once(f"{manifest.key} missing", text)
+        damaged = [name for name in bad if faults[name] != MISSING]
+        for number, name in enumerate(damaged):
+            self._drop(self.object_path(manifest.files[name].sha256), name, faults[name], tell=number < _SHOWN)
+        if len(damaged) > _SHOWN:
+            text = f"damaged in the store: {len(damaged) - _SHOWN} more files of {manifest.stage}"
+            self._tell_once(f"{manifest.key} damaged", text)
+        return bad
+
+    def _fault(self, entry: FileEntry, *, hashed: bool = False) -> str:
         try:
-            fault = self.payloads.fault(entry, hashed=hashed)
+            return self.payloads.fault(entry, hashed=hashed)
         except OSError as error:
             if error.errno in UNRELATED:
                 raise
-            fault = f"it can't be read: {error.strerror}"
-        if fault:
-            self._drop(path, name, fault)
-        return not fault
+            return f"it can't be read: {error.strerror}"
+
+    def _has_payloads(self) -> bool:
+        """Whether there were any when one was first missed: in a store that is new or was emptied all are."""
+        if self._had_payloads is None:
+            try:
+                with os.scandir(self.root / "objects") as found:
+                    self._had_payloads = any(found)
+            except OSError:
+                self._had_payloads = False
+        return self._had_payloads
 
     def _replaced(self, path: Path, why: str) -> None:
         self._drop(path, "what a step made again", why)
 
-    def _drop(self, path: Path, name: str, why: str) -> None:
+    def _drop(self, path: Path, name: str, why: str, *, tell: bool = True) -> None:
         """Remove what is damaged, and say so once."""
-        gone = remove(path)
-        if str(path) not in self._told and (self.root / "objects").is_dir():  # a store that was deleted is not damaged
-            self._told.add(str(path))
+        gone = remove(path, self.tmp)
+        self._dropped.add(path)
+        if tell and (self.root / "objects").is_dir():  # a store that was deleted is not damaged
             what = "it is made again when it is needed" if gone else "and it can't be removed"
-            self.tell(f"damaged in the store: {name}: {why}; {what} ({path})")
+            self._tell_once(str(path), f"damaged in the store: {name}: {why}; {what} ({path})")
+
+    def _tell_once(self, about: str, text: str) -> None:
+        if about not in self._told:
+            self._told.add(about)
+            self.tell(text)
 
 
 _BUILD = "build-"

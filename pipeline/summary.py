@@ -67,7 +67,8 @@ def last_lines(ran: Ran) -> str:
     if ran.failures:
         head = f"FAILED: {len(ran.failures)} step(s); {built} built, {restored} restored. What was built is kept."
         return "\n".join([head, *_what_failed(ran)])
-    lines = [_done(len(steps), built, restored), *(f"artifacts/{name}/" for name in models)]
+    published = any(name.startswith("build:") for name in ran.results)
+    lines = [_done(len(steps), built, restored, published), *(f"artifacts/{name}/" for name in models)]
     if unmeasured := report.unmeasured(ran.steps.values(), ran.checked, ran.manifests):
         lines.append(f"Not proven, as no held-out sample fits: {', '.join(unmeasured)}. Add samples to 'verification'.")
     if unverified := report.unverified(ran.steps.values(), models):
@@ -107,9 +108,10 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _done(steps: int, built: int, restored: int) -> str:
+def _done(steps: int, built: int, restored: int, published: bool) -> str:
     if not steps:
         return "No model is selected."
     if not built and not restored:
-        return f"Nothing to do: all {steps} steps are current."
+        all_current = f"all {steps} steps are current."
+        return f"Artifacts were written again; {all_current}" if published else f"Nothing to do: {all_current}"
     return f"{built} built, {restored} restored from the store, {steps - built - restored} already current."

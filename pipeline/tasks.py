@@ -31,6 +31,7 @@ from pipeline.doctor.guard import Guard
 from pipeline.durable import disk_errors
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.filters import choose
+from pipeline.lasting import end_with_reader
 from pipeline.manifests import read_manifest
 from pipeline.plan import ON_DEMAND, STAGES, Step, plan
 from pipeline.reporter import TRACEBACK_VARIABLE, Reporter, refuse
@@ -220,6 +221,8 @@ class Project:
         if self._all_targets or _is_whole(config):
             for path in artifacts.leftovers(config.name, wanted, self.workspace):
                 artifacts.remove_folder(path, self.workspace.memo)
+                name = path.relative_to(self.workspace.root).as_posix()
+                self.workspace.store.tell(f"removed {name}: the config of {config.name} does not make it any more")
 
     def _fsck(self, dry_run: bool, as_json: bool) -> StepFailed | None:
         models = [(config, self._steps_of(config)) for config in self.configs.values()]
@@ -241,8 +244,11 @@ class Project:
         return [step for config in load_all(self.workspace.root / "configs").values() for step in plan(config)]
 
     def _clean(self, model: str) -> None:
-        for path in artifacts.remove(model, self.workspace):
-            print(f"removed {path.relative_to(self.workspace.root)}")
+        try:
+            for path in artifacts.remove(model, self.workspace):
+                print(f"removed {path.relative_to(self.workspace.root)}")
+        except PipelineError as error:
+            refuse(error)
 
     def _check_names(self, arguments: Iterable[str]) -> None:
         """Refuse `stage:name` arguments that match nothing: doit ignores a glob without a match."""
@@ -325,6 +331,7 @@ def declare(root: Path) -> tuple[Project, dict[str, Any]]:
     # doit lets a project bring its reporter, not its runner; the others are for -n 0 and -P process.
     doit.cmd_run.Runner = doit.cmd_run.MRunner = doit.cmd_run.MThreadRunner = Runner
     interrupt.install()
+    end_with_reader(True)  # until a reporter says otherwise: `doit list | head`
     settings = {
         "default_tasks": ["build"],
         "dep_file": str(project.workspace.build / "doit.json"),

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline import roots, sealed_json
 from pipeline.config import ModelConfig
-from pipeline.durable import disk_errors
+from pipeline.durable import disk_errors, is_folder, remove
 from pipeline.errors import ConfigError, PipelineError, StoreError
 from pipeline.model import Json
 from pipeline.plan import Step
@@ -73,6 +73,8 @@ def _tell_damaged(workspace: Workspace) -> None:
     """Say which of the files that only save time are damaged: they count for nothing, and are written anew."""
     for path, member in workspace.caches().items():
         with contextlib.suppress(OSError):
+            if is_folder(path) and remove(path, path.parent / "tmp"):
+                workspace.store.tell(f"moved out of the way: {path} is a folder")
             try:
                 sealed_json.load_member(path.read_bytes(), member)
             except ValueError:
@@ -95,16 +97,17 @@ def fsck(
     from pipeline.artifact_folders import Folder, folders
     from pipeline.fsck import Check
 
-    check = Check(workspace, dry_run=dry_run, progress=_progress())
-    known = {workspace.current(step) for step in steps}
-    found = [*check.store(), *check.checkout(known)]
-    expected: dict[Path, Folder] = {}
-    for config, built in models:
-        try:
-            expected |= {folder.path: folder for folder in folders(config, built, workspace)}
-        except (PipelineError, LookupError, TypeError, ValueError, AssertionError):
-            continue  # not all of it was built, or records changed places: its manifests speak for themselves
-    found += check_artifacts(expected, {config.name for config, _ in models}, workspace)
+    check, looked_at = Check(workspace, dry_run=dry_run, progress=_progress()), set[Path]()
+    with disk_errors(workspace.store.root, "the store or the artifacts can't be checked"):
+        known = {workspace.current(step) for step in steps}
+        found = [*check.store(), *check.checkout(known)]
+        expected: dict[Path, Folder] = {}
+        for config, built in models:
+            try:
+                expected |= {folder.path: folder for folder in folders(config, built, workspace)}
+            except (PipelineError, LookupError, TypeError, ValueError, AssertionError):
+                continue  # not all of it was built, or records changed places: its manifests speak for themselves
+        found += check_artifacts(expected, {config.name for config, _ in models}, workspace, looked_at)
     wrong = sum(finding.is_wrong for finding in found)
     if as_json:
         rows: list[Json] = [
@@ -112,14 +115,20 @@ def fsck(
             for each in found
         ]
         _print_json(
-            {"wrong": wrong, "payloads": check.payloads, "payload_bytes": check.payload_bytes, "findings": rows}
+            {
+                "wrong": wrong,
+                "payloads": check.payloads,
+                "payload_bytes": check.payload_bytes,
+                "artifact_files": len(looked_at),
+                "findings": rows,
+            }
         )
     else:
         for each in found:
             print(
                 f"{'WRONG' if each.is_wrong else 'note '}  {_shown(each.path, workspace)}: {each.problem}; {each.done}"
             )
-        looked = f"{check.payloads} files of the store, {_size(check.payload_bytes)}"
+        looked = f"{check.payloads} files of the store, {_size(check.payload_bytes)}, {len(looked_at)} artifact files"
         print(f"{looked}: " + (f"{wrong} wrong" if wrong else "healthy"))
     return StoreError.exit_code if wrong else 0
 

@@ -47,6 +47,12 @@ def test_memory_grows_with_the_inputs_and_does_not_shrink(path: Path) -> None:
     assert costs.peak_bytes(CONTEXT, 10) == COST.peak_bytes
 
 
+def test_without_inputs_there_is_nothing_to_grow_with(path: Path) -> None:
+    costs = Costs(path)
+    costs.learn("fetch:demo", Cost(1.0, 1.0, 60_000_000, 0))
+    assert costs.peak_bytes("fetch:demo", 1_200_000) == 60_000_000
+
+
 def test_a_step_that_was_killed_is_taken_to_need_twice_as_much(path: Path) -> None:
     for factor in (2, 4):
         costs = Costs(path)

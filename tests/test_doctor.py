@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import struct
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -149,6 +152,16 @@ def test_folders(facts: store.FolderFacts, level: str, text: str) -> None:
     assert found.exit_code == (17 if level == "error" else 0)
 
 
+def test_a_full_disk_is_not_a_folder_to_make_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
+    (found,) = store.check_folder("store.folder", "the store", store.try_folder(tmp_path))
+    assert found.remedy == "free some space, or set PIPELINE_STORE to a folder on another disk"
+    assert "No space left" in found.why
+
+
 def test_trying_a_folder_leaves_nothing(tmp_path: Path) -> None:
     facts = store.try_folder(tmp_path / "not" / "there")
     assert not facts.problem
@@ -178,6 +191,15 @@ def test_free_space(free: int, need: int, unknown: tuple[str, ...], level: str) 
     assert found.exit_code == (17 if level == "error" else 0)
 
 
+def test_too_little_space_for_any_build() -> None:
+    facts = space.DiskFacts(("/s",), 10_000_000, 0)
+    assert space.check_disk(facts).what == "10 MB free, at least 50 MB must be free"
+    idle = space.check_disk(replace(facts, idle=True))
+    assert (idle.level, idle.exit_code) == ("warning", 0)
+    short = space.check_disk(space.DiskFacts(("/s",), 90_000_000, 2 * GB))
+    assert short.what == "90 MB free, about 2.0 GB needed"
+
+
 @pytest.mark.parametrize(
     ("facts", "level"),
     [
@@ -185,6 +207,7 @@ def test_free_space(free: int, need: int, unknown: tuple[str, ...], level: str) 
         (space.MemoryFacts(8 * GB, 6 * GB, "quantize:a/b", 7 * GB), "warning"),
         (space.MemoryFacts(8 * GB, 6 * GB, "quantize:a/b", 9 * GB), "warning"),
         (space.MemoryFacts(8 * GB, 6 * GB, unknown=("a",)), "not checked"),
+        (space.MemoryFacts(8 * GB, 6 * GB, idle=True), "ok"),
     ],
 )
 def test_free_memory(facts: space.MemoryFacts, level: str) -> None:

@@ -79,6 +79,32 @@ def test_two_copies_on_the_path() -> None:
     assert "1.20.0 in /old, 1.31.1 in /site" in found[0].why
 
 
+def test_a_second_copy_behind_the_right_one_is_no_error() -> None:
+    facts = replace(GOOD, installed=(*GOOD.installed, distribution("onnxruntime", "1.20.0", place="/old")))
+    found = the(packages.check(facts), "packages.clash")
+    assert (found.level, found.what) == ("warning", "two copies of onnxruntime")
+    assert [*packages.refusals(facts)] == []
+
+
+@pytest.mark.parametrize(("module", "code"), [("onnxruntime", 15), ("yaml", 18)])
+def test_a_module_that_is_imported_from_elsewhere(module: str, code: int) -> None:
+    yaml = distribution("pyyaml", "6.0", "yaml")
+    good = replace(GOOD, installed=(*GOOD.installed, yaml), imported={"onnxruntime": "/site", "yaml": "/site"})
+    assert set(levels(packages.check(good)).values()) == {"ok"}
+    facts = replace(good, imported={**good.imported, module: "/junk"})
+    found = the(packages.check(facts), "packages.clash")
+    assert (found.exit_code, found.subject) == (code, module)
+    assert "/junk" in found.what
+    assert "PYTHONPATH" in found.remedy
+    assert found in [*packages.refusals(facts)]
+
+
+def test_every_module_here_is_imported_from_where_it_was_installed() -> None:
+    facts = packages.gather(ROOT / "pyproject.toml")
+    assert {"numpy", "onnx", "yaml", "onnxruntime_qnn"} <= facts.imported.keys()
+    assert "packages.clash" not in levels(packages.check(facts))
+
+
 @pytest.mark.parametrize(
     ("facts", "check", "text"),
     [

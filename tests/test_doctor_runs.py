@@ -151,13 +151,28 @@ def test_a_damaged_store_is_pointed_out(bert_built: Project, fresh_store: Path, 
 
 def test_missing_packages(fresh: Project, tmp_path: Path) -> None:
     without = shadowed(tmp_path / "shadow", "yaml", "filelock")
-    found = examined(fresh, status=0, **without)
+    found = examined(fresh, status=18, **without)
     assert "No module named" in worst(found, "project.configs")["why"]
+    assert worst(found, "project.configs")["level"] == "error"
+    assert {each["subject"] for each in found["packages.clash"]} == {"yaml", "filelock"}
     run = fresh.doit("list", check=False, **without)
     assert run.status == 18
     assert "this environment can't run the project" in run.text
     assert "'python -m pipeline.doctor' says more" in run.text
     assert "Traceback" not in run.text
+
+
+@pytest.mark.parametrize("text", ["x =\n", "x = 1\n", "raise RuntimeError('junk')\n"])
+def test_a_file_that_hides_a_package(fresh: Project, tmp_path: Path, text: str) -> None:
+    hiding = tmp_path / "junk" / "yaml.py"
+    hiding.parent.mkdir()
+    hiding.write_text(text)
+    environ = {"PYTHONPATH": str(hiding.parent)}
+    clash = worst(examined(fresh, status=18, **environ), "packages.clash")
+    assert f"yaml in {hiding.parent} hides the module of pyyaml" in clash["what"]
+    run = fresh.doit("list", check=False, **environ)
+    assert (run.status, "Traceback" in run.text) == (18, False)
+    assert f"where: {hiding}" in run.text
 
 
 def test_a_python_with_no_packages_at_all(fresh: Project) -> None:
@@ -223,7 +238,7 @@ def test_a_disk_that_is_too_small_is_refused_before_any_work(fresh: Project, tmp
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "sitecustomize.py").write_text(text)
     environ = {"PYTHONPATH": str(tmp_path / "small")}
-    assert "0.0 GB free" in worst(examined(fresh, status=17, **environ), "space.disk")["what"]
+    assert worst(examined(fresh, status=17, **environ), "space.disk")["what"].startswith("1 MB free, ")
     run = fresh.doit("build", check=False, **environ)
     assert run.status == 17, run.text
     assert "the build would fill the disk" in run.text

@@ -135,7 +135,7 @@ def test_a_store_that_can_not_be_made(project: Project, tmp_path: Path) -> None:
     project.write("calibration/lines.txt", "one sentence\n")
     (tmp_path / "file").write_text("in the way")
     project.store = tmp_path / "file" / "store"
-    fails(project, 17, "the disk refused a write", "Not a directory")
+    fails(project, 17, "the store can't be used", "Not a directory")
 
 
 def test_a_build_folder_that_can_not_be_made(project: Project) -> None:

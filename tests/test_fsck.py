@@ -69,6 +69,7 @@ def findings(project: Project, status: int, *options: str) -> dict[str, Any]:
 def test_a_healthy_store_is_said_to_be(project: Project) -> None:
     run = project.doit("fsck")
     assert "files of the store" in run.text
+    assert ", 0 artifact files" not in run.text
     assert run.text.rstrip().endswith("healthy")
     assert findings(project, 0) == {}
 
@@ -248,3 +249,50 @@ def test_a_damaged_database_of_doit_is_no_reason_to_stop(project: Project) -> No
         run = project.doit("build")
         assert not run.built
         assert not run.restored
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a link that leads to itself needs rights on Windows")
+@pytest.mark.parametrize("name", ["objects", "manifests", "roots", "hub", "steps/context", "artifacts"])
+def test_a_folder_that_cannot_be_read_is_found_and_nothing_is_dropped_for_it(project: Project, name: str) -> None:
+    roots = {"steps/context": project.root / ".build", "artifacts": project.root}
+    folder = roots.get(name, project.store) / name
+    folder.mkdir(exist_ok=True)
+    moved = project.root / "moved"
+    folder.rename(moved)
+    folder.symlink_to(folder)
+    found = findings(project, 17)
+    assert not [row for row in found.values() if "dropped" in row["done"]], found
+    row = next(row for path, row in found.items() if Path(path) == folder)
+    assert row["problem"].startswith("can't be read"), row
+    folder.unlink()
+    moved.rename(folder)
+    assert findings(project, 0) == {}
+
+
+def test_a_folder_in_the_place_of_a_file_is_moved_out_of_the_way_and_the_build_heals(project: Project) -> None:
+    payload, build = payload_of(project, "context"), project.root / ".build"
+    for path in (payload, build / "memo.json", build / "doit.json"):
+        path.unlink()
+        path.mkdir()
+        (path / "inside").write_text("somebody's")
+    project.doit("build")
+    for path in (payload, build / "memo.json", build / "doit.json"):
+        assert path.is_file(), path
+    payload.unlink()
+    (payload / "inside").mkdir(parents=True)
+    assert findings(project, 17)[str(payload)]["problem"] == "it is not a file"
+    assert not payload.exists()
+    project.doit("build")
+    assert findings(project, 0) == {}
+
+
+def test_artifacts_that_are_gone_altogether_are_missed(project: Project) -> None:
+    model = next((project.root / "artifacts").iterdir())
+    shutil.rmtree(model)
+    project.doit("build")
+    shutil.rmtree(model)
+    for _ in range(2):
+        assert {row["problem"] for row in findings(project, 17).values()} == {"it is missing"}
+    assert ", 0 artifact files" in project.doit("fsck", check=False).text
+    project.doit("build")
+    assert findings(project, 0) == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from pipeline import collection, sealed_json
 from pipeline.collection import Needed
+from pipeline.errors import StoreError
 from pipeline.model import Manifest
 from pipeline.store import Store
 from tests import tiny_project
@@ -231,3 +233,76 @@ def test_space_is_not_freed_by_a_command_that_builds(project: Project) -> None:
     run = project.doit("build", "gc", check=False)
     assert run.status == 10
     assert "run 'doit gc' alone" in run.text
+
+
+def loop(path: Path) -> Path:
+    """Put something in a folder's place that nobody can read, root included; where the folder is now."""
+    moved = path.with_name(f"{path.name}-moved")
+    path.rename(moved)
+    path.symlink_to(path)
+    return moved
+
+
+needs_links = pytest.mark.skipif(os.name == "nt", reason="a link that leads to itself needs rights on Windows")
+
+
+@needs_links
+@pytest.mark.parametrize("name", ["manifests", "manifests/aa", "objects", "roots"])
+def test_nothing_is_freed_while_a_folder_of_the_store_cannot_be_read(store: Store, name: str) -> None:
+    payload = store.object_path(output(store, "aa", 40, a="old").files["a"].sha256)
+    (store.root / "roots").mkdir()
+    moved = loop(store.root / name)
+    with pytest.raises(StoreError, match="nothing is freed") as caught:
+        freed(store, Needed(), days=0)
+    assert caught.value.where == str(store.root / name)
+    (store.root / name).unlink()
+    moved.rename(store.root / name)
+    assert payload.exists()
+
+
+@pytest.mark.parametrize("name", [f"manifests/aa/{'aa' * 32}.json", f"roots/{'0' * 32}.json"])
+def test_nothing_is_freed_while_it_is_damaged_what_says_what_is_needed(store: Store, name: str) -> None:
+    payload = store.object_path(output(store, "aa", 40, a="old").files["a"].sha256)
+    (store.root / name).parent.mkdir(exist_ok=True)
+    (store.root / name).write_bytes(b"{}")
+    with pytest.raises(StoreError, match="doit fsck"):
+        freed(store, Needed(), days=0)
+    assert payload.exists()
+
+
+@pytest.mark.skipif(
+    sys.platform == "win32" or os.geteuid() != 0, reason="only root can become somebody who may read less"
+)
+def test_a_folder_that_a_user_may_not_read_is_not_empty(store: Store) -> None:
+    if sys.platform == "win32":
+        return
+    output(store, "aa", 40, a="old")
+    (store.root / "manifests").chmod(0)
+    if (child := os.fork()) == 0:
+        status = 1
+        try:
+            os.setuid(65534)
+            collection.plan(store, Needed(), days=0, max_bytes=None)
+        except StoreError:
+            status = 17
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+
+
+@needs_links
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [".build/steps/context", "artifacts", "artifacts/tiny"])
+def test_what_cannot_be_read_of_this_checkout_keeps_all_and_of_another_what_is_young(
+    project: Project, tmp_path: Path, name: str
+) -> None:
+    other = project.copy(tmp_path / "other")
+    other.store = project.store
+    other.doit("build")
+    name = name.replace("tiny", next((project.root / "artifacts").iterdir()).name)
+    loop(project.root / name)
+    run = project.doit("gc", "--days", "0", check=False)
+    assert (run.status, "nothing is freed" in run.text) == (17, True)
+    change(other)
+    kept = gc(other, "--days", "0")
+    assert kept["freed_outputs"] == 0, "it was used today"

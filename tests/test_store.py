@@ -261,8 +261,11 @@ def test_an_output_with_a_bad_payload_is_not_current_and_the_payload_is_named_an
     assert not os.path.lexists(payload)
     assert store.get(KEY) is None
     assert len(told) == 1, "once"
-    assert f"sub/a.bin: {fault}" in told[0]
-    assert str(payload) in told[0]
+    if fault == "it is missing":
+        assert told[0] == "missing in the store: a file of shape (e.g. sub/a.bin); made again when needed"
+    else:
+        assert f"sub/a.bin: {fault}" in told[0]
+        assert str(payload) in told[0]
 
 
 def test_a_payload_stays_when_it_is_not_its_fault_that_it_can_not_be_read(
@@ -278,6 +281,47 @@ def test_a_payload_stays_when_it_is_not_its_fault_that_it_can_not_be_read(
         with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
             store.get(KEY)
     assert store.get(KEY) == manifest
+    assert told == []
+
+
+@pytest.fixture
+def samples(store: Store) -> Manifest:
+    """An output of 200 payloads."""
+    with store.scratch() as scratch:
+        for number in range(200):
+            (scratch / f"{number:05}.npz").write_text(f"sample {number}")
+        return store.publish("samples", "cd" * 32, scratch, {}, {})
+
+
+def test_what_is_missing_of_one_output_is_one_line(store: Store, told: list[str], samples: Manifest) -> None:
+    for entry in samples.files.values():
+        store.object_path(entry.sha256).unlink()
+    assert not store.intact(samples)
+    assert not store.intact(samples)
+    assert told == ["missing in the store: 200 files of samples (e.g. 00000.npz); made again when needed"]
+
+
+def test_of_many_damaged_files_a_few_are_named(store: Store, told: list[str], samples: Manifest) -> None:
+    paths = [store.object_path(entry.sha256) for entry in samples.files.values()]
+    for path in paths:
+        write(path, "?")
+    assert not store.intact(samples)
+    assert not store.intact(samples), "and what was dropped is not told to be missing"
+    assert [line.split(":")[1] for line in told[:5]] == [f" {number:05}.npz" for number in range(5)]
+    assert told[5:] == ["damaged in the store: 195 more files of samples"]
+    assert not any(path.exists() for path in paths)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_store_that_is_new_or_was_emptied_misses_nothing(
+    tmp_path: Path, store: Store, told: list[str], samples: Manifest, left: bool
+) -> None:
+    new = Store(tmp_path / "new", told.append)
+    if left:
+        (new.root / "objects").mkdir(parents=True)
+    assert not new.intact(samples)
+    fill(new)
+    assert not new.intact(samples), "not even when the first step has put its output there"
     assert told == []
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from pipeline.doctor.finding import ENVIRONMENT, Finding, exit_code
 
@@ -30,13 +32,36 @@ def first(root: Path, arguments: Sequence[str]) -> Iterator[None]:
         raise SystemExit(main(root, asked))
     try:
         yield
-    except ImportError as error:
+    except Exception as error:
+        where = _imported_file(error)
+        if where is None:
+            raise
         print(
-            f"error: this environment can't run the project\n  why: {type(error).__name__}: {error}\n"
+            f"error: this environment can't run the project\n  where: {where}\n"
+            f"  why: {type(error).__name__}: {error}\n"
             "  next: run 'uv sync', then 'uv run doit'; 'python -m pipeline.doctor' says more",
             file=sys.stderr,
         )
         raise SystemExit(ENVIRONMENT) from None
+
+
+def _imported_file(problem: Exception) -> str | None:
+    """The file of the module that can't be imported, or that is not what was asked for; None for other problems."""
+    if isinstance(problem, AttributeError) and isinstance(problem.obj, ModuleType):
+        return getattr(problem.obj, "__file__", None) or problem.obj.__name__
+    if isinstance(problem, SyntaxError):
+        return f"{problem.filename}:{problem.lineno}"
+    frames = [
+        (frame.f_code, line)
+        for frame, line in traceback.walk_tb(problem.__traceback__)
+        if not frame.f_code.co_filename.startswith("<frozen")
+    ]
+    modules = [code for code, _ in frames if code.co_name == "<module>"]
+    # One is dodo.py itself, inside whose `with` this is; a second one was being imported.
+    if not isinstance(problem, ImportError) and len(modules) < 2:
+        return None
+    code, line = frames[-1]
+    return f"{code.co_filename}:{line}"
 
 
 def asked_for(arguments: Sequence[str]) -> list[str] | None:
@@ -69,11 +94,13 @@ def run(root: Path, *, json: bool) -> int:
     """Print the findings as text, or as JSON; the exit code."""
     from pipeline.doctor.examine import examine
     from pipeline.doctor.report import as_json, as_text
+    from pipeline.lasting import Lasting
 
     findings = [*_told(examine(root))]
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a console of Windows may know few letters
-    print(as_json(findings) if json else as_text(findings), flush=True)
+    output = Lasting(sys.stdout)
+    print(as_json(findings) if json else as_text(findings), file=output, flush=True)
     return exit_code(findings)
 
 

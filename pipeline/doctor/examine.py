@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.doctor import host, packages
-from pipeline.doctor.finding import Finding, unchecked
+from pipeline.doctor.finding import ENVIRONMENT, Finding, error
 
 if TYPE_CHECKING:
     from pipeline.config import ModelConfig
@@ -50,7 +50,7 @@ def _project(root: Path, qairt: str) -> Generator[Finding, None, _Project | None
 
         workspace = Workspace.at(root)
     except Exception as problem:  # whichever package is missing or broken: others report that
-        yield _not_checked("project.configs", problem)
+        yield _crashed("project.configs", problem)
         return None
     loaded = []
     configs: list[ModelConfig] = []
@@ -145,9 +145,10 @@ def _safely(check: str, findings: Callable[[], Iterable[Finding]]) -> Iterator[F
     try:
         yield from findings()
     except Exception as problem:  # a doctor that dies of an illness is of no use
-        yield _not_checked(check, problem)
+        yield _crashed(check, problem)
 
 
-def _not_checked(check: str, problem: Exception) -> Finding:
+def _crashed(check: str, problem: Exception) -> Finding:
     why = " ".join(f"{type(problem).__name__}: {problem}".split())
-    return unchecked(check, "what this looks at", why=why, remedy="mend what is wrong above, then look again")
+    remedy = "mend what is wrong above, then look again; if nothing is, it is a mistake of the pipeline: report it"
+    return error(check, "the check itself failed", ENVIRONMENT, why=why, remedy=remedy)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.doctor.finding import COMPILER, ENVIRONMENT, Finding, error, ok, unchecked
+from pipeline.doctor.finding import COMPILER, ENVIRONMENT, Finding, error, ok, unchecked, warning
 from pipeline.qnn.drivers import RELEASES
 from pipeline.qnn.versions import numbers
 
@@ -34,6 +34,7 @@ class Distribution:
     version: str
     modules: frozenset[str] = frozenset()
     place: str = ""
+    requires: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -64,20 +65,21 @@ class PackageFacts:
     in_files: Mapping[str, str] = field(default_factory=dict)
     api: tuple[int, int] | None = None
     """The API versions that the EP asked for, and that this onnxruntime has at most; None: not asked."""
+    imported: Mapping[str, str] = field(default_factory=dict)
+    """The folders that the modules of what is asked for are imported from, by module."""
 
 
 def gather(pyproject: Path) -> PackageFacts:
     """The facts of this environment; `api` is not among them, as asking loads the library."""
-    return PackageFacts(tuple(_installed()), read_pins(pyproject), _qairt(), _in_files())
+    installed, pins = tuple(_installed()), read_pins(pyproject)
+    return PackageFacts(installed, pins, _qairt(), _in_files(), imported=_imported(installed, pins))
 
 
 def check(facts: PackageFacts) -> Iterator[Finding]:
     """All findings about packages."""
-    clashes = [*_clashes(facts)]
-    yield from clashes
-    wrong = [*_against_pins(facts)]
-    yield from wrong
-    if not clashes and not wrong:
+    found = [*_clashes(facts), *_shadows(facts), *_against_pins(facts)]
+    yield from found
+    if all(each.level == "warning" for each in found):
         yield ok("packages.installed", f"all {len(facts.pins)} packages of pyproject.toml are there, as pinned")
     yield _trio(facts)
     yield _api(facts)
@@ -85,7 +87,7 @@ def check(facts: PackageFacts) -> Iterator[Finding]:
 
 def refusals(facts: PackageFacts) -> Iterator[Finding]:
     """The errors among the findings that keep a build from being right."""
-    found = (*_clashes(facts), *_against_pins(facts), _trio(facts))
+    found = (*_clashes(facts), *_shadows(facts), *_against_pins(facts), _trio(facts))
     return (each for each in found if each.level == "error")
 
 
@@ -121,6 +123,10 @@ def _clashes(facts: PackageFacts) -> Iterator[Finding]:
             where = ", ".join(f"{each.version} in {each.place}" for each in copies)
             why = f"it is installed {len(copies)} times: {where}; the first on the path is imported"
             remedy = "remove the others from PYTHONPATH or uninstall them"
+            asked = [pin for pin in facts.pins if pin.name == package]
+            if asked and all(pin.holds(copies[0].version) for pin in asked):  # the one that is imported is right
+                yield warning(name, f"two copies of {package}", package, why=why, remedy=remedy)
+                continue
             code = COMPILER if package in TESTED else ENVIRONMENT
             yield error(name, f"two copies of {package}", code, package, why=why, remedy=remedy)
     for module in sorted(owners):
@@ -137,6 +143,30 @@ def _clashes(facts: PackageFacts) -> Iterator[Finding]:
             why=_why_clash(extra),
             remedy=_remedy_clash(extra, module),
         )
+
+
+def _shadows(facts: PackageFacts) -> Iterator[Finding]:
+    """Modules that are imported from elsewhere than where a distribution put them."""
+    for module, folder in sorted(facts.imported.items()):
+        owners = [each for each in facts.installed if module in each.modules]
+        if not owners or any(_same_folder(folder, each.place) for each in owners):
+            continue
+        owner = owners[0]
+        yield error(
+            "packages.clash",
+            f"{module} in {folder} hides the module of {owner.name} {owner.version}",
+            COMPILER if owner.name in TESTED else ENVIRONMENT,
+            module,
+            why=f"{folder} is before {owner.place} on Python's path, so its {module} is imported",
+            remedy=f"remove or rename {module} in {folder}, or take that folder off PYTHONPATH",
+        )
+
+
+def _same_folder(one: str, other: str) -> bool:
+    try:
+        return Path(one).samefile(other)
+    except OSError:
+        return one == other
 
 
 def _why_clash(extra: Iterable[Distribution]) -> str:
@@ -237,10 +267,12 @@ def _installed() -> Iterator[Distribution]:
         try:
             name, version = normal(found.metadata["Name"] or ""), found.version or ""
             modules = _installed_modules(found)
+            required = (re.match(r"[A-Za-z0-9._-]+", line) for line in found.requires or () if "extra ==" not in line)
+            requires = frozenset(normal(match[0]) for match in required if match)
         except (KeyError, TypeError, OSError, ValueError):
             continue  # a folder that pip left half removed
         if name:
-            yield Distribution(name, version, modules, str(found.locate_file("")).rstrip("/\\"))
+            yield Distribution(name, version, modules, str(found.locate_file("")).rstrip("/\\"), requires)
 
 
 def _installed_modules(found: importlib.metadata.Distribution) -> frozenset[str]:
@@ -249,6 +281,32 @@ def _installed_modules(found: importlib.metadata.Distribution) -> frozenset[str]
     modules = re.findall(r"^([A-Za-z0-9_]+)/__init__\.py,", record, re.MULTILINE)
     modules += re.findall(r"^([A-Za-z0-9_]+)\.py,", record, re.MULTILINE)
     return frozenset(modules or (found.read_text("top_level.txt") or "").split())
+
+
+def _imported(installed: Iterable[Distribution], pins: Iterable[Pin]) -> dict[str, str]:
+    """The folders that the modules of the pinned distributions, and of what they require, are imported from."""
+    by_name: dict[str, list[Distribution]] = {}
+    for each in installed:
+        by_name.setdefault(each.name, []).append(each)
+    names = {pin.name for pin in pins}
+    more = names
+    while more:
+        more = {name for each in more for copy in by_name.get(each, ()) for name in copy.requires} - names
+        names |= more
+    modules = {module for name in names for each in by_name.get(name, ()) for module in each.modules}
+    return {module: folder for module in modules if (folder := _folder_of(module))}
+
+
+def _folder_of(module: str) -> str:
+    """The folder on Python's path that a module would be imported from; empty if there is none."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return ""
+    if spec is None or not spec.has_location or not spec.origin:
+        return ""
+    origin = Path(spec.origin)
+    return str(origin.parent.parent if spec.submodule_search_locations is not None else origin.parent)
 
 
 def _in_files() -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.config import Fp16, HubSource, LocalSource, ModelConfig
@@ -27,7 +27,7 @@ _QDQ = 0.26  # of a model's bytes: float32 to 8 bits
 _CONTEXT = 0.38
 _CONTEXT_FP16 = 0.5
 _SAFETY = 1.5
-_LEAST_FREE = 50 << 20
+_LEAST_FREE = 50_000_000
 """A build with less than this fails somewhere, whatever it builds: logs, locks, memos and the compiler's own files."""
 
 
@@ -39,6 +39,8 @@ class Need:
     store: int | None
     artifacts: int = 0
     hf_cache: int = 0
+    idle: bool = False
+    """Nothing of it is to be built."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class DiskFacts:
     free: int
     need: int
     unknown: tuple[str, ...] = ()
+    idle: bool = False
+    """Nothing is to be built."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class MemoryFacts:
     step: str = ""
     peak: int = 0
     unknown: tuple[str, ...] = ()
+    idle: bool = False
+    """Nothing is to be built."""
 
 
 def source_bytes(config: ModelConfig, workspace: Workspace) -> int | None:
@@ -82,8 +88,11 @@ def needs(steps: Sequence[Step], workspace: Workspace) -> list[Need]:
     for config in {step.config.name: step.config for step in steps}.values():
         own = [step for step in steps if step.config is config and step.stage not in ON_DEMAND]
         todo = [step for step in own if not workspace.current(step).exists()]
-        size = source_bytes(config, workspace) if todo else 0
-        found.append(Need(config.name, None) if size is None else _need(config, todo, size, workspace))
+        size = source_bytes(config, workspace) if todo else None
+        if not todo:
+            found.append(Need(config.name, 0, idle=True))
+        else:
+            found.append(Need(config.name, None) if size is None else _need(config, todo, size, workspace))
     return found
 
 
@@ -105,6 +114,7 @@ def disks(found: Sequence[Need], workspace: Workspace, hf_cache: Path | None) ->
             shutil.disk_usage(members[0][0]).free,
             sum(size for _, size in members),
             unknown,
+            all(each.idle for each in found),
         )
         for members in by_device.values()
     ]
@@ -114,9 +124,15 @@ def check_disk(facts: DiskFacts) -> Finding:
     """Whether what is free is enough."""
     name = "space.disk"
     where = ", ".join(facts.folders)
-    free, need = f"{facts.free / 1e9:.1f} GB free", f"about {facts.need / 1e9:.2f} GB needed"
+    free = f"{_size(facts.free)} free"
+    need = "nothing is to be built" if facts.idle else f"about {_size(facts.need)} needed"
     remedy = "free some space, or put the store on another disk with PIPELINE_STORE"
     if facts.free < max(facts.need, _LEAST_FREE):
+        if facts.need <= facts.free:
+            need = f"at least {_size(_LEAST_FREE)} must be free"
+        if facts.idle:
+            why = "nothing is to be built now; the next build would fill the disk"
+            return warning(name, f"{free}, {need}", where, why=why, remedy=remedy)
         return error(name, f"{free}, {need}", STORE, where, why="the build would fill the disk", remedy=remedy)
     if facts.free < facts.need * _SAFETY:
         why = "the estimate is a lower one"
@@ -128,13 +144,13 @@ def check_disk(facts: DiskFacts) -> Finding:
 
 
 def memory(steps: Iterable[Step], workspace: Workspace, available: int, budget: int) -> MemoryFacts:
-    """The memory that the dearest step will take, as it did before, or as is guessed from the model's size."""
+    """The memory that the dearest step to come will take, as it did before, or as is guessed from the model's size."""
     costs = Costs(workspace.store.root / "costs.json")
     sizes: dict[str, int | None] = {}
     dearest, peak = "", 0
-    for step in steps:
-        if step.stage in ON_DEMAND:
-            continue
+    wanted = [step for step in steps if step.stage not in ON_DEMAND]
+    todo = [step for step in wanted if not workspace.current(step).exists()]
+    for step in todo:
         model = step.config.name
         if model not in sizes:
             sizes[model] = source_bytes(step.config, workspace)
@@ -142,17 +158,20 @@ def memory(steps: Iterable[Step], workspace: Workspace, available: int, budget: 
         taken = costs.peak_bytes(step.id, size // len(step.config.components)) if size is not None else 0
         if taken > peak:
             dearest, peak = step.id, taken
-    return MemoryFacts(available, budget, dearest, peak, tuple(model for model, size in sizes.items() if size is None))
+    unknown = tuple(model for model, size in sizes.items() if size is None)
+    return MemoryFacts(available, budget, dearest, peak, unknown, idle=bool(wanted) and not todo)
 
 
 def check_memory(facts: MemoryFacts) -> Finding:
     """Whether the dearest step fits into what is free."""
     name = "space.memory"
-    free = f"{facts.available / 1e9:.1f} GB free, {facts.budget / 1e9:.1f} GB of it for builds"
+    free = f"{_size(facts.available)} free, {_size(facts.budget)} of it for builds"
+    if facts.idle:
+        return ok(name, f"{free}; nothing is to be built")
     if not facts.step:
         known = f"the size of {', '.join(facts.unknown)} is known when it was fetched" if facts.unknown else ""
         return unchecked(name, f"{free}; what is needed", why=known or "no model is built without being named")
-    need = f"{facts.step} is taken to need {facts.peak / 1e9:.1f} GB"
+    need = f"{facts.step} is taken to need {_size(facts.peak)}"
     if facts.peak > facts.available:
         remedy = "end other programs, use a smaller bucket, or a machine with more memory"
         return warning(name, f"{free}; {need}", why="the system may end it", remedy=remedy)
@@ -164,7 +183,9 @@ def check_memory(facts: MemoryFacts) -> Finding:
 def refusal(steps: Sequence[Step], workspace: Workspace) -> Finding | None:
     """The finding on the disk that is too small for what these steps will write, if one is."""
     try:
-        found = [check_disk(each) for each in disks(needs(steps, workspace), workspace, None)]
+        # Whoever asks is about to build: an output that is there may be an old one.
+        facts = [replace(each, idle=False) for each in disks(needs(steps, workspace), workspace, None)]
+        found = [check_disk(each) for each in facts]
     except OSError:
         return None  # whoever writes will say what is wrong
     return next((each for each in found if each.level == "error"), None)
@@ -227,6 +248,10 @@ def hf_cache_folder() -> Path | None:
     except RuntimeError:  # there is no home folder
         return None
     return path if path.is_absolute() else None
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def _existing(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import threading
@@ -36,6 +37,8 @@ class FolderFacts:
     keeps_times: bool = True
     case_sensitive: bool = True
     clock_skew_s: float = 0.0
+    full: bool = False
+    """The problem is that there is no space."""
     limit: int = 0
     """The longest path that can be made, where that is a concern; 0 where it isn't."""
 
@@ -60,13 +63,16 @@ def try_folder(path: Path) -> FolderFacts:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=base) as folder:
             return _tried(path, Path(folder))
     except OSError as problem:
-        return FolderFacts(str(path), f"{problem.strerror or problem} ({base})")
+        full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
+        return FolderFacts(str(path), f"{problem.strerror or problem} ({base})", full=full)
 
 
 def check_folder(name: str, what: str, facts: FolderFacts) -> Iterator[Finding]:
     """Findings about a folder; `what` says which it is."""
     if facts.problem:
-        remedy = "make it writable" + (", or set PIPELINE_STORE to a folder that is" if name == "store.folder" else "")
+        remedy, other = ("free some space", "on another disk") if facts.full else ("make it writable", "that is")
+        if name == "store.folder":
+            remedy += f", or set PIPELINE_STORE to a folder {other}"
         yield error(name, f"{what} can't be written", STORE, facts.path, why=facts.problem, remedy=remedy)
         return
     found = []
