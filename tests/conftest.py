@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,11 @@ calibration: {reader: text, file: calibration/lines.txt, tokenizer: tokenizer.js
 verification: {samples: {reader: text, file: calibration/held_out.txt, tokenizer: tokenizer.json}}
 targets: [snapdragon-x-elite, sm8650]
 """
+
+
+def pytest_configure() -> None:
+    """Tests press Ctrl-C: what they start must not inherit that it is ignored, as it is in a shell's background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
