@@ -94,16 +94,18 @@ def test_no_process_but_doit_and_fetch_is_given_it(workers: str, project: Projec
     project.edit(tiny_project.CONFIG, calibration, '{reader: python, run: "calibration/tell.py:run"}')
     environ = {"PIPELINE_WORKERS": workers} if workers == "fresh" else {}
     with Build(project, "build", log=tmp_path / "log", HF_TOKEN=TOKEN, **environ) as build:
-        held: dict[int, str] = {}
+        held: dict[int, bytes] = {}
+        doit = Path(f"/proc/{build.doit.pid}/cmdline").read_bytes()
 
         def look() -> bool:
             for process in build.alive():
                 try:
+                    command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
                     given = Path(f"/proc/{process.pid}/environ").read_bytes()
-                    command = Path(f"/proc/{process.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
                 except OSError:
                     continue
-                if TOKEN.encode() in given and process.pid != build.doit.pid:
+                # A child that doit has just forked is still doit, by its command line too, until it executes another.
+                if TOKEN.encode() in given and command != doit:
                     held[process.pid] = command
             return build.is_over()
 
