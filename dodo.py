@@ -76,6 +76,14 @@ def task_probe() -> Iterator[Task]:
     yield from PROJECT.tasks("probe")
 
 
+def task_package() -> Iterator[Task]:
+    yield from PROJECT.package_tasks()
+
+
+def task_release() -> Iterator[Task]:
+    yield from PROJECT.release_tasks()
+
+
 def task_doctor() -> Task:
     return PROJECT.doctor()
 

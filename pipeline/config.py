@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import quantization_checks
+from pipeline import quantization_checks, release_checks
 from pipeline.config_file import (
     CONFIGS,
     NAME,
@@ -31,6 +31,7 @@ from pipeline.config_file import (
     PythonReader,
     Reader,
     RecordReader,
+    Release,
     TargetOptions,
     TextReader,
     ThresholdsFile,
@@ -62,6 +63,7 @@ __all__ = [
     "Quantization",
     "Reader",
     "RecordReader",
+    "Release",
     "Target",
     "TextReader",
     "Verification",
@@ -138,6 +140,7 @@ class ModelConfig:
     targets: tuple[Target, ...]
     packing: str
     limits: Limits
+    release: Release | None
     on_request: bool
     places: Mapping[str, str] = field(compare=False, repr=False)
 
@@ -209,6 +212,7 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     _check_calibration(fields, components, node, problems)
     _check_held_out(fields, node, problems)
     _check_packing(fields, targets, node, problems)
+    release_checks.check(fields.get("release"), components, node, problems)
     if len(problems) > before:
         return None
     return ModelConfig(
@@ -224,6 +228,7 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
         targets=targets,
         packing=fields["packing"],
         limits=fields["limits"],
+        release=fields["release"],
         on_request=fields["on_request"],
         places={dotted(keys): str(found.place) for keys, found in walk(node)},
     )

@@ -171,6 +171,7 @@ _TITLES = {
     "RecordReader": "calibration with record",
     "Verification": "verification",
     "Limits": "limits",
+    "Release": "release",
 }
 
 if __name__ == "__main__":

@@ -67,6 +67,10 @@ OnnxFile = Annotated[
 ProjectPath = Annotated[
     Path, Pattern(r"[^\\\x00-\x1f]+", "a path, relative to the project or absolute, with '/'"), _path_under(PROJECT)
 ]
+UnverifiedName = Annotated[
+    str,
+    Pattern(r"[^/\x00-\x1f]{1,100}(?:/[^/\x00-\x1f]{1,100}){0,2}", "<component>/<bucket>/<target>, or its beginning"),
+]
 SampleLimit = Annotated[int, Between(1, 1_000_000)]
 FunctionRef = Annotated[
     PythonFunction,
@@ -254,6 +258,27 @@ class Limits:
     """Memory of a step's processes together, in MB. All but a tenth of the machine's when left out."""
 
 
+@dataclass(frozen=True)
+class Release:
+    """What `doit package` puts into a release, beside context models, binaries and the notices of the compiler."""
+
+    version: Annotated[
+        str, Pattern(r"[0-9A-Za-z](?:[0-9A-Za-z.+_-]{0,62}[0-9A-Za-z])?", "a version, such as '1.0' in quotes")
+    ]
+    """Version of the release; a part of the archive's name."""
+    files: Annotated[tuple[SourceFile, ...], Distinct()] = ()
+    """Files of the source that an application needs, such as `[tokenizer.json]`."""
+    licenses: Annotated[tuple[SourceFile, ...], Distinct()] = ()
+    """Files of the source that say how the model is licensed."""
+    qdq: bool = False
+    """Whether the QDQ models go in, to run on the CPU where no context can."""
+    split: Literal["none", "targets"] = "none"
+    """`targets` makes an archive for each target; binaries that are for several are pruned to the one."""
+    unverified: Annotated[tuple[UnverifiedName, ...], Distinct()] = ()
+    """Artifacts that go in although they failed their thresholds, or nothing was measured of them: each as
+    `<component>`, `<component>/<bucket>` or `<component>/<bucket>/<target>`. The release says so inside."""
+
+
 AxisValues = Annotated[
     tuple[AxisValue, ...], Size(1, 256, expected="at least one value, such as [64], and 256 at most"), Distinct()
 ]
@@ -302,5 +327,7 @@ class ModelFile:
     each and takes the smallest."""
     limits: Limits = field(default_factory=Limits)
     """What one step of this model may take before it is ended."""
+    release: Release | None = None
+    """What `doit package` makes of the model; there is nothing to package when left out."""
     on_request: bool = False
     """Build this model only when it is named, as in `doit build:<model>`; plain `doit build` passes it by."""

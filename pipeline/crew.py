@@ -21,7 +21,7 @@ from pipeline.model import StageRequest, StageResult
 from pipeline.plan import ON_DEMAND, Step
 from pipeline.schedule import Schedule, remaining_s
 from pipeline.warm import AVAILABLE, NotForkedError, Template, TemplateLostError
-from pipeline.worker import SECRETS, dump_request, load_answer, load_usage
+from pipeline.worker import SECRETS, SIGNING_KEY, dump_request, load_answer, load_usage
 from pipeline.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class Crew:
         environ["PYTHONUTF8"] = "1"
         environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's sums must not depend on the number of cores
         environ["ORT_DISABLE_TELEMETRY"] = "1"  # else onnxruntime starts a thread that calls home
-        for name in _ALLOCATOR:
+        for name in (*_ALLOCATOR, SIGNING_KEY):
             environ.pop(name, None)
         if log is not None:
             environ["PIPELINE_STEP_LOG"] = str(log)

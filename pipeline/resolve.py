@@ -115,7 +115,8 @@ def fetched_files(config: ModelConfig) -> list[str]:
     named = [component.file for component in config.components.values()]
     readers = (config.calibration, config.verification.samples)
     named += [reader.tokenizer for reader in readers if isinstance(reader, TextReader)]
-    return list(dict.fromkeys((*named, *config.files)))
+    released = (*config.release.files, *config.release.licenses) if config.release else ()
+    return list(dict.fromkeys((*named, *config.files, *released)))
 
 
 def _revision(config: ModelConfig, workspace: Workspace) -> str | None:

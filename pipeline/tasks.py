@@ -34,6 +34,7 @@ from pipeline.filters import choose
 from pipeline.lasting import end_with_reader
 from pipeline.manifests import read_manifest
 from pipeline.plan import ON_DEMAND, STAGES, Step, plan
+from pipeline.release import commands
 from pipeline.reporter import TRACEBACK_VARIABLE, Reporter, refuse
 from pipeline.schedule import WithdrawnError
 from pipeline.store import DamagedError
@@ -82,7 +83,7 @@ class Project:
                 step.id,
                 stage,
                 doc=f"{stage} of {step.name}",
-                actions=[(self._act, [step])],
+                actions=[(_reported, [partial(self._bring, step)])],
                 file_dep=[str(self.workspace.current(name)) for name in step.after],
                 targets=[str(self.workspace.current(step))],
                 uptodate=[partial(self._is_current, step)],
@@ -99,11 +100,34 @@ class Project:
                 f"build:{name}",
                 "build",
                 doc=f"build artifacts/{name}" + (" (on request)" if config.on_request else ""),
-                actions=[(self._publish, [config])],
+                actions=[(_reported, [partial(self._publish, config)])],
                 task_dep=[step.id for step in steps],
                 uptodate=[partial(self._is_published, config)],
                 clean=[Removal(self._clean, [name])],
             )
+
+    def package_tasks(self) -> Iterator[Task]:
+        """`package`, which is all models that have a release but those marked on_request, and `package:<model>`."""
+        doc = "Make a release of each model whose config has one: one archive, or one for each target."
+        yield _group("package", doc, [f"package:{config.name}" for config in self._released()])
+        for name, config in self.configs.items():
+            before, _ = commands.needed(config, self._steps_of(config))
+            doc, run = f"make releases of artifacts/{name}", partial(self._package, config)
+            yield _task(f"package:{name}", "package", doc=doc, actions=[(_reported, [run])], task_dep=before)
+
+    def release_tasks(self) -> Iterator[Task]:
+        """`publish` and `verify-release`, which take what comes after them on the command line."""
+        released = self._released()
+        before = [f"package:{config.name}" for config in released]
+        run = partial(commands.publish_models, released, self._targets, self.workspace)
+        doc = "Publish releases: doit publish FOLDER, hf://OWNER/NAME or any URL that fsspec opens."
+        yield _command("publish", doc, lambda given: _reported(partial(run, given or [])), task_dep=before)
+        doc = "Check releases: doit verify-release [--key PUBLIC_KEY] FILE…"
+        key = [{"name": "key", "long": "key", "default": "", "help": "public key, PEM, that it must be signed with"}]
+        check = commands.verify_files
+        yield _command(
+            "verify-release", doc, lambda given, key: _reported(partial(check, given or [], key)), params=key
+        )
 
     def doctor(self) -> Task:
         """A task that looks at the host, its packages and the project."""
@@ -144,36 +168,36 @@ class Project:
         """What a build of a model takes."""
         return [step for step in self.steps.values() if step.config is config and step.stage not in ON_DEMAND]
 
+    def _released(self) -> list[ModelConfig]:
+        """The models that `package` and `publish` without a name are about."""
+        found = [config for config in self.configs.values() if config.release]
+        return [config for config in found if self._named or not config.on_request]
+
     def _is_current(self, step: Step, *_: object) -> bool:
         try:
             return is_current(step, self.workspace) and judge(step, self.workspace) is None
         except (PipelineError, OSError):
             return False  # bringing it up to date raises the same error where it can be reported
 
-    def _act(self, step: Step) -> TaskFailed | None:
-        try:
-            self._bring(step)
-        except WithdrawnError:
-            return TaskFailed("not started, as another step failed", report=False)
-        except PipelineError as error:
-            return _failure(error)
-        return None
-
     def _bring(self, step: Step) -> None:
         """Bring a step up to date and see that its output may ship."""
+        self._bring_ungated(step)
+        if miss := judge(step, self.workspace):
+            self.missed.add(step.id)
+            raise explain(miss, step, self.steps, self.workspace, self.crew)
+
+    def _bring_ungated(self, step: Step) -> None:
+        """Bring a step up to date, whatever its gates say."""
         bring = partial(bring_up_to_date, step, self.workspace, self.crew, partial(self._start, step))
         result = self._healed(bring, needed(step, self.steps))
         if result.outcome is not Outcome.CURRENT:
             self.results[step.id] = (result.outcome.value, result.seconds)
-        if miss := judge(step, self.workspace):
-            self.missed.add(step.id)
-            raise explain(miss, step, self.steps, self.workspace, self.crew)
 
     def _start(self, step: Step) -> None:
         self.guard.before_work()
         self.announce(step)
 
-    def _healed(self, act: Callable[[], _T], steps: Iterable[Step]) -> _T:
+    def _healed(self, act: Callable[[], _T], steps: Iterable[Step], bring: Callable[[Step], None] | None = None) -> _T:
         """What `act` returns; if a file of these steps turns out damaged, they are made again before another try."""
         try:
             return act()
@@ -181,7 +205,7 @@ class Project:
             self._remade = True
             for step in steps:
                 before = self.results.get(step.id)
-                self._bring(step)
+                (bring or self._bring)(step)
                 if self.results.get(step.id) is not before:
                     self.workspace.store.tell(f"made again: {step.id}")
             return act()
@@ -201,18 +225,17 @@ class Project:
         published = [artifacts.is_published(folder, self.workspace) for folder in found]  # each tells what it finds
         return not dropped and all(published)
 
-    def _publish(self, config: ModelConfig) -> TaskFailed | None:
+    def _publish(self, config: ModelConfig) -> None:
         steps = self._steps_of(config)
-        try:
-            for step in steps if self._remade else ():  # it may have come out otherwise after others had used it
-                self._bring(step)
-            self._healed(partial(self._write_artifacts, config, steps), steps)
-        except WithdrawnError:
-            return TaskFailed("not published, as another step failed", report=False)
-        except PipelineError as error:
-            return _failure(error)
+        for step in steps if self._remade else ():  # it may have come out otherwise after others had used it
+            self._bring(step)
+        self._healed(partial(self._write_artifacts, config, steps), steps)
         self.results[f"build:{config.name}"] = ("built", 0.0)
-        return None
+
+    def _package(self, config: ModelConfig) -> None:
+        steps, bring = self._steps_of(config), self._bring_ungated  # what packages knows which gates count
+        write = partial(commands.package_model, config, steps, self._targets, self.workspace, bring)
+        self._healed(write, steps, bring)
 
     def _write_artifacts(self, config: ModelConfig, steps: Sequence[Step]) -> None:
         wanted = folders(config, steps, self.workspace)
@@ -224,20 +247,15 @@ class Project:
                 name = path.relative_to(self.workspace.root).as_posix()
                 self.workspace.store.tell(f"removed {name}: the config of {config.name} does not make it any more")
 
-    def _fsck(self, dry_run: bool, as_json: bool) -> StepFailed | None:
-        models = [(config, self._steps_of(config)) for config in self.configs.values()]
-        try:
+    def _fsck(self, dry_run: bool, as_json: bool) -> TaskFailed | None:
+        def run() -> None:
+            models = [(config, self._steps_of(config)) for config in self.configs.values()]
             self.status = upkeep.fsck(self.workspace, self._all_steps(), models, dry_run=dry_run, as_json=as_json)
-        except PipelineError as error:
-            return _failure(error)
-        return None
 
-    def _gc(self, **options: Any) -> StepFailed | None:
-        try:
-            upkeep.gc(self.workspace, self.session, self._all_steps(), **options)
-        except PipelineError as error:
-            return _failure(error)
-        return None
+        return _reported(run)
+
+    def _gc(self, **options: Any) -> TaskFailed | None:
+        return _reported(lambda: upkeep.gc(self.workspace, self.session, self._all_steps(), **options))
 
     def _all_steps(self) -> list[Step]:
         """Those of all configs, whatever the command line says."""
@@ -245,16 +263,18 @@ class Project:
 
     def _clean(self, model: str) -> None:
         try:
-            for path in artifacts.remove(model, self.workspace):
+            archives = commands.remove_archives(self.configs[model], self.workspace)
+            for path in (*artifacts.remove(model, self.workspace), *archives):
                 print(f"removed {path.relative_to(self.workspace.root)}")
         except PipelineError as error:
             refuse(error)
 
     def _check_names(self, arguments: Iterable[str]) -> None:
         """Refuse `stage:name` arguments that match nothing: doit ignores a glob without a match."""
-        known = [*self.steps, *(f"build:{name}" for name in self.configs)]
+        whole = ("build", "package")
+        known = [*self.steps, *(f"{task}:{name}" for task in whole for name in self.configs)]
         for argument in arguments:
-            if argument.split(":")[0] in (*STAGES, "build") and ":" in argument and not fnmatch.filter(known, argument):
+            if argument.split(":")[0] in (*STAGES, *whole) and ":" in argument and not fnmatch.filter(known, argument):
                 raise ConfigError(
                     f"no step is named '{argument}'{did_you_mean(argument, known)}",
                     where="command line",
@@ -350,6 +370,17 @@ def _variables() -> Mapping[str, str]:
     return doit.doit_cmd._CMDLINE_VARS or {}
 
 
+def _reported(run: Callable[[], None]) -> TaskFailed | None:
+    """Do something, and hand its error to doit."""
+    try:
+        run()
+    except PipelineError as error:
+        return _failure(error)
+    except WithdrawnError:
+        return TaskFailed("not started, as another step failed", report=False)
+    return None
+
+
 def _failure(error: PipelineError) -> StepFailed:
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error)
@@ -364,3 +395,9 @@ def _task(name: str, group: str, **attributes: object) -> Task:
     task = dict_to_task({"name": name, "verbosity": 2, **attributes})
     task.subtask_of = group
     return task
+
+
+def _command(name: str, doc: str, run: Callable[..., object], **attributes: object) -> Task:
+    """A task that is given the arguments after its name."""
+    given = {"name": name, "doc": doc, "actions": [run], "pos_arg": "given", "verbosity": 2}
+    return dict_to_task({**given, **attributes})

@@ -22,6 +22,7 @@ from pipeline.workspace import Workspace
 _DEFAULT_DAYS = 30.0
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SILENT_S = 3.0
+_ELSEWHERE = ("verify-release",)  # commands that look at neither store nor artifacts
 _DRY_RUN = {"name": "dry_run", "long": "dry-run", "type": bool, "default": False, "help": "change nothing"}
 _JSON = {"name": "as_json", "long": "json", "type": bool, "default": False, "help": "print one JSON object"}
 OPTIONS: Mapping[str, Sequence[dict[str, Any]]] = {
@@ -35,7 +36,7 @@ OPTIONS: Mapping[str, Sequence[dict[str, Any]]] = {
 }
 """The commands that are no builds, and their options as doit takes them."""
 DOCS: Mapping[str, str] = {
-    "fsck": "Hash the store and the artifacts; drop what is damaged (--dry-run, --json).",
+    "fsck": "Hash the store, the artifacts and the releases; drop what is damaged (--dry-run, --json).",
     "gc": "Free what no config needs, by age and size (--days N, --max-size 20G, --dry-run, --json).",
 }
 
@@ -53,7 +54,7 @@ class Session:
 
         All of that costs next to nothing. Not for the commands that are no builds. Raises StoreError.
         """
-        if {*selected} <= {*OPTIONS}:
+        if {*selected} <= {*OPTIONS, *_ELSEWHERE}:
             return
         with disk_errors(self._workspace.store.root, "the store can't be used"):
             self._workspace.store.collect()
@@ -96,6 +97,7 @@ def fsck(
     from pipeline.artifact_check import check_artifacts
     from pipeline.artifact_folders import Folder, folders
     from pipeline.fsck import Check
+    from pipeline.release.commands import check_archives
 
     check, looked_at = Check(workspace, dry_run=dry_run, progress=_progress()), set[Path]()
     with disk_errors(workspace.store.root, "the store or the artifacts can't be checked"):
@@ -108,6 +110,7 @@ def fsck(
             except (PipelineError, LookupError, TypeError, ValueError, AssertionError):
                 continue  # not all of it was built, or records changed places: its manifests speak for themselves
         found += check_artifacts(expected, {config.name for config, _ in models}, workspace, looked_at)
+        found += check_archives((config for config, _ in models), workspace)
     wrong = sum(finding.is_wrong for finding in found)
     if as_json:
         rows: list[Json] = [

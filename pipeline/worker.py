@@ -26,6 +26,8 @@ from pipeline.model import FileEntry, StageInput, StageRequest, StageResult
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Environment variables that are for `fetch` alone."""
+SIGNING_KEY = "PIPELINE_SIGNING_KEY"
+"""The one that is for no step: the key that releases are signed with, or its path."""
 _LEAST_SECRET = 8  # a shorter one is no token, and may be part of any word
 
 

@@ -36,7 +36,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         GOOD + "zzz: 1\n",
         [
             "8:1: zzz: unknown key; expected one of source, components, targets, files, fixed, buckets, calibration, "
-            "quantization, verification, thresholds, packing, limits, on_request"
+            "quantization, verification, thresholds, packing, limits, release, on_request"
         ],
     ),
     "a misspelt optional key is one mistake": (

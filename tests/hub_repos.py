@@ -11,19 +11,19 @@ from functools import cached_property
 from pathlib import Path
 
 # What the hub's default .gitattributes keeps in LFS, as far as models like ours have it.
-LFS_PATTERNS = ("*.onnx", "*.onnx_data*", "*.bin", "*.safetensors", "*.npz", "*.npy")
+LFS_PATTERNS = ("*.onnx", "*.onnx_data*", "*.bin", "*.safetensors", "*.npz", "*.npy", "*.zip")
 
 
 class Blob:
     """The content of one file, in memory or on disk."""
 
     def __init__(self, name: str, content: bytes | Path) -> None:
-        self._content = content
+        self.content = content
         self.lfs = any(fnmatch(name, pattern) for pattern in LFS_PATTERNS)
         self.bytes = len(content) if isinstance(content, bytes) else content.stat().st_size
 
     def open(self) -> io.BytesIO | io.BufferedReader:
-        return io.BytesIO(self._content) if isinstance(self._content, bytes) else self._content.open("rb")
+        return io.BytesIO(self.content) if isinstance(self.content, bytes) else self.content.open("rb")
 
     @cached_property
     def sha256(self) -> str:
@@ -51,11 +51,13 @@ class Repo:
     gated: bool = False
     private: bool = False
     allowed: set[str] = field(default_factory=set)
+    writers: set[str] = field(default_factory=set)
+    """The tokens that may commit."""
     commits: dict[str, dict[str, Blob]] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
 
-    def commit(self, files: Mapping[str, bytes] | Path, *, commit: str = "", branch: str = "main") -> str:
+    def commit(self, files: Mapping[str, bytes | Path] | Path, *, commit: str = "", branch: str = "main") -> str:
         """Make these all the files, and the branch point here; the commit's id follows from content and parent."""
         if isinstance(files, Path):
             root = files

@@ -1,4 +1,4 @@
-"""A local server that speaks as much of the Hugging Face hub's API as its client needs to look up and download files.
+"""A local server that speaks as much of the Hugging Face hub's API as its client needs to look up, download and upload.
 
 In a test, as a context manager or by the fixture `hub` (import `hub_fixture`)::
 
@@ -26,7 +26,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -35,55 +34,11 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
 
+from tests.hub_faults import Fault, Request
 from tests.hub_repos import Blob, Repo, file_entry
+from tests.hub_uploads import CommitError, Uploads, read_body
 
 _BLOCK = 1 << 16
-
-
-@dataclass
-class Fault:
-    """Something that goes wrong with requests for files whose name matches, the first `times` times or always."""
-
-    name: str = "*"
-    method: str = "GET"
-    times: int | None = 1
-    status: int | None = None
-    """Answer with this HTTP status, `message` and `headers`."""
-    message: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    cut_after: int | None = None
-    """Close the connection after so many bytes of the body, `pause_s` later."""
-    pause_s: float = 0.0
-    wrong_byte: bool = False
-    """Send another byte in place of the first."""
-    ignore_range: bool = False
-    """Answer a range request with the whole file."""
-    claim: Mapping[str, str] = field(default_factory=dict)
-    """Headers that replace those of the right answer."""
-    bytes_per_s: float | None = None
-    drip: bool = False
-    """Send single bytes, each of them `pause_s` after the last."""
-    redirect: str | None = None
-    """Send elsewhere; `{url}` is this very address."""
-    page: bytes | None = None
-    """Answer with this page of HTML, as a login page does, with status 200."""
-    bomb_bytes: int | None = None
-    """Send so many zeros, compressed, whatever encoding was asked for."""
-    endless_head: bool = False
-    """Send the answer's headers a byte at a time, `pause_s` after each other, without an end."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """One request as the server saw it; `host` is "hub" or "storage"."""
-
-    host: str
-    method: str
-    path: str
-    name: str
-    """The file that was asked for, or empty."""
-    range: str
-    token: str
 
 
 class _RefusedError(Exception):
@@ -112,6 +67,7 @@ class HubServer:
         self.page = 1000
         """Entries in one page of a listing."""
         self.sent_bytes: dict[str, int] = {}
+        self.uploads = Uploads()
         self.signature = secrets.token_hex(8)
         self.stopped = threading.Event()
         self._lock = threading.Lock()
@@ -174,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         self.segments = [unquote(part) for part in parts.path.split("/")[1:]]
         self.query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.body = read_body(self.headers, self.rfile)
         self.token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         try:
             (self._storage if self.host == "storage" else self._hub)()
@@ -191,6 +147,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_POST(self) -> None:
+        self.do_GET()
+
+    def do_PUT(self) -> None:
         self.do_GET()
 
     def log_message(self, *_: object) -> None:
@@ -227,11 +186,15 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json({"type": "user", "name": "someone"})
             case ["api", "agent-harnesses"]:
                 self._json({"standardEnvVars": [], "harnesses": {}})
+            case ["api", "models", owner, name, ("preupload" | "commit") as kind, branch]:
+                self._upload(f"{owner}/{name}", kind, branch)
             case ["api", "models", owner, name, *rest]:
                 self._note()
                 self._api(self._repo(f"{owner}/{name}"), rest)
             case ["api", "resolve-cache", "models", owner, name, revision, *path]:
                 self._file(self._repo(f"{owner}/{name}"), revision, "/".join(path), redirected=True)
+            case [owner, name, "info", "lfs", *rest] if name.endswith(".git"):
+                self._upload(f"{owner}/{name.removesuffix('.git')}", rest[-1], "")
             case [owner, name, "resolve", revision, *path]:
                 self._file(self._repo(f"{owner}/{name}"), revision, "/".join(path))
             case _:
@@ -246,6 +209,17 @@ class _Handler(BaseHTTPRequestHandler):
                 raise _RefusedError(404, "RepoNotFound", "Repository not found")
             raise _RefusedError(401, "RepoNotFound", "Invalid username or password.")
         return repo
+
+    def _upload(self, name: str, kind: str, branch: str) -> None:
+        self._note(kind)
+        repo = self._repo(name)
+        try:
+            if self.token not in repo.writers:
+                raise CommitError(403 if self.token else 401, f"You don't have the rights to write to {name}")
+            storage = f"{self.hub.storage_url}/upload/{{oid}}?Signature={self.hub.signature}"
+            self._json(self.hub.uploads.answer(repo, kind, branch, self.body, self.hub.url, storage))
+        except CommitError as error:
+            raise _RefusedError(error.status, "", str(error)) from None
 
     def _commit(self, repo: Repo, revision: str) -> str:
         commit = repo.find(revision)
@@ -310,6 +284,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._head(307, {**headers, "Location": same_host})
 
     def _storage(self) -> None:
+        if self.segments[0] == "upload":
+            self._note("upload")
+            if self.query.get("Signature") != self.hub.signature:
+                raise _RefusedError(403, "", "Request has expired")
+            self._json({}, 200 if self.hub.uploads.take(self.segments[1], self.body) else 400)
+            return
         _, owner, repo, commit, *path = self.segments
         name = "/".join(path)
         self._note(name)

@@ -18,7 +18,8 @@ from pipeline.doctor import guard, host
 from pipeline.errors import WorkerError
 from pipeline.plan import plan
 from pipeline.workspace import Workspace
-from tests.hub_server import Fault, HubServer, hub_fixture  # noqa: F401
+from tests.hub_faults import Fault
+from tests.hub_server import HubServer, hub_fixture  # noqa: F401
 from tests.project import ROOT, Project
 
 pytestmark = pytest.mark.slow

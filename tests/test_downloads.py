@@ -13,7 +13,8 @@ import pytest
 
 from pipeline.errors import SourceError
 from tests.fetching import QUICK, TRIES, Machine
-from tests.hub_server import Fault, HubServer, hub_fixture  # noqa: F401
+from tests.hub_faults import Fault
+from tests.hub_server import HubServer, hub_fixture  # noqa: F401
 from tests.project import Project
 
 REPO = "owner/name"

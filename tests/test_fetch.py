@@ -12,7 +12,8 @@ import pytest
 
 from pipeline.errors import ModelError, SourceError
 from tests.fetching import TRIES, Fetched, Machine, facts_text, model_with
-from tests.hub_server import Fault, HubServer, hub_fixture  # noqa: F401
+from tests.hub_faults import Fault
+from tests.hub_server import HubServer, hub_fixture  # noqa: F401
 
 REPO = "owner/name"
 WEIGHTS = bytes(range(256)) * 8192  # 2 MiB, kept in LFS

@@ -9,7 +9,8 @@ import pytest
 from pipeline.errors import ConfigError, SourceError
 from pipeline.pins import pin, pinned_revision, read_pins, write_pin
 from tests.fetching import Machine
-from tests.hub_server import Fault, HubServer, hub_fixture  # noqa: F401
+from tests.hub_faults import Fault
+from tests.hub_server import HubServer, hub_fixture  # noqa: F401
 
 REPO = "owner/name"
 OLD = "1" * 40

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.release.signing import KEY_VARIABLE
 from tests import tiny_project
 from tests.build_processes import Build, until
-from tests.hub_server import Fault, HubServer, hub_fixture  # noqa: F401
+from tests.hub_faults import Fault
+from tests.hub_server import HubServer, hub_fixture  # noqa: F401
 from tests.project import Project
 
 pytestmark = pytest.mark.slow
@@ -93,6 +95,7 @@ def test_no_process_but_doit_and_fetch_is_given_it(workers: str, project: Projec
     calibration = "{reader: npz, folder: calibration/calibration}"
     project.edit(tiny_project.CONFIG, calibration, '{reader: python, run: "calibration/tell.py:run"}')
     environ = {"PIPELINE_WORKERS": workers} if workers == "fresh" else {}
+    environ[KEY_VARIABLE] = TOKEN  # as secret, and for no step at all
     with Build(project, "build", log=tmp_path / "log", HF_TOKEN=TOKEN, **environ) as build:
         held: dict[int, bytes] = {}
         doit = Path(f"/proc/{build.doit.pid}/cmdline").read_bytes()

@@ -21,7 +21,8 @@ LIMIT_S = 90.0
 
 _CHECKS = ("compile", "readback", "emulate")
 _VERIFICATION = 16
-_SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")  # of the hub, as in pipeline.worker, which needs more than Python
+# As in pipeline.worker, which needs more than Python.
+_SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PIPELINE_SIGNING_KEY")
 _ALL = "every stage"
 _NO_COMPILER = "fetch to verify, but not context, emulate, probe and {precision: auto}"
 

@@ -18,7 +18,7 @@ from pipeline.resolve import fetched_files
 from pipeline.source import local_files
 from pipeline.workspace import Workspace
 
-VARIABLES = ("PIPELINE_MEMORY", "PIPELINE_STORE", "PIPELINE_TRACEBACK", "PIPELINE_WORKERS")
+VARIABLES = ("PIPELINE_MEMORY", "PIPELINE_SIGNING_KEY", "PIPELINE_STORE", "PIPELINE_TRACEBACK", "PIPELINE_WORKERS")
 """The variables that a user may set."""
 
 INTERNAL = ("PIPELINE_LIFELINE", "PIPELINE_STEP_LOG")

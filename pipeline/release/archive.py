@@ -1,0 +1,262 @@
+"""Archives of releases: ZIP files of exactly one form, so that equal contents are equal bytes.
+
+Any program can open them. The reader here takes no other form: it writes every header again from what the directory
+says and compares, so that a changed byte, a second entry of one name, a gap, or anything before, between or after the
+entries is refused, and said by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, NoReturn, Self
+
+from pipeline.digests import sha256_file
+from pipeline.durable import UNRELATED, move, sync_file, sync_folder
+from pipeline.errors import StoreError, VerificationError
+from pipeline.release import zip_records as records
+from pipeline.release.zip_records import Entry
+
+_CHUNK = 1 << 20
+_MAX_DIRECTORY = 1 << 26
+_SEGMENT = r"(?!\.{1,2}(?:/|$))[^/\\:*?\x22<>|\x00-\x1f\x7f]+(?<![. ])"
+_NAME = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
+
+
+class UnusableError(StoreError):
+    """A file that is to go into an archive is not what it was."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """What goes in under one name: bytes, or a file whose content must have the digest."""
+
+    sha256: str
+    size: int
+    source: bytes | Path
+
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        """These bytes."""
+        return cls(hashlib.sha256(data).hexdigest(), len(data), data)
+
+
+def write_archive(path: Path, members: Mapping[str, Member], folder: Path | None = None) -> str:
+    """Write `path` atomically; the SHA-256 of the archive.
+
+    It is written in `folder`, which somebody tidies if we die, or else beside the file under a hidden name.
+
+    Raises:
+        UnusableError: a file is not what its digest says, or can't be read.
+        ValueError: a name is not one that every system can have.
+        OSError: `path` can't be written.
+    """
+    for name in members:
+        if why := _name_fault(name):
+            raise ValueError(f"{name!r} can't be a name in an archive: {why}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder / path.name if folder else path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            entries = [_write_entry(stream, name, members[name]) for name in sorted(members)]
+            stream.write(records.directory(entries))
+        sync_file(temporary)
+        sha256 = sha256_file(temporary)
+        move(temporary, path)
+        sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return sha256
+
+
+def _write_entry(stream: BinaryIO, name: str, member: Member) -> Entry:
+    """Write header and content; the CRC is put into the header when the content was read."""
+    entry = Entry(name, member.size, 0, stream.tell())
+    stream.write(records.local_header(entry))
+    digest, crc, size = hashlib.sha256(), 0, 0
+    for chunk in _chunks(name, member.source):
+        digest.update(chunk)
+        crc, size = zlib.crc32(chunk, crc), size + len(chunk)
+        stream.write(chunk)
+    if digest.hexdigest() != member.sha256 or size != member.size:
+        raise _unusable(name, member.source, "its SHA-256 is not the one it was stored under")
+    entry = replace(entry, crc=crc)
+    stream.seek(entry.offset)
+    stream.write(records.local_header(entry))
+    stream.seek(entry.end)
+    return entry
+
+
+def _chunks(name: str, source: bytes | Path) -> Iterator[bytes]:
+    if isinstance(source, bytes):
+        yield source
+        return
+    try:
+        with source.open("rb", buffering=0) as stream:
+            while chunk := stream.read(_CHUNK):
+                yield chunk
+    except OSError as error:
+        if error.errno in UNRELATED:
+            raise
+        raise _unusable(name, source, error.strerror or str(error)) from error
+
+
+def _unusable(name: str, source: bytes | Path, why: str) -> UnusableError:
+    return UnusableError(
+        f"a file that belongs into the release is corrupt: {name}",
+        where=str(source) if isinstance(source, Path) else "",
+        why=why,
+        remedy="run the same command again: what is corrupt is made again",
+    )
+
+
+class Archive:
+    """An archive whose headers were checked; contents are checked by their CRC when they are read.
+
+    Raises VerificationError for what is not an archive of this form, as all methods do, and OSError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stream = path.open("rb")
+        try:
+            self.entries: Mapping[str, Entry] = {entry.name: entry for entry in self._read_entries()}
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stream.close()
+
+    def read(self, name: str, limit: int) -> bytes:
+        """All of one file, which may have `limit` bytes."""
+        entry = self.entries.get(name)
+        if entry is None:
+            self._refuse(f"{name} is missing")
+        if entry.size > limit:
+            self._refuse(f"{name} is too large: {entry.size} bytes, {limit} may be")
+        return b"".join(self.chunks(name))
+
+    def sha256(self, name: str) -> str:
+        """The digest of one file's content."""
+        digest = hashlib.sha256()
+        for chunk in self.chunks(name):
+            digest.update(chunk)
+        return digest.hexdigest()
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """The content of one file; its CRC is checked at the end."""
+        entry = self.entries[name]
+        crc, left = 0, entry.size
+        self._stream.seek(entry.data)
+        while left:
+            chunk = self._stream.read(min(left, _CHUNK))
+            if not chunk:
+                self._refuse(f"{name} is cut short")
+            crc, left = zlib.crc32(chunk, crc), left - len(chunk)
+            yield chunk
+        if crc != entry.crc:
+            self._refuse(f"{name} is corrupt: its content has not the CRC that its header says")
+
+    def _read_entries(self) -> list[Entry]:
+        size = self._stream.seek(0, os.SEEK_END)
+        start, count = self._find_directory(size)
+        if not 0 <= start <= size or size - start > _MAX_DIRECTORY:
+            self._refuse("it is no archive of a release: its directory lies outside, or is too large")
+        tail = self._at(start, size - start)
+        entries: list[Entry] = []
+        position = 0
+        for _ in range(count):
+            entry, position = self._parse(tail, position)
+            expected = entries[-1].end if entries else 0
+            if entry.offset != expected:
+                self._refuse(f"{entry.name} begins at byte {entry.offset}, not at {expected} where it should")
+            if entries and entry.name <= entries[-1].name:
+                self._refuse(f"{entry.name} comes after {entries[-1].name}: entries are sorted, each name there once")
+            if entry.end > start:
+                self._refuse(f"{entry.name} reaches into the directory")
+            if self._at(entry.offset, entry.data - entry.offset) != records.local_header(entry):
+                self._refuse(f"the header of {entry.name} is not what the directory says of it")
+            entries.append(entry)
+        if (entries[-1].end if entries else 0) != start:
+            self._refuse("there is something between the last entry and the directory")
+        if records.directory(entries) != tail:
+            self._refuse("its directory is not of the form that releases have")
+        folded = {entry.name.casefold() for entry in entries}
+        if len(folded) != len(entries):
+            self._refuse("two of its names differ in case alone")
+        return entries
+
+    def _find_directory(self, size: int) -> tuple[int, int]:
+        """Where the directory begins, and how many entries it has."""
+        if size < records.END.size:
+            self._refuse("it is no archive: too short")
+        end = records.END.unpack(self._at(size - records.END.size, records.END.size))
+        if end[0] != records.END_SIGNATURE:
+            self._refuse("it is no archive of a release: it does not end as one")
+        count, start = end[4], end[6]
+        at = size - records.END.size - records.LOCATOR_64.size
+        if (count == records.LIMIT_16 or start == records.LIMIT_32) and at >= records.END_64.size:
+            end_64 = records.END_64.unpack(self._at(at - records.END_64.size, records.END_64.size))
+            count, start = end_64[7], end_64[9]
+        return start, count
+
+    def _parse(self, tail: bytes, position: int) -> tuple[Entry, int]:
+        """The entry of the directory's record at `position`, and where the next begins; what is odd is found later."""
+        if len(tail) < position + records.CENTRAL.size:
+            self._refuse("its directory is cut short")
+        fields = records.CENTRAL.unpack_from(tail, position)
+        crc, size, name_length, extra_length, offset = fields[7], fields[8], fields[10], fields[11], fields[16]
+        begin = position + records.CENTRAL.size
+        try:
+            name = tail[begin : begin + name_length].decode()
+        except UnicodeDecodeError:
+            self._refuse("its directory has a name that is not UTF-8")
+        if why := _name_fault(name):
+            self._refuse(f"its directory has the name {name!r}, {why}")
+        extra = tail[begin + name_length : begin + name_length + extra_length]
+        large = [int.from_bytes(extra[at : at + 8], "little") for at in range(4, len(extra), 8)]
+        if size == records.LIMIT_32 and len(large) >= 2:
+            size = large.pop(0)
+            large.pop(0)
+        if offset == records.LIMIT_32 and large:
+            offset = large.pop(0)
+        return Entry(name, size, crc, offset), begin + name_length + extra_length
+
+    def _at(self, offset: int, size: int) -> bytes:
+        self._stream.seek(offset)
+        return self._stream.read(size)
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise damaged(self._path, why)
+
+
+def damaged(path: Path, what: str, why: str = "") -> VerificationError:
+    """The error for a release that is not as it was made."""
+    return VerificationError(
+        f"{path.name}: {printable(what)}",
+        where=str(path),
+        why=printable(why),
+        remedy="get the file again; if it stays so, who made it has to package it again",
+    )
+
+
+def printable(text: str) -> str:
+    """A text that a file brought along, without what a terminal would take for a command."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def _name_fault(name: str) -> str:
+    """Why a name can't be one in an archive; empty if it can."""
+    if not _NAME.fullmatch(name):
+        return "which some systems can't have"
+    return "which is too long" if len(name.encode()) > 4000 else ""

@@ -1,0 +1,70 @@
+"""What a place to publish to can do, and the plainest one: a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pipeline.digests import copy_hashed, sha256_file
+from pipeline.durable import disk_errors, write_atomically
+from pipeline.errors import StoreError
+
+
+class Destination(Protocol):
+    """A place that archives are published to."""
+
+    def read(self, name: str) -> bytes | None:
+        """A small file that is there; None if it is not."""
+
+    def send(self, archive: Path, index_name: str, index: bytes) -> str | None:
+        """Put the archive there, then its index.
+
+        What to add to a message about it; None if somebody else published there since :meth:`read`, and nothing was
+        done.
+        """
+
+
+@dataclass(frozen=True)
+class FolderDestination:
+    """A folder on this machine, or one that is mounted."""
+
+    folder: Path
+
+    def read(self, name: str) -> bytes | None:
+        """A small file that is there; None if it is not."""
+        with disk_errors(self.folder, "the folder to publish to can't be read"):
+            try:
+                return (self.folder / name).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def send(self, archive: Path, index_name: str, index: bytes) -> str | None:
+        """Each under another name first, synced and renamed; what was copied is what was read, or nothing is there."""
+        target = self.folder / archive.name
+        temporary = self.folder / f".{archive.name}.{os.getpid()}.tmp"
+        with disk_errors(self.folder, "the folder to publish to can't be written"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                sha256 = copy_hashed(archive, temporary)
+                with temporary.open("r+b") as stream:
+                    os.fsync(stream.fileno())
+                if sha256_file(temporary) != sha256:
+                    raise StoreError(
+                        f"{archive.name} arrived as something else",
+                        where=str(self.folder),
+                        why="what is read back has another SHA-256",
+                        remedy="run the same command again; if it stays so, check that disk",
+                    )
+                temporary.replace(target)
+            finally:
+                temporary.unlink(missing_ok=True)
+            write_atomically(self.folder / index_name, index)
+        return ""
+
+
+def redacted(url: str) -> str:
+    """A URL without the user name and password that it may carry."""
+    return re.sub("//[^/@]*@", "//", url)

@@ -1,0 +1,48 @@
+"""Publishing to a repo of the Hugging Face hub: archive and index in one commit, so readers see both or neither."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline.errors import ConfigError
+from pipeline.hub.upload import commit_files, head_of, read_file
+
+_ADDRESS = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<branch>[\w.-]+))?(?:/(?P<folder>[\w.-]+(?:/[\w.-]+)*))?/?")
+
+
+@dataclass
+class HubDestination:
+    """A folder of a branch of a repo. The repo and the branch must be there: nothing public is made unasked."""
+
+    repo: str
+    branch: str
+    folder: str
+    _head: str = field(default="", init=False)
+
+    @classmethod
+    def of(cls, address: str) -> HubDestination:
+        """Where `owner/name`, with `@branch` and `/folder` if wanted, leads; raises ConfigError for another text."""
+        found = _ADDRESS.fullmatch(address)
+        if found is None or ".." in address.split("/"):
+            raise ConfigError(
+                "this is no repo of the hub",
+                where=f"hf://{address}",
+                remedy="write hf://owner/name, or hf://owner/name@branch/folder",
+            )
+        return cls(found["repo"], found["branch"] or "main", found["folder"] or "")
+
+    def read(self, name: str) -> bytes | None:
+        """A small file of the branch as it is now; None if it is not there."""
+        self._head = head_of(self.repo, self.branch)
+        return read_file(self.repo, self._head, self._path(name))
+
+    def send(self, archive: Path, index_name: str, index: bytes) -> str | None:
+        """Both in one commit on top of what was read; None if the branch has moved on since."""
+        files: dict[str, Path | bytes] = {self._path(archive.name): archive, self._path(index_name): index}
+        commit = commit_files(self.repo, self.branch, self._head, files, f"Release {archive.name}")
+        return None if commit is None else f", commit {commit}"
+
+    def _path(self, name: str) -> str:
+        return f"{self.folder}/{name}" if self.folder else name

@@ -1,0 +1,231 @@
+"""Makes the archives of a model from what its steps left in the store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from pipeline.artifact_folders import QDQ, SOCS, Folder, folders
+from pipeline.config import ModelConfig, Release
+from pipeline.digests import sha256_file
+from pipeline.durable import write_atomically
+from pipeline.errors import ConfigError
+from pipeline.keys import tool_versions
+from pipeline.manifests import read_manifest
+from pipeline.model import FileEntry, Json, Manifest
+from pipeline.plan import STAGES, Step
+from pipeline.release import index, notices, on_disk, provenance, skipped
+from pipeline.release.archive import Member
+from pipeline.release.index import Part
+from pipeline.suggest import did_you_mean
+from pipeline.workspace import Workspace
+
+_PRECISION = "_quantization.yaml"
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """An archive that is as it should be; `written` tells whether it had to be written for that."""
+
+    path: Path
+    sha256: str
+    written: bool
+    lapses: tuple[skipped.Lapse, ...]
+
+
+def archive_paths(config: ModelConfig, targets: Collection[str], workspace: Workspace) -> dict[str, Path]:
+    """Where the archives for these targets are, by target; by the empty name if there is one for all the model's.
+
+    Raises:
+        ConfigError: there is one for all, and these are not all.
+    """
+    release = release_of(config)
+    folder, stem = on_disk.folder_of(workspace), f"{config.name}-{release.version}"
+    if release.split == "none":
+        if missing := [target.soc for target in config.targets if target.soc not in targets]:
+            raise ConfigError(
+                f"a release of {config.name} is for all of its targets, and {', '.join(missing)} was left out",
+                where="command line: targets=",
+                remedy="leave targets= out, or have an archive for each target with release: {split: targets}",
+            )
+        return {"": folder / f"{stem}{on_disk.SUFFIX}"}
+    chosen = [target.soc for target in config.targets if target.soc in targets]
+    return {target: folder / f"{stem}-{target}{on_disk.SUFFIX}" for target in chosen}
+
+
+def package(
+    config: ModelConfig,
+    steps: Sequence[Step],
+    targets: Collection[str],
+    workspace: Workspace,
+    environ: Mapping[str, str] = os.environ,
+) -> Iterator[Packaged]:
+    """Write the archives of a model for these targets, unless they are there already.
+
+    Raises:
+        ConfigError: the config has no release, or names what is not there.
+        VerificationError: an artifact failed or skipped a gate, and is not named under release.unverified.
+        StoreError: an output is missing or corrupt; an archive can't be written.
+    """
+    for target, path in archive_paths(config, targets, workspace).items():
+        own = [step for step in steps if not target or not step.targets or target in {t.soc for t in step.targets}]
+        with ExitStack() as work:
+            yield _package(config, own, target, path, workspace, environ, work)
+
+
+def release_of(config: ModelConfig) -> Release:
+    """The config's release; raises ConfigError if it has none."""
+    if config.release is None:
+        raise ConfigError(
+            f"{config.name} has no release",
+            where=config.path.name,
+            remedy="say in the config what goes into it, at least  release: {version: '1.0'}",
+        )
+    return config.release
+
+
+def _package(
+    config: ModelConfig,
+    steps: Sequence[Step],
+    target: str,
+    path: Path,
+    workspace: Workspace,
+    environ: Mapping[str, str],
+    work: ExitStack,
+) -> Packaged:
+    release = release_of(config)
+    found = folders(config, steps, workspace)
+    manifests = {step.id: manifest for step in steps if (manifest := read_manifest(workspace.current(step)))}
+    contexts = [part for part in _contexts(found, target, workspace, work) if part.members]
+    qdq = next((_part(folder, QDQ, workspace) for folder in found if folder.path.name == QDQ), None)
+    declared = {name: manifests[f"ingest:{config.name}/{name}"].facts for name in config.components}
+    components = index.components_of(contexts, qdq if release.qdq else None, declared, config.fixed)
+    lapses = [*skipped.failed(steps, manifests), *skipped.skipped(components)]
+    _may_ship(config, components, lapses)
+    members = {part.path(name): member for part in contexts for name, member in part.members.items()}
+    if qdq and release.qdq:
+        members |= {qdq.path(name): member for name, member in qdq.members.items()}
+    members |= _files(config, manifests[f"fetch:{config.name}"], workspace)
+    about: dict[str, Any] = {
+        "schema_version": index.SCHEMA_VERSION,
+        "model": config.name,
+        "version": release.version,
+        "source": contexts[0].manifest["source"],
+        "tools": _tools(contexts),
+    }
+    _complete(members, about, contexts, components, lapses, config, manifests, environ)
+    sha256, written = on_disk.write(path, config.name, members, workspace)
+    return Packaged(path, sha256, written, (*lapses,))
+
+
+def _complete(
+    members: dict[str, Member],
+    about: Mapping[str, Any],
+    contexts: Sequence[Part],
+    components: Mapping[str, dict[str, Json]],
+    lapses: Sequence[skipped.Lapse],
+    config: ModelConfig,
+    manifests: Mapping[str, Manifest],
+    environ: Mapping[str, str],
+) -> None:
+    """Add what is written about the payload: SBOM, release.json, provenance, signature."""
+    from pipeline.release.sbom import sbom  # with signing a quarter of a second, which listing tasks need not take
+    from pipeline.release.signing import signed
+
+    members[index.SBOM] = Member.of(sbom(about, members))
+    text = config.path.read_bytes()
+    gates: dict[str, Json] = {
+        "skipped": [lapse.json() for lapse in lapses if not lapse.measured],
+        "failed": [lapse.json() for lapse in lapses if lapse.measured],
+    }
+    release: dict[str, Json] = {
+        **about,
+        "targets": index.targets_of(contexts),
+        "components": {**components},
+        "config": {"sha256": hashlib.sha256(text).hexdigest(), "text": text.decode()},
+        "keys": {step: manifest.key for step, manifest in sorted(manifests.items())},
+        "gates": gates,
+        "files": index.listed(members),
+    }
+    members[index.INDEX] = Member.of(index.text_of(release))
+    said = index.text_of(provenance.statement(release, members))
+    members[index.PROVENANCE] = Member.of(said)
+    if envelope := signed(said, environ):
+        members[index.SIGNATURE] = Member.of(envelope)
+
+
+def _contexts(found: Sequence[Folder], target: str, workspace: Workspace, work: ExitStack) -> Iterator[Part]:
+    """The folders of contexts; for one target, binaries that are for several are pruned to it."""
+    for folder in found:
+        name = folder.path.name
+        part = _part(folder, f"contexts/{name}", workspace)
+        if name == QDQ:
+            continue
+        if name == SOCS and target:
+            yield _pruned(part, target, work.enter_context(workspace.store.scratch()), workspace)
+        else:
+            yield part
+
+
+def _part(folder: Folder, prefix: str, workspace: Workspace) -> Part:
+    files = {name: entry for name, entry in folder.files.items() if not name.endswith(_PRECISION)}
+    return Part(prefix, json.loads(folder.manifest), {name: _stored(entry, workspace) for name, entry in files.items()})
+
+
+def _pruned(part: Part, target: str, work: Path, workspace: Workspace) -> Part:
+    from pipeline.prune import prune_folder  # imports onnx
+
+    whole, out = work / "whole", work / "pruned"
+    given = {name: FileEntry(member.sha256, member.size) for name, member in part.members.items()}
+    workspace.store.place(Manifest("release", "", given, {}), whole)
+    write_atomically(whole / "manifest.json", json.dumps(part.manifest).encode(), durable=False)
+    manifest = prune_folder(whole, [target], out)
+    files = {
+        name for listed in manifest["components"].values() for bucket in listed["buckets"] for name in bucket["files"]
+    }
+    members = {name: Member(sha256_file(out / name), (out / name).stat().st_size, out / name) for name in sorted(files)}
+    return Part(f"contexts/{target}", manifest, members)
+
+
+def _files(config: ModelConfig, fetched: Manifest, workspace: Workspace) -> dict[str, Member]:
+    """What the config names of the source, and the licences."""
+    release = release_of(config)
+    found = {}
+    for folder, names in (("files", release.files), ("licenses/model", release.licenses)):
+        for name in names:
+            if name not in fetched.files:
+                raise ConfigError(
+                    f"the source has no file {name}{did_you_mean(name, fetched.files)}",
+                    where=config.places.get("release", config.path.name),
+                    remedy="correct the name under release",
+                )
+            found[f"{folder}/{name}"] = _stored(fetched.files[name], workspace)
+    for name, path in notices.notices().items():
+        found[f"licenses/{notices.PACKAGE}/{name}"] = Member.of(path.read_bytes())
+    return found
+
+
+def _may_ship(
+    config: ModelConfig, components: Mapping[str, Mapping[str, Json]], lapses: Sequence[skipped.Lapse]
+) -> None:
+    release = release_of(config)
+    where = config.places.get("release", config.path.name)
+    skipped.check_names(release.unverified, skipped.artifacts_of(components), where)
+    skipped.may_ship(lapses, release.unverified, config.name, where)
+
+
+def _tools(contexts: Sequence[Part]) -> dict[str, str]:
+    tools = cast("dict[str, str]", contexts[0].manifest["tools"])
+    return dict(
+        sorted({**tools, **{name: at for stage in STAGES for name, at in tool_versions(stage).items()}}.items())
+    )
+
+
+def _stored(entry: FileEntry, workspace: Workspace) -> Member:
+    return Member(entry.sha256, entry.bytes, workspace.store.object_path(entry.sha256))

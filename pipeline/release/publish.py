@@ -1,0 +1,130 @@
+"""Publishes releases: to a folder, a repo of the Hugging Face hub, or whatever fsspec can write to.
+
+Beside the archive comes a small file of JSON, its index, with the digest of the archive. The archive is sent first and
+the index last, so who follows an index finds a whole archive. What was published stays: another archive of the same
+name is refused.
+
+    python -m pipeline.release.publish FILE DESTINATION
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from pipeline.digests import sha256_file
+from pipeline.errors import ConfigError, PipelineError, StoreError
+from pipeline.release.destinations import Destination, FolderDestination, redacted
+from pipeline.release.index import text_of
+from pipeline.release.verify import verify_release
+
+HUB = "hf://"
+_FILE = "file://"
+
+
+def publish(archive: Path, url: str) -> str:
+    """Publish an archive, after all of it was checked; a line that says what was done.
+
+    Raises:
+        VerificationError: the archive is not as it was made.
+        ConfigError: nothing can be published there, or another archive is there under this name.
+        SourceError: the hub refuses it, or can't be reached.
+        StoreError: another destination does.
+    """
+    release = verify_release(archive)
+    destination = destination_of(url)
+    name, index_name = archive.name, index_name_of(archive.name)
+    index = _index(archive, release.index)
+    place = f"{name} in {redacted(url)}"
+    for _ in range(_RACES):
+        there = destination.read(index_name)
+        if there == index:
+            return f"{place}: was there already"
+        if there is not None:
+            raise ConfigError(
+                f"another release was published under this name: {name}",
+                where=redacted(url),
+                why=f"{index_name} there names an archive with SHA-256 {_sha256_in(there)}",
+                remedy="what was published stays as it is: raise release.version",
+            )
+        if (done := destination.send(archive, index_name, index)) is not None:
+            return f"{place}: published{done}"
+    raise StoreError(
+        f"{name} can't be published, as others publish there at the same time",
+        where=redacted(url),
+        remedy="run the same command again",
+    )
+
+
+_RACES = 5
+"""How often to look again when somebody else published between our look and our writing."""
+
+
+def destination_of(url: str) -> Destination:
+    """Where a URL or a path leads; raises ConfigError for what can't be one."""
+    if url.startswith(HUB):
+        from pipeline.release.hub_destination import HubDestination  # the network client
+
+        return HubDestination.of(url.removeprefix(HUB))
+    if "://" in url and not url.startswith(_FILE):
+        from pipeline.release.fsspec_destination import FsspecDestination
+
+        return FsspecDestination.of(url)
+    if not url:
+        raise ConfigError(
+            "it is not said where to publish",
+            where="command line",
+            remedy="doit publish DESTINATION: a folder, hf://owner/name, or a URL such as s3://bucket/folder",
+        )
+    folder = Path(url2pathname(urlsplit(url).path)) if url.startswith(_FILE) else Path(url).expanduser()
+    return FolderDestination(folder)
+
+
+def index_name_of(archive: str) -> str:
+    """The name of the file that says what an archive is."""
+    return f"{archive.removesuffix('.zip')}.json"
+
+
+def _index(archive: Path, release: Mapping[str, Any]) -> bytes:
+    return text_of(
+        {
+            "schema_version": 1,
+            "model": release["model"],
+            "version": release["version"],
+            "archive": archive.name,
+            "sha256": sha256_file(archive),
+            "bytes": archive.stat().st_size,
+            "targets": release["targets"],
+        }
+    )
+
+
+def _sha256_in(index: bytes) -> str:
+    try:
+        return str(json.loads(index)["sha256"])
+    except (ValueError, KeyError, TypeError):
+        return "unknown: it can't be read"
+
+
+def main(arguments: list[str]) -> int:
+    """The command line; returns the exit status, which README.md lists."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline.release.publish", description="Publish a release.")
+    parser.add_argument("file", type=Path, help="an archive, such as artifacts/releases/demo-1.0.qnn.zip")
+    parser.add_argument("destination", help="a folder, hf://owner/name[@branch][/folder], or a URL that fsspec opens")
+    given = parser.parse_args(arguments)
+    try:
+        print(publish(given.file, given.destination))
+    except PipelineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,250 @@
+"""Whether a release is as it was made: `doit verify-release FILE`, or `python -m pipeline.release.verify FILE`.
+
+Neither QNN nor onnxruntime is needed, so it runs where releases are received. In this order: the archive's form, the
+index against its schema, every file against its digest, the statement against all of them, its signature, and what each
+context says it is for against the targets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import PipelineError, SourceError, VerificationError
+from pipeline.qnn.compatibility import Compatibility
+from pipeline.release import signing
+from pipeline.release.archive import Archive, damaged, printable
+from pipeline.release.index import INDEX, PROVENANCE, SIGNATURE, UNLISTED
+from pipeline.release.provenance import PREDICATE, STATEMENT
+
+_MAX_TEXT = 1 << 26
+"""Bytes that a file of JSON may have."""
+_MAX_CONTEXT_MODEL = 1 << 28
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A release that is as it was made. `signed_by` is the id of the key that was given, if one was."""
+
+    index: Mapping[str, Any]
+    files: int
+    bytes: int
+    signatures: tuple[str, ...]
+    signed_by: str | None
+
+    def lines(self) -> Iterator[str]:
+        """What to tell about it."""
+        return map(printable, self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        index = self.index
+        targets = ", ".join(target["name"] for target in index["targets"])
+        what = f"{self.files} files, {self.bytes} bytes, all as they were made"
+        yield f"{index['model']} {index['version']} for {targets}: {what}"
+        if self.signed_by:
+            yield f"signed by the given key, {self.signed_by[:16]}"
+        elif self.signatures:
+            yield f"signed by {', '.join(key[:16] for key in self.signatures)}, not checked: give --key"
+        else:
+            yield "not signed"
+        for kind in ("failed", "skipped"):
+            for lapse in index["gates"][kind]:
+                yield f"gate {kind}: {lapse['artifact']}, {lapse['gate']}: {lapse['why']}"
+
+
+def verify_release(path: Path, public_key: Path | None = None) -> Verified:
+    """Check all of a release, and that it is signed by the key if one is given.
+
+    Raises:
+        VerificationError: it is not as it was made, or not signed by that key; the message names what is wrong.
+        SourceError: the file can't be read.
+        ConfigError: there is no public key in the file given.
+    """
+    try:
+        with Archive(path) as archive:
+            index = _json(path, archive, INDEX)
+            _check_schema(path, index)
+            _check_files(path, archive, index)
+            statement = archive.read(PROVENANCE, _MAX_TEXT)
+            _check_statement(path, archive, index, _json(path, archive, PROVENANCE))
+            signatures, signed_by = _check_signature(path, archive, statement, public_key)
+            _check_paths(path, index)
+            _check_config(path, index)
+            _check_compatibility(path, archive, index)
+            return Verified(index, len(archive.entries), path.stat().st_size, signatures, signed_by)
+    except OSError as error:
+        raise SourceError(
+            f"{path.name} can't be read",
+            where=str(path),
+            why=error.strerror or str(error),
+            remedy="name the archive of a release, such as artifacts/releases/demo-1.0.qnn.zip",
+        ) from error
+
+
+def _json(path: Path, archive: Archive, name: str) -> Any:
+    try:
+        return json.loads(archive.read(name, _MAX_TEXT), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"{name} is no JSON", str(error)) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; of two values for a name, readers would choose differently."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _check_schema(path: Path, index: Any) -> None:
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import best_match
+
+    version = index.get("schema_version") if isinstance(index, dict) else None
+    if isinstance(version, int) and version > 1:
+        raise damaged(path, f"it is of a later form, {version}", "this program knows form 1")
+    schema = json.loads(Path(__file__).with_name("release.schema.json").read_bytes())
+    error = best_match(Draft202012Validator(schema).iter_errors(index))
+    if error is not None:
+        raise damaged(path, f"{INDEX} is not as its schema asks, at {error.json_path}", error.message[:300])
+
+
+def _check_files(path: Path, archive: Archive, index: Mapping[str, Any]) -> None:
+    listed = index["files"]
+    for name in sorted({*listed} - {*archive.entries}):
+        raise damaged(path, f"{name} is missing", f"{INDEX} lists it")
+    for name in sorted({*archive.entries} - {*listed} - UNLISTED):
+        raise damaged(path, f"{name} does not belong there", f"{INDEX} does not list it")
+    for name in sorted(UNLISTED & {*listed}):
+        raise damaged(path, f"{INDEX} lists {name}, whose digest it can't know")
+    for name, entry in listed.items():
+        if archive.entries[name].size != entry["bytes"] or archive.sha256(name) != entry["sha256"]:
+            raise damaged(path, f"{name} is not the file that {INDEX} names", "its SHA-256 or size differs")
+
+
+def _check_statement(path: Path, archive: Archive, index: Mapping[str, Any], said: Any) -> None:
+    """The subjects are all files but the statement itself and its signature; those of the index were hashed before."""
+    try:
+        subjects = {subject["name"]: subject["digest"]["sha256"] for subject in said["subject"]}
+        forms = (said["_type"], said["predicateType"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise damaged(path, f"{PROVENANCE} is no in-toto statement", f"{type(error).__name__}: {error}") from None
+    if forms != (STATEMENT, PREDICATE) or len(subjects) != len(said["subject"]):
+        raise damaged(path, f"{PROVENANCE} is no in-toto statement of the form that releases have")
+    wanted = {*archive.entries} - {PROVENANCE, SIGNATURE}
+    if subjects.keys() != wanted:
+        raise damaged(path, f"{PROVENANCE} is about other files", ", ".join(sorted(subjects.keys() ^ wanted)[:5]))
+    for name in sorted(wanted):
+        if subjects[name] != (archive.sha256(name) if name == INDEX else index["files"][name]["sha256"]):
+            raise damaged(path, f"{name} is not the file that {PROVENANCE} is about", "its SHA-256 differs")
+
+
+def _check_signature(
+    path: Path, archive: Archive, statement: bytes, public_key: Path | None
+) -> tuple[tuple[str, ...], str | None]:
+    """The ids of the keys that the statement is signed with, and of the given one."""
+    if SIGNATURE not in archive.entries:
+        if public_key is not None:
+            raise VerificationError(
+                f"{path.name} is not signed",
+                where=str(path),
+                why=f"it has no {SIGNATURE}",
+                remedy="get the release from who has the key, or leave --key out",
+            )
+        return (), None
+    envelope = archive.read(SIGNATURE, _MAX_TEXT)
+    try:
+        signing.check(envelope, statement)
+        signatures = (*signing.key_ids(envelope),)
+        return signatures, signing.verify(envelope, public_key) if public_key is not None else None
+    except ValueError as error:
+        raise damaged(path, f"{SIGNATURE} is no signature of this release", str(error)) from None
+
+
+def _check_paths(path: Path, index: Mapping[str, Any]) -> None:
+    """Every file that a context or a QDQ model needs is listed, each binary beside its model."""
+    for where, model, needed in _models(index):
+        for name in (model, *needed):
+            if name not in index["files"]:
+                raise damaged(path, f"{where} needs {name}, which is not in the release")
+            if name.rpartition("/")[0] != model.rpartition("/")[0]:
+                raise damaged(path, f"{name} does not lie beside {model}, which refers to it")
+
+
+def _models(index: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
+    """Each model of the release: what needs it, its path, and the paths of the files it refers to."""
+    for component, listed in index["components"].items():
+        for bucket in listed["buckets"]:
+            name = f"{component}/{'x'.join(map(str, bucket['axes'].values())) or 'all'}"
+            for target, context in bucket["contexts"].items():
+                yield f"{name}/{target}", context["model"], context["binaries"]
+            if bucket["qdq"]:
+                yield f"{name} on the CPU", bucket["qdq"]["model"], bucket["qdq"]["files"]
+
+
+def _check_config(path: Path, index: Mapping[str, Any]) -> None:
+    if hashlib.sha256(index["config"]["text"].encode()).hexdigest() != index["config"]["sha256"]:
+        raise damaged(path, f"the config in {INDEX} is not the one whose digest it gives")
+
+
+def _check_compatibility(path: Path, archive: Archive, index: Mapping[str, Any]) -> None:
+    """What a context model says it is for is what the index says, and holds the targets as they are described."""
+    targets = {target["name"]: target for target in index["targets"]}
+    for component in index["components"].values():
+        for bucket in component["buckets"]:
+            for name, context in bucket["contexts"].items():
+                text = context["compatibility"]
+                if name not in targets:
+                    raise damaged(path, f"{context['model']} is for {name}, which is no target of the release")
+                if why := _misfit(text, targets[name]):
+                    raise damaged(path, f"{context['model']} is not for {name}: {why}", f"it says {text!r}")
+                if text.encode() not in archive.read(context["model"], _MAX_CONTEXT_MODEL):
+                    raise damaged(path, f"{context['model']} does not say that it is for {text!r}, as {INDEX} does")
+
+
+def _misfit(text: str, target: Mapping[str, Any]) -> str:
+    """Why a compatibility string is not that of a target; empty if it is."""
+    fields = Compatibility.parse(text)
+    if fields is None:
+        return "its compatibility string has another form"
+    soc = str(target["soc_model"])
+    if soc not in fields.socs:
+        return f"it is for the SoCs {', '.join(fields.socs)}, not {soc}"
+    at = fields.socs.index(soc)
+    if fields.archs[at] != str(target["htp_arch"]):
+        return f"it is for HTP v{fields.archs[at]}, not v{target['htp_arch']}"
+    if fields.vtcm_mb[at] != str(target["vtcm_mb"] or 0):
+        return f"it is for {fields.vtcm_mb[at]} MB of VTCM, not {target['vtcm_mb']}"
+    sdk = ".".join(fields.sdk.split(".")[:2])
+    return (
+        "" if sdk == target["minimum_driver_sdk"] else f"it needs a driver of {sdk}, not {target['minimum_driver_sdk']}"
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """The command line; returns the exit status, which README.md lists."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline.release.verify", description="Check releases.")
+    parser.add_argument("file", nargs="+", type=Path, help="an archive, such as artifacts/releases/demo-1.0.qnn.zip")
+    parser.add_argument("--key", type=Path, help="the public key, PEM, that it must be signed with")
+    given = parser.parse_args(arguments)
+    try:
+        for path in given.file:
+            print("\n".join(verify_release(path, given.key).lines()))
+    except PipelineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,193 @@
+"""Which bucket holds an input, how the input is padded to it, and how outputs are cut back.
+
+This runs in every call, so all that depends on the component alone is worked out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InputError, RunError, TooLongError, spelled
+from .index import Component, Dim, Tensor
+
+Arrays = dict[str, NDArray[Any]]
+Lengths = dict[str, int]
+
+
+class Fitting:
+    """The shapes of one component, and of each of its buckets."""
+
+    def __init__(self, component: Component) -> None:
+        self._name = component.name
+        self._inputs = component.inputs
+        self._names = frozenset(tensor.name for tensor in component.inputs)
+        self._buckets = [bucket.axes for bucket in component.buckets]
+        self._limits = component.limits
+        self._tells = list(_tells(component))
+        self._known = {tensor.name: _known(tensor) for tensor in component.inputs}
+        self._padded = [
+            [(tensor.name, tensor.dtype, _shape(tensor, axes), tensor.padding) for tensor in component.inputs]
+            for axes in self._buckets
+        ]
+        self._outputs = component.outputs
+        self.output_names = [tensor.name for tensor in component.outputs]
+        self._follows = [
+            [(number, tensor) for number, tensor in enumerate(component.outputs) if _grows(tensor, axes)]
+            for axes in self._buckets
+        ]
+
+    def lengths(self, inputs: Mapping[str, NDArray[Any]]) -> Lengths:
+        """The length of every axis; raises InputError if these are not the component's inputs."""
+        if inputs.keys() != self._names:
+            raise self._other_names(inputs)
+        for tensor in self._inputs:
+            array = inputs[tensor.name]
+            if array.dtype != tensor.dtype or array.ndim != len(tensor.dims):
+                raise self._other_kind(tensor, array)
+            shape = array.shape
+            for place, size in self._known[tensor.name]:
+                if shape[place] != size:
+                    raise self._wrong(
+                        tensor, f"dim {place} is {shape[place]}, not {size}", "give an array of this shape"
+                    )
+        lengths: Lengths = {}
+        for axis, name, place, dim in self._tells:
+            size = inputs[name].shape[place]
+            length = dim.length(size)
+            if lengths.setdefault(axis, -1 if length is None else length) != length or length < 1:
+                raise self._disagreement(axis, inputs)
+        return lengths
+
+    def bucket(self, lengths: Lengths) -> int:
+        """The number of the smallest bucket that holds these lengths; raises TooLongError if none does."""
+        for number, axes in enumerate(self._buckets):
+            for axis, size in axes.items():
+                if lengths[axis] > size:
+                    break
+            else:
+                return number
+        remedy = "shorten it, give a splitter=, or build a release with a bucket that holds it"
+        raise TooLongError(self._name, lengths, self._limits, remedy)
+
+    def pad(self, inputs: Mapping[str, NDArray[Any]], bucket: int) -> Arrays:
+        """Each input at its size in the bucket, padded at the end of its axes; one that has it is not copied."""
+        padded: Arrays = {}
+        for name, dtype, shape, value in self._padded[bucket]:
+            array = inputs[name]
+            if array.shape != shape:
+                buffer = np.empty(shape, dtype)
+                buffer.fill(value)
+                buffer[tuple(map(slice, array.shape))] = array
+                array = buffer
+            padded[name] = array
+        return padded
+
+    def crop(self, outputs: Sequence[NDArray[Any]], lengths: Lengths, bucket: int) -> Arrays:
+        """Outputs by name, views of what belongs to the input; a dim that nobody knows to follow an axis stays.
+
+        Raises:
+            RunError: an output has another rank than release.json says, or a dim is shorter than it should be.
+        """
+        named = {tensor.name: array for tensor, array in zip(self._outputs, outputs, strict=True)}
+        if lengths == self._buckets[bucket]:
+            return named
+        for number, tensor in self._follows[bucket]:
+            array = outputs[number]
+            wanted = [dim.at(lengths) for dim in tensor.dims]
+            if len(wanted) != array.ndim or any(
+                have < size for have, size in zip(array.shape, wanted, strict=True) if size is not None
+            ):
+                raise self._other_output(tensor, array, wanted)
+            named[tensor.name] = array[tuple(map(slice, wanted))]
+        return named
+
+    def valid_share(self, lengths: Lengths, bucket: int) -> float:
+        """The part of the bucket that the input fills, by elements along its axes."""
+        share = 1.0
+        for axis, size in self._buckets[bucket].items():
+            share *= lengths[axis] / size
+        return share
+
+    def _other_names(self, inputs: Mapping[str, NDArray[Any]]) -> InputError:
+        missing, more = sorted(self._names - inputs.keys()), sorted(map(str, inputs.keys() - self._names))
+        why = [f"{', '.join(missing)} missing"] if missing else []
+        why += [f"{', '.join(more)} unknown"] if more else []
+        return InputError(
+            f"these are not the inputs of {self._name}",
+            where=self._name,
+            why="; ".join(why),
+            next=f"give {'; '.join(map(described, self._inputs))}",
+        )
+
+    def _other_kind(self, tensor: Tensor, array: NDArray[Any]) -> InputError:
+        if array.dtype != tensor.dtype:
+            remedy = f"convert it, for example array.astype({str(tensor.dtype)!r})"
+            return self._wrong(tensor, f"its type is {array.dtype}, not {tensor.dtype}", remedy)
+        return self._wrong(tensor, f"its rank is {array.ndim}, not {len(tensor.dims)}", "give an array of this shape")
+
+    def _wrong(self, tensor: Tensor, why: str, remedy: str) -> InputError:
+        what = f"input {tensor.name} is not as {self._name} takes it"
+        return InputError(what, where=f"{self._name}, {described(tensor)}", why=why, next=remedy)
+
+    def _disagreement(self, axis: str, inputs: Mapping[str, NDArray[Any]]) -> InputError:
+        told = [
+            f"{name} has {inputs[name].shape[place]} on dim {place}"
+            + ("" if dim == Dim(axis=axis) else f", {dim_text(dim)}")
+            for other, name, place, dim in self._tells
+            if other == axis
+        ]
+        empty = any(
+            dim.length(inputs[name].shape[place]) == 0 for other, name, place, dim in self._tells if other == axis
+        )
+        what = "the input is empty" if empty else f"the inputs of {self._name} disagree about axis {axis}"
+        remedy = f"give at least one place of {axis}" if empty else "give arrays of one and the same input"
+        return InputError(what, where=f"{self._name}, axis {axis}", why="; ".join(told), next=remedy)
+
+    def _other_output(self, tensor: Tensor, array: NDArray[Any], wanted: list[int | None]) -> RunError:
+        return RunError(
+            f"{self._name} returned something else than the release says",
+            where=f"{self._name}, output {tensor.name}",
+            why=f"its shape is {list(array.shape)}, of which {wanted} should be the input's",
+            next="get the release again, or report it to those who made it",
+        )
+
+
+def described(tensor: Tensor) -> str:
+    """An input as messages show it: `input_ids: int64 [1, sequence]`."""
+    return f"{tensor.name}: {tensor.dtype} [{', '.join(map(dim_text, tensor.dims))}]"
+
+
+def dim_text(dim: Dim) -> str:
+    """A dim as messages show it: `64`, `sequence`, `320*frames+1`, `samples//320`, `?`."""
+    if dim.axis is None:
+        return "?" if dim.size is None else str(dim.size)
+    grown = (f"{dim.times}*" if dim.times != 1 else "") + dim.axis + (f"{dim.offset:+}" if dim.offset else "")
+    if dim.per == 1:
+        return grown
+    return f"({grown})//{dim.per}" if dim.offset else f"{grown}//{dim.per}"
+
+
+def _tells(component: Component) -> Iterator[tuple[str, str, int, Dim]]:
+    """Where the lengths of the axes are read: axis, input, place of the dim, dim."""
+    for tensor in component.inputs:
+        for place, dim in enumerate(tensor.dims):
+            if dim.axis is not None and dim.per == 1:
+                yield dim.axis, tensor.name, place, dim
+
+
+def _known(tensor: Tensor) -> list[tuple[int, int]]:
+    return [(place, dim.size) for place, dim in enumerate(tensor.dims) if dim.size is not None]
+
+
+def _shape(tensor: Tensor, axes: Mapping[str, int]) -> tuple[int, ...]:
+    sizes = [dim.at(axes) for dim in tensor.dims]
+    assert all(size is not None for size in sizes), spelled(axes)  # the index refuses such an input
+    return tuple(size for size in sizes if size is not None)
+
+
+def _grows(tensor: Tensor, axes: Mapping[str, int]) -> bool:
+    return any(dim.axis in axes for dim in tensor.dims if dim.axis is not None)

@@ -1,0 +1,271 @@
+"""release.json as typed values: which files there are, which targets they are for, and how inputs are padded.
+
+docs/releases.md describes the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .errors import FormatError
+from .fields import Field
+
+NAME = "release.json"
+UNLISTED = (NAME, "provenance.json", "release.dsse.json")  # what `files` can't list, as they name release.json
+SCHEMA_VERSION = 1
+PACKINGS = ("separate", "buckets", "socs")
+MAX_INDEX_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of the release as it was when it was made."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """A SoC that contexts are for; `vtcm_mb` is None where the compiler chose."""
+
+    name: str
+    soc_model: int
+    htp_arch: int
+    vtcm_mb: int | None
+
+
+@dataclass(frozen=True)
+class Dim:
+    """`(times * length + offset) // per` of `axis`, or `size`, or neither: nobody knows."""
+
+    size: int | None = None
+    axis: str | None = None
+    times: int = 1
+    per: int = 1
+    offset: int = 0
+
+    def at(self, lengths: Mapping[str, int]) -> int | None:
+        """The dim's size for these lengths of the axes; None if it is unknown."""
+        if self.axis is None:
+            return self.size
+        return max(0, (self.times * lengths[self.axis] + self.offset) // self.per)
+
+    def length(self, size: int) -> int | None:
+        """The length of the axis that gives this size; None if none does."""
+        length, rest = divmod(size - self.offset, self.times)
+        return None if rest or self.per != 1 else length
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or an output; inputs are padded with `padding`."""
+
+    name: str
+    dtype: np.dtype[np.generic]
+    dims: tuple[Dim, ...]
+    padding: float = 0
+
+
+@dataclass(frozen=True)
+class Context:
+    """A context model and its binaries, as paths in the release; `compatibility` is the EP's own description."""
+
+    model: str
+    binaries: tuple[str, ...]
+    packing: str
+    compatibility: str
+
+
+@dataclass(frozen=True)
+class Qdq:
+    """A QDQ model and the files that it reads, as paths in the release."""
+
+    model: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """What there is for one length of each axis. `contexts` is by target."""
+
+    axes: Mapping[str, int]
+    contexts: Mapping[str, Context]
+    qdq: Qdq | None
+
+
+@dataclass(frozen=True)
+class Component:
+    """One model of the release, in buckets from the smallest on."""
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """The axes of the largest bucket."""
+        return self.buckets[-1].axes
+
+
+@dataclass(frozen=True)
+class Index:
+    """All that release.json says to a runtime. `digest` is the SHA-256 of the file itself."""
+
+    digest: str
+    model: str
+    version: str
+    files: Mapping[str, File] = field(repr=False)
+    targets: tuple[Target, ...]
+    components: Mapping[str, Component]
+
+    @classmethod
+    def parse(cls, text: bytes) -> Index:
+        """Read the contents of a release.json; raises FormatError for anything that a release would not say."""
+        root = Field(_json(text))
+        if root.get("schema_version").value != SCHEMA_VERSION:
+            raise root.get("schema_version").wrong(f"schema version {SCHEMA_VERSION}")
+        files = {
+            Field(path, f"files.{path}").path(): File(entry.get("sha256").sha256(), entry.get("bytes").integer(0))
+            for path, entry in root.get("files").members()
+        }
+        targets = tuple(map(_target, root.get("targets").items()))
+        names = {target.name for target in targets}
+        components = {name: _component(name, entry, files, names) for name, entry in root.get("components").members()}
+        digest = hashlib.sha256(text).hexdigest()
+        model, version = root.get("model").text(), root.get("version").text()
+        return cls(digest, model, version, files, targets, components)
+
+
+def _json(text: bytes) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(
+            "release.json can't be read",
+            where=NAME,
+            why=f"{type(error).__name__}: {error}",
+            next="get the release again",
+        ) from error
+
+
+def _target(entry: Field) -> Target:
+    vtcm = entry.get("vtcm_mb")
+    return Target(
+        entry.get("name").text(),
+        entry.get("soc_model").integer(0),
+        entry.get("htp_arch").integer(0),
+        None if vtcm.value is None else vtcm.integer(0),
+    )
+
+
+def _component(name: str, entry: Field, files: Mapping[str, File], targets: set[str]) -> Component:
+    buckets = tuple(_bucket(bucket, files, targets) for bucket in entry.get("buckets").items())
+    if not buckets:
+        raise entry.get("buckets").wrong("one bucket or more")
+    axes = set(buckets[0].axes)
+    if any(set(bucket.axes) != axes for bucket in buckets):
+        raise entry.get("buckets").wrong("the same axes in every bucket")
+    inputs = tuple(_tensor(given, axes) for given in entry.get("inputs").items())
+    outputs = tuple(_tensor(made, axes) for made in entry.get("outputs").items())
+    for given, tensor in zip(entry.get("inputs").items(), inputs, strict=True):
+        if any(dim.size is None and dim.axis is None for dim in tensor.dims):
+            raise given.get("dims").wrong("a size or an axis for every dim of an input")
+    told = {dim.axis for tensor in inputs for dim in tensor.dims if dim.per == 1}
+    if silent := sorted(axes - told):
+        raise entry.get("inputs").wrong(f"an input that tells the length of axis {silent[0]}")
+    ordered = sorted(buckets, key=lambda bucket: math.prod(bucket.axes.values()))  # stable: of equals, the first
+    return Component(name, inputs, outputs, tuple(ordered))
+
+
+def _bucket(entry: Field, files: Mapping[str, File], targets: set[str]) -> Bucket:
+    contexts = {}
+    for target, context in entry.get("contexts").members():
+        if target not in targets:
+            raise context.wrong("a context for a target that 'targets' lists")
+        contexts[target] = _context(context, files)
+    qdq = entry.get("qdq")
+    return Bucket(
+        {axis: length.integer(1) for axis, length in entry.get("axes").members()},
+        contexts,
+        None if qdq.value is None else _qdq(qdq, files),
+    )
+
+
+def _context(entry: Field, files: Mapping[str, File]) -> Context:
+    packing = entry.get("packing")
+    if packing.value not in PACKINGS:
+        raise packing.wrong(f"one of {', '.join(PACKINGS)}")
+    compatibility = entry.get("compatibility").value
+    return Context(
+        _listed(entry.get("model"), files),
+        tuple(_listed(binary, files) for binary in entry.get("binaries").items()),
+        packing.text(),
+        compatibility if isinstance(compatibility, str) else "",
+    )
+
+
+def _qdq(entry: Field, files: Mapping[str, File]) -> Qdq:
+    return Qdq(_listed(entry.get("model"), files), tuple(_listed(file, files) for file in entry.get("files").items()))
+
+
+def _listed(entry: Field, files: Mapping[str, File]) -> str:
+    if entry.path() not in files:
+        raise entry.wrong("a path that 'files' lists")
+    return entry.path()
+
+
+def _tensor(entry: Field, axes: set[str]) -> Tensor:
+    dtype = entry.get("dtype")
+    try:
+        kind = np.dtype(dtype.text())
+    except TypeError as error:
+        raise dtype.wrong("a type of numpy") from error
+    if kind.kind not in "biuf":
+        raise dtype.wrong("a type of numbers")
+    padding = entry.get("padding")
+    value = 0 if padding.value is None else padding.value
+    if not isinstance(value, int | float) or not _exact(value, kind):
+        raise padding.wrong(f"a number of type {kind}")
+    dims = tuple(_dim(dim, axes) for dim in entry.get("dims").items())
+    return Tensor(entry.get("name").text(), kind, dims, value)
+
+
+def _exact(value: float, dtype: np.dtype[np.generic]) -> bool:
+    if not math.isfinite(value):
+        return False
+    bits = 8 * dtype.itemsize
+    least, most = {"b": (0, 1), "u": (0, 2**bits - 1), "i": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)}.get(
+        dtype.kind, (-math.inf, math.inf)
+    )
+    return least <= value <= most and (dtype.kind == "f" or value == int(value))
+
+
+def _dim(entry: Field, axes: set[str]) -> Dim:
+    if isinstance(entry.value, int):
+        return Dim(size=entry.integer(0))
+    if isinstance(entry.value, str):
+        return Dim(axis=_axis(entry, axes))
+    if entry.get("unknown").value is True:
+        return Dim()
+    if entry.get("size").value is not None:
+        return Dim(size=entry.get("size").integer(0))
+    return Dim(
+        axis=_axis(entry.get("axis"), axes),
+        times=entry.get("times").integer(1, 1),
+        per=entry.get("per").integer(1, 1),
+        offset=entry.get("offset").integer(-(1 << 31), 0),
+    )
+
+
+def _axis(entry: Field, axes: set[str]) -> str:
+    if entry.text() not in axes:
+        raise entry.wrong("an axis of the component's buckets")
+    return entry.text()

@@ -1,0 +1,119 @@
+"""Where a release runs: on the NPU, for the target that fits it; on QNN's emulator of one; or on the CPU."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import TargetError
+from .index import Index, Target
+
+NPU, EMULATOR, CPU = "npu", "emulator", "cpu"
+DEVICES = (NPU, EMULATOR, CPU)
+
+OPTIMAL = "EP_SUPPORTED_OPTIMAL"
+USABLE = "EP_SUPPORTED_PREFER_RECOMPILATION"
+
+Ask = Callable[[str], str]
+"""What the EP says of a context, by the context's compatibility string."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A device of :data:`DEVICES`; the target whose contexts are run, if any; and the reason.
+
+    `fell_back` says that something better was wanted. `ep_device` is the EP's own handle of the device.
+    """
+
+    device: str
+    target: Target | None
+    why: str
+    fell_back: bool = False
+    ep_device: Any = None
+
+
+def named_target(index: Index, name: str) -> Target:
+    """The target of this name; raises TargetError if the release has none."""
+    for target in index.targets:
+        if target.name == name:
+            return target
+    have = [target.name for target in index.targets]
+    close = difflib.get_close_matches(name, have, 1)
+    raise TargetError(
+        f"the release is not for {name}",
+        where=f"target={name!r}",
+        why=f"it is for {', '.join(have) or 'no target'}",
+        next=f"did you mean {close[0]}?" if close else "name one of these, or leave it out",
+    )
+
+
+def fitting(index: Index, targets: tuple[Target, ...], ask: Ask) -> Placement:
+    """The first of `targets` that the NPU takes all contexts of; those it takes as they are go before others."""
+    usable: list[tuple[Target, str]] = []
+    refused: list[str] = []
+    for target in targets:
+        infos = contexts_of(index, target)
+        said = [ask(info) if info else "its contexts don't say what they are for" for info in infos]
+        if said and all(word == OPTIMAL for word in said):
+            return Placement(NPU, target, f"the execution provider finds its contexts optimal: {'; '.join(infos)}")
+        wrong = next((word for word in said if word not in (OPTIMAL, USABLE)), "" if said else "it has no context")
+        if wrong:
+            refused.append(f"{target.name}: {wrong}")
+        else:
+            usable.append((target, "; ".join(infos)))
+    if usable:
+        target, infos_text = usable[0]
+        return Placement(
+            NPU, target, f"the execution provider takes its contexts, but would compile anew: {infos_text}"
+        )
+    why = f"no target of the release fits this NPU ({'; '.join(refused) or 'it has none'})"
+    return Placement(CPU, None, why, fell_back=True)
+
+
+def contexts_of(index: Index, target: Target) -> tuple[str, ...]:
+    """The different compatibility strings of a target's contexts."""
+    found = {
+        context.compatibility: None
+        for component in index.components.values()
+        for bucket in component.buckets
+        for name, context in bucket.contexts.items()
+        if name == target.name
+    }
+    return tuple(found)
+
+
+def place(index: Index, target: str | None, device: str | None) -> Placement:
+    """Choose the device and the target, as far as the caller doesn't name them.
+
+    Raises:
+        TargetError: an unknown device, or a target that the release is not for.
+    """
+    if device not in (None, *DEVICES):
+        raise TargetError(
+            f"there is no device {device!r}",
+            where=f"device={device!r}",
+            why=f"it is one of {', '.join(DEVICES)}, or left out",
+            next="name one of these",
+        )
+    chosen = named_target(index, target) if target is not None else None
+    if device == CPU:
+        return Placement(CPU, None, "the caller asked for the CPU")
+    from . import provider  # imports onnxruntime, which an application that only reads files has no need of
+
+    host = provider.host()
+    targets = index.targets if chosen is None else (chosen,)
+    npu = host.npu
+    if npu is not None and device != EMULATOR:
+        found = fitting(index, targets, lambda info: provider.compatibility(npu, info))
+        return Placement(found.device, found.target, found.why, found.fell_back, npu)
+    if host.emulator is not None and device != NPU:
+        if targets and (chosen is not None or device == EMULATOR):
+            why = "the caller named it" if chosen is not None else "it is the release's first, and none was named"
+            return Placement(
+                EMULATOR, targets[0], f"{why}; {host.why or 'the emulator was asked for'}", False, host.emulator
+            )
+        hint = "to run on QNN's emulator, which is slow, name a target or give device='emulator'"
+        return Placement(CPU, None, f"{host.why}; {hint}", fell_back=True)
+    return Placement(CPU, None, host.why or "the QNN execution provider has no emulator on this host", fell_back=True)

@@ -1,0 +1,255 @@
+"""A release's sessions: made when they are first needed, with the hashes checked before, and counted."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .contents import Contents
+from .errors import FallbackWarning, LoadError, ReleaseError, spelled
+from .index import Bucket, Component, Context
+from .placement import CPU, EMULATOR, NPU, Placement
+from .report import SessionReport
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+    from .provider import Configure
+
+SHARE = "ep.share_ep_contexts"
+STOP_SHARING = "ep.stop_share_ep_contexts"
+
+_LOADING_PACK = threading.Lock()
+"""The QNN EP hands contexts of a pack from session to session of a process by their names alone. So a pack is loaded
+whole, and no other meanwhile."""
+
+_left_over: list[str] = []
+"""Packs that failed half-way: contexts of theirs may wait in the EP to be taken for those of another release."""
+
+
+@dataclass
+class Slot:
+    """One component in one bucket; `session` is None until it is loaded."""
+
+    component: Component
+    bucket: Bucket
+    session: ort.InferenceSession | None = None
+    provider: str = ""
+    model: str = ""
+    load_s: float = 0.0
+    fallback: str = ""
+    runs: int = 0
+    valid: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+        return f"{self.component.name} at {spelled(self.bucket.axes)}"
+
+    def count(self, valid_share: float) -> None:
+        """Note a run, and which part of it was no padding."""
+        with self.lock:
+            self.runs += 1
+            self.valid += valid_share
+
+    def report(self) -> SessionReport:
+        """What it did so far."""
+        with self.lock:
+            padding = 1 - self.valid / self.runs if self.runs else 0.0
+            return SessionReport(
+                self.component.name,
+                dict(self.bucket.axes),
+                self.provider,
+                self.model,
+                self.load_s,
+                self.runs,
+                round(padding, 6),
+                self.fallback,
+            )
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    session: ort.InferenceSession
+    provider: str
+    model: str
+    load_s: float
+    fallback: str = ""
+
+    def use(self, slot: Slot) -> None:
+        slot.provider, slot.model, slot.load_s, slot.fallback = self.provider, self.model, self.load_s, self.fallback
+        slot.session = self.session  # last: who sees it uses it
+
+
+class Sessions:
+    """All sessions of a release on one device. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        contents: Contents,
+        placement: Placement,
+        *,
+        refuse: bool,
+        options: Mapping[str, str],
+        configure: Configure | None,
+    ) -> None:
+        self._contents = contents
+        self._placement = placement
+        self._refuse = refuse
+        self._options = dict(options)
+        self._configure = configure
+        self._loading = threading.Lock()
+        self.slots = {
+            name: [Slot(component, bucket) for bucket in component.buckets]
+            for name, component in contents.index.components.items()
+        }
+
+    def session(self, component: str, bucket: int) -> ort.InferenceSession:
+        """The session of a bucket; loaded now if it wasn't.
+
+        Raises:
+            DamagedError: a file is not the one that release.json names.
+            LoadError: it can't be loaded, and can't run on the CPU instead, or may not.
+        """
+        slot = self.slots[component][bucket]
+        session = slot.session
+        if session is None:
+            with self._loading:
+                if slot.session is None:  # another thread may have loaded it meanwhile
+                    self._load(slot)
+                session = slot.session
+        assert session is not None
+        return session
+
+    def close(self) -> None:
+        """Let go of all sessions."""
+        with self._loading:
+            for slots in self.slots.values():
+                for slot in slots:
+                    slot.session = None
+
+    def _load(self, slot: Slot) -> None:
+        target = self._placement.target
+        if target is None:
+            self._load_cpu(slot, "")
+            return
+        context = slot.bucket.contexts.get(target.name)
+        if context is None:
+            self._fall_back([slot], f"the release has no context of it for {target.name}")
+        elif self._placement.device == EMULATOR and context.packing != "separate":
+            shared = {"buckets": "buckets", "socs": "targets"}[context.packing]
+            self._fall_back([slot], f"its binary is shared by {shared}, which QNN's emulator can't load")
+        elif context.packing == "buckets":
+            self._load_pack(slot, context, target.name)
+        else:
+            try:
+                self._context_session(slot, context, {}).use(slot)
+            except ReleaseError:
+                raise
+            except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
+                self._fall_back([slot], f"QNN can't load {context.model}: {_first_line(error)}", error)
+
+    def _load_pack(self, slot: Slot, context: Context, target: str) -> None:
+        """Load every bucket whose context is in the same binary: the weights are in memory once."""
+        found = [
+            (other, other.bucket.contexts[target])
+            for other in self.slots[slot.component.name]
+            if target in other.bucket.contexts and other.bucket.contexts[target].binaries == context.binaries
+        ]
+        pack = [(other, each) for other, each in found if other.session is None]
+        self._contents.verify(name for _, each in pack for name in (each.model, *each.binaries))  # not half-way
+        with _LOADING_PACK:
+            if _left_over:
+                why = f"{_left_over[0]} failed half-way in this process, so no other pack can be loaded safely"
+                self._fall_back([other for other, _ in pack], why)
+                return
+            try:
+                made = []
+                for number, (other, each) in enumerate(pack):
+                    last = {STOP_SHARING: "1"} if number == len(pack) - 1 else {}
+                    made.append((other, self._context_session(other, each, {SHARE: "1", **last})))
+                for other, loaded in made:
+                    loaded.use(other)
+            except BaseException as error:  # an interrupt, too, leaves contexts behind
+                _left_over.append(f"{self._contents.index.model}, {', '.join(context.binaries)}")
+                if isinstance(error, ReleaseError) or not isinstance(error, Exception):
+                    raise
+                why = f"QNN can't load {', '.join(context.binaries)}: {_first_line(error)}"
+                self._fall_back([other for other, _ in pack], why, error)
+
+    def _context_session(self, slot: Slot, context: Context, settings: Mapping[str, str]) -> _Loaded:
+        from . import provider  # imports onnxruntime
+
+        target = self._placement.target
+        assert target is not None
+        self._contents.verify((context.model, *context.binaries))
+        options = provider.emulated(target) if self._placement.device == EMULATOR else {}
+        started = time.perf_counter()
+        session = provider.qnn_session(
+            self._contents.path(context.model),
+            self._placement.ep_device,
+            {**options, **self._options},
+            settings,
+            self._configure,
+        )
+        return _Loaded(session, provider.EP, context.model, time.perf_counter() - started)
+
+    def _fall_back(self, slots: list[Slot], why: str, cause: Exception | None = None) -> None:
+        """Load QDQ models for the CPU instead, if that is allowed."""
+        for slot in slots:
+            if self._refuse or slot.bucket.qdq is None:
+                reason = "fallback='refuse'" if self._refuse else "the release has no QDQ model of it for the CPU"
+                raise LoadError(
+                    f"{slot.name} can't run on {_spelled(self._placement)}",
+                    where=str(self._contents.folder),
+                    why=f"{why}; {reason}",
+                    next=_remedy(self._contents.folder, self._refuse),
+                ) from cause
+        for slot in slots:
+            warnings.warn(f"{slot.name} runs on the CPU: {why}", FallbackWarning, stacklevel=5)
+            self._load_cpu(slot, why)
+
+    def _load_cpu(self, slot: Slot, fallback: str) -> None:
+        from . import provider  # imports onnxruntime
+
+        qdq = slot.bucket.qdq
+        if qdq is None:
+            raise LoadError(
+                f"{slot.name} can't run on the CPU",
+                where=str(self._contents.folder),
+                why="the release has no QDQ model of it",
+                next="run it on a target of the release, or package it with QDQ models",
+            )
+        self._contents.verify(dict.fromkeys((qdq.model, *qdq.files)))
+        started = time.perf_counter()
+        try:
+            session = provider.cpu_session(self._contents.path(qdq.model), self._configure)
+        except Exception as error:  # as above
+            raise LoadError(
+                f"{slot.name} can't be loaded for the CPU",
+                where=qdq.model,
+                why=_first_line(error),
+                next="use the onnxruntime that the release names, or a newer one",
+            ) from error
+        _Loaded(session, provider.CPU, qdq.model, time.perf_counter() - started, fallback).use(slot)
+
+
+def _spelled(placement: Placement) -> str:
+    device = {NPU: "the NPU", EMULATOR: "QNN's emulator", CPU: "the CPU"}[placement.device]
+    return f"{device} as {placement.target.name}" if placement.target else device
+
+
+def _remedy(folder: Path, refused: bool) -> str:
+    if not str(folder).isascii():
+        return "unpack the release under a path of ASCII characters: QNN fails on others on Windows"
+    return "allow the CPU with fallback='cpu'" if refused else "package the release with QDQ models"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

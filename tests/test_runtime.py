@@ -1,0 +1,232 @@
+"""A release opened and run on the CPU; and which target it would be for on an NPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+
+from pipeline.runtime import (
+    DamagedError,
+    InputError,
+    LoadError,
+    Release,
+    RunError,
+    TooLongError,
+)
+from pipeline.runtime.index import Index
+from pipeline.runtime.placement import CPU, NPU, OPTIMAL, USABLE, fitting
+from tests import runtime_releases, tiny_models
+from tests.project import ROOT
+from tests.test_runtime_fitting import index
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A release of a float model in two buckets, for the CPU."""
+    return runtime_releases.tiny(tmp_path)
+
+
+def truth(folder: Path, x: NDArray[np.float32]) -> NDArray[Any]:
+    """What the model gives without any padding."""
+    model = tiny_models.float_model(folder / "truth", sequence="sequence")
+    session = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"x": x})[0])
+
+
+def test_every_length_gives_what_the_model_gives_without_padding(tiny: Path, tmp_path: Path) -> None:
+    with Release.open(tiny, device="cpu") as release:
+        for length in range(1, 17):
+            x = tiny_models.sample(length, seed=length)
+            assert np.allclose(release.run("layers", {"x": x})["y"], truth(tmp_path, x), atol=1e-5)
+        small, large = release.report().sessions
+    assert (small.runs, large.runs) == (8, 8)
+    assert small.padding == pytest.approx(1 - (1 + 8) / 2 / 8)
+    assert large.padding == pytest.approx(1 - (9 + 16) / 2 / 16)
+
+
+def test_sessions_are_made_when_they_are_needed_and_hashes_checked_before(tiny: Path) -> None:
+    with Release.open(tiny, device="cpu") as release:
+        assert release.report().verified == ()
+        release.run("layers", {"x": tiny_models.sample(3)})
+        report = release.report()
+        assert report.verified == ("qdq/8/model.onnx", "qdq/8/weights.bin")
+        assert [session.provider for session in report.sessions] == ["CPUExecutionProvider", ""]
+        (tiny / "qdq/16/weights.bin").write_bytes((tiny / "qdq/16/weights.bin").read_bytes()[:-1] + b"\x01")
+        with pytest.raises(DamagedError, match=r"qdq/16/weights\.bin is not the file"):
+            release.run("layers", {"x": tiny_models.sample(9)})
+        with pytest.raises(DamagedError):
+            release.load()
+
+
+def test_the_report_says_what_happened(tiny: Path) -> None:
+    with Release.open(tiny, device="cpu") as release:
+        for _ in range(3):
+            release.run("layers", {"x": tiny_models.sample(4)})
+        report = release.report()
+    first, second = str(report).splitlines()[2:]
+    assert str(report).startswith("tiny 1.0 on cpu: the caller asked for the CPU\n")
+    assert first.startswith("  layers, sequence 8: CPUExecutionProvider, loaded in ")
+    assert first.endswith(" s, 3 runs, 50% padding")
+    assert second == "  layers, sequence 16: not loaded"
+    assert report.as_dict()["sessions"][0]["runs"] == 3
+    assert (report.device, report.target, len(report.digest)) == ("cpu", None, 64)
+
+
+def test_many_threads_share_a_release(tiny: Path, tmp_path: Path) -> None:
+    inputs = {length: tiny_models.sample(length, seed=length) for length in range(1, 17)}
+    wanted = {length: truth(tmp_path, x) for length, x in inputs.items()}
+    wrong: list[int] = []
+
+    def work(release: Release) -> None:
+        for length, x in inputs.items():
+            if not np.allclose(release.run("layers", {"x": x})["y"], wanted[length], atol=1e-5):
+                wrong.append(length)
+
+    with Release.open(tiny, device="cpu") as release:
+        threads = [threading.Thread(target=work, args=(release,)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        report = release.report()
+    assert wrong == []
+    assert [session.runs for session in report.sessions] == [48, 48]
+
+
+class Halves:
+    """Cuts along the sequence; this model looks at each place alone, so nothing more is needed."""
+
+    def split(self, inputs: Mapping[str, NDArray[Any]], limits: Mapping[str, int]) -> Sequence[dict[str, NDArray[Any]]]:
+        step = limits["sequence"]
+        return [{"x": inputs["x"][:, at : at + step]} for at in range(0, inputs["x"].shape[1], step)]
+
+    def join(
+        self, outputs: Sequence[Mapping[str, NDArray[Any]]], inputs: Mapping[str, NDArray[Any]]
+    ) -> dict[str, NDArray[Any]]:
+        return {"y": np.concatenate([output["y"] for output in outputs], axis=1)}
+
+
+def test_longer_than_the_largest_bucket(tiny: Path, tmp_path: Path) -> None:
+    x = tiny_models.sample(37)
+    with Release.open(tiny, device="cpu") as release:
+        with pytest.raises(TooLongError, match="the largest bucket is sequence 16"):
+            release.run("layers", {"x": x})
+        joined = release.run("layers", {"x": x}, splitter=Halves())["y"]
+        assert np.allclose(joined, truth(tmp_path, x), atol=1e-5)
+        assert release.report().split == 1
+        assert [session.runs for session in release.report().sessions] == [1, 2]
+
+
+def test_wrong_calls(tiny: Path) -> None:
+    with Release.open(tiny, device="cpu") as release:
+        with pytest.raises(InputError, match=r"no component 'encoder'\n.*\n  why: it has layers"):
+            release.run("encoder", {})
+        with pytest.raises(InputError, match="its type is float64, not float32"):
+            release.run("layers", {"x": np.zeros((1, 3, 32))})
+        with pytest.raises(ValueError, match="fallback is"):
+            Release.open(tiny, fallback="maybe")  # type: ignore[arg-type]
+
+
+def test_a_model_that_is_not_what_the_release_says(tiny: Path) -> None:
+    def swap(index_raw: dict[str, Any]) -> None:
+        first, second = index_raw["components"]["layers"]["buckets"]
+        first["qdq"] = second["qdq"]
+
+    runtime_releases.edit(tiny, swap)
+    with (
+        Release.open(tiny, device="cpu") as release,
+        pytest.raises(RunError, match="layers at sequence 8 failed to run"),
+    ):
+        release.run("layers", {"x": tiny_models.sample(3)})
+
+
+def test_what_the_release_has_no_model_for(tiny: Path) -> None:
+    def drop(index_raw: dict[str, Any]) -> None:
+        index_raw["components"]["layers"]["buckets"][0]["qdq"] = None
+
+    runtime_releases.edit(tiny, drop)
+    with Release.open(tiny, device="cpu") as release, pytest.raises(LoadError, match="the release has no QDQ model"):
+        release.run("layers", {"x": tiny_models.sample(3)})
+
+
+def test_the_session_options_are_the_callers_too(tiny: Path) -> None:
+    seen: list[ort.SessionOptions] = []
+
+    def configure(options: ort.SessionOptions) -> None:
+        options.intra_op_num_threads = 1
+        seen.append(options)
+
+    with Release.open(tiny, device="cpu", configure=configure) as release:
+        release.load("layers")
+    assert [options.intra_op_num_threads for options in seen] == [1, 1]
+
+
+def two_targets() -> Index:
+    contexts = {
+        name: {"model": "a.onnx", "binaries": ["a.onnx"], "packing": "separate", "compatibility": f"v2:{name}"}
+        for name in ("sm8650", "sm8750")
+    }
+    component = {"inputs": [], "outputs": [], "buckets": [{"axes": {}, "contexts": contexts, "qdq": None}]}
+    targets = [
+        runtime_releases.SM8650,
+        {**runtime_releases.SM8650, "name": "sm8750"},
+        {**runtime_releases.SM8650, "name": "sm8550"},
+    ]
+    return index(component, targets=targets)
+
+
+@pytest.mark.parametrize(
+    ("said", "device", "target"),
+    [
+        ({"v2:sm8650": OPTIMAL, "v2:sm8750": OPTIMAL}, NPU, "sm8650"),
+        ({"v2:sm8650": "EP_UNSUPPORTED", "v2:sm8750": OPTIMAL}, NPU, "sm8750"),
+        ({"v2:sm8650": USABLE, "v2:sm8750": OPTIMAL}, NPU, "sm8750"),
+        ({"v2:sm8650": USABLE, "v2:sm8750": "EP_UNSUPPORTED"}, NPU, "sm8650"),
+        ({"v2:sm8650": USABLE, "v2:sm8750": USABLE}, NPU, "sm8650"),
+        ({"v2:sm8650": "EP_UNSUPPORTED", "v2:sm8750": "EP_NOT_APPLICABLE"}, CPU, None),
+        ({"v2:sm8650": "RuntimeError: no", "v2:sm8750": "RuntimeError: no"}, CPU, None),
+    ],
+)
+def test_the_target_is_the_one_that_the_provider_takes(said: dict[str, str], device: str, target: str | None) -> None:
+    release = two_targets()
+    found = fitting(release, release.targets, said.__getitem__)
+    assert (found.device, found.target.name if found.target else None) == (device, target)
+    assert found.fell_back == (target is None)
+    if target is None:
+        for name in ("sm8650: ", "sm8750: ", "sm8550: it has no context"):
+            assert name in found.why
+
+
+def test_it_is_vendored_under_any_name_and_imports_nothing_else(tiny: Path, tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "pipeline" / "runtime", tmp_path / "app" / "vendored" / "npu", ignore=ignored)
+    (tmp_path / "app" / "vendored" / "__init__.py").write_text("")
+    program = """
+import sys
+from vendored.npu import Release
+assert "onnxruntime" not in sys.modules, "not until a session is made"
+import numpy as np
+with Release.open(sys.argv[1], device="cpu") as release:
+    assert release.run("layers", {"x": np.ones((1, 3, 32), np.float32)})["y"].shape == (1, 3, 32)
+assert not [name for name in sys.modules if name.split(".")[0] in ("pipeline", "onnx", "yaml", "doit")]
+"""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    command = [sys.executable, "-c", program, str(tiny)]
+    subprocess.run(command, cwd=tmp_path / "app", env=environ, check=True)
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs() -> None:
+    done = subprocess.run([sys.executable, "-m", "bench.runtime", "20"], cwd=ROOT, capture_output=True, check=True)
+    assert len([line for line in done.stdout.decode().splitlines() if line.startswith("3 inputs")]) == 6
