@@ -17,11 +17,11 @@ from pipeline import report, stage_params
 from pipeline.config import Auto, Bucket, LocalSource, ModelConfig, Quantization, Target
 from pipeline.errors import StoreError
 from pipeline.keys import package_version, qairt_version
-from pipeline.manifests import read_manifest
 from pipeline.model import PARTS, FileEntry, Json, Manifest
 from pipeline.pins import pinned_revision
 from pipeline.plan import Step
 from pipeline.qnn import catalog
+from pipeline.storage.manifests import read_manifest
 from pipeline.workspace import Workspace
 
 SCHEMA_VERSION = 3

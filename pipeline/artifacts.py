@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline import locks
 from pipeline.artifact_folders import MANIFEST, QDQ, SOCS, Folder
-from pipeline.digests import StatMemo
-from pipeline.durable import disk_errors, is_temporary, sync_folder, write_atomically
 from pipeline.model import FileEntry
 from pipeline.qnn import catalog
+from pipeline.storage import locks
+from pipeline.storage.digests import StatMemo
+from pipeline.storage.durable import disk_errors, is_temporary, sync_folder, write_atomically
 from pipeline.workspace import Workspace
 
 _OUTDATED = "is outdated"

@@ -9,18 +9,18 @@ from enum import Enum
 from pathlib import Path
 from typing import cast
 
-from pipeline import locks
 from pipeline.config import HubSource
-from pipeline.crew import Crew
-from pipeline.durable import disk_errors
+from pipeline.engine.crew import Crew
 from pipeline.errors import SourceError, StoreError, WorkerError
 from pipeline.hub import remembered
 from pipeline.keys import CodeDigests
-from pipeline.manifests import read_manifest, write_manifest
 from pipeline.model import FileEntry, Json, Manifest, StageInput, StageRequest, StageResult
 from pipeline.pins import pin
 from pipeline.plan import Step
 from pipeline.resolve import Resolved, resolve
+from pipeline.storage import locks
+from pipeline.storage.durable import disk_errors
+from pipeline.storage.manifests import read_manifest, write_manifest
 from pipeline.workspace import Workspace
 
 

@@ -1,7 +1,7 @@
 """Every error a user can meet, each with the exit code it ends the process with.
 
 A message says what went wrong, where, why, and what to do next. Code raises one of these; only
-:mod:`pipeline.tasks` and :mod:`pipeline.worker` turn them into text and exit codes.
+:mod:`pipeline.tasks` and :mod:`pipeline.engine.worker` turn them into text and exit codes.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 
-from pipeline.digests import StatMemo
 from pipeline.errors import WorkerError
 from pipeline.model import Json, Manifest
+from pipeline.storage.digests import StatMemo
 
 # Packages whose version can change a stage's output: those that its code computes with, which a test holds against the
 # imports, and the SDK inside onnxruntime-qnn. `fetch` parses ONNX files only to see which files they name.
@@ -39,8 +39,8 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
 _TEXT_ONLY = frozenset(
     {
         "pipeline.errors",
-        "pipeline.exit_status",
-        "pipeline.log_tail",
+        "pipeline.system.exit_status",
+        "pipeline.system.log_tail",
         "pipeline.plain_text",
         "pipeline.hub.failures",
         "pipeline.qnn.failures",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from pipeline.durable import write_atomically
 from pipeline.errors import ConfigError, SourceError
+from pipeline.storage.durable import write_atomically
 from pipeline.yamltypes.problems import Problems
 from pipeline.yamltypes.tree import MapNode, Value, parse, read
 

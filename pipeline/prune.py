@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifact_folders import MANIFEST, SCHEMA_VERSION
-from pipeline.digests import sha256_file
-from pipeline.durable import disk_errors, write_atomically
 from pipeline.errors import ConfigError, PipelineError, StoreError
 from pipeline.qnn import catalog
 from pipeline.qnn.context_model import is_plain
 from pipeline.qnn.flexible import prune
+from pipeline.storage.digests import sha256_file
+from pipeline.storage.durable import disk_errors, write_atomically
 
 _LARGEST_MANIFEST = 1 << 26
 

@@ -8,16 +8,17 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import IO, NoReturn, Protocol, TextIO, cast
 
-from pipeline import interrupt, stopping, summary
+from pipeline import interrupt, summary
 from pipeline.config import ModelConfig
 from pipeline.console import Console
-from pipeline.crew import Crew
 from pipeline.doctor.guard import Guard
+from pipeline.engine.crew import Crew
 from pipeline.errors import PipelineError
 from pipeline.lasting import Lasting, end_with_reader
 from pipeline.model import Manifest
 from pipeline.plan import Step
-from pipeline.upkeep import Session
+from pipeline.system import stopping
+from pipeline.upkeep.commands import Session
 from pipeline.workspace import Workspace
 
 TRACEBACK_VARIABLE = "PIPELINE_TRACEBACK"

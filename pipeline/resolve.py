@@ -11,10 +11,10 @@ from pipeline import source
 from pipeline.config import HubSource, LocalSource, ModelConfig, TextReader
 from pipeline.errors import ConfigError
 from pipeline.keys import step_key, tool_versions
-from pipeline.manifests import read_manifest
 from pipeline.model import PARTS, Json, Manifest
 from pipeline.pins import pinned_revision
 from pipeline.plan import Step
+from pipeline.storage.manifests import read_manifest
 from pipeline.suggest import did_you_mean
 from pipeline.workspace import Workspace
 

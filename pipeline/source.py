@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from pipeline.digests import StatMemo
 from pipeline.errors import ModelError, SourceError
 from pipeline.model import Json
+from pipeline.storage.digests import StatMemo
 from pipeline.suggest import did_you_mean
 
 _IR_VERSION = b"\x08"  # the tag of the first field of onnx.ModelProto, with which serializers begin

@@ -21,24 +21,26 @@ from doit.exceptions import TaskFailed
 from doit.runner import MThreadRunner
 from doit.task import Task, dict_to_task
 
-from pipeline import artifacts, database, interrupt, upkeep
+from pipeline import artifacts, interrupt
 from pipeline.artifact_folders import folders
 from pipeline.build import Outcome, bring_up_to_date, is_current, needed
 from pipeline.config import ModelConfig, load_all
-from pipeline.crew import Crew, cores
 from pipeline.doctor import entry
 from pipeline.doctor.guard import Guard
-from pipeline.durable import disk_errors
+from pipeline.engine.crew import Crew, cores
+from pipeline.engine.schedule import WithdrawnError
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.filters import choose
 from pipeline.lasting import end_with_reader
-from pipeline.manifests import read_manifest
 from pipeline.plan import ON_DEMAND, STAGES, Step, plan
 from pipeline.release import commands
 from pipeline.reporter import TRACEBACK_VARIABLE, Reporter, refuse
-from pipeline.schedule import WithdrawnError
-from pipeline.store import DamagedError
+from pipeline.storage import database
+from pipeline.storage.durable import disk_errors
+from pipeline.storage.manifests import read_manifest
+from pipeline.storage.store import DamagedError
 from pipeline.suggest import did_you_mean
+from pipeline.upkeep import commands as upkeep
 from pipeline.verdict import explain, judge
 from pipeline.workspace import Workspace
 

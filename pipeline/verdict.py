@@ -7,12 +7,12 @@ from typing import cast
 
 from pipeline import gates
 from pipeline.build import bring_up_to_date
-from pipeline.crew import Crew
+from pipeline.engine.crew import Crew
+from pipeline.engine.schedule import WithdrawnError
 from pipeline.errors import PipelineError
-from pipeline.manifests import read_manifest
 from pipeline.model import Json
 from pipeline.plan import Step
-from pipeline.schedule import WithdrawnError
+from pipeline.storage.manifests import read_manifest
 from pipeline.workspace import Workspace
 
 _SEARCHES = {"verify": "blame", "emulate": "probe"}

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline import costs, database, digests
-from pipeline.digests import StatMemo
 from pipeline.keys import CodeDigests
 from pipeline.plan import Step
-from pipeline.scratch import Scratch
-from pipeline.store import Store
+from pipeline.storage import costs, database, digests
+from pipeline.storage.digests import StatMemo
+from pipeline.storage.scratch import Scratch
+from pipeline.storage.store import Store
 
 STORE_VARIABLE = "PIPELINE_STORE"
 

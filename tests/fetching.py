@@ -13,9 +13,9 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
+from pipeline.engine.worker import dump_request, load_answer
 from pipeline.graph.model_file import set_external
 from pipeline.model import Json, StageRequest
-from pipeline.worker import dump_request, load_answer
 from tests.hub_server import HubServer
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.warm import AVAILABLE
+from pipeline.engine.warm import AVAILABLE
 from tests import tiny_models
 from tests.project import Project
 from tests.test_warm import gone

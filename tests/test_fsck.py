@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pipeline import sealed_json
-from pipeline.manifests import read_manifest, write_manifest
 from pipeline.model import FileEntry
+from pipeline.storage import sealed_json
+from pipeline.storage.manifests import read_manifest, write_manifest
 from tests import tiny_project
 from tests.project import Project
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from pipeline import collection, sealed_json
-from pipeline.collection import Needed
 from pipeline.errors import StoreError
 from pipeline.model import Manifest
-from pipeline.store import Store
+from pipeline.storage import sealed_json
+from pipeline.storage.store import Store
+from pipeline.upkeep import collection
+from pipeline.upkeep.collection import Needed
 from tests import tiny_project
 from tests.project import Project
 

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.config import load_all
 from pipeline.config_file import Limits
-from pipeline.crew import Crew
+from pipeline.engine.crew import Crew
 from pipeline.errors import WorkerError
 from pipeline.model import StageInput, StageRequest
 from pipeline.plan import plan

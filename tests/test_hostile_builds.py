@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 import pytest
 
-from pipeline import sealed_json
 from pipeline.graph import constants
 from pipeline.graph.model_file import MODEL, load_graph
 from pipeline.graph.recursion import DEEPEST, Recursive
-from pipeline.manifests import read_manifest
 from pipeline.plain_text import printable
+from pipeline.storage import sealed_json
+from pipeline.storage.manifests import read_manifest
 from tests import hostile_project
 from tests.hostile_models import Bad, built, chain, endless, node, value
 from tests.project import Project

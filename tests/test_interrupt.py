@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline import stopping
+from pipeline.system import stopping
 from pipeline.tasks import Answers
 from tests import guests
 from tests.build_processes import Build, leftovers, until

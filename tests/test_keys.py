@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pipeline import keys
-from pipeline.digests import StatMemo, sha256_file
 from pipeline.errors import WorkerError
 from pipeline.keys import CodeDigests, canonical_json, payload_digest, step_key
 from pipeline.model import FileEntry, Manifest
+from pipeline.storage.digests import StatMemo, sha256_file
 
 MANIFEST = Manifest("shape", "0" * 64, {"model.onnx": FileEntry("1" * 64, 10)}, {"nodes": 3})
 PARTS: dict[str, Any] = {

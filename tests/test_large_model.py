@@ -15,8 +15,8 @@ from onnx import TensorProto
 
 from pipeline.graph.index import GraphIndex
 from pipeline.graph.model_file import MODEL, load_graph, set_external
-from pipeline.manifests import read_manifest
-from pipeline.store import Store
+from pipeline.storage.manifests import read_manifest
+from pipeline.storage.store import Store
 from tests.project import Project
 from tests.sources import model, numbers
 

@@ -14,16 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import locks, stopping
-from pipeline.locks import TakenError, held, try_held
-from pipeline.scratch import Scratch
-from pipeline.store import Store
+from pipeline.storage import locks
+from pipeline.storage.locks import TakenError, held, try_held
+from pipeline.storage.scratch import Scratch
+from pipeline.storage.store import Store
+from pipeline.system import stopping
 from tests.project import ROOT
 
 HOLDER = """\
 import sys, time
 from pathlib import Path
-from pipeline.locks import try_held
+from pipeline.storage.locks import try_held
 with try_held(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.memory import budget_bytes
+from pipeline.system.memory import budget_bytes
 from tests.project import ROOT
 
 
@@ -30,7 +30,7 @@ def test_without_it_a_part_of_what_is_free_is_used() -> None:
 
 
 def test_the_peak_counts_a_child_that_ended() -> None:
-    use = "import sys; from pipeline.memory import peak_bytes; held = bytearray(int(sys.argv[1]))"
+    use = "import sys; from pipeline.system.memory import peak_bytes; held = bytearray(int(sys.argv[1]))"
     nested = f"import subprocess, sys; {use}; subprocess.run([sys.executable, '-c', {use!r}, sys.argv[2]]); "
     code = nested + "print(peak_bytes())"
 

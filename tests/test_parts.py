@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import load
-from pipeline.manifests import write_manifest
 from pipeline.model import FileEntry, Json, Manifest
 from pipeline.plan import Step, plan
 from pipeline.resolve import Resolved, resolve
+from pipeline.storage.manifests import write_manifest
 from pipeline.workspace import Workspace
 from tests.conftest import BERT
 

@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.qnn.compile import compile_context
 from pipeline.qnn.emulate import run_context
-from pipeline.store import Store
+from pipeline.storage.store import Store
 from tests import tiny_project
 from tests.build_processes import leftovers, tree
 from tests.contexts import X_ELITE

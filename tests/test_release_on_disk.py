@@ -13,7 +13,7 @@ import pytest
 from pipeline.errors import StoreError
 from pipeline.release import on_disk
 from pipeline.release.archive import Archive, Member
-from pipeline.store import DamagedError
+from pipeline.storage.store import DamagedError
 from pipeline.workspace import Workspace
 from tests.project import ROOT
 from tests.releases import release

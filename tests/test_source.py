@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.digests import StatMemo
 from pipeline.errors import ModelError, SourceError
 from pipeline.source import external_names, local_files
+from pipeline.storage.digests import StatMemo
 from tests.fetching import Machine, facts_text, model_with
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.engine.warm import AVAILABLE, NotForkedError, Template, TemplateLostError
+from pipeline.engine.worker import dump_request, load_answer
 from pipeline.errors import ModelError
 from pipeline.model import StageRequest
-from pipeline.warm import AVAILABLE, NotForkedError, Template, TemplateLostError
-from pipeline.worker import dump_request, load_answer
 from tests.project import ROOT
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="there are only fresh workers on this system")
@@ -335,7 +335,7 @@ def test_a_build_that_is_killed_leaves_no_step_running(warm: Warm, with_template
         "(request.out.parent / 'pids').write_text(f'{os.getppid()} {os.getpid()} {child}'); time.sleep(60)"
     )
     build = (
-        "import json, sys; from pathlib import Path; from pipeline.warm import Template\n"
+        "import json, sys; from pathlib import Path; from pipeline.engine.warm import Template\n"
         "request, environ = Path(sys.argv[1]), json.loads(sys.argv[2])\n"
         "template = Template(log=request.with_name('t.log'), cwd=request.parent, env=environ)\n"
         "template.run(request, log=request.with_name('log'), cwd=request.parent, env=environ)\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline import process
-from pipeline.watch import Allowance, Watch, Watched
+from pipeline.system import process
+from pipeline.system.watch import Allowance, Watch, Watched
 
 _HELD = "held = bytearray(b'x') * 200_000_000; "
 _EAT = f"import time; {_HELD}time.sleep(600)"

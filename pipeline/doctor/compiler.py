@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.doctor.finding import COMPILER, ENVIRONMENT, Finding, error, ok, unchecked, warning
-from pipeline.exit_status import exit_reason
+from pipeline.system.exit_status import exit_reason
 
 LIMIT_S = 90.0
 """Of one child; each takes a second or two."""
 
 _CHECKS = ("compile", "readback", "emulate")
 _VERIFICATION = 16
-# As in pipeline.worker, which needs more than Python.
+# As in pipeline.engine.worker, which needs more than Python.
 _SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PIPELINE_SIGNING_KEY")
 _ALL = "every stage"
 _NO_COMPILER = "fetch to verify, but not context, emulate, probe and {precision: auto}"
@@ -128,7 +128,7 @@ def _failed(name: str, part: str, trial: Trial, facts: CompilerFacts) -> Finding
 
 def _run(root: Path, what: str, folder: Path, soc_model: int, htp_arch: int) -> Trial:
     """Run one part of the trial in a process group of its own, which is gone afterwards, or when we are."""
-    from pipeline import process  # not for a Python that is too old for it
+    from pipeline.system import process  # not for a Python that is too old for it
 
     command = [sys.executable, "-m", "pipeline.doctor.trial", what, str(folder), str(soc_model), str(htp_arch)]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))}

@@ -83,8 +83,8 @@ def _space(workspace: Workspace, configs: Sequence[ModelConfig]) -> Iterator[Fin
     import psutil
 
     from pipeline.doctor import space
-    from pipeline.memory import budget_bytes
     from pipeline.plan import plan
+    from pipeline.system.memory import budget_bytes
 
     steps = [step for config in configs if not config.on_request for step in plan(config)]
     needs = space.needs(steps, workspace)

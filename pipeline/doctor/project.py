@@ -10,12 +10,12 @@ from pathlib import Path
 from pipeline.config import PINS_FILE, LocalSource, ModelConfig, load
 from pipeline.doctor.finding import CONFIG, SOURCE, Finding, error, ok, unchecked, warning
 from pipeline.errors import PipelineError
-from pipeline.memory import given_bytes
 from pipeline.pins import read_pins
 from pipeline.plan import plan
 from pipeline.qnn import drivers
 from pipeline.resolve import fetched_files
 from pipeline.source import local_files
+from pipeline.system.memory import given_bytes
 from pipeline.workspace import Workspace
 
 VARIABLES = ("PIPELINE_MEMORY", "PIPELINE_SIGNING_KEY", "PIPELINE_STORE", "PIPELINE_TRACEBACK", "PIPELINE_WORKERS")

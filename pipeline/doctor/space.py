@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.config import Fp16, HubSource, LocalSource, ModelConfig
-from pipeline.costs import Costs
 from pipeline.doctor.finding import STORE, Finding, error, ok, unchecked, warning
 from pipeline.errors import PipelineError
-from pipeline.manifests import read_manifest
 from pipeline.pins import pinned_revision
 from pipeline.plan import ON_DEMAND, Step
 from pipeline.resolve import fetched_files
 from pipeline.source import external_names, is_onnx, local_files
+from pipeline.storage.costs import Costs
+from pipeline.storage.manifests import read_manifest
 from pipeline.workspace import Workspace
 
 _QDQ = 0.26  # of a model's bytes: float32 to 8 bits

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.doctor.finding import STORE, Finding, error, ok, warning
-from pipeline.manifests import read_manifest
+from pipeline.storage.manifests import read_manifest
 
 _SAMPLE = 300
 """Manifests that are looked at; `doit fsck` looks at all, and hashes what they name."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipeline import sealed_json
-from pipeline.durable import write_atomically
 from pipeline.model import FileEntry
+from pipeline.storage import sealed_json
+from pipeline.storage.durable import write_atomically
 
 _FILES = "files"
 

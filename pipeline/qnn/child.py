@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline import lifeline
-from pipeline.durable import is_full, no_room
 from pipeline.errors import BY_NAME, CompileError, PipelineError, StoreError, VerificationError, WorkerError
-from pipeline.exit_status import exit_reason
-from pipeline.log_tail import log_tail
 from pipeline.model import Json
 from pipeline.qnn import failures
 from pipeline.qnn.compile import compile_context
 from pipeline.qnn.emulate import run_context
 from pipeline.qnn.native_log import STEP_LOG
 from pipeline.qnn.target import HtpTarget
+from pipeline.storage.durable import is_full, no_room
+from pipeline.system import lifeline
+from pipeline.system.exit_status import exit_reason
+from pipeline.system.log_tail import log_tail
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NoReturn, Self
 
-from pipeline.digests import sha256_file
-from pipeline.durable import UNRELATED, move, sync_file, sync_folder
 from pipeline.errors import StoreError, VerificationError
 from pipeline.release import zip_records as records
 from pipeline.release.zip_records import Entry
+from pipeline.storage.digests import sha256_file
+from pipeline.storage.durable import UNRELATED, move, sync_file, sync_folder
 
 _CHUNK = 1 << 20
 _MAX_DIRECTORY = 1 << 26

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pipeline.digests import copy_hashed, sha256_file
-from pipeline.durable import disk_errors, write_atomically
 from pipeline.errors import StoreError
+from pipeline.storage.digests import copy_hashed, sha256_file
+from pipeline.storage.durable import disk_errors, write_atomically
 
 
 class Destination(Protocol):

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pipeline import sealed_json
-from pipeline.digests import sha256_file
-from pipeline.durable import disk_errors, write_atomically
 from pipeline.errors import PipelineError
 from pipeline.findings import FOREIGN, LEFT, Finding
 from pipeline.model import FileEntry, Manifest
 from pipeline.release.archive import Member, UnusableError, write_archive
+from pipeline.storage import sealed_json
+from pipeline.storage.digests import sha256_file
+from pipeline.storage.durable import disk_errors, write_atomically
 from pipeline.workspace import Workspace
 
 SUFFIX = ".qnn.zip"

@@ -13,16 +13,16 @@ from typing import Any, cast
 
 from pipeline.artifact_folders import QDQ, SOCS, Folder, folders
 from pipeline.config import ModelConfig, Release
-from pipeline.digests import sha256_file
-from pipeline.durable import write_atomically
 from pipeline.errors import ConfigError
 from pipeline.keys import tool_versions
-from pipeline.manifests import read_manifest
 from pipeline.model import FileEntry, Json, Manifest
 from pipeline.plan import STAGES, Step
 from pipeline.release import index, notices, on_disk, provenance, skipped
 from pipeline.release.archive import Member
 from pipeline.release.index import Part
+from pipeline.storage.digests import sha256_file
+from pipeline.storage.durable import write_atomically
+from pipeline.storage.manifests import read_manifest
 from pipeline.suggest import did_you_mean
 from pipeline.workspace import Workspace
 

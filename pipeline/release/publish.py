@@ -18,11 +18,11 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from pipeline.digests import sha256_file
 from pipeline.errors import ConfigError, PipelineError, StoreError
 from pipeline.release.destinations import Destination, FolderDestination, redacted
 from pipeline.release.index import text_of
 from pipeline.release.verify import verify_release
+from pipeline.storage.digests import sha256_file
 
 HUB = "hf://"
 _FILE = "file://"

@@ -13,15 +13,15 @@ from unittest.mock import patch
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto
 
-from pipeline import prune, sealed_json
+from pipeline import prune
 from pipeline.config import load, load_all
+from pipeline.engine.worker import load_answer
 from pipeline.errors import PipelineError
 from pipeline.graph import constants, wire
 from pipeline.graph.axes import DimError, axis_names, dim_size
 from pipeline.graph.buckets import ModelInput
 from pipeline.graph.model_file import MODEL, load_graph, tensor_array, tensor_pieces
 from pipeline.graph.wire import parse_lean
-from pipeline.manifests import read_manifest
 from pipeline.pins import read_pins
 from pipeline.plan import plan
 from pipeline.qnn import context_binary, context_model
@@ -32,7 +32,8 @@ from pipeline.readers.conform import Interface
 from pipeline.readers.lines import read_lines
 from pipeline.readers.request import Calibration, ReadRequest
 from pipeline.source import external_names, local_files
-from pipeline.worker import load_answer
+from pipeline.storage import sealed_json
+from pipeline.storage.manifests import read_manifest
 from tests.stage_runs import given, run_stage
 
 _IDS = Interface((ModelInput("input_ids", "int64", (1, "n")),), {"8": {"n": 8}}, {})

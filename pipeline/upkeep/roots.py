@@ -12,10 +12,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline import sealed_json
-from pipeline.durable import listed, write_atomically
 from pipeline.errors import StoreError
-from pipeline.scratch import Scratch
+from pipeline.storage import sealed_json
+from pipeline.storage.durable import listed, write_atomically
+from pipeline.storage.scratch import Scratch
 from pipeline.workspace import Workspace
 
 _DAY_S = 86400

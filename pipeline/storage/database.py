@@ -10,9 +10,9 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from pipeline import sealed_json
-from pipeline.durable import write_atomically
-from pipeline.scratch import Scratch
+from pipeline.storage import sealed_json
+from pipeline.storage.durable import write_atomically
+from pipeline.storage.scratch import Scratch
 
 MEMBER = "tasks"
 """What the file has."""

@@ -1,10 +1,12 @@
-"""A process with everything imported that stages need, of which each step gets a copy: `python -m pipeline.template`.
+"""A process with everything imported that stages need, of which each step gets a copy.
+
+It is started as `python -m pipeline.engine.template`.
 
 Its standard input is a Unix socket. Every byte that comes has a channel of its own with it, another socket, and the
-read end of a :mod:`pipeline.lifeline`. The template forks, and writes the child's process id and later its exit status
-into the channel, a line each; the child reads one line of JSON from it: the path of its request, its log, its folder
-and its environment. If there can be no child now, the template writes a 0 and closes the channel. See
-:mod:`pipeline.warm` for the other end.
+read end of a :mod:`pipeline.system.lifeline`. The template forks, and writes the child's process id and later its exit
+status into the channel, a line each; the child reads one line of JSON from it: the path of its request, its log, its
+folder and its environment. If there can be no child now, the template writes a 0 and closes the channel. See
+:mod:`pipeline.engine.warm` for the other end.
 
 The template itself runs no stage, starts no thread and loads no QNN library, so that a child is what a fresh process
 would be after its imports. When its standard input ends, its build has died; it ends its children and itself.
@@ -29,8 +31,9 @@ from pathlib import Path
 from typing import NoReturn
 
 import pipeline.stages
-from pipeline import lifeline, worker
-from pipeline.memory import go_first
+from pipeline.engine import worker
+from pipeline.system import lifeline
+from pipeline.system.memory import go_first
 
 assert sys.platform != "win32"
 _PACKAGE = Path(__file__).resolve().parent
@@ -152,7 +155,9 @@ def _become_worker(
         _redirect(Path(job["log"]))
         os.chdir(job["cwd"])
         if _stamps() != stamps:  # our code was edited: what is imported here is no longer what the step's key says
-            os.execve(sys.executable, [sys.executable, "-P", "-m", "pipeline.worker", job["request"]], job["environ"])
+            os.execve(
+                sys.executable, [sys.executable, "-P", "-m", "pipeline.engine.worker", job["request"]], job["environ"]
+            )
         os.environ.clear()
         os.environ.update(job["environ"])
         gc.enable()

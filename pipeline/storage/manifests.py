@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from pipeline import sealed_json
-from pipeline.durable import UNRELATED, write_atomically
 from pipeline.model import PARTS, FileEntry, Json, Manifest
+from pipeline.storage import sealed_json
+from pipeline.storage.durable import UNRELATED, write_atomically
 
 SCHEMA = 2
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.locks import TakenError, held, try_held, undone
+from pipeline.storage.locks import TakenError, held, try_held, undone
 
 _LOCK = ".lock"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.durable import no_room
 from pipeline.errors import PipelineError, StoreError, WorkerError
-from pipeline.exit_status import exit_reason
-from pipeline.log_tail import log_tail
 from pipeline.plan import Step
 from pipeline.qnn import failures
-from pipeline.watch import Excess
+from pipeline.storage.durable import no_room
+from pipeline.system.exit_status import exit_reason
+from pipeline.system.log_tail import log_tail
+from pipeline.system.watch import Excess
 
 _LOG_LINES = 12
 _KEPT = "everything already built is kept"

@@ -18,16 +18,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline import roots
 from pipeline.artifact_folders import MANIFEST
 from pipeline.artifacts import claims
-from pipeline.durable import UNRELATED, disk_errors, files_below, folders_in, listed, remove
 from pipeline.errors import PipelineError, StoreError
-from pipeline.manifests import read_manifest
 from pipeline.model import Json, Manifest
 from pipeline.plan import Step
 from pipeline.resolve import resolve
-from pipeline.store import Store
+from pipeline.storage.durable import UNRELATED, disk_errors, files_below, folders_in, listed, remove
+from pipeline.storage.manifests import read_manifest
+from pipeline.storage.store import Store
+from pipeline.upkeep import roots
 from pipeline.workspace import Workspace
 
 _DAY_S = 86400

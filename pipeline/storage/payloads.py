@@ -13,9 +13,9 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.digests import sha256_file
-from pipeline.durable import remove, sync_file
 from pipeline.model import FileEntry
+from pipeline.storage.digests import sha256_file
+from pipeline.storage.durable import remove, sync_file
 
 MISSING = "it is missing"
 _Stamp = tuple[int, int, int]

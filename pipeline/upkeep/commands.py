@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline import roots, sealed_json
 from pipeline.config import ModelConfig
-from pipeline.durable import disk_errors, is_folder, remove
 from pipeline.errors import ConfigError, PipelineError, StoreError
 from pipeline.model import Json
 from pipeline.plan import Step
+from pipeline.storage import sealed_json
+from pipeline.storage.durable import disk_errors, is_folder, remove
+from pipeline.upkeep import roots
 from pipeline.workspace import Workspace
 
 _DEFAULT_DAYS = 30.0
@@ -94,10 +95,10 @@ def fsck(
 
     `steps` are all of all configs; `models` have those of a build of each.
     """
-    from pipeline.artifact_check import check_artifacts
     from pipeline.artifact_folders import Folder, folders
-    from pipeline.fsck import Check
     from pipeline.release.commands import check_archives
+    from pipeline.upkeep.artifact_check import check_artifacts
+    from pipeline.upkeep.fsck import Check
 
     check, looked_at = Check(workspace, dry_run=dry_run, progress=_progress()), set[Path]()
     with disk_errors(workspace.store.root, "the store or the artifacts can't be checked"):
@@ -152,7 +153,7 @@ def gc(
         ConfigError: an option can't be understood.
         StoreError: the store can't be written.
     """
-    from pipeline import collection
+    from pipeline.upkeep import collection
 
     if session.is_open:
         raise ConfigError(

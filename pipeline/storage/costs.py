@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pipeline import sealed_json, stopping
-from pipeline.durable import write_atomically
-from pipeline.locks import TakenError, held
-from pipeline.scratch import Scratch
+from pipeline.storage import sealed_json
+from pipeline.storage.durable import write_atomically
+from pipeline.storage.locks import TakenError, held
+from pipeline.storage.scratch import Scratch
+from pipeline.system import stopping
 
 _KEPT = 5000  # entries, the latest; a build of a hundred models has fewer
 _LOCK_TIMEOUT_S = 2

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pipeline import sealed_json, stopping
-from pipeline.durable import write_atomically
 from pipeline.model import Json
-from pipeline.scratch import Scratch
+from pipeline.storage import sealed_json
+from pipeline.storage.durable import write_atomically
+from pipeline.storage.scratch import Scratch
+from pipeline.system import stopping
 
 _CHUNK = 1 << 20
 # A file changed again within the clock's granularity keeps its mtime; such a stat is not remembered (git's "racy"

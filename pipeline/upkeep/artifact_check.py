@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pipeline.artifact_folders import MANIFEST, Folder
 from pipeline.artifacts import claimed
-from pipeline.digests import sha256_file
-from pipeline.durable import folders_in, is_temporary, listed
 from pipeline.findings import LEFT, NOT_BUILT, PUT_BACK, Finding, unread
+from pipeline.storage.digests import sha256_file
+from pipeline.storage.durable import folders_in, is_temporary, listed
 from pipeline.workspace import Workspace
 
 

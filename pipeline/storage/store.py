@@ -8,7 +8,8 @@ tmp/                           what is half-written
 costs.json                     what steps took
 
 What is damaged is dropped where it is found, with a line that says so; whoever needs it makes it again. What leaves
-the store is always hashed. :mod:`pipeline.fsck` hashes all there is, :mod:`pipeline.collection` frees space.
+the store is always hashed. :mod:`pipeline.upkeep.fsck` hashes all there is, :mod:`pipeline.upkeep.collection` frees
+space.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from pipeline import locks
-from pipeline.digests import copy_hashed
-from pipeline.durable import UNRELATED, disk_errors, listed, move, remove, sync_file, sync_folder
 from pipeline.errors import StoreError
-from pipeline.manifests import read_manifest, write_manifest
 from pipeline.model import FileEntry, Json, Manifest
-from pipeline.payloads import MISSING, Payloads
-from pipeline.scratch import Scratch
+from pipeline.storage import locks
+from pipeline.storage.digests import copy_hashed
+from pipeline.storage.durable import UNRELATED, disk_errors, listed, move, remove, sync_file, sync_folder
+from pipeline.storage.manifests import read_manifest, write_manifest
+from pipeline.storage.payloads import MISSING, Payloads
+from pipeline.storage.scratch import Scratch
 
 _WRITERS = 8
 _SHOWN = 5  # damaged files of one output that are told one by one

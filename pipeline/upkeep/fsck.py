@@ -15,12 +15,13 @@ from collections.abc import Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pipeline import durable, roots, sealed_json
-from pipeline.durable import UNRELATED, disk_errors, is_folder, leads_to_folder, remove
 from pipeline.errors import StoreError
 from pipeline.findings import ALTERED, DROPPED, FOREIGN, LEFT, Finding, unread
-from pipeline.manifests import read_manifest
 from pipeline.model import Manifest
+from pipeline.storage import durable, sealed_json
+from pipeline.storage.durable import UNRELATED, disk_errors, is_folder, leads_to_folder, remove
+from pipeline.storage.manifests import read_manifest
+from pipeline.upkeep import roots
 from pipeline.workspace import Workspace
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")

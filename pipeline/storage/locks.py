@@ -16,7 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pipeline import stopping
+from pipeline.system import stopping
 
 _POLL_S = 0.1  # and so how long an interrupt may have to wait
 _SILENT_S = 5.0

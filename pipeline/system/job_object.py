@@ -1,6 +1,6 @@
 """Job objects of Windows: processes that end together, and when the handle of whoever started them closes.
 
-A job is to a worker there what a process group and a :mod:`pipeline.lifeline` are on Linux. The child is started
+A job is to a worker there what a process group and a :mod:`pipeline.system.lifeline` are on Linux. The child is started
 suspended, put into the job, and resumed, so that none of its children can be outside. Constants and layouts are those
 of `winnt.h` (https://learn.microsoft.com/windows/win32/api/winnt/ns-winnt-jobobject_extended_limit_information).
 """

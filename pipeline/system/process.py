@@ -1,7 +1,7 @@
 """Child processes that never outlive us, nor do their own: each with a group of its own and its output in a log file.
 
-On Linux a group is a process group with a :mod:`pipeline.lifeline`, on Windows a :mod:`pipeline.job_object`. Either is
-ended by the system when we end, however that is.
+On Linux a group is a process group with a :mod:`pipeline.system.lifeline`, on Windows a
+:mod:`pipeline.system.job_object`. Either is ended by the system when we end, however that is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
 
-from pipeline import lifeline
+from pipeline.system import lifeline
 
 During = Callable[[int], AbstractContextManager[object]]
 """Makes of the id of a child the context that it runs in."""
@@ -97,7 +97,7 @@ def end(child: int) -> None:
 
 
 if sys.platform == "win32":
-    from pipeline import job_object
+    from pipeline.system import job_object
 
     def _begin(
         command: Sequence[str], stdin: int, log: IO[bytes], cwd: Path, env: dict[str, str]

@@ -1,4 +1,4 @@
-"""Workers that start warm: the build's end of :mod:`pipeline.template`."""
+"""Workers that start warm: the build's end of :mod:`pipeline.engine.template`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
-from pipeline import process
+from pipeline.system import process
 
 # Elsewhere there is no fork, or one that system libraries do not survive.
 AVAILABLE = sys.platform == "linux"
@@ -36,7 +36,7 @@ class Template:
         self._control, theirs = socket.socketpair()
         log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, log.open("wb") as stream:
-            command = [sys.executable, "-P", "-m", "pipeline.template"]
+            command = [sys.executable, "-P", "-m", "pipeline.engine.template"]
             self._process = process.start(command, stdin=theirs.fileno(), log=stream, cwd=cwd, env=env)
 
     def run(
