@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TRIES = 3
 # The product waits seconds between tries; here it is as patient but quicker. Set before anything reads it.
 QUICK = "import sys; from pipeline.hub import failures; failures.WAITS_S = (0.01, 0.02); "
-_WORKER = QUICK + "from pipeline import worker; sys.exit(worker.main(sys.argv[1]))"
+_WORKER = QUICK + "from pipeline.engine import worker; sys.exit(worker.main(sys.argv[1]))"
 _PIN = QUICK + (
     "from pathlib import Path; from pipeline import pins, errors\n"
     "try: print(pins.pin(sys.argv[1], sys.argv[2], Path(sys.argv[3])))\n"

@@ -88,7 +88,7 @@ def warm(tmp_path: Path) -> Iterator[Warm]:
     shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "pipeline" / "stages" / "told.py").write_text(TOLD)
     # what the system does when it has no memory left can't be had otherwise
-    source = tmp_path / "pipeline" / "template.py"
+    source = tmp_path / "pipeline" / "engine" / "template.py"
     refusing = "if os.path.exists('refuse'): raise OSError('no memory')\n                child = os.fork()"
     assert source.read_text().count("child = os.fork()") == 1
     source.write_text(source.read_text().replace("child = os.fork()", refusing))

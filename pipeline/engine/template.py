@@ -36,7 +36,7 @@ from pipeline.system import lifeline
 from pipeline.system.memory import go_first
 
 assert sys.platform != "win32"
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 _APART = frozenset({"fetch"})  # the hub's client reads the environment, tokens included, when it is imported
 _FAILED = 70  # EX_SOFTWARE of sysexits.h: the child did not get as far as its worker
 
