@@ -25,7 +25,7 @@ def ranges(component: Component) -> StageInput:
     ranges = component.calibrate(CALLS)
     path = ranges.folder / "ranges.json"
     found = json.loads(path.read_text())
-    found["h"] = [bound / 3 for bound in found["h"]]
+    found["h"] = [bound / 4 for bound in found["h"]]
     path.write_text(json.dumps(found))
     return ranges
 

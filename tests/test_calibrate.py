@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import ModelProto
 
 from pipeline.errors import CalibrationError
 from pipeline.graph import observe
-from pipeline.graph.encodings import read_ranges
+from pipeline.graph.encodings import Range, read_ranges
 from pipeline.graph.model_file import load_graph
 from pipeline.model import Json, StageInput
 from tests.graphs import attention, constant, graph, outputs, sentence
@@ -51,9 +53,50 @@ def test_ranges_cover_all_samples_of_all_buckets_and_zero(component: Component) 
     long = measured_apart(component, component.rewrite["16"].folder / "model.onnx", calls[2:], "hidden")
     values = np.concatenate([short, long])
     low, high = ranges(calibrated)["hidden"]
-    assert low == pytest.approx(values.min(), rel=1e-5)
-    assert high == pytest.approx(values.max(), rel=1e-5)
+    assert Range(low, high) == Range.of(values).rounded()
     assert ranges(calibrated)["weights"][0] == 0
+
+
+@pytest.mark.parametrize(
+    ("measured", "rounded"),
+    [
+        ((0.0, 1.0), (0.0, 1.0)),
+        ((0.0, 0.9999999), (0.0, 1.0)),  # a Softmax that adds up otherwise
+        ((0.0, 1.0000001), (0.0, 1.0)),
+        ((-100.0, 0.0), (-100.0, 0.0)),
+        ((-1e-8, 10.0), (0.0, 10.0)),  # what is left of a difference of equals
+        ((2.0, 5.0), (0.0, 5.0)),
+        ((-5.0, -2.0), (-5.0, 0.0)),
+        ((0.0, 0.0), (0.0, 0.0)),
+        ((-9.780762672424316, 10.761451721191406), (-9.78125, 10.78125)),  # the same value on x86_64
+        ((-9.780760765075684, 10.761445999145508), (-9.78125, 10.78125)),  # and on ARM64
+        ((-3.0e-12, 1.0e-12), (-3.0e-12, 1.0e-12)),
+    ],
+)
+def test_ranges_are_rounded_to_what_all_processors_measure(
+    measured: tuple[float, float], rounded: tuple[float, float]
+) -> None:
+    found = Range(*measured).rounded()
+    assert (found.low, found.high) == pytest.approx(rounded, rel=4e-3)
+    assert (found.low == 0, found.high == 0) == (rounded[0] == 0, rounded[1] == 0)
+    if max(-measured[0], measured[1]) > 1e-3:
+        assert (found.low, found.high) == rounded
+    assert found.rounded() == found
+
+
+FINITE = st.floats(-1e30, 1e30, allow_subnormal=False)
+
+
+@given(FINITE, FINITE, st.floats(-2e-6, 2e-6, allow_subnormal=False))
+def test_a_rounded_range_is_hardly_wider_and_hardly_cut(first: float, second: float, error: float) -> None:
+    measured = Range(min(first, second), max(first, second)).with_zero()
+    larger = max(-measured.low, measured.high)
+    assume(larger > 1e-30)
+    found = measured.rounded()
+    for end, now in ((-measured.low, -found.low), (measured.high, found.high)):
+        assert -larger / (1 << 16) <= now - end <= larger / (1 << 8)
+    other = Range(measured.low * (1 + error), measured.high * (1 - error)).rounded()
+    assert other.width == pytest.approx(found.width, rel=2 / (1 << 8))
 
 
 def test_every_float_value_has_a_range_and_no_other(component: Component) -> None:

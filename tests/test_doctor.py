@@ -49,6 +49,8 @@ def test_a_good_host_is_good() -> None:
         (replace(ARM, python_machine="x86", bits=32), "host.architecture", "error", "32-bit Python for x86"),
         (replace(LINUX, bits=32), "host.architecture", "error", "32-bit Python"),
         (replace(LINUX, machine="aarch64"), "host.architecture", "warning", "all of it is emulated"),
+        (replace(LINUX, python_machine="aarch64"), "host.architecture", "warning", "ARM64 Python on an x86_64 machine"),
+        (replace(WINDOWS, python_machine="aarch64"), "host.architecture", "error", "64-bit Python for aarch64"),
         (replace(LINUX, system="Darwin", machine="aarch64"), "host.system", "error", "has no wheel for it"),
         (replace(LINUX, machine="riscv64"), "host.system", "error", "has no wheel for it"),
         (replace(LINUX, python=(3, 10, 4)), "host.python", "error", "CPython 3.10.4: there are no wheels for it"),
@@ -74,6 +76,15 @@ def test_a_missing_library_names_who_needs_it_and_what_to_install() -> None:
     found = the(host.check(replace(LINUX, missing=("libatomic.so.1",))), "host.libraries")
     assert found.why == "libQnnSystem.so of onnxruntime-qnn need it"
     assert found.remedy == "install it (Debian: apt-get install libatomic1)"
+
+
+def test_the_npus_driver_is_not_missed_by_a_host_without_an_npu() -> None:
+    users = ("libQnnHtpV73Stub.so", "libQnnHtpV81Stub.so")
+    facts = replace(LINUX, libraries={"libcdsprpc.so": users}, missing=("libcdsprpc.so",))
+    found = the(host.check(facts), "host.libraries")
+    assert (found.level, found.subject) == ("warning", "libcdsprpc.so"), found
+    needed_by_all = replace(facts, libraries={"libcdsprpc.so": (*users, "libQnnHtp.so")})
+    assert the(host.check(needed_by_all), "host.libraries").level == "error"
 
 
 def test_an_arm64_wheel_needs_an_older_glibc() -> None:

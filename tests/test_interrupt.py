@@ -136,7 +136,8 @@ def test_before_anything_runs(project: Project, start: Callable[..., Build]) -> 
 @pytest.mark.parametrize("stuck", ["except KeyboardInterrupt: time.sleep(600)", "finally: lock.acquire()"])
 def test_a_main_thread_that_can_not_end_is_not_waited_for(stuck: str) -> None:
     code = (
-        "import threading, time; from pipeline import interrupt; from pipeline.system import stopping; lock = threading.Lock(); lock.acquire()\n"
+        "import threading, time; from pipeline import interrupt; from pipeline.system import stopping\n"
+        "lock = threading.Lock(); lock.acquire()\n"
         "interrupt.install()\n"
         "with stopping.undone(lambda: print('undone', flush=True)):\n"
         f"  try: print('ready', flush=True); time.sleep(600)\n  {stuck}\n"

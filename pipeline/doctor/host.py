@@ -36,6 +36,9 @@ _PACKAGES = {  # by the base name of a library, what Debian calls the package
     "libgcc_s": "libgcc-s1",
 }
 
+_STUB = re.compile(r"libQnnHtpV\d+Stub\.so")
+"""What QNN talks to an NPU through; loaded on a device only."""
+
 
 @dataclass(frozen=True)
 class HostFacts:
@@ -123,10 +126,10 @@ def _system(facts: HostFacts) -> Finding:
 
 
 def _architecture(facts: HostFacts) -> Finding:
-    """An x86_64 Python on an ARM64 machine is emulated.
+    """A Python of the other architecture is emulated.
 
-    On Windows it lists the QNN provider and dies at the first session. On Linux, contexts compiled under emulation were
-    byte-identical to those of an x86_64 host, so that is allowed.
+    On Windows it lists the QNN provider and dies at the first session. On Linux (binfmt_misc, qemu, containers of the
+    other architecture) it is slow, and what comes out is byte-identical to what a machine of its own kind makes.
     """
     name = "host.architecture"
     mine, host = facts.python_machine, facts.machine
@@ -138,6 +141,13 @@ def _architecture(facts: HostFacts) -> Finding:
             "x86_64 Python on an ARM64 machine: all of it is emulated",
             why="contexts come out right, and everything takes many times as long",
             remedy="build on an x86_64 host; an ARM64 Python compiles for this machine's own SoC only",
+        )
+    if (mine, host, facts.system) == ("aarch64", "x86_64", "Linux"):
+        return warning(
+            name,
+            "ARM64 Python on an x86_64 machine: all of it is emulated",
+            why="what it makes comes out right and takes many times as long, and the compiler for ARM64 finds no NPU",
+            remedy="use an x86_64 Python, which compiles here for every target",
         )
     if (mine, host) == ("x86_64", "aarch64"):
         return error(
@@ -204,6 +214,16 @@ def _check_libraries(facts: HostFacts) -> Iterator[Finding]:
         yield unchecked(name, "which system libraries the QNN libraries need", why=why)
         return
     for library in facts.missing:
+        users = facts.libraries.get(library, ())
+        if users and all(_STUB.fullmatch(user) for user in users):
+            yield warning(
+                name,
+                "it is not here: contexts are neither made nor run on an NPU",
+                library,
+                why="QNN reaches the NPU through it, and it comes with the NPU's driver, not with onnxruntime-qnn",
+                remedy="where there is an NPU, install its driver; without one, all else works",
+            )
+            continue
         base = library.partition(".so")[0].partition("-")[0]
         package = _PACKAGES.get(base)
         yield error(
@@ -211,7 +231,7 @@ def _check_libraries(facts: HostFacts) -> Iterator[Finding]:
             f"{library} can't be loaded",
             ENVIRONMENT,
             library,
-            why=f"{', '.join(facts.libraries.get(library, ()))} of onnxruntime-qnn need it",
+            why=f"{', '.join(users)} of onnxruntime-qnn need it",
             remedy=f"install it (Debian: apt-get install {package})" if package else "install it",
         )
     if not facts.missing:

@@ -73,13 +73,14 @@ class Calibration:
     def ranges(self, observers: Mapping[str, Observer]) -> Ranges:
         """The merged range of every float value of all buckets, and of every constant that differs between buckets.
 
-        Zero is in each. A constant that is the same everywhere has no entry: its own values give its encoding.
+        Zero is in each. What was measured is rounded, so that it is the same on every host; constants are the same
+        anyway. A constant that is the same everywhere has no entry: its own values give its encoding.
 
         Raises:
             CalibrationError: an input that never varied makes a value constant, a value varies by less than any
                 encoding holds, or no sample reached a value.
         """
-        found = dict(self._ranges)
+        found = {name: measured.rounded() for name, measured in self._ranges.items()}
         for name, variants in self._constants.items():
             if len(variants) > 1 or name in found:
                 for variant in variants.values():

@@ -18,6 +18,11 @@ MIN_WIDTH = 1e-9
 """The narrowest range an encoding covers. onnxruntime's configuration for QNN has 1e-4, which rounds quiet signals to
 nothing; the emulator computes right with ranges down to 1e-10, in 8 and 16 bits, for v68 and v73."""
 
+ROUNDED_BITS = 9
+"""Significant bits of the larger end of a rounded range, which gets up to 0.4 % wider: 0.03 dB at worst."""
+
+_SAME = 1 / 256
+"""In steps of rounding: what lies beyond one by less is taken for it, as 1.0000001 for 1."""
 
 CHOSEN = "chosen.json"
 """Beside the measured ranges, those that a calibration method chose: ``{bits: {tensor: [low, high]}}``."""
@@ -57,6 +62,19 @@ class Range:
     def with_zero(self) -> Range:
         """The range an encoding covers: zero is always in it, padding has to be exact."""
         return self | Range(0.0, 0.0)
+
+    def rounded(self) -> Range:
+        """The range, zero in it, with its ends moved outward to multiples of one power of two.
+
+        Processors add up in different orders, so that what one measures is 1e-7 to 1e-6 off what another does. That is
+        1/10000 of a step of this: ends that were measured on two machines are nearly always rounded to the same.
+        """
+        larger = max(-self.low, self.high)
+        if larger <= 0 or not self.finite:
+            return self.with_zero()
+        step = math.ldexp(1.0, math.frexp(larger)[1] - ROUNDED_BITS)
+        low, high = (max(math.ceil(end / step - _SAME), 0) * step for end in (-self.low, self.high))
+        return Range(0.0 - low, high)
 
 
 class Ranges(dict[str, Range]):

@@ -122,10 +122,15 @@ def _stored_calls(folder: Path, component: str) -> Iterator[StoredCall]:
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Like ``numpy.savez``, but the same bytes on every system: an entry's date and origin are fixed."""
+    """Like ``numpy.savez``, but the same bytes from every Python: an entry's date, origin and form are fixed.
+
+    Forced into the ZIP64 form, as numpy does it, an entry has another header before Python 3.11.4 than from it on. Told
+    a size, zipfile takes that form from 2 GiB on only, and no sample has as much.
+    """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             entry.create_system = 3
-            with archive.open(entry, "w", force_zip64=True) as stream:
+            entry.file_size = array.nbytes
+            with archive.open(entry, "w") as stream:
                 np.lib.format.write_array(stream, array, version=(1, 0), allow_pickle=False)

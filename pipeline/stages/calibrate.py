@@ -2,9 +2,10 @@
 
 Inputs: ``ingest``, ``samples``, ``rewrite/<bucket>`` for every bucket. Params: ``component``, ``buckets`` (name ->
 axes), ``padding`` (input -> value, 0 if not there), ``method`` (``minmax``, ``percentile``, ``entropy``, ``mse``),
-``percentile`` (in percent, with that method). Output: ``ranges.json``, {value: [low, high]} as measured, and where the
-method chose narrower ones, ``chosen.json``, {bits: {value: [low, high]}}. Facts: ``samples`` (bucket -> how many it is
-the smallest for; one without any uses the ranges of the others), ``tensors``, ``narrowed`` (bits -> how many values).
+``percentile`` (in percent, with that method). Output: ``ranges.json``, {value: [low, high]} as measured and rounded
+outward (:meth:`pipeline.graph.encodings.Range.rounded`), and where the method chose narrower ones, ``chosen.json``,
+{bits: {value: [low, high]}}. Facts: ``samples`` (bucket -> how many it is the smallest for; one without any uses the
+ranges of the others), ``tensors``, ``narrowed`` (bits -> how many values).
 """
 
 from __future__ import annotations
