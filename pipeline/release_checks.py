@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pipeline.config_file import Release
-from pipeline.yamltypes.problems import Keys, Problems, nearest
+from pipeline.yamltypes.problems import Keys, Place, Problems, nearest
 from pipeline.yamltypes.tree import Node, place_of
+
+FOLDER = "releases"
+"""In `artifacts/`, the folder of archives, among those of models."""
+
+
+def check_model(name: str, file: str, problems: Problems) -> None:
+    """Add a problem for a model whose artifacts would lie where archives do; not all systems tell case apart."""
+    if name.casefold() == FOLDER:
+        what = f"the file's name can't name a model: '{name}'"
+        problems.add(Place(file), (), what, expected=f"another name, as artifacts/{FOLDER}/ is for archives")
 
 
 def check(release: Release | None, components: Collection[str], node: Node, problems: Problems) -> None:

@@ -13,7 +13,8 @@ From a shell, with files served from folders::
     python -m tests.hub_server --repo owner/name=FOLDER [--repo owner/other@<commit>=FOLDER ...] [--port 8123]
 
 Two ports are opened: the hub, and the storage that it redirects to for LFS files, as the real one does. Endpoints and
-headers are those of https://huggingface.co/docs/hub/api and of the client's source; there is no Xet.
+headers are those of https://huggingface.co/docs/hub/api and of the client's source; there is Xet where a test asks
+for it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ import pytest
 from tests.hub_faults import Fault, Request
 from tests.hub_repos import Blob, Repo, file_entry
 from tests.hub_uploads import CommitError, Uploads, read_body
+from tests.hub_xet import XetStorage
 
 _BLOCK = 1 << 16
 
@@ -68,6 +70,8 @@ class HubServer:
         """Entries in one page of a listing."""
         self.sent_bytes: dict[str, int] = {}
         self.uploads = Uploads()
+        self.xet: XetStorage | None = None
+        """Set, the hub takes large files by Xet, as the real one does."""
         self.signature = secrets.token_hex(8)
         self.stopped = threading.Event()
         self._lock = threading.Lock()
@@ -188,6 +192,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json({"standardEnvVars": [], "harnesses": {}})
             case ["api", "models", owner, name, ("preupload" | "commit") as kind, branch]:
                 self._upload(f"{owner}/{name}", kind, branch)
+            case ["api", "models", owner, name, "xet-write-token", _] if self.hub.xet:
+                self._note("xet-write-token")
+                if self.token not in self._repo(f"{owner}/{name}").writers:
+                    raise _RefusedError(403, "", f"You don't have the rights to write to {owner}/{name}")
+                until = int(time.time()) + 3600
+                self._json({"accessToken": self.hub.xet.token, "exp": until, "casUrl": self.hub.storage_url})
             case ["api", "models", owner, name, *rest]:
                 self._note()
                 self._api(self._repo(f"{owner}/{name}"), rest)
@@ -283,7 +293,25 @@ class _Handler(BaseHTTPRequestHandler):
             same_host = f"/api/resolve-cache/models/{repo.name}/{commit}/{quote(name)}"
             self._head(307, {**headers, "Location": same_host})
 
+    def _xet(self, xet: XetStorage, what: list[str]) -> None:
+        self._note(what[1])
+        if self.token != xet.token:
+            raise _RefusedError(401, "", "Unauthorized")
+        match what:
+            case ["v1", "xorbs", "default", _] if self.command == "POST":
+                xet.take_xorb(self.body)
+                self._json({"was_inserted": True})
+            case ["v1", "shards"] if self.command == "POST":
+                xet.shards += 1
+                self.hub.uploads.blobs |= xet.files()
+                self._json({"result": 1})
+            case _:  # chunks that others may have sent before, grants, later versions
+                raise _RefusedError(404, "", "Not found")
+
     def _storage(self) -> None:
+        if self.hub.xet and self.segments[0] in ("v1", "v2"):
+            self._xet(self.hub.xet, self.segments)
+            return
         if self.segments[0] == "upload":
             self._note("upload")
             if self.query.get("Signature") != self.hub.signature:

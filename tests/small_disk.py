@@ -65,6 +65,10 @@ class SmallDisk:
         """List what is there: `left`, what a build must not leave behind, and `files` with their sizes, as JSON."""
         self._ask([sys.executable, "-c", _LOOK, *map(str, folders)], ROOT, os.environ)
 
+    def program(self, code: str, *arguments: object) -> None:
+        """Run a program in the checkout."""
+        self._ask([sys.executable, "-c", code, *map(str, arguments)], ROOT, os.environ)
+
     def shell(self, command: Sequence[str]) -> None:
         """Run any other command, which must succeed."""
         self._plain(command)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,12 +18,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from pipeline.errors import ConfigError, StoreError, VerificationError
 from pipeline.release import fsspec_destination
-from pipeline.release.destinations import redacted
+from pipeline.release.destinations import FolderDestination
 from pipeline.release.hub_destination import HubDestination
 from pipeline.release.publish import destination_of, publish
+from pipeline.storage.urls import redacted
 from tests.hub_faults import Fault
 from tests.hub_repos import Repo
 from tests.hub_server import HubServer, hub_fixture  # noqa: F401
+from tests.hub_xet import XetStorage
 from tests.project import ROOT
 from tests.releases import payload, release
 
@@ -33,6 +36,20 @@ _PUBLISH = _QUICK + (
     "from pipeline.release.publish import main\n"
     "for at in range(1, len(sys.argv), 2): print('status', main(sys.argv[at : at + 2]), flush=True)"
 )
+
+
+_KILLED = """
+import os, signal, sys
+from pipeline.release import destinations, publish
+name, when = sys.argv[1].split()
+act = getattr(destinations, name)
+def killed(*args):
+    made = act(*args) if when == "after" else None
+    os.kill(os.getpid(), signal.SIGKILL)
+    return made
+setattr(destinations, name, killed)
+sys.exit(publish.main(sys.argv[2:]))
+"""
 
 
 @pytest.fixture
@@ -94,6 +111,54 @@ def test_a_folder_that_can_not_be_is_said(archive: Path, tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="folder to publish to"):
         publish(archive, str(tmp_path / "file" / "below"))
+
+
+def test_who_comes_second_changes_nothing(archive: Path, tmp_path: Path) -> None:
+    folder = FolderDestination(tmp_path / "out")
+    assert folder.read(INDEX) is None
+    publish(archive, str(folder.folder))
+    assert folder.send(other(tmp_path), INDEX, b"{}") is None
+    assert (folder.folder / NAME).read_bytes() == archive.read_bytes()
+    check_index((folder.folder / INDEX).read_bytes(), archive.read_bytes())
+
+
+@pytest.mark.slow
+def test_two_that_publish_another_archive_under_one_name_at_once(tmp_path: Path) -> None:
+    archives = [release(tmp_path / side / NAME, payload(side.encode() * 1_000_000)) for side in ("one", "two")]
+    for attempt in range(5):
+        out = tmp_path / "out" / str(attempt)
+        command = [sys.executable, "-m", "pipeline.release.publish"]
+        running = [subprocess.Popen([*command, archive, out], cwd=ROOT, stderr=subprocess.PIPE) for archive in archives]
+        told = [process.communicate()[1] for process in running]
+        assert sorted(process.returncode for process in running) == [0, 10], told
+        assert b"another release was published" in b"".join(told)
+        assert {path.name for path in out.iterdir()} == {NAME, INDEX}
+        check_index((out / INDEX).read_bytes(), (out / NAME).read_bytes())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize(
+    ("moment", "left"),
+    [
+        ("held before", set()),
+        ("copy_hashed before", {f".{NAME}.lock"}),
+        ("copy_hashed after", {f".{NAME}.lock", f".{NAME}.tmp"}),
+        ("write_atomically before", {f".{NAME}.lock", NAME}),
+        ("write_atomically after", {f".{NAME}.lock", NAME, INDEX}),
+    ],
+)
+def test_killed_while_publishing_the_index_is_last_and_the_next_time_tidies(
+    archive: Path, tmp_path: Path, moment: str, left: set[str]
+) -> None:
+    out = tmp_path / "out"
+    done = subprocess.run([sys.executable, "-c", _KILLED, moment, archive, out], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert {path.name for path in out.iterdir()} == left
+    if INDEX in left:
+        check_index((out / INDEX).read_bytes(), (out / NAME).read_bytes())
+    publish(archive, str(out))
+    assert {path.name for path in out.iterdir()} - {f".{NAME}.lock"} == {NAME, INDEX}
+    check_index((out / INDEX).read_bytes(), (out / NAME).read_bytes())
 
 
 class Flaky(MemoryFileSystem):  # type: ignore[misc]  # fsspec is untyped
@@ -177,7 +242,7 @@ def test_in_memory() -> None:
     ("url", "why"),
     [
         ("", "not said where to publish"),
-        ("nothing://x", "can't be opened"),
+        ("nothing://x", "kind of URL is not known"),
         ("hf://name-alone", "no repo of the hub"),
         ("hf://a/b/../c", "no repo of the hub"),
         ("hf://a/b c", "no repo of the hub"),
@@ -209,7 +274,7 @@ def send(hub: HubServer, home: Path, *what: tuple[Path, str], **environ: str) ->
     The exit status of each, and what was printed about it.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    environment = {**inherited, **hub.environ(home), "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1", **environ}
+    environment = {**inherited, **hub.environ(home), "HF_TOKEN": TOKEN, **environ}
     done = subprocess.run(
         [sys.executable, "-c", _PUBLISH, *(str(each) for pair in what for each in pair)],
         cwd=ROOT,
@@ -243,6 +308,41 @@ def test_to_the_hub_in_one_commit(hub: HubServer, repo: Repo, archive: Path, tmp
     assert there.keys() == {"README.md", f"bert/{NAME}", f"bert/{INDEX}"}
     assert there[f"bert/{NAME}"] == archive.read_bytes()
     check_index(there[f"bert/{INDEX}"], archive.read_bytes())
+
+
+@pytest.mark.slow
+def test_to_a_hub_that_has_xet(hub: HubServer, repo: Repo, tmp_path: Path) -> None:
+    hub.xet = XetStorage()
+    archive = release(tmp_path / "made" / NAME, payload(os.urandom(300_000) + b"weights" * 60_000))
+    ((status, told),) = send(hub, tmp_path, (archive, "hf://our/releases"))
+    assert status == 0, told
+    assert files(repo)[NAME] == archive.read_bytes()
+    check_index(files(repo)[INDEX], archive.read_bytes())
+    assert hub.xet.shards == 1
+    assert not hub.uploads.received, "nothing came by LFS"
+
+    hub.xet = XetStorage()
+    ((status, told),) = send(hub, tmp_path, (archive, "hf://our/releases/by-lfs"), HF_HUB_DISABLE_XET="1")
+    assert status == 0, told
+    assert files(repo)[f"by-lfs/{NAME}"] == archive.read_bytes()
+    assert hub.xet.shards == 0
+
+
+@pytest.mark.slow
+def test_what_a_hub_with_xet_refuses_is_said_without_its_tokens(
+    hub: HubServer, repo: Repo, archive: Path, tmp_path: Path
+) -> None:
+    hub.xet = XetStorage()
+    hub.faults.append(Fault("xorbs", method="POST", status=403, message="not with {token}", times=None))
+    what = (archive, "hf://our/releases")
+    (refused,) = send(hub, tmp_path, what)
+    repo.writers.clear()
+    (not_a_writer,) = send(hub, tmp_path, what)
+    assert (refused[0], not_a_writer[0]) == (11, 11)
+    assert hub.xet.token not in refused[1]
+    assert f"the hub does not take {NAME}" in refused[1]
+    assert "rights to write to our/releases" in not_a_writer[1]
+    assert files(repo).keys() == {"README.md"}
 
 
 @pytest.mark.slow

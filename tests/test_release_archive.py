@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -65,10 +66,18 @@ def test_a_file_that_is_not_what_its_digest_says_leaves_no_archive(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
-@pytest.mark.parametrize("name", ["", "/a", "a//b", "../a", "a/..", "a\\b", "c:a", "a\n", "a. ", "con?"])
+@pytest.mark.parametrize(
+    "name", ["", "/a", "a//b", "../a", "a/..", "a\\b", "c:a", "a\n", "a. ", "con?", "NUL", "a/com1.txt"]
+)
 def test_a_name_that_some_system_can_not_have_is_not_written(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="can't be a name"):
         write_archive(tmp_path / "r.zip", {name: Member.of(b"")})
+
+
+def test_names_that_differ_in_case_alone_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'files/A' and 'files/a' can't both be names"):
+        write_archive(tmp_path / "r.zip", {"files/A": Member.of(b""), "files/a": Member.of(b"")})
+    assert not [*tmp_path.iterdir()]
 
 
 def test_numbers_that_do_not_fit_are_kept_as_zip64(
@@ -127,6 +136,25 @@ def test_one_changed_byte_anywhere_is_refused_and_the_file_named(archive: Path) 
         with pytest.raises(VerificationError, match=r"^r\.zip: ") as refused:
             read_all(archive)
         assert "UnicodeDecodeError" not in str(refused.value)
+
+
+def test_a_changed_byte_of_a_record_names_its_entry(archive: Path) -> None:
+    data = archive.read_bytes()
+    with Archive(archive) as opened:
+        start = [*opened.entries.values()][-1].end
+        names = [*opened.entries]
+    at = start
+    for name in names:
+        at = data.index(b"PK\1\2", at)
+        changed = bytearray(data)
+        changed[at + 12] ^= 1  # of the time, which nothing else looks at
+        archive.write_bytes(changed)
+        with pytest.raises(VerificationError, match=f"the directory's record of {re.escape(name)} is not"):
+            Archive(archive)
+        at += 4
+    archive.write_bytes(data[:-22] + data[-22:].replace(b"PK\5\6\0", b"PK\5\6\1"))
+    with pytest.raises(VerificationError, match="the end of its directory is not"):
+        Archive(archive)
 
 
 def test_a_changed_byte_of_content_names_the_entry(archive: Path) -> None:

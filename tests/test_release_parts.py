@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import pytest
 
 from pipeline.config import load
-from pipeline.errors import ConfigError, VerificationError
+from pipeline.errors import ConfigError, StoreError, VerificationError
 from pipeline.model import Json
-from pipeline.release import provenance, skipped
+from pipeline.release import commands, provenance, skipped
 from pipeline.release.archive import Member
 from pipeline.release.dims import Dim
 from pipeline.release.notices import notices
 from pipeline.release.sbom import sbom
+from pipeline.workspace import Workspace
 from tests.releases import index_of, payload
 
 ONE = [{"sequence": 32}]
@@ -200,6 +202,38 @@ def test_mistakes_in_a_config_are_found_before_any_work(tmp_path: Path, release:
     (tmp_path / "m.yaml").write_text(f"{CONFIG}release: {release}\n")
     with pytest.raises(ConfigError, match=why):
         load(tmp_path / "m.yaml")
+
+
+@pytest.mark.parametrize("name", ["releases", "Releases"])
+def test_a_model_may_not_be_named_as_the_folder_of_archives(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.yaml").write_text(CONFIG)
+    why = f"the file's name can't name a model: '{name}'; expected another name, as artifacts/releases/ is for archives"
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        load(tmp_path / f"{name}.yaml")
+
+
+def test_several_are_published_though_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.yaml").write_text(f"{CONFIG}release: {{version: '1'}}\n")
+    configs = [load(tmp_path / f"{name}.yaml") for name in "abc"]
+
+    def publish(archive: Path, url: str) -> str:
+        if not archive.name.startswith("b"):
+            return f"{archive.name} in {url}"
+        raise StoreError(f"{archive.name} not to {url}")
+
+    monkeypatch.setattr("pipeline.release.publish.publish", publish)
+    with pytest.raises(StoreError, match=r"b-1\.qnn\.zip not to one"):
+        commands.publish_models(configs, ["sm8650"], Workspace.at(tmp_path), ["one", "two"])
+    assert capsys.readouterr().out.splitlines() == [
+        "a-1.qnn.zip in one",
+        "a-1.qnn.zip in two",
+        "c-1.qnn.zip in one",
+        "c-1.qnn.zip in two",
+        "error: b-1.qnn.zip not to two",
+    ]
 
 
 def test_what_a_config_says_of_its_release(tmp_path: Path) -> None:

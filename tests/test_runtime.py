@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnxruntime as ort
@@ -23,9 +23,11 @@ from pipeline.runtime import (
     Release,
     RunError,
     TooLongError,
+    provider,
 )
 from pipeline.runtime.index import Index
-from pipeline.runtime.placement import CPU, NPU, OPTIMAL, USABLE, fitting
+from pipeline.runtime.placement import CPU, EMULATOR, NPU, OPTIMAL, USABLE, Placement, fitting, place
+from pipeline.runtime.provider import Host
 from tests import runtime_releases, tiny_models
 from tests.project import ROOT
 from tests.test_runtime_fitting import index
@@ -170,6 +172,8 @@ def test_the_session_options_are_the_callers_too(tiny: Path) -> None:
     with Release.open(tiny, device="cpu", configure=configure) as release:
         release.load("layers")
     assert [options.intra_op_num_threads for options in seen] == [1, 1]
+    as_measured = [options.get_session_config_entry("session.disable_quant_qdq") for options in seen]
+    assert as_measured == ["1", "1"], "Q and DQ are computed as written"
 
 
 def two_targets() -> Index:
@@ -179,7 +183,7 @@ def two_targets() -> Index:
     }
     component = {"inputs": [], "outputs": [], "buckets": [{"axes": {}, "contexts": contexts, "qdq": None}]}
     targets = [
-        runtime_releases.SM8650,
+        {**runtime_releases.SM8650, "minimum_driver_sdk": "2.51"},
         {**runtime_releases.SM8650, "name": "sm8750"},
         {**runtime_releases.SM8650, "name": "sm8550"},
     ]
@@ -204,8 +208,43 @@ def test_the_target_is_the_one_that_the_provider_takes(said: dict[str, str], dev
     assert (found.device, found.target.name if found.target else None) == (device, target)
     assert found.fell_back == (target is None)
     if target is None:
-        for name in ("sm8650: ", "sm8750: ", "sm8550: it has no context"):
-            assert name in found.why
+        wrong = "no" if "no" in said["v2:sm8650"] else "for another chip, or for a newer driver"
+        for name in (f"sm8650, driver 2.51 or newer: {wrong}", "sm8750: ", "sm8550: it has no context"):
+            assert name in found.why.replace("RuntimeError: ", "")
+        assert "driver" in found.remedy
+
+
+ON_X86, ON_ARM64 = Host(None, cast("Any", "cpu"), "no NPU"), Host(None, None, "no NPU")
+ON_A_CHIP, ALONE = Host(cast("Any", "npu"), None), Host(None, None, "no package", "install it")
+
+
+@pytest.mark.parametrize(
+    ("host", "asked", "found"),
+    [
+        (ALONE, {}, (CPU, "no package", "install it")),
+        (ALONE, {"device": EMULATOR}, (CPU, "no package", "install it")),
+        (ON_ARM64, {}, (CPU, "no NPU", "")),
+        (ON_ARM64, {"device": EMULATOR}, (CPU, "QNN's emulator is for x86_64 hosts", "")),
+        (ON_X86, {}, (CPU, "no NPU", "name a target, or give device='emulator', for QNN's emulator, which is slow")),
+        (ON_X86, {"device": NPU}, (CPU, "no NPU", "")),
+        (ON_X86, {"device": EMULATOR}, (EMULATOR, "it is the release's first, and none was named; no NPU", "")),
+        (ON_X86, {"target": "sm8750"}, (EMULATOR, "the caller named it; no NPU", "")),
+        (ON_A_CHIP, {}, (NPU, "the execution provider finds its contexts optimal: v2:sm8750", "")),
+        (ON_A_CHIP, {"device": EMULATOR}, (CPU, "QNN's emulator is for x86_64 hosts", "")),
+        (ON_A_CHIP, {"target": "sm8550"}, (CPU, "no target of the release fits this NPU (sm8550: it has no context)",
+         "get a release for this chip, or update the NPU's driver")),
+        (ON_A_CHIP, {"device": CPU}, (CPU, "the caller asked for the CPU", "")),
+    ],
+)  # fmt: skip
+def test_the_device_is_what_the_host_has_and_the_caller_asks_for(
+    monkeypatch: pytest.MonkeyPatch, host: Host, asked: dict[str, str], found: tuple[str, str, str]
+) -> None:
+    monkeypatch.setattr(provider, "host", lambda: host)
+    monkeypatch.setattr(provider, "compatibility", lambda _, info: OPTIMAL if "8750" in info else "EP_UNSUPPORTED")
+    made: Placement = place(two_targets(), asked.get("target"), asked.get("device"))
+    assert (made.device, made.why, made.remedy) == found
+    assert made.fell_back == (made.device == CPU and asked.get("device") != CPU)
+    assert made.ep_device == {CPU: made.ep_device, NPU: "npu", EMULATOR: "cpu"}[made.device]
 
 
 def test_it_is_vendored_under_any_name_and_imports_nothing_else(tiny: Path, tmp_path: Path) -> None:

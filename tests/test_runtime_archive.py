@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 import zipfile
@@ -14,6 +16,8 @@ import pytest
 from pipeline.runtime import DamagedError, FormatError, Release, ReleaseError
 from pipeline.runtime.archive import unpack
 from tests import runtime_releases
+from tests.project import ROOT
+from tests.small_disk import SmallDisk, is_available
 
 
 @pytest.fixture
@@ -105,7 +109,10 @@ def test_an_entry_that_is_not_listed_is_refused(folder: Path, tmp_path: Path, na
     assert not list(tmp_path.rglob("escaped"))
 
 
-@pytest.mark.parametrize("name", ["../escaped", "a/../../escaped", "/escaped", "c:/escaped", "a\\..\\..\\escaped"])
+@pytest.mark.parametrize(
+    "name",
+    ["../escaped", "a/../../escaped", "/escaped", "c:/escaped", "a\\..\\..\\escaped", "a/NUL", "com1.txt", "Con .x/y"],
+)
 def test_a_listed_path_that_escapes_is_refused(folder: Path, tmp_path: Path, name: str) -> None:
     def change(index: runtime_releases.Json) -> None:
         index["files"][name] = index["files"]["files/tokenizer.json"]
@@ -190,6 +197,74 @@ def test_many_open_an_archive_at_once(archive: Path, folder: Path, tmp_path: Pat
     assert list((tmp_path / "cache").iterdir()) == [found[0]]
 
 
+UNPACK = """
+import sys
+from pathlib import Path
+from pipeline.runtime.archive import unpack
+print("ready", flush=True)
+sys.stdin.readline()
+print(unpack(Path(sys.argv[1]), Path(sys.argv[2]))[0], flush=True)
+"""
+
+
+def unpacking(archive: Path, cache: Path) -> subprocess.Popen[str]:
+    """A process that unpacks when it is sent a line."""
+    command = [sys.executable, "-c", UNPACK, str(archive), str(cache)]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def large(tmp_path: Path) -> Path:
+    """An archive that takes a while to unpack."""
+    data = bytes(range(256)) * 4096
+    files = {f"files/{number}": tmp_path / f"large-{number}" for number in range(48)}
+    for number, path in enumerate(files.values()):
+        path.write_bytes(data + bytes([number]))
+    folder = runtime_releases.write(tmp_path / "large", {}, files)
+    return runtime_releases.archive(folder, tmp_path / "large.qnn.zip")
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+@pytest.mark.slow
+def test_several_processes_unpack_at_once(tmp_path: Path) -> None:
+    archive, cache = large(tmp_path), tmp_path / "cache"
+    processes = [unpacking(archive, cache) for _ in range(4)]
+    for process in processes:
+        go(process)
+    folders = {process.communicate(timeout=120)[0].strip() for process in processes}
+    assert [process.returncode for process in processes] == [0] * 4
+    assert [str(path) for path in cache.iterdir()] == [*folders]
+    opened(archive, cache).verify()
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_while_it_unpacks_leaves_nothing_that_is_used(tmp_path: Path) -> None:
+    archive, cache = large(tmp_path), tmp_path / "cache"
+    killed = 0
+    for files in (1, 20, 45):
+        before = {*cache.glob(".unpacking-*")}
+        process = unpacking(archive, cache)
+        go(process)
+        while process.poll() is None:
+            begun = {*cache.glob(".unpacking-*")} - before
+            if sum(path.is_file() for folder in begun for path in folder.rglob("*")) >= files:
+                break
+        process.kill()
+        process.communicate()
+        killed += not [*cache.glob("[!.]*")]
+    assert killed, "none was killed in the middle"
+    release = opened(archive, cache)
+    release.verify()
+    assert len([*(release.folder / "files").iterdir()]) == 48
+
+
 def test_what_a_killed_process_left_is_removed(archive: Path, tmp_path: Path) -> None:
     old, new = tmp_path / "cache" / ".unpacking-old", tmp_path / "cache" / ".unpacking-new"
     for path in (old, new):
@@ -207,11 +282,46 @@ def test_a_cache_folder_that_can_not_be_written(archive: Path, tmp_path: Path) -
         opened(archive, tmp_path / "file")
 
 
+OPEN = """
+import sys
+from pathlib import Path
+from pipeline.runtime import Release, ReleaseError
+try:
+    Release.open(sys.argv[1], device="cpu", cache=sys.argv[2]).verify()
+    print("opened")
+except ReleaseError as error:
+    print(error)
+print("left:", *Path(sys.argv[2]).iterdir())
+"""
+
+
+@pytest.mark.skipif(not is_available(), reason="no mount namespaces here")
+def test_a_cache_on_a_disk_that_is_full_or_may_only_be_read(archive: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    disk = SmallDisk(cache, "8k")
+    disk.program(OPEN, archive, cache)
+    disk.remount("ro,size=1m")
+    disk.program(OPEN, archive, cache)
+    disk.remount("rw")
+    disk.program(OPEN, archive, cache)
+    disk.remount("ro")
+    disk.program(OPEN, archive, cache)
+    full, read_only, unpacked, again = (done.text for done in disk.run())
+    size = archive.stat().st_size
+    assert f"where: {cache}\n  why: No space left on device\n  next: free {size} bytes, or name another" in full
+    assert "why: Read-only file system\n  next: mend the cause, or name another folder: cache=..., or QNN" in read_only
+    assert full.endswith("left:\n")
+    assert read_only.endswith("left:\n")
+    assert unpacked.startswith("opened\n")
+    assert again == unpacked, "what is there needs no writing"
+
+
 def test_what_is_no_release(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="there is no such release"):
         Release.open(tmp_path / "none.zip")
     with pytest.raises(FormatError, match="this folder is no release"):
         Release.open(tmp_path)
-    (tmp_path / "release.json").write_text(json.dumps({"schema_version": 7}))
-    with pytest.raises(FormatError, match="schema version 1 is needed here, not 7"):
-        Release.open(tmp_path)
+    for version, why in ((7, "of a later form than this runtime knows: 7"), ("1", "schema_version"), (0, "from 1 on")):
+        (tmp_path / "release.json").write_text(json.dumps({"schema_version": version}))
+        with pytest.raises(FormatError, match=why):
+            Release.open(tmp_path)

@@ -85,11 +85,14 @@ def test_a_host_without_an_npu(tiny: Path) -> None:
 
 
 def check_host(tiny: Path) -> None:
-    with pytest.warns(FallbackWarning, match="finds no NPU on this host; to run on QNN's emulator"):
+    with pytest.warns(FallbackWarning, match="finds no NPU on this host; name a target, or give device='emulator'"):
         release = Release.open(tiny)
     assert (release.report().device, release.target) == ("cpu", None)
-    with pytest.raises(TargetError, match="can't run on an NPU here"):
+    with pytest.raises(TargetError, match="can't run on an NPU here") as raised:
         Release.open(tiny, fallback="refuse")
+    assert raised.value.where == str(tiny)
+    assert raised.value.next.startswith("name a target, or give device='emulator'")
+    assert raised.value.next.endswith("; or allow the CPU with fallback='cpu'")
     with pytest.raises(TargetError, match="finds no NPU"):
         Release.open(tiny, device="npu", fallback="refuse")
     with pytest.raises(TargetError, match=r"not for sm8651\n.*\n.*\n  next: did you mean sm8650\?"):

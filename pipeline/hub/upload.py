@@ -1,11 +1,16 @@
-"""Commits to hub repos, by the hub's own client: small files as they are, large ones by LFS or Xet."""
+"""Commits to hub repos, by the hub's own client: small files as they are, large ones by Xet, or else by LFS.
+
+The client sends large files by Xet wherever its package for that is installed, and fails at a hub that has no Xet, such
+as a mirror. So the hub is asked first. `HF_HUB_DISABLE_XET=1` is for the client, and means LFS.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx2
 from huggingface_hub import CommitOperationAdd, HfApi, get_token, hf_hub_url
@@ -58,11 +63,20 @@ def commit_files(repo: str, branch: str, parent: str, files: Mapping[str, Path |
     disable_progress_bars()
 
     def commit() -> str:
-        # Anew for each try: the client marks what it has sent. What is on the hub already is not sent again.
-        operations = [CommitOperationAdd(name, given) for name, given in files.items()]
-        return str(
-            HfApi().create_commit(repo, operations, commit_message=message, revision=branch, parent_commit=parent).oid
-        )
+        with ExitStack() as opened:
+            by_xet = _takes_xet(repo, branch)
+            # Anew for each try: the client marks what it has sent. What is on the hub already is not sent again.
+            operations = [
+                # The client sends by LFS what is an open file.
+                CommitOperationAdd(
+                    name, given if by_xet or isinstance(given, bytes) else opened.enter_context(given.open("rb"))
+                )
+                for name, given in files.items()
+            ]
+            made = HfApi().create_commit(
+                repo, operations, commit_message=message, revision=branch, parent_commit=parent
+            )
+            return str(made.oid)
 
     with _explained(repo, next(iter(files))):
         try:
@@ -71,6 +85,19 @@ def commit_files(repo: str, branch: str, parent: str, files: Mapping[str, Path |
             if error.response.status_code == httpx2.codes.PRECONDITION_FAILED:
                 return None
             raise
+
+
+def _takes_xet(repo: str, branch: str) -> bool:
+    """Whether the hub takes large files by Xet: it gives a token for that.
+
+    https://huggingface.co/docs/xet/auth
+    """
+    url = f"{endpoint()}/api/models/{repo}/xet-write-token/{quote(branch, safe='')}"
+    response = get_session().get(url, headers=build_hf_headers())
+    if response.status_code == httpx2.codes.NOT_FOUND:
+        return False
+    hf_raise_for_status(response)
+    return True
 
 
 @contextmanager

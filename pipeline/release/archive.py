@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,10 @@ _CHUNK = 1 << 20
 _MAX_DIRECTORY = 1 << 26
 _SEGMENT = r"(?!\.{1,2}(?:/|$))[^/\\:*?\x22<>|\x00-\x1f\x7f]+(?<![. ])"
 _NAME = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
+_DEVICE = re.compile(
+    r"(?:^|/)(?:con|prn|aux|nul|(?:com|lpt)[0-9\u00b9\u00b2\u00b3])(?:[ .][^/]*)?(?:/|$)", re.IGNORECASE
+)
+"""What is no file on Windows, in whatever folder: https://learn.microsoft.com/windows/win32/fileio/naming-a-file."""
 
 
 class UnusableError(StoreError):
@@ -60,6 +64,8 @@ def write_archive(path: Path, members: Mapping[str, Member], folder: Path | None
     for name in members:
         if why := _name_fault(name):
             raise ValueError(f"{name!r} can't be a name in an archive: {why}")
+    if alike := _alike(members):
+        raise ValueError(f"{alike[0]!r} and {alike[1]!r} can't both be names in an archive: they differ in case alone")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder / path.name if folder else path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -190,10 +196,9 @@ class Archive:
         if (entries[-1].end if entries else 0) != start:
             self._refuse("there is something between the last entry and the directory")
         if records.directory(entries) != tail:
-            self._refuse("its directory is not of the form that releases have")
-        folded = {entry.name.casefold() for entry in entries}
-        if len(folded) != len(entries):
-            self._refuse("two of its names differ in case alone")
+            self._refuse(f"{_other_record(entries, tail)} is not of the form that releases have")
+        if alike := _alike(entry.name for entry in entries):
+            self._refuse(f"two of its names differ in case alone: {alike[0]} and {alike[1]}")
         return entries
 
     def _find_directory(self, size: int) -> tuple[int, int]:
@@ -255,8 +260,28 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
+def _other_record(entries: Iterable[Entry], tail: bytes) -> str:
+    """Which part of a directory is not what these entries make it."""
+    at = 0
+    for entry in entries:
+        header = records.central_header(entry)
+        if tail[at : at + len(header)] != header:
+            return f"the directory's record of {entry.name}"
+        at += len(header)
+    return "the end of its directory"
+
+
+def _alike(names: Iterable[str]) -> tuple[str, str] | None:
+    """Two names that are one where case does not count."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.setdefault(name.casefold(), name)) != name:
+            return other, name
+    return None
+
+
 def _name_fault(name: str) -> str:
     """Why a name can't be one in an archive; empty if it can."""
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or _DEVICE.search(name):
         return "which some systems can't have"
     return "which is too long" if len(name.encode()) > 4000 else ""

@@ -83,14 +83,28 @@ def _all_paths(config: ModelConfig, workspace: Workspace) -> list[Path]:
 def publish_models(
     configs: Iterable[ModelConfig], targets: Collection[str], workspace: Workspace, urls: Sequence[str]
 ) -> None:
-    """Publish the archives of these models to each of the destinations; raises PipelineError."""
+    """Publish the archives of these models to each of the destinations.
+
+    One that is refused does not stop others; all but the first refusal are printed.
+
+    Raises:
+        PipelineError: the first refusal.
+    """
+    from pipeline.errors import PipelineError
     from pipeline.release.package import archive_paths
     from pipeline.release.publish import publish
 
-    for config in configs:
-        for path in archive_paths(config, targets, workspace).values():
-            for url in urls or [""]:
-                print(publish(path, url))
+    refused: list[PipelineError] = []
+    paths = [path for config in configs for path in archive_paths(config, targets, workspace).values()]
+    for path, url in ((path, url) for path in paths for url in urls or [""]):
+        try:
+            print(publish(path, url), flush=True)
+        except PipelineError as error:
+            refused.append(error)
+    for other in refused[1:]:
+        print(f"error: {other}", flush=True)
+    if refused:
+        raise refused[0]
 
 
 def verify_files(files: Sequence[str], key: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +10,7 @@ from typing import Protocol
 from pipeline.errors import StoreError
 from pipeline.storage.digests import copy_hashed, sha256_file
 from pipeline.storage.durable import disk_errors, write_atomically
+from pipeline.storage.locks import held
 
 
 class Destination(Protocol):
@@ -42,29 +42,29 @@ class FolderDestination:
                 return None
 
     def send(self, archive: Path, index_name: str, index: bytes) -> str | None:
-        """Each under another name first, synced and renamed; what was copied is what was read, or nothing is there."""
-        target = self.folder / archive.name
-        temporary = self.folder / f".{archive.name}.{os.getpid()}.tmp"
+        """Each under another name first, synced and renamed; what was copied is what was read, or nothing is there.
+
+        One at a time publishes under a name, so that an index never names another's archive.
+        """
+        temporary, lock = (self.folder / f".{archive.name}.{end}" for end in ("tmp", "lock"))
         with disk_errors(self.folder, "the folder to publish to can't be written"):
             self.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                sha256 = copy_hashed(archive, temporary)
-                with temporary.open("r+b") as stream:
-                    os.fsync(stream.fileno())
-                if sha256_file(temporary) != sha256:
-                    raise StoreError(
-                        f"{archive.name} arrived as something else",
-                        where=str(self.folder),
-                        why="what is read back has another SHA-256",
-                        remedy="run the same command again; if it stays so, check that disk",
-                    )
-                temporary.replace(target)
-            finally:
-                temporary.unlink(missing_ok=True)
-            write_atomically(self.folder / index_name, index)
+            with held(lock, f"another process that publishes {archive.name} to {self.folder}"):
+                if (self.folder / index_name).exists():
+                    return None
+                try:
+                    sha256 = copy_hashed(archive, temporary)
+                    with temporary.open("r+b") as stream:
+                        os.fsync(stream.fileno())
+                    if sha256_file(temporary) != sha256:
+                        raise StoreError(
+                            f"{archive.name} arrived as something else",
+                            where=str(self.folder),
+                            why="what is read back has another SHA-256",
+                            remedy="run the same command again; if it stays so, check that disk",
+                        )
+                    temporary.replace(self.folder / archive.name)
+                finally:
+                    temporary.unlink(missing_ok=True)
+                write_atomically(self.folder / index_name, index)
         return ""
-
-
-def redacted(url: str) -> str:
-    """A URL without the user name and password that it may carry."""
-    return re.sub("//[^/@]*@", "//", url)

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import fsspec
-
 from pipeline.errors import ConfigError, StoreError
-from pipeline.release.destinations import redacted
+from pipeline.storage.urls import open_url, redacted, told
 
 WAITS_S = (0.5, 1.0, 2.0, 4.0)
 """Pauses between tries, in seconds; one try more than there are pauses."""
@@ -44,17 +42,12 @@ class FsspecDestination:
         """Where a URL leads; raises ConfigError if its kind is unknown, or its package is not installed."""
         shown = redacted(url)
         try:
-            system, folder = fsspec.core.url_to_fs(url)
-        except ImportError as error:
-            raise ConfigError(
-                "the package for this kind of URL is not installed",
-                where=shown,
-                why=str(error),
-                remedy="install it; for s3:// that is 'uv sync --extra s3'",
-            ) from None
+            system, folder = open_url(url, shown)
+        except ConfigError:
+            raise
         except Exception as error:  # what the libraries behind fsspec raise has nothing in common
             raise _refused("the destination can't be opened", shown, error) from None
-        return cls(system, str(folder).rstrip("/"), shown)
+        return cls(system, folder, shown)
 
     def read(self, name: str) -> bytes | None:
         """A small file that is there; None if it is not."""
@@ -95,7 +88,7 @@ class FsspecDestination:
                 if tries == len(WAITS_S) or isinstance(error, _FINAL):
                     raise _refused(f"{what} can't be published", self.url, error) from None
                 wait = WAITS_S[tries]
-                print(f"{what}: {_told(error)}; try {tries + 2} of {len(WAITS_S) + 1} in {wait:g} s", flush=True)
+                print(f"{what}: {told(error)}; try {tries + 2} of {len(WAITS_S) + 1} in {wait:g} s", flush=True)
                 time.sleep(wait)
         raise AssertionError("unreachable")
 
@@ -104,10 +97,6 @@ def _refused(what: str, where: str, error: Exception) -> StoreError:
     return StoreError(
         what,
         where=where,
-        why=_told(error),
+        why=told(error),
         remedy="check the URL, the credentials in the environment and the network, then run the same command again",
     )
-
-
-def _told(error: Exception) -> str:
-    return redacted(" ".join(f"{type(error).__name__}: {error}".split()))[:300]

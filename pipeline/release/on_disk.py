@@ -11,6 +11,7 @@ from pipeline.errors import PipelineError
 from pipeline.findings import FOREIGN, LEFT, Finding
 from pipeline.model import FileEntry, Manifest
 from pipeline.release.archive import Member, UnusableError, write_archive
+from pipeline.release_checks import FOLDER
 from pipeline.storage import sealed_json
 from pipeline.storage.digests import sha256_file
 from pipeline.storage.durable import disk_errors, write_atomically
@@ -32,7 +33,7 @@ class _Record:
 
 def folder_of(workspace: Workspace) -> Path:
     """Where archives are."""
-    return workspace.artifacts / "releases"
+    return workspace.artifacts / FOLDER
 
 
 def write(path: Path, model: str, members: Mapping[str, Member], workspace: Workspace) -> tuple[str, bool]:

@@ -19,10 +19,11 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from pipeline.errors import ConfigError, PipelineError, StoreError
-from pipeline.release.destinations import Destination, FolderDestination, redacted
+from pipeline.release.destinations import Destination, FolderDestination
 from pipeline.release.index import text_of
 from pipeline.release.verify import verify_release
 from pipeline.storage.digests import sha256_file
+from pipeline.storage.urls import redacted
 
 HUB = "hf://"
 _FILE = "file://"

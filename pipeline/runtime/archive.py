@@ -7,6 +7,7 @@ it gives. The folder gets its name when it is complete, so that whoever sees it 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -25,6 +26,9 @@ CACHE_VARIABLE = "QNN_RELEASE_CACHE"
 _TEMPORARY = ".unpacking-"
 _ABANDONED_S = 24 * 3600.0
 _CHUNK_BYTES = 1 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_RENAME_WAITS_S = (0.0, 0.1, 0.5, 2.0)
+"""Pauses before tries to rename a folder: on Windows a virus scanner may have a file in it open for a moment."""
 _KEY_DIGITS = 32  # of 64: enough to be unique, and paths stay short on Windows
 
 
@@ -57,11 +61,13 @@ def unpack(archive: Path, cache: Path) -> tuple[Path, Index]:
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise _refused(archive, f"it can't be read as a ZIP file: {error}") from error
     except OSError as error:
+        full = error.errno in _FULL
         raise ReleaseError(
             "the release can't be unpacked",
             where=str(error.filename or cache),
             why=error.strerror or str(error),
-            next=f"mend the cause, or name another folder: cache=..., or {CACHE_VARIABLE}",
+            next=f"{f'free {archive.stat().st_size} bytes' if full else 'mend the cause'},"
+            f" or name another folder: cache=..., or {CACHE_VARIABLE}",
         ) from error
 
 
@@ -123,6 +129,8 @@ def _extract(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, file: File, path: 
             while written <= file.bytes and (chunk := stream.read(_CHUNK_BYTES)):
                 digest.update(chunk)
                 written += out.write(chunk)
+            out.flush()
+            os.fsync(out.fileno())  # else a loss of power could leave zeros under a folder's final name
     except (zipfile.BadZipFile, EOFError) as error:
         raise damaged(entry.filename, path, str(error)) from error
     if written != file.bytes or digest.hexdigest() != file.sha256:
@@ -131,7 +139,8 @@ def _extract(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, file: File, path: 
 
 def _publish(work: Path, folder: Path, index: Index) -> None:
     """Give a complete folder its name. Another process may have been faster; then its folder is as good."""
-    for _ in range(3):
+    for wait in _RENAME_WAITS_S:
+        time.sleep(wait)
         with contextlib.suppress(OSError):
             work.rename(folder)
             return

@@ -10,6 +10,9 @@ On Windows on Snapdragon an application may be x86 Python, while QNN needs ARM64
 Arrays are numpy's. Without numpy, an input is anything with the buffer protocol whose format and shape are right, and
 an output is a memoryview of its format and shape; of plain bytes if it has no elements, or for float16.
 
+Below: what can go wrong; Client, all that an application uses; _Server, one process behind it; then the frames and
+their arrays, which the server (serve.py) reads and writes by the same functions.
+
 The protocol, on the server's standard input and output; its standard error is a log. Both sides send frames:
 
     4 bytes   "QNR1"
@@ -65,6 +68,9 @@ _LOG_LINES = 200
 _SHOWN_LINES = 30
 _LOG_LINE_BYTES = 8192
 _END_S = 5.0
+"""Seconds that a server is given to end by itself, and its log to be read."""
+_NO_WINDOW: int = getattr(subprocess, "CREATE_NO_WINDOW", 0)
+"""On Windows a server of an application that has no console would open one."""
 
 
 class ClientError(Exception):
@@ -218,7 +224,12 @@ class Client:
 
 
 class _Server:
-    """One process. Three threads of ours: its input, its output and its log each have one, so that nothing blocks."""
+    """One process, from its start to its end: a client that recovers makes another.
+
+    Its input, its output and its log each have a thread here, so that none blocks another. A call leaves a future under
+    the number of its request, hands the frame to the writer, and waits; the reader fills the future in. When the output
+    ends, the reader says why in `failure`, and everyone who waits gets that.
+    """
 
     def __init__(self, command: list[str], env: Any, max_bytes: int, start_timeout_s: float) -> None:
         self.failure: ClientError | None = None
@@ -226,22 +237,20 @@ class _Server:
         self._max_bytes = max_bytes
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
-        self._waiting: dict[Any, Future[Any]] = {None: Future()}
+        hello: Future[Any] = Future()
+        self._waiting: dict[Any, Future[Any]] = {None: hello}  # the first frame answers no request
         self._frames: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        pipe = subprocess.PIPE
         try:
             self.process: Any = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
+                command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, creationflags=_NO_WINDOW
             )
         except OSError as error:
             raise ServerDiedError(f"the server can't be started: {error}") from error
-        hello = self._waiting[None]
+        self._log_thread = self._thread(self._read_log)
+        self._thread(self._read)
+        self._thread(self._write)
         self.hello: dict[str, Any] = {}
-        self._log_thread = threading.Thread(target=self._read_log, daemon=True)
-        for thread in (
-            self._log_thread,
-            *(threading.Thread(target=do, daemon=True) for do in (self._write, self._read)),
-        ):
-            thread.start()
         try:
             self.hello = self._answer(None, hello, start_timeout_s)[0]
             if "error" in self.hello:
@@ -273,6 +282,12 @@ class _Server:
         self.process.kill()
         self.process.wait()
 
+    @staticmethod
+    def _thread(work: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
+
     def _answer(self, number: Any, answer: Future[Any], wait_s: float | None) -> Any:
         try:
             return answer.result(wait_s)
@@ -282,6 +297,7 @@ class _Server:
             raise CallTimeoutError(f"the server did not answer within {wait_s:g} s") from None
 
     def _write(self) -> None:
+        """Write frames, each a list of pieces, until None says that there are no more."""
         stdin = self.process.stdin
         with contextlib.suppress(OSError, ValueError):  # it died: the reader notices too, and tells
             for frame in iter(self._frames.get, None):
@@ -292,6 +308,7 @@ class _Server:
             stdin.close()
 
     def _read(self) -> None:
+        """Hand answers to those who wait for them, until the output ends."""
         stdout = self.process.stdout
         wrong = ""
         try:
@@ -325,6 +342,7 @@ class _Server:
             answer.set_exception(self.failure)
 
     def _read_log(self) -> None:
+        """Keep the last lines."""
         stderr = self.process.stderr
         with contextlib.suppress(OSError, ValueError):
             for line in iter(lambda: stderr.readline(_LOG_LINE_BYTES), b""):

@@ -10,6 +10,10 @@ from .errors import FormatError
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\\:]")  # a backslash or a colon leads elsewhere on Windows
+_DEVICE = re.compile(
+    r"(?:con|prn|aux|nul|com[0-9\u00b9\u00b2\u00b3]|lpt[0-9\u00b9\u00b2\u00b3])(?:[ .].*)?", re.IGNORECASE
+)
+"""What is no file on Windows, in whatever folder: https://learn.microsoft.com/windows/win32/fileio/naming-a-file."""
 
 
 @dataclass(frozen=True)
@@ -82,4 +86,5 @@ class Field:
 def is_inside(path: str) -> bool:
     """Whether a relative POSIX path stays in the folder that it is joined to, on every platform."""
     parts = path.split("/")
-    return not _NOT_IN_PATHS.search(path) and not any(part.rstrip(" .") == "" for part in parts)
+    odd = any(part.rstrip(" .") == "" or _DEVICE.fullmatch(part) for part in parts)
+    return not odd and not _NOT_IN_PATHS.search(path)

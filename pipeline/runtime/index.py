@@ -33,12 +33,13 @@ class File:
 
 @dataclass(frozen=True)
 class Target:
-    """A SoC that contexts are for; `vtcm_mb` is None where the compiler chose."""
+    """A SoC that contexts are for; `vtcm_mb` is None where the compiler chose, `minimum_driver_sdk` empty or `2.51`."""
 
     name: str
     soc_model: int
     htp_arch: int
     vtcm_mb: int | None
+    minimum_driver_sdk: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,14 @@ class Index:
     def parse(cls, text: bytes) -> Index:
         """Read the contents of a release.json; raises FormatError for anything that a release would not say."""
         root = Field(_json(text))
-        if root.get("schema_version").value != SCHEMA_VERSION:
-            raise root.get("schema_version").wrong(f"schema version {SCHEMA_VERSION}")
+        version = root.get("schema_version")
+        if version.integer(1) > SCHEMA_VERSION:
+            raise FormatError(
+                f"the release is of a later form than this runtime knows: {version.value}",
+                where=version.at,
+                why=f"the runtime knows form {SCHEMA_VERSION}",
+                next="use a newer runtime, of the version that packaged the release",
+            )
         files = {
             Field(path, f"files.{path}").path(): File(entry.get("sha256").sha256(), entry.get("bytes").integer(0))
             for path, entry in root.get("files").members()
@@ -140,8 +147,7 @@ class Index:
         names = {target.name for target in targets}
         components = {name: _component(name, entry, files, names) for name, entry in root.get("components").members()}
         digest = hashlib.sha256(text).hexdigest()
-        model, version = root.get("model").text(), root.get("version").text()
-        return cls(digest, model, version, files, targets, components)
+        return cls(digest, root.get("model").text(), root.get("version").text(), files, targets, components)
 
 
 def _json(text: bytes) -> object:
@@ -157,12 +163,13 @@ def _json(text: bytes) -> object:
 
 
 def _target(entry: Field) -> Target:
-    vtcm = entry.get("vtcm_mb")
+    vtcm, sdk = entry.get("vtcm_mb"), entry.get("minimum_driver_sdk")
     return Target(
         entry.get("name").text(),
         entry.get("soc_model").integer(0),
         entry.get("htp_arch").integer(0),
         None if vtcm.value is None else vtcm.integer(0),
+        "" if sdk.value is None else sdk.text(),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .errors import TargetError
@@ -15,6 +15,11 @@ DEVICES = (NPU, EMULATOR, CPU)
 
 OPTIMAL = "EP_SUPPORTED_OPTIMAL"
 USABLE = "EP_SUPPORTED_PREFER_RECOMPILATION"
+_SAID = {
+    "EP_UNSUPPORTED": "for another chip, or for a newer driver",
+    "EP_NOT_APPLICABLE": "not for this execution provider",
+}
+"""What the EP's refusals mean, of `OrtCompiledModelCompatibility`."""
 
 Ask = Callable[[str], str]
 """What the EP says of a context, by the context's compatibility string."""
@@ -24,7 +29,8 @@ Ask = Callable[[str], str]
 class Placement:
     """A device of :data:`DEVICES`; the target whose contexts are run, if any; and the reason.
 
-    `fell_back` says that something better was wanted. `ep_device` is the EP's own handle of the device.
+    `fell_back` says that something better was wanted, and `remedy` what may help. `ep_device` is the EP's own handle
+    of the device.
     """
 
     device: str
@@ -32,6 +38,7 @@ class Placement:
     why: str
     fell_back: bool = False
     ep_device: Any = None
+    remedy: str = ""
 
 
 def named_target(index: Index, name: str) -> Target:
@@ -60,7 +67,7 @@ def fitting(index: Index, targets: tuple[Target, ...], ask: Ask) -> Placement:
             return Placement(NPU, target, f"the execution provider finds its contexts optimal: {'; '.join(infos)}")
         wrong = next((word for word in said if word not in (OPTIMAL, USABLE)), "" if said else "it has no context")
         if wrong:
-            refused.append(f"{target.name}: {wrong}")
+            refused.append(f"{_described(target)}: {_SAID.get(wrong, wrong)}")
         else:
             usable.append((target, "; ".join(infos)))
     if usable:
@@ -69,7 +76,12 @@ def fitting(index: Index, targets: tuple[Target, ...], ask: Ask) -> Placement:
             NPU, target, f"the execution provider takes its contexts, but would compile anew: {infos_text}"
         )
     why = f"no target of the release fits this NPU ({'; '.join(refused) or 'it has none'})"
-    return Placement(CPU, None, why, fell_back=True)
+    return Placement(CPU, None, why, fell_back=True, remedy="get a release for this chip, or update the NPU's driver")
+
+
+def _described(target: Target) -> str:
+    needs = f", driver {target.minimum_driver_sdk} or newer" if target.minimum_driver_sdk else ""
+    return f"{target.name}{needs}"
 
 
 def contexts_of(index: Index, target: Target) -> tuple[str, ...]:
@@ -107,13 +119,16 @@ def place(index: Index, target: str | None, device: str | None) -> Placement:
     npu = host.npu
     if npu is not None and device != EMULATOR:
         found = fitting(index, targets, lambda info: provider.compatibility(npu, info))
-        return Placement(found.device, found.target, found.why, found.fell_back, npu)
+        return replace(found, ep_device=npu)
+    if device == EMULATOR and host.emulator is None:
+        why = host.why if host.remedy else "QNN's emulator is for x86_64 hosts"
+        return Placement(CPU, None, why, fell_back=True, remedy=host.remedy)
     if host.emulator is not None and device != NPU:
         if targets and (chosen is not None or device == EMULATOR):
             why = "the caller named it" if chosen is not None else "it is the release's first, and none was named"
             return Placement(
                 EMULATOR, targets[0], f"{why}; {host.why or 'the emulator was asked for'}", False, host.emulator
             )
-        hint = "to run on QNN's emulator, which is slow, name a target or give device='emulator'"
-        return Placement(CPU, None, f"{host.why}; {hint}", fell_back=True)
-    return Placement(CPU, None, host.why or "the QNN execution provider has no emulator on this host", fell_back=True)
+        remedy = "name a target, or give device='emulator', for QNN's emulator, which is slow"
+        return Placement(CPU, None, host.why, fell_back=True, remedy=remedy)
+    return Placement(CPU, None, host.why, fell_back=True, remedy=host.remedy)

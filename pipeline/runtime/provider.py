@@ -34,26 +34,29 @@ _ARM64 = (
 
 @dataclass(frozen=True)
 class Host:
-    """The devices that the QNN EP offers here, and if it offers none, why."""
+    """The devices that the QNN EP offers here; if it offers no NPU, why, and what may help."""
 
     npu: ort.OrtEpDevice | None
     emulator: ort.OrtEpDevice | None
     why: str = ""
+    remedy: str = ""
 
 
 def host() -> Host:
     """Register the QNN EP with this process, if it isn't yet, and ask it for its devices."""
     if _emulates_x86():
-        return Host(None, None, "this is an x86 Python on an ARM64 machine, and QNN needs an ARM64 one: see serve.py")
+        why = "this is an x86 Python on an ARM64 machine, and QNN needs an ARM64 one"
+        return Host(None, None, why, "run it in an ARM64 Python, by serve.py and client.py of this package")
     with _REGISTERING:
         devices = _devices()
         if not devices:
             try:
                 ort.register_execution_provider_library(EP, _library("get_library_path"))
             except ImportError:
-                return Host(None, None, "onnxruntime-qnn is not installed")
+                return Host(None, None, "onnxruntime-qnn is not installed", "install onnxruntime-qnn")
             except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
-                return Host(None, None, f"onnxruntime can't load onnxruntime-qnn: {error}")
+                why = f"onnxruntime {ort.__version__} can't load onnxruntime-qnn: {error}"
+                return Host(None, None, why, "install onnxruntime and onnxruntime-qnn of versions that go together")
             devices = _devices()
     by_type = {device.device.type: device for device in devices}
     npu = by_type.get(ort.OrtHardwareDeviceType.NPU)
@@ -88,10 +91,7 @@ def qnn_session(
         RuntimeError: a context in it would not run on QNN.
         Exception: whatever onnxruntime raises.
     """
-    given = _session_options(configure)
-    given.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    for key, value in settings.items():
-        given.add_session_config_entry(key, value)
+    given = _session_options(configure, {"session.record_ep_graph_assignment_info": "1", **settings})
     given.add_provider_for_devices([device], {"backend_path": _library("get_qnn_htp_path"), **options})
     session = ort.InferenceSession(str(model), given)
     session.disable_fallback()  # else onnxruntime answers a failure by going to the CPU, and prints it
@@ -100,8 +100,12 @@ def qnn_session(
 
 
 def cpu_session(model: Path, configure: Configure | None) -> ort.InferenceSession:
-    """Load a QDQ model for onnxruntime's CPU EP; raises whatever onnxruntime raises."""
-    return ort.InferenceSession(str(model), _session_options(configure), providers=[CPU])
+    """Load a QDQ model for onnxruntime's CPU EP; raises whatever onnxruntime raises.
+
+    Q and DQ are computed as written, which is what was measured: integer kernels in place of them round otherwise,
+    saturate on some CPUs, and take longer with 16-bit activations.
+    """
+    return ort.InferenceSession(str(model), _session_options(configure, {"session.disable_quant_qdq": "1"}), [CPU])
 
 
 def emulated(target: Target) -> dict[str, str]:
@@ -110,9 +114,11 @@ def emulated(target: Target) -> dict[str, str]:
     return chosen | ({} if target.vtcm_mb is None else {"vtcm_mb": str(target.vtcm_mb)})
 
 
-def _session_options(configure: Configure | None) -> ort.SessionOptions:
+def _session_options(configure: Configure | None, settings: Mapping[str, str]) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.log_severity_level = 3  # errors: the EP warns of each feature that a host lacks
+    for key, value in settings.items():
+        options.add_session_config_entry(key, value)
     if configure is not None:
         configure(options)
     return options

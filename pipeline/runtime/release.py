@@ -73,8 +73,9 @@ class Release:
         placement = place(index, target, device)
         refuse = fallback == "refuse"
         if placement.fell_back:
-            _check_fallback(index, placement, folder, refuse)
-            warnings.warn(f"{index.model} runs on the CPU: {placement.why}", FallbackWarning, stacklevel=2)
+            _check_fallback(index, placement, str(path), refuse)
+            hint = f"; {placement.remedy}" if placement.remedy else ""
+            warnings.warn(f"{index.model} runs on the CPU: {placement.why}{hint}", FallbackWarning, stacklevel=2)
         held = Contents(folder, index)
         return cls(
             held, placement, Sessions(held, placement, refuse=refuse, options=options or {}, configure=configure)
@@ -222,13 +223,14 @@ def _opened(path: Path, cache: Path | None) -> tuple[Path, Index]:
     return archive.unpack(path, archive.default_cache() if cache is None else cache)
 
 
-def _check_fallback(index: Index, placement: Placement, folder: Path, refuse: bool) -> None:
+def _check_fallback(index: Index, placement: Placement, path: str, refuse: bool) -> None:
     """Raise TargetError unless the CPU may be used, and can be."""
     possible = any(bucket.qdq for component in index.components.values() for bucket in component.buckets)
     if refuse or not possible:
+        otherwise = "allow the CPU with fallback='cpu'" if possible else "package it with QDQ models for the CPU"
         raise TargetError(
             f"{index.model} can't run on an NPU here",
-            where=str(folder),
+            where=path,
             why=placement.why + ("" if refuse else "; and the release has no QDQ models for the CPU"),
-            next="allow the CPU with fallback='cpu'" if possible else "package it for this device, or with QDQ models",
+            next=f"{placement.remedy}; or {otherwise}" if placement.remedy else otherwise,
         )

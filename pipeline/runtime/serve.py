@@ -33,12 +33,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=["npu", "emulator", "cpu"])
     parser.add_argument("--fallback", choices=["cpu", "refuse"], default="cpu", help="when the device can't be used")
     parser.add_argument("--cache", help="the folder that archives are unpacked into")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the QNN EP")
+    parser.add_argument(
+        "--option", action="append", default=[], type=_option, metavar="NAME=VALUE", help="an option of the QNN EP"
+    )
     parser.add_argument("--max-bytes", type=int, default=client.MAX_BODY_BYTES, help="of the arrays of one request")
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the application's; we end when our input does
     requests, answers = _streams()
-    options = dict(option.split("=", 1) for option in given.option)
     try:
         release = Release.open(
             given.release,
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
             device=given.device,
             fallback=given.fallback,
             cache=given.cache,
-            options=options,
+            options=dict(given.option),
         )
     except ReleaseError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
@@ -57,6 +58,13 @@ def main(arguments: list[str] | None = None) -> int:
         with contextlib.suppress(BrokenPipeError):  # the client is gone
             return _answer_all(release, requests, answers, given.max_bytes)
     os._exit(_ENDED)  # what was not written can't be, at the end either
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def _answer_all(release: Release, requests: BinaryIO, answers: BinaryIO, max_bytes: int) -> int:

@@ -153,7 +153,7 @@ class Sessions:
             except ReleaseError:
                 raise
             except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
-                self._fall_back([slot], f"QNN can't load {context.model}: {_first_line(error)}", error)
+                self._fall_back([slot], f"QNN can't load {context.model}: {self._reason(error)}", error)
 
     def _load_pack(self, slot: Slot, context: Context, target: str) -> None:
         """Load every bucket whose context is in the same binary: the weights are in memory once."""
@@ -180,7 +180,7 @@ class Sessions:
                 _left_over.append(f"{self._contents.index.model}, {', '.join(context.binaries)}")
                 if isinstance(error, ReleaseError) or not isinstance(error, Exception):
                     raise
-                why = f"QNN can't load {', '.join(context.binaries)}: {_first_line(error)}"
+                why = f"QNN can't load {', '.join(context.binaries)}: {self._reason(error)}"
                 self._fall_back([other for other, _ in pack], why, error)
 
     def _context_session(self, slot: Slot, context: Context, settings: Mapping[str, str]) -> _Loaded:
@@ -199,6 +199,12 @@ class Sessions:
             self._configure,
         )
         return _Loaded(session, provider.EP, context.model, time.perf_counter() - started)
+
+    def _reason(self, error: Exception) -> str:
+        """What QNN said; on a device an old driver is the usual cause, which it does not say."""
+        target = self._placement.target
+        sdk = target.minimum_driver_sdk if target and self._placement.device == NPU else ""
+        return _first_line(error) + (f"; it needs an NPU driver of {sdk} or newer" if sdk else "")
 
     def _fall_back(self, slots: list[Slot], why: str, cause: Exception | None = None) -> None:
         """Load QDQ models for the CPU instead, if that is allowed."""
