@@ -80,20 +80,8 @@ def task_package() -> Iterator[Task]:
     yield from PROJECT.package_tasks()
 
 
-def task_release() -> Iterator[Task]:
-    yield from PROJECT.release_tasks()
-
-
-def task_doctor() -> Task:
-    return PROJECT.doctor()
-
-
-def task_fsck() -> Task:
-    return PROJECT.upkeep("fsck")
-
-
-def task_gc() -> Task:
-    return PROJECT.upkeep("gc")
+def task_commands() -> Iterator[Task]:
+    yield from PROJECT.command_tasks()
 
 
 def task_check() -> Command:

@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import cast
 
+from pipeline import hosts
 from pipeline.config import HubSource
 from pipeline.engine.crew import Crew
 from pipeline.errors import SourceError, StoreError, WorkerError
@@ -29,6 +30,7 @@ class Outcome(Enum):
 
     CURRENT = "current"
     RESTORED = "restored"
+    SHARED = "shared"
     BUILT = "built"
 
 
@@ -56,6 +58,7 @@ def is_current(step: Step, workspace: Workspace) -> bool:
     if resolved is None or resolved.key != manifest.key or not workspace.store.intact(manifest):
         return False
     workspace.store.used(manifest)
+    _share(manifest, workspace)
     return True
 
 
@@ -65,17 +68,23 @@ def bring_up_to_date(
     """Make the step's current output what it should be; `started` is called when its worker starts.
 
     Raises:
-        PipelineError: the output can't be had; DamagedError: one of an input's files went bad since it was looked at.
+        PipelineError: the output can't be had; DamagedError: one of an input's files went bad since it was looked at;
+            WaitingError: no store has it, and this host may not make it.
         WithdrawnError: its worker is not to start any more.
     """
     with disk_errors(workspace.build, f"a file that {step.id} needs can't be read or written"):
         resolved = resolve(step, workspace) or _pin_and_resolve(step, workspace)
         current = read_manifest(workspace.current(step))
         if current is not None and current.key == resolved.key and workspace.store.intact(current):
+            _share(current, workspace)
             return Result(Outcome.CURRENT, 0.0)
         outcome, seconds = Outcome.RESTORED, 0.0
         while (manifest := workspace.store.get(resolved.key)) is None:
             try:
+                if (manifest := _from_shared(resolved, workspace)) is not None:
+                    outcome = Outcome.SHARED
+                    break
+                _check_host(resolved, workspace)
                 manifest, seconds = _run(resolved, workspace, crew, started)
                 outcome = Outcome.BUILT
                 break
@@ -84,6 +93,7 @@ def bring_up_to_date(
         workspace.store.used(manifest)
         with workspace.scratch.folder() as folder:
             write_manifest(workspace.current(step), manifest, durable=False, folder=folder)
+        _share(manifest, workspace)
     return Result(outcome, seconds)
 
 
@@ -101,6 +111,9 @@ def needed(step: Step, steps: Mapping[str, Step]) -> list[Step]:
 
 def _pin_and_resolve(step: Step, workspace: Workspace) -> Resolved:
     if isinstance(step.config.source, HubSource) and step.stage == "fetch":
+        what = f"'{step.config.source.revision}' of {step.config.source.hub}"
+        besides = f"{what} is not pinned here: the host that fetches it writes configs/pins.yaml, to be committed"
+        hosts.check_step(step, step.params, {}, workspace.project, besides=besides)
         with workspace.scratch.folder() as folder:
             lock, tell = folder.parent / "pins.lock", workspace.store.tell
             # Of two that pin at once, one would else write without what the other has written.
@@ -113,6 +126,49 @@ def _pin_and_resolve(step: Step, workspace: Workspace) -> Resolved:
         why=f"no output of {', '.join(name for name in step.after if not workspace.current(name).exists())}",
         remedy=f"run 'doit {step.id}' without --single",
     )
+
+
+def _check_host(resolved: Resolved, workspace: Workspace) -> None:
+    """Raise WaitingError if this host may not make the step."""
+    unread = workspace.shared.unread if workspace.shared else ""
+    besides = f"the shared store, where it may be, can't be read: {unread}" if unread else ""
+    hosts.check_step(resolved.step, resolved.params, resolved.inputs, workspace.project, besides=besides)
+
+
+def _from_shared(resolved: Resolved, workspace: Workspace) -> Manifest | None:
+    """What another machine has made under this key, restored from the shared store; None if that is not to be had.
+
+    Raises:
+        _MadeElsewhereError: somebody else restores or makes it here.
+    """
+    step, store, shared = resolved.step, workspace.store, workspace.shared
+    found = shared.find(resolved.key, step.stage) if shared else None
+    if shared is None or found is None:
+        return None
+    commit = _commit_memory(resolved, workspace)
+    if commit is not None and (changed := remembered.changed(commit, found.files)):
+        what = f"{changed[0]} is not what this commit held when it was first fetched ({commit})"
+        store.tell(f"not restored from the shared store: {step.id}: {what}")
+        return None
+    with ExitStack() as claimed:
+        try:
+            claimed.enter_context(store.claimed(resolved.key))
+        except locks.TakenError:
+            raise _MadeElsewhereError from None
+        if store.get(resolved.key) is not None:
+            raise _MadeElsewhereError
+        if not shared.fetch(found, step.id):
+            return None
+        if commit is not None:
+            with workspace.scratch.folder() as folder:
+                remembered.remember(commit, found.files, folder)
+        return found
+
+
+def _share(manifest: Manifest, workspace: Workspace) -> None:
+    """Have an output of this build in the shared store too, if it is not known to be there."""
+    if workspace.shared is not None:
+        workspace.shared.offer(manifest)
 
 
 def _run(resolved: Resolved, workspace: Workspace, crew: Crew, started: Callable[[], None]) -> tuple[Manifest, float]:
@@ -158,20 +214,27 @@ def _run(resolved: Resolved, workspace: Workspace, crew: Crew, started: Callable
 
 def _compare_with_commit(made: Manifest, resolved: Resolved, workspace: Workspace, scratch: Path) -> None:
     """Refuse files of a hub's commit that are not what they were when a build that uses this store first fetched it."""
-    source = resolved.step.config.source
-    if resolved.step.stage != "fetch" or not isinstance(source, HubSource):
+    path, source = _commit_memory(resolved, workspace), resolved.step.config.source
+    if path is None or not isinstance(source, HubSource):
         return
-    fetched = cast("Mapping[str, Json]", resolved.params["source"])
-    path = remembered.path_of(workspace.store.root, source.hub, str(fetched["revision"]))
     if found := remembered.changed(path, made.files):
         name, before, now = found
         raise SourceError(
             f"{name} of {source.hub} changed under a pinned revision",
-            where=f"{resolved.step.id}, at commit {fetched['revision']}",
+            where=f"{resolved.step.id}, at commit {path.stem.rpartition('@')[2]}",
             why=f"its SHA-256 was {before} when it was first fetched, and is {now} now: a commit never changes",
             remedy=f"find out who changed it; to take the new file, delete {path}",
         )
     remembered.remember(path, made.files, scratch)
+
+
+def _commit_memory(resolved: Resolved, workspace: Workspace) -> Path | None:
+    """The file that remembers what the commit held that a step fetches; None for another step."""
+    source = resolved.step.config.source
+    if resolved.step.stage != "fetch" or not isinstance(source, HubSource):
+        return None
+    fetched = cast("Mapping[str, Json]", resolved.params["source"])
+    return remembered.path_of(workspace.store.root, source.hub, str(fetched["revision"]))
 
 
 def _compare_with_known(made: Manifest, step: Step, workspace: Workspace) -> None:

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import quantization_checks, release_checks
+from pipeline import project_file, quantization_checks, release_checks
 from pipeline.config_file import (
     CONFIGS,
     NAME,
@@ -40,7 +40,7 @@ from pipeline.config_file import (
 from pipeline.config_quantization import Auto, Fp16, Quantization, QuantizationOverride
 from pipeline.errors import ConfigError
 from pipeline.qnn import catalog
-from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH
+from pipeline.qnn.target import ON_DEVICE_HTP_ARCH, SHARED_WEIGHTS_HTP_ARCH
 from pipeline.thresholds import Thresholds
 from pipeline.yamltypes.decode import INVALID, decode_fields
 from pipeline.yamltypes.forms import Record, record_of
@@ -49,6 +49,7 @@ from pipeline.yamltypes.tree import Node, Value, parse, place_of, read, walk
 
 __all__ = [
     "PINS_FILE",
+    "RESERVED",
     "Auto",
     "Bucket",
     "Component",
@@ -73,11 +74,12 @@ __all__ = [
 
 PINS_FILE = "pins.yaml"
 """In `configs/`, but not a model: which commit each branch or tag was pinned to."""
+RESERVED = frozenset({PINS_FILE, project_file.PROJECT_FILE})
+"""Files of `configs/` that are no models."""
 
-
+HOST, DEVICE = "host", "device"
+"""Where a target's contexts are compiled."""
 _LONGEST_BUCKET = 64
-_SHOWN = 100
-"""Mistakes that are shown; more come from a file that is no config."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +114,14 @@ class Component:
 class Target:
     """A SoC by its canonical name in the catalogue, and the VTCM to compile for; None leaves that to the compiler.
 
-    `driver_sdk` is the QAIRT version of the oldest driver to run on, if that was given.
+    `driver_sdk` is the QAIRT version of the oldest driver to run on, if that was given. `compile` says where contexts
+    are compiled: on any `host`, or on the `device`, a host with this SoC.
     """
 
     soc: str
     vtcm_mb: int | None
     driver_sdk: str | None = None
+    compile: str = HOST
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ def load(path: Path) -> ModelConfig:
     problems = Problems()
     config = _read(path, problems)
     if config is None:
-        raise _refusal(problems)
+        raise problems.refusal()
     return config
 
 
@@ -172,7 +176,7 @@ def load_all(folder: Path) -> dict[str, ModelConfig]:
     """The models of all `*.yaml` in `folder` (`<project>/configs`) by name, in the order of names.
 
     Raises:
-        ConfigError: listing every mistake in every file.
+        ConfigError: listing every mistake in every file, the project's settings included.
     """
     problems = Problems()
     configs: dict[str, ModelConfig] = {}
@@ -181,10 +185,11 @@ def load_all(folder: Path) -> dict[str, ModelConfig]:
     for path in sorted(folder.glob("[!.]*")):
         if path.suffix == ".yml":
             problems.add(Place(_shown(path)), (), "would not be read", expected=f"the name {path.stem}.yaml")
-        elif path.suffix == ".yaml" and path.name != PINS_FILE and (config := _read(path, problems)):
+        elif path.suffix == ".yaml" and path.name not in RESERVED and (config := _read(path, problems)):
             configs[config.name] = config
+    project_file.decode(folder, problems)  # of a mistake there, a build should hear with all others
     if len(problems):
-        raise _refusal(problems)
+        raise problems.refusal()
     return configs
 
 
@@ -198,6 +203,7 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     file, before = _shown(path), len(problems)
     if not re.fullmatch(NAME.regex, path.stem):
         problems.add(Place(file), (), f"the file's name can't name a model: '{path.stem}'", expected=NAME.expected)
+    release_checks.check_model(path.stem, file, problems)
     data = read(path, file, problems)
     node = parse(data, file, problems) if data is not None else None
     if node is None:
@@ -255,7 +261,9 @@ def _targets(written: Sequence[Any], node: Node, problems: Problems) -> tuple[Ta
             problems.add(place_of(node, keys), keys, f"'{options.soc}' is {soc.name}, which is there already")
         else:
             try:
-                found[soc.name] = Target(soc.name, soc.usable_vtcm_mb(options.vtcm_mb), options.driver_sdk)
+                vtcm_mb = soc.usable_vtcm_mb(options.vtcm_mb)
+                where = options.compile or (DEVICE if soc.htp_arch == ON_DEVICE_HTP_ARCH else HOST)
+                found[soc.name] = Target(soc.name, vtcm_mb, options.driver_sdk, where)
             except ConfigError as error:
                 keys = (*keys, "vtcm_mb")
                 problems.add(place_of(node, keys), keys, error.what, expected=f"{soc.most_vtcm_mb} or less")
@@ -352,7 +360,13 @@ def _check_held_out(fields: Mapping[str, Any], node: Node, problems: Problems) -
 
 def _check_packing(fields: Mapping[str, Any], targets: Sequence[Target], node: Node, problems: Problems) -> None:
     """The compiler takes what the chip can't run, and the emulator runs no shared binary that would show it."""
-    if fields.get("packing") != "buckets":
+    packing = fields.get("packing")
+    for target in targets:
+        if target.compile == DEVICE and packing in ("buckets", "socs"):
+            what = f"contexts for {target.soc} are compiled on the device, which makes no binaries that share"
+            expected = "packing: separate, or for the target compile: host"
+            problems.add(place_of(node, ("packing",)), ("packing",), what, expected=expected)
+    if packing != "buckets":
         return
     for soc in (catalog.resolve(target.soc) for target in targets):
         if soc.htp_arch < SHARED_WEIGHTS_HTP_ARCH:
@@ -370,18 +384,6 @@ def _origin(reader: Reader) -> tuple[object, ...]:
             return (folder,)
         case TextReader(file=file) | RecordReader(file=file):
             return (file,)
-
-
-def _refusal(problems: Problems) -> ConfigError:
-    found = list(problems)
-    count = "one mistake" if len(found) == 1 else f"{len(found)} mistakes"
-    shown = [f"  {problem}" for problem in found[:_SHOWN]]
-    if len(found) > _SHOWN:
-        shown.append(f"  and {len(found) - _SHOWN} more")
-    return ConfigError(
-        f"{count} in the configuration:\n" + "\n".join(shown),
-        remedy="docs/config.md says what may be written",
-    )
 
 
 def _shown(path: Path) -> str:

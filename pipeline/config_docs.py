@@ -1,6 +1,6 @@
-"""Writes `configs/config.schema.json` and `docs/config.md` from the types: `python -m pipeline.config_docs`.
+"""Writes the schemas in `configs/` and `docs/config.md` from the types: `python -m pipeline.config_docs`.
 
-Both are kept in version control, so that editors and readers have them without running anything.
+They are kept in version control, so that editors and readers have them without running anything.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pipeline.config_file import ModelFile
+from pipeline.project_file import Settings
 from pipeline.qnn import catalog
 from pipeline.qnn.target import FLOAT16_HTP_ARCH
 from pipeline.yamltypes.docstrings import attribute_docs, summary
@@ -17,7 +18,7 @@ from pipeline.yamltypes.forms import Field, Form, ListOf, MapOf, OneOf, Record, 
 from pipeline.yamltypes.json_schema import plain, schema_of
 
 _HEAD = """\
-<!-- Written by `python -m pipeline.config_docs` from pipeline/config_file.py; edit that. -->
+<!-- Written by `python -m pipeline.config_docs` from pipeline/config_file.py and project_file.py; edit those. -->
 # Configuration
 
 `configs/<model>.yaml` describes one model; its name names the model. Most models need no more than this:
@@ -54,12 +55,33 @@ _RULES = """\
   `{precision: fp16}`, it keeps the defaults. `{precision: fp16}` replaces it as a whole.
 - Every target must be in the catalogue below, under any of its names, and occur once. `vtcm_mb` may not be more than
   the SoC has.
+- `packing: buckets` and `socs` need targets with `compile: host`, which those of HTP v68 have only if it is written.
 - `{precision: fp16}` needs targets that compute in float16: those of HTP v{arch} and later.
 """
 
 
+_PROJECT = """\
+# Settings of the project
+
+`configs/project.yaml` holds what is not about one model; it may be left out, as may each of its keys:
+
+```yaml
+# yaml-language-server: $schema=project.schema.json
+store: {shared: "s3://bucket/folder"}           # a second tier, shared by machines
+stages:
+  "*": {hosts: [x86_64]}                        # every stage that is not named here
+  context: {hosts: [x86_64, windows-aarch64]}
+compare: {size_percent: 5, snr_db: 1.0, score: 0.01}
+```
+
+[hosts.md](hosts.md) says which names a host has, and how several hosts build together. A name that no host has by
+nature, such as `quantizer`, is one for `PIPELINE_HOST` in the environment of the hosts that are meant; one that looks
+like a slip for a name by nature is refused. Which hosts may run a stage is in no key: changing it builds nothing again.
+"""
+
+
 def main() -> None:
-    """Write both files into the checkout this module belongs to."""
+    """Write the files into the checkout this module belongs to."""
     root = Path(__file__).resolve().parent.parent
     for name, text in generated().items():
         (root / name).write_bytes(text.encode())
@@ -67,12 +89,18 @@ def main() -> None:
 
 def generated() -> Mapping[str, str]:
     """The text of each file, by its name relative to the project."""
-    form = record_of(ModelFile)
-    schema = schema_of(form, title="Model configuration")
+    model, project = record_of(ModelFile), record_of(Settings)
+    parts = (_HEAD, *map(_section, _records(model)), _rules(), _targets())
+    sections = (*parts, _PROJECT, *map(_section, _records(project)))
     return {
-        "configs/config.schema.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n",
-        "docs/config.md": "\n".join((_HEAD, *(_section(record) for record in _records(form)), _rules(), _targets())),
+        "configs/config.schema.json": _schema(model, "Model configuration"),
+        "configs/project.schema.json": _schema(project, "Project settings"),
+        "docs/config.md": "\n".join(sections),
     }
+
+
+def _schema(form: Record, title: str) -> str:
+    return json.dumps(schema_of(form, title=title), indent=2, ensure_ascii=False) + "\n"
 
 
 def _records(form: Form) -> Iterator[Record]:
@@ -172,6 +200,10 @@ _TITLES = {
     "Verification": "verification",
     "Limits": "limits",
     "Release": "release",
+    "Settings": "The project's file",
+    "StoreSettings": "store",
+    "StageSettings": "stages.name",
+    "CompareSettings": "compare",
 }
 
 if __name__ == "__main__":

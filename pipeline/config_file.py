@@ -246,6 +246,10 @@ class TargetOptions:
     )
     """The QAIRT version of the driver on the oldest device to run on, such as `2.40`. A build with a newer QAIRT is
     refused: a driver does not load what a newer SDK made. Not looked at when left out."""
+    compile: Literal["host", "device"] | None = None
+    """Where its contexts are compiled: `host`, wherever the compiler is; `device`, only on a host with this SoC (Linux
+    or Windows on ARM64). `device` for HTP v68 when left out, as binaries that x86_64 makes for it fail on the device
+    (https://github.com/microsoft/onnxruntime/issues/26686); else `host`."""
 
 
 @dataclass(frozen=True)

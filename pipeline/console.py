@@ -45,13 +45,19 @@ class Console:
             self._done += 1
         if outcome != "current":
             elapsed = f"{seconds:6.1f} s" if outcome == "built" else " " * 8
-            self.line(f"{self._count()} {outcome:<8} {elapsed}  {step}")
+            self.line(f"{self._count()}{outcome:<8} {elapsed}  {step}")
 
     def failed(self, step: str, text: str) -> None:
         """A step failed; `text` is the whole message."""
         with self._lock:
             self._running.pop(step, None)
-        self.line(f"{self._count()} FAILED             {step}\nerror: {text}")
+        self.line(f"{self._count()}FAILED             {step}\nerror: {text}")
+
+    def waiting(self, step: str, hosts: Collection[str]) -> None:
+        """A step may not run on this host."""
+        with self._lock:
+            self._running.pop(step, None)
+        self.line(f"{self._count()}waiting            {step}  for {' or '.join(hosts)}")
 
     def line(self, text: str) -> None:
         """Print text above what is live; names in it can't steer the terminal."""
@@ -70,8 +76,9 @@ class Console:
             self._live = None
 
     def _count(self) -> str:
+        """How many steps of all are done; nothing for a command that is not about steps."""
         width = len(str(self._total))
-        return f"[{self._done:>{width}}/{self._total}]"
+        return f"[{self._done:>{width}}/{self._total}] " if self._total else ""
 
     def _open(self) -> Live:
         import rich.console  # 80 ms that a build with nothing to do need not pay
@@ -91,7 +98,7 @@ class Console:
             progress = (
                 _last_line(log) if step.startswith("fetch:") else ""
             )  # the others' logs mean little out of context
-            lines.append(f"{self._count()} {now - since:5.0f} s  {step}  {progress}".rstrip())
+            lines.append(f"{self._count()}{now - since:5.0f} s  {step}  {progress}".rstrip())
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
 

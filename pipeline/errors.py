@@ -6,6 +6,7 @@ A message says what went wrong, where, why, and what to do next. Code raises one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from pipeline.plain_text import printable
@@ -93,6 +94,24 @@ class WorkerError(PipelineError):
     exit_code = 18
 
 
+class WaitingError(PipelineError):
+    """A step may not run on this host, and no store has its output. `hosts` are those that may, each in words."""
+
+    exit_code = 19
+
+    def __init__(
+        self, what: str, *, where: str = "", why: str = "", remedy: str = "", hosts: Sequence[str] = (), step: str = ""
+    ) -> None:
+        super().__init__(what, where=where, why=why, remedy=remedy)
+        self.hosts = tuple(hosts)
+        self.step = step
+
+    def at(self, where: str) -> Self:
+        """The same error, saying where if it didn't yet."""
+        where = self.where or where
+        return type(self)(self.what, where=where, why=self.why, remedy=self.remedy, hosts=self.hosts, step=self.step)
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
 
@@ -110,5 +129,6 @@ BY_NAME: dict[str, type[PipelineError]] = {
         VerificationError,
         StoreError,
         WorkerError,
+        WaitingError,
     )
 }

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import re
+import threading
 from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
@@ -166,9 +167,14 @@ class CodeDigests:
         return {str(name) for name in names}
 
 
+_PARSING = threading.Lock()
+"""One thread at a time: before 3.11.8, Python loses count of its recursion when two do (python/cpython#106905)."""
+
+
 def _imported_names(path: Path) -> Json:
     try:
-        tree = ast.parse(path.read_bytes(), str(path))
+        with _PARSING:
+            tree = ast.parse(path.read_bytes(), str(path))
     except (SyntaxError, ValueError):
         return []  # whoever runs the file reports this properly
     names: set[str] = set()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pipeline import stage_params
-from pipeline.config import Auto, Bucket, Fp16, ModelConfig, Quantization, Reader, Target
+from pipeline.config import DEVICE, Auto, Bucket, Fp16, ModelConfig, Quantization, Reader, Target
 from pipeline.model import Json
 from pipeline.thresholds import RUNGS
 
@@ -234,7 +234,12 @@ class _Planner:
 
     def _forms(self) -> tuple[str, ...]:
         """The forms of binaries to build or, if there are several, to choose from."""
-        pointless = {"buckets": len(self._config.buckets) == 1, "socs": len(self._config.targets) == 1}
+        # What shares a binary is made on x86_64 alone.
+        on_device = any(target.compile == DEVICE for target in self._config.targets)
+        pointless = {
+            "buckets": on_device or len(self._config.buckets) == 1,
+            "socs": on_device or len(self._config.targets) == 1,
+        }
         wanted = FORMS if self._config.packing == "auto" else (self._config.packing,)
         return tuple(form for form in wanted if not pointless.get(form)) or FORMS[:1]
 
@@ -264,6 +269,8 @@ class _Planner:
             "form": form,
             "targets": [stage_params.of_target(target) for target in targets],
         }
+        if any(target.compile == DEVICE for target in targets):
+            params["compile"] = DEVICE
         packing = Input("packing", f"packing:{self._name}/{component}", facts=("chosen",))
         chosen = (packing,) if len(self._forms()) > 1 else ()
         models = (self._last(component, bucket, role="model/{bucket}") for bucket in buckets)

@@ -41,7 +41,7 @@ def contexts(
                 ", ".join(target.soc for target in step.targets),
                 scheme(step, manifests),
                 str(max(cast("int", facts["partitions"]) for facts in parts)),
-                str(sum(_fallbacks(facts) for facts in parts)),
+                str(sum(fallbacks(facts) for facts in parts)),
                 human_bytes(sum(entry.bytes for entry in manifest.files.values())),
                 f"{seconds:.1f} s" if outcome == "built" else "-",
                 outcome,
@@ -50,7 +50,7 @@ def contexts(
     return [_CONTEXTS, *rows] if rows else []
 
 
-def _fallbacks(facts: Facts) -> int:
+def fallbacks(facts: Facts) -> int:
     """How many nodes run on the CPU, conversions at the graph's edge not counted."""
     cpu_nodes = cast("list[Mapping[str, Json]]", facts["cpu_nodes"])
     return sum(not node.get("edge") for node in cpu_nodes)

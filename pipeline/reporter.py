@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import IO, NoReturn, Protocol, TextIO, cast
 
-from pipeline import interrupt, summary
+from pipeline import interrupt, run_record, summary
 from pipeline.config import ModelConfig
 from pipeline.console import Console
 from pipeline.doctor.guard import Guard
 from pipeline.engine.crew import Crew
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, WaitingError
 from pipeline.lasting import Lasting, end_with_reader
 from pipeline.model import Manifest
 from pipeline.plan import Step
@@ -23,6 +24,8 @@ from pipeline.workspace import Workspace
 
 TRACEBACK_VARIABLE = "PIPELINE_TRACEBACK"
 _REASON_CHARS = 200
+_BUG = 3
+"""doit's exit code for an exception that it did not expect."""
 
 
 class Task(Protocol):
@@ -71,7 +74,13 @@ class Build(Protocol):
     def missed(self) -> Set[str]: ...  # noqa: D102
 
     @property
+    def waiting(self) -> Mapping[str, WaitingError]: ...  # noqa: D102
+
+    @property
     def status(self) -> int: ...  # noqa: D102
+
+    @property
+    def is_whole(self) -> bool: ...  # noqa: D102
 
     @property
     def session(self) -> Session: ...  # noqa: D102
@@ -106,17 +115,24 @@ class Reporter:
         self._needs: dict[str, str] = {}
         self._checked: set[str] = set()
         self._selected: list[str] = []
+        self._waiting = False
+        self._clock = run_record.Clock()
+        self._names: set[str] = set()
+        self._refusal: PipelineError | None = None
 
     def initialize(self, tasks: Mapping[str, Task], selected_tasks: Iterable[str]) -> None:
         """Called once, before anything runs."""
         project = self.project
         self._selected = list(selected_tasks)
-        names = _closure(tasks, self._selected) & set(project.steps)
+        names = self._names = _closure(tasks, self._selected) & set(project.steps)
+        if self._is_build():
+            run_record.begin(project.workspace.build)
         project.workspace.store.tell = self._console.line
         try:
             project.session.open(self._selected)
             project.guard.expect(step for name, step in project.steps.items() if name in names)
         except PipelineError as error:
+            self._refusal = error
             refuse(error)
         self._console.start(names)
 
@@ -150,11 +166,14 @@ class Reporter:
     def add_failure(self, task: Task, fail: Failure) -> None:
         """Called when a task failed, or could not start because one it needs failed."""
         if fail.get_name() == "UnmetDependency":
-            if ":" in task.name:  # a group is no more than its members
-                self._needs[task.name] = fail.message.split()[0]
+            if ":" in task.name or task.name == "publish":  # a group is no more than its members
+                self._needs[task.name] = self._cause(fail.message.split())
             return
         error: PipelineError | None = getattr(fail, "error", None)
         if error is None and not fail.report:
+            return
+        if isinstance(error, WaitingError):
+            self._waits(task.name, error)
             return
         self.project.crew.failed()
         text = str(error) if error else f"{fail.get_name()}\n{fail.get_msg()}"
@@ -163,13 +182,32 @@ class Reporter:
             self._console.failed(task.name, text)
         self._failed.setdefault(text, []).append(task.name)
 
+    def _waits(self, task: str, error: WaitingError) -> None:
+        """A step may not run here: no failure, and nothing else stops for it."""
+        self._waiting = True
+        if error.step != task:  # what packages makes steps itself
+            self._needs[task] = error.step
+        self._console.waiting(error.step, error.hosts)
+
+    def _cause(self, names: Sequence[str]) -> str:
+        """Of tasks that a task could not do without, one that failed, else one that waits."""
+        waiting = self.project.waiting
+
+        def waits(name: str) -> bool:
+            while name in self._needs:
+                name = self._needs[name]
+            return name in waiting
+
+        return next((name for name in names if not waits(name)), names[0])
+
     def cleanup_error(self, exception: Failure) -> None:
         """Called when a teardown failed."""
         self._console.line(exception.get_msg())
 
     def runtime_error(self, msg: str) -> None:
         """Called when doit itself failed."""
-        self._errors.append(None)
+        if msg not in self._failed:
+            self._errors.append(None)
         self._failed.setdefault(msg, []).append("doit")
         self._console.line(msg)
 
@@ -184,23 +222,62 @@ class Reporter:
             project.crew.stop()
             project.workspace.memo.save()
             self._console.stop()
+            with contextlib.suppress(Exception):  # whatever it is, we are to stop
+                self._record(self._ran(), interrupt.INTERRUPTED)
             interrupt.leave(self._console.line)
         project.crew.close()
         project.workspace.memo.save()
         self._console.stop()
-        if isinstance(sys.exc_info()[1], SystemExit):  # refused before anything ran
-            return
         ran = self._ran()
+        if isinstance(sys.exc_info()[1], SystemExit):  # refused before anything ran
+            if self._refusal:
+                self._record(ran, self._refusal.exit_code)
+            return
         for step in ran.current:
             if text := project.report_of(step):
                 self._console.line(f"\n{step.id}\n{text}")
-        for text in (*summary.tables(ran), summary.last_lines(ran)):
+        for text in (*summary.tables(ran), summary.last_lines(ran)) if self._is_build() else ():
             if text:
                 self._console.line(f"\n{text}")
+        exit_code = self._exit_code()
+        self._record(ran, exit_code)
+        if exit_code:
+            raise SystemExit(exit_code)
+
+    def _exit_code(self) -> int:
+        """That of the first error; waiting is none."""
         if self._errors:
-            raise SystemExit(self._errors[0].exit_code if self._errors[0] else 1)
-        if project.status:
-            raise SystemExit(project.status)
+            return self._errors[0].exit_code if self._errors[0] else 1
+        return self.project.status or (WaitingError.exit_code if self._waiting else 0)
+
+    def _is_build(self) -> bool:
+        """Whether the command is about steps."""
+        return bool(self._names) or "build" in self._selected
+
+    def _record(self, ran: summary.Ran, exit_code: int) -> None:
+        """Keep what was done for those who can't watch."""
+        if not self._is_build():
+            return
+        found = zip(self._failed.items(), self._errors, strict=True)
+        failures = [run_record.Failure(names, text, error) for (text, names), error in found]
+        if self._refusal:
+            failures.append(run_record.Failure([], str(self._refusal), self._refusal))
+        bug = sys.exc_info()[1]
+        if bug is not None and not isinstance(bug, SystemExit | KeyboardInterrupt):
+            failures.append(run_record.Failure([], f"{type(bug).__name__}: {bug}"))
+            exit_code = exit_code or _BUG
+        project = self.project
+        whole = project.is_whole and "build" in self._selected
+        content = run_record.record(
+            ran,
+            failures,
+            tried=self._names,
+            whole=whole,
+            clock=self._clock,
+            exit_code=exit_code,
+            root=project.workspace.root,
+        )
+        run_record.write(project.workspace.build, content, self._console.line)
 
     def _ran(self) -> summary.Ran:
         project = self.project
@@ -209,8 +286,9 @@ class Reporter:
             [name for name, config in project.configs.items() if config.on_request],
             self._selected,
             self._checked,
-            project.missed,
-            project.results,
+            frozenset(project.missed),  # copies: when interrupted, threads still change them
+            dict(project.waiting),
+            dict(project.results),
             project.manifests(),
             [summary.Failed(names, _in_a_line(text)) for text, names in self._failed.items()],
             self._needs,

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from pipeline import report
+from pipeline.errors import WaitingError
+from pipeline.host_names import Host
 from pipeline.model import Manifest
 from pipeline.plan import Step
 
@@ -22,7 +24,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Ran:
-    """What one command did: `checked` ended well, `missed` was made and may not ship.
+    """What one command did: `checked` ended well, `missed` was made and may not ship, `waiting` other hosts may run.
 
     `needs` has, for each task that was not tried as one that it needs failed or was not tried, the latter's name.
     """
@@ -32,6 +34,7 @@ class Ran:
     selected: Sequence[str]
     checked: Set[str]
     missed: Set[str]
+    waiting: Mapping[str, WaitingError]
     results: Mapping[str, tuple[str, float]]
     manifests: Mapping[str, Manifest]
     failures: Sequence[Failed]
@@ -59,16 +62,14 @@ def tables(ran: Ran) -> Iterator[str]:
 def last_lines(ran: Ran) -> str:
     """What was built, where it is, and what is not proven; empty for a command that is not about steps."""
     steps, built_all = ran.current, "build" in ran.selected
-    if not (steps or ran.failures or built_all):
+    if not (steps or ran.failures or ran.waiting or built_all):
         return ""
-    outcomes = [outcome for name, (outcome, _) in ran.results.items() if name in ran.steps]
-    built, restored = outcomes.count("built"), outcomes.count("restored")
+    done = _Done.of(ran)
     models = sorted(name.split(":")[1] for name in ran.checked if name.startswith("build:"))
     if ran.failures:
-        head = f"FAILED: {len(ran.failures)} step(s); {built} built, {restored} restored. What was built is kept."
-        return "\n".join([head, *_what_failed(ran)])
-    published = any(name.startswith("build:") for name in ran.results)
-    lines = [_done(len(steps), built, restored, published), *(f"artifacts/{name}/" for name in models)]
+        head = f"FAILED: {len(ran.failures)} step(s); {done.built} built, {done.came} restored. What was built is kept."
+        return "\n".join([head, *_what_failed(ran), *_what_waits(ran)])
+    lines = [done.line(), *(f"artifacts/{name}/" for name in models)]
     if unmeasured := report.unmeasured(ran.steps.values(), ran.checked, ran.manifests):
         lines.append(f"Not proven, as no held-out sample fits: {', '.join(unmeasured)}. Add samples to 'verification'.")
     if unverified := report.unverified(ran.steps.values(), models):
@@ -77,7 +78,7 @@ def last_lines(ran: Ran) -> str:
     skipped = [name for name in ran.on_request if built_all and f"build:{name}" not in ran.checked]
     if skipped:
         lines.append(f"Not built, as only on request: {', '.join(f'doit build:{name}' for name in skipped)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_what_waits(ran)])
 
 
 def _what_failed(ran: Ran) -> Iterator[str]:
@@ -86,14 +87,9 @@ def _what_failed(ran: Ran) -> Iterator[str]:
         return  # the message is right above
     for failed in ran.failures:
         yield f"  {_listed(failed.names)}: {failed.reason}"
-    causes: dict[str, list[str]] = {}
-    for name in ran.needs:
-        cause = name
-        while cause in ran.needs:
-            cause = ran.needs[cause]
-        causes.setdefault(cause, []).append(name)
-    for cause, names in causes.items():
-        yield f"Not tried, as {cause} failed: {_listed(names)}"
+    for cause, names in _not_tried(ran).items():
+        if cause not in ran.waiting:
+            yield f"Not tried, as {cause} failed: {_listed(names)}"
     stages = [name.split(":")[0] for name, (outcome, _) in ran.results.items() if outcome == "built"]
     counted = [f"{stage} {stages.count(stage)}" for stage in dict.fromkeys(stages) if stage != "build"]
     if counted:
@@ -108,10 +104,62 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _done(steps: int, built: int, restored: int, published: bool) -> str:
-    if not steps:
-        return "No model is selected."
-    if not built and not restored:
-        all_current = f"all {steps} steps are current."
-        return f"Artifacts were written again; {all_current}" if published else f"Nothing to do: {all_current}"
-    return f"{built} built, {restored} restored from the store, {steps - built - restored} already current."
+def _what_waits(ran: Ran) -> Iterator[str]:
+    """What waits for which hosts, what to type there, and what stands on it."""
+    if not ran.waiting:
+        return
+    yield f"WAITING: {len(ran.waiting)} step(s) that may not run on this host ({', '.join(Host.here().names)})."
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, error in ran.waiting.items():
+        why = f"{error.why} ({error.where})" if error.where else error.why
+        alike.setdefault((why, error.remedy), []).append(name)
+    for (why, remedy), names in alike.items():
+        yield f"  {_listed(names)}\n    why: {why}\n    next: {remedy}"
+    held = [name for cause, names in _not_tried(ran).items() if cause in ran.waiting for name in names]
+    if held:
+        yield f"  Not tried until then: {_listed(held)}"
+
+
+def _not_tried(ran: Ran) -> dict[str, list[str]]:
+    """What was not tried, by what failed or waits."""
+    causes: dict[str, list[str]] = {}
+    for name in ran.needs:
+        cause = name
+        while cause in ran.needs:
+            cause = ran.needs[cause]
+        causes.setdefault(cause, []).append(name)
+    return causes
+
+
+@dataclass(frozen=True)
+class _Done:
+    """How many steps were brought up to date, and how."""
+
+    steps: int
+    built: int
+    restored: int
+    shared: int
+    waiting: bool
+    published: bool
+
+    @classmethod
+    def of(cls, ran: Ran) -> _Done:
+        outcomes = [outcome for name, (outcome, _) in ran.results.items() if name in ran.steps]
+        published = any(name.startswith("build:") for name in ran.results)
+        built, restored, shared = (outcomes.count(outcome) for outcome in ("built", "restored", "shared"))
+        return cls(len(ran.current), built, restored, shared, bool(ran.waiting), published)
+
+    @property
+    def came(self) -> int:
+        """Those that were made before, here or elsewhere."""
+        return self.restored + self.shared
+
+    def line(self) -> str:
+        if not self.steps and not self.waiting:
+            return "No model is selected."
+        if not self.built and not self.came and not self.waiting:
+            all_current = f"all {self.steps} steps are current."
+            return f"Artifacts were written again; {all_current}" if self.published else f"Nothing to do: {all_current}"
+        parts = [f"{self.built} built", f"{self.restored} restored from the store"]
+        parts += [f"{self.shared} from the shared store"] if self.shared else []
+        return f"{', '.join(parts)}, {self.steps - self.built - self.came} already current."

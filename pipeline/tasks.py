@@ -17,23 +17,24 @@ import doit.cmd_run
 import doit.dependency
 import doit.doit_cmd
 from doit.action import PythonAction
-from doit.exceptions import TaskFailed
+from doit.exceptions import BaseFail, TaskFailed, UnmetDependency
 from doit.runner import MThreadRunner
 from doit.task import Task, dict_to_task
 
-from pipeline import artifacts, interrupt
+from pipeline import artifacts, hosts, interrupt, project_file, run_record
 from pipeline.artifact_folders import folders
 from pipeline.build import Outcome, bring_up_to_date, is_current, needed
 from pipeline.config import ModelConfig, load_all
-from pipeline.doctor import entry
 from pipeline.doctor.guard import Guard
 from pipeline.engine.crew import Crew, cores
 from pipeline.engine.schedule import WithdrawnError
-from pipeline.errors import ConfigError, PipelineError
+from pipeline.errors import ConfigError, PipelineError, WaitingError
 from pipeline.filters import choose
 from pipeline.lasting import end_with_reader
 from pipeline.plan import ON_DEMAND, STAGES, Step, plan
-from pipeline.release import commands
+from pipeline.project_commands import ProjectCommand, commands
+from pipeline.release.commands import needed as needed_to_package
+from pipeline.release.commands import package_model, remove_archives
 from pipeline.reporter import TRACEBACK_VARIABLE, Reporter, refuse
 from pipeline.storage import database
 from pipeline.storage.durable import disk_errors
@@ -57,20 +58,23 @@ class Project:
     """The models of one checkout, narrowed by the command line, as doit tasks."""
 
     def __init__(self, root: Path, arguments: Iterable[str], variables: Mapping[str, str]) -> None:
-        self.workspace = Workspace.at(root)
         configs = load_all(root / "configs")
+        self.workspace = Workspace.at(root).configured(project_file.load(root / "configs"))
         targets = sorted({target.soc for config in configs.values() for target in config.targets})
         chosen = choose(variables, {"models": sorted(configs), "targets": targets})
         self.configs = {name: config for name, config in configs.items() if name in chosen["models"]}
         self._named = "models" in variables
         self._targets = chosen["targets"]
         self._all_targets = "targets" not in variables
+        self.is_whole = not variables
         self.steps = {step.id: step for config in self.configs.values() for step in plan(config) if self._wanted(step)}
+        hosts.check(self.steps.values(), self.workspace.project)
         self.crew = Crew(self.workspace, self.steps.values())
         self.guard = Guard(self.workspace)
         self.announce: Callable[[Step], None] = lambda _: None
         self.results: dict[str, tuple[str, float]] = {}
         self.missed: set[str] = set()
+        self.waiting: dict[str, WaitingError] = {}
         self._remade = False
         self.session = upkeep.Session(self.workspace)
         self.status = 0
@@ -113,38 +117,26 @@ class Project:
         doc = "Make a release of each model whose config has one: one archive, or one for each target."
         yield _group("package", doc, [f"package:{config.name}" for config in self._released()])
         for name, config in self.configs.items():
-            before, _ = commands.needed(config, self._steps_of(config))
+            before, _ = needed_to_package(config, self._steps_of(config))
             doc, run = f"make releases of artifacts/{name}", partial(self._package, config)
             yield _task(f"package:{name}", "package", doc=doc, actions=[(_reported, [run])], task_dep=before)
 
-    def release_tasks(self) -> Iterator[Task]:
-        """`publish` and `verify-release`, which take what comes after them on the command line."""
-        released = self._released()
-        before = [f"package:{config.name}" for config in released]
-        run = partial(commands.publish_models, released, self._targets, self.workspace)
-        doc = "Publish releases: doit publish FOLDER, hf://OWNER/NAME or any URL that fsspec opens."
-        yield _command("publish", doc, lambda given: _reported(partial(run, given or [])), task_dep=before)
-        doc = "Check releases: doit verify-release [--key PUBLIC_KEY] FILE…"
-        key = [{"name": "key", "long": "key", "default": "", "help": "public key, PEM, that it must be signed with"}]
-        check = commands.verify_files
-        yield _command(
-            "verify-release", doc, lambda given, key: _reported(partial(check, given or [], key)), params=key
-        )
-
-    def doctor(self) -> Task:
-        """A task that looks at the host, its packages and the project."""
-        json = {"name": "json", "long": "json", "type": bool, "default": False, "help": "print JSON"}
-        doc = "Say what is wrong with this host, its packages and this project."
-        actions = [self._doctor]
-        return dict_to_task({"name": "doctor", "doc": doc, "actions": actions, "params": [json], "verbosity": 2})
-
-    def upkeep(self, name: str) -> Task:
-        """The task of a command that is no build: `fsck` or `gc`."""
-        action = {"fsck": self._fsck, "gc": self._gc}[name]
-        options = [*upkeep.OPTIONS[name]]
-        return dict_to_task(
-            {"name": name, "doc": upkeep.DOCS[name], "actions": [action], "params": options, "verbosity": 2}
-        )
+    def command_tasks(self) -> Iterator[Task]:
+        """The commands that are no steps, one task for each."""
+        models = [(config, self._steps_of(config)) for config in self.configs.values()]
+        for command in commands(models, self._released(), self._targets, self.workspace, self.session):
+            takes = {"pos_arg": "given"} if command.takes_names else {}
+            yield dict_to_task(
+                {
+                    "name": command.name,
+                    "doc": command.doc,
+                    "actions": [self._action(command)],
+                    "params": [*command.options],
+                    "task_dep": [*command.before],
+                    "verbosity": 2,
+                    **takes,
+                }
+            )
 
     def manifests(self) -> dict[str, Any]:
         """What every step produced last, by step id."""
@@ -191,7 +183,11 @@ class Project:
     def _bring_ungated(self, step: Step) -> None:
         """Bring a step up to date, whatever its gates say."""
         bring = partial(bring_up_to_date, step, self.workspace, self.crew, partial(self._start, step))
-        result = self._healed(bring, needed(step, self.steps))
+        try:
+            result = self._healed(bring, needed(step, self.steps))
+        except WaitingError as error:
+            self.waiting[error.step] = error
+            raise
         if result.outcome is not Outcome.CURRENT:
             self.results[step.id] = (result.outcome.value, result.seconds)
 
@@ -211,9 +207,6 @@ class Project:
                 if self.results.get(step.id) is not before:
                     self.workspace.store.tell(f"made again: {step.id}")
             return act()
-
-    def _doctor(self, json: bool) -> None:
-        self.status = entry.run(self.workspace.root, json=json)
 
     def _is_published(self, config: ModelConfig, *_: object) -> bool:
         try:
@@ -236,7 +229,7 @@ class Project:
 
     def _package(self, config: ModelConfig) -> None:
         steps, bring = self._steps_of(config), self._bring_ungated  # what packages knows which gates count
-        write = partial(commands.package_model, config, steps, self._targets, self.workspace, bring)
+        write = partial(package_model, config, steps, self._targets, self.workspace, bring)
         self._healed(write, steps, bring)
 
     def _write_artifacts(self, config: ModelConfig, steps: Sequence[Step]) -> None:
@@ -249,23 +242,20 @@ class Project:
                 name = path.relative_to(self.workspace.root).as_posix()
                 self.workspace.store.tell(f"removed {name}: the config of {config.name} does not make it any more")
 
-    def _fsck(self, dry_run: bool, as_json: bool) -> TaskFailed | None:
-        def run() -> None:
-            models = [(config, self._steps_of(config)) for config in self.configs.values()]
-            self.status = upkeep.fsck(self.workspace, self._all_steps(), models, dry_run=dry_run, as_json=as_json)
+    def _action(self, command: ProjectCommand) -> Callable[..., TaskFailed | None]:
+        """What doit calls: it looks at the names of parameters to see what to give."""
 
-        return _reported(run)
+        def run(*names: list[str], **options: Any) -> None:
+            status = command.run(*names, **options)
+            self.status = self.status or status
 
-    def _gc(self, **options: Any) -> TaskFailed | None:
-        return _reported(lambda: upkeep.gc(self.workspace, self.session, self._all_steps(), **options))
-
-    def _all_steps(self) -> list[Step]:
-        """Those of all configs, whatever the command line says."""
-        return [step for config in load_all(self.workspace.root / "configs").values() for step in plan(config)]
+        if command.takes_names:
+            return lambda given, **options: _reported(partial(run, given or [], **options))
+        return lambda **options: _reported(partial(run, **options))
 
     def _clean(self, model: str) -> None:
         try:
-            archives = commands.remove_archives(self.configs[model], self.workspace)
+            archives = remove_archives(self.configs[model], self.workspace)
             for path in (*artifacts.remove(model, self.workspace), *archives):
                 print(f"removed {path.relative_to(self.workspace.root)}")
         except PipelineError as error:
@@ -323,6 +313,7 @@ class Runner(MThreadRunner):  # type: ignore[misc]  # doit is untyped
     """doit's runner with a thread for every step that could run: which of them do, the crew decides."""
 
     Queue = Answers if os.name == "nt" else queue.Queue
+    _stop_running: bool
 
     def __init__(
         self, manager: object, reporter: Reporter, continue_: bool, always: bool, stream: object, num_process: int = 0
@@ -339,14 +330,28 @@ class Runner(MThreadRunner):  # type: ignore[misc]  # doit is untyped
         reporter.keep_going = continue_
         reporter.project.crew.set_up(num_process, keep_going=continue_)
 
+    def _handle_task_error(self, node: Any, base_fail: BaseFail) -> None:
+        """Go on with what doesn't stand on a step that waits for another host; a failure stops as it did.
+
+        What is not tried as it stands on something stops nothing either: that did, if it was to.
+        """
+        stopping = self._stop_running
+        super()._handle_task_error(node, base_fail)
+        if isinstance(getattr(base_fail, "error", None), WaitingError) or isinstance(base_fail, UnmetDependency):
+            self._stop_running = stopping
+
 
 def declare(root: Path) -> tuple[Project, dict[str, Any]]:
     """The project at `root` and doit's settings for it; a wrong config ends the process with its exit code."""
+    if run_record.is_build(sys.argv[1:]):
+        run_record.begin(root / ".build")
     try:
         project = Project(root, sys.argv[1:], _variables())
         with disk_errors(project.workspace.build):
             project.workspace.build.mkdir(exist_ok=True)
     except PipelineError as error:
+        if run_record.is_build(sys.argv[1:]):
+            run_record.refused(root / ".build", sys.argv[1:], error)
         refuse(error)
     Reporter.project = project
     database.install(doit.dependency.JsonDB)
@@ -397,9 +402,3 @@ def _task(name: str, group: str, **attributes: object) -> Task:
     task = dict_to_task({"name": name, "verbosity": 2, **attributes})
     task.subtask_of = group
     return task
-
-
-def _command(name: str, doc: str, run: Callable[..., object], **attributes: object) -> Task:
-    """A task that is given the arguments after its name."""
-    given = {"name": name, "doc": doc, "actions": [run], "pos_arg": "given", "verbosity": 2}
-    return dict_to_task({**given, **attributes})

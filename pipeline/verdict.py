@@ -9,7 +9,7 @@ from pipeline import gates
 from pipeline.build import bring_up_to_date
 from pipeline.engine.crew import Crew
 from pipeline.engine.schedule import WithdrawnError
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, WaitingError
 from pipeline.model import Json
 from pipeline.plan import Step
 from pipeline.storage.manifests import read_manifest
@@ -36,6 +36,10 @@ def explain(miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: 
         bring_up_to_date(search, workspace, crew)
     except WithdrawnError:
         return miss.error
+    except WaitingError as error:
+        return _with(
+            miss.error, f"where it went wrong first is found by 'doit {search.id}' on {' or '.join(error.hosts)}"
+        )
     except PipelineError as error:
         return _with(miss.error, f"{search.id} failed: {error.what}")
     manifest = read_manifest(workspace.current(search))

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.keys import CodeDigests
 from pipeline.plan import Step
+from pipeline.project_file import Project
+from pipeline.shared import address
 from pipeline.storage import costs, database, digests
 from pipeline.storage.digests import StatMemo
 from pipeline.storage.scratch import Scratch
 from pipeline.storage.store import Store
+
+if TYPE_CHECKING:
+    from pipeline.shared.tier import SharedStore
 
 STORE_VARIABLE = "PIPELINE_STORE"
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """One checkout: the project's root folder, its build folder, the store, and memos of what was read."""
+    """One checkout: the project's root folder, its build folder, the store, memos of what was read, and settings.
+
+    The settings are defaults until somebody puts in those that are written: some look at a checkout that is wrong.
+    """
 
     root: Path
     store: Store
     memo: StatMemo
     code: CodeDigests
+    project: Project = field(default_factory=Project)
+    shared: SharedStore | None = None
 
     @classmethod
     def at(cls, root: Path, environ: Mapping[str, str] = os.environ) -> Workspace:
@@ -33,6 +44,16 @@ class Workspace:
         store = Path(environ[STORE_VARIABLE]).expanduser() if environ.get(STORE_VARIABLE) else build / "store"
         memo = StatMemo(build / "memo.json")
         return cls(root, Store(root / store), memo, CodeDigests(memo))
+
+    def configured(self, project: Project, environ: Mapping[str, str] = os.environ) -> Workspace:
+        """The same with settings, and with the shared store that they or the environment name."""
+        url, where = address.configured(environ, project.settings.store.shared, project.place("store.shared"))
+        if not url:
+            return replace(self, project=project)
+        from pipeline.shared.tier import SharedStore
+
+        shared = SharedStore(url, where, self.root, self.shared_record, self.store)
+        return replace(self, project=project, shared=shared)
 
     @property
     def build(self) -> Path:
@@ -49,11 +70,19 @@ class Workspace:
         """The database of doit itself."""
         return self.build / "doit.json"
 
+    @property
+    def shared_record(self) -> Path:
+        """What shared stores are known to have."""
+        return self.build / "shared.json"
+
     def caches(self) -> Mapping[Path, str]:
         """Files that only save time, and what each must have."""
+        from pipeline.shared import known
+
         return {
             self.build / "memo.json": digests.MEMBER,
             self.database: database.MEMBER,
+            self.shared_record: known.MEMBER,
             self.store.root / "costs.json": costs.MEMBER,
         }
 

@@ -15,7 +15,7 @@ from typing import Self
 
 import psutil
 
-from tests.project import Project
+from tests.project import Project, inherited
 
 MARKER = "PIPELINE_TEST_BUILD"
 _POLL_S = 0.0005
@@ -41,13 +41,12 @@ class Build:
         self.started = time.monotonic()
         self.project = project
         self._log = log
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         own = {"PIPELINE_STORE": str(project.store), MARKER: self.marker}
         with log.open("wb") as stream:  # a pipe would stay open as long as an orphan has it
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "doit", *arguments],
                 cwd=project.root,
-                env=inherited | project.environ | own | environ,
+                env=inherited() | project.environ | own | environ,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,

@@ -213,6 +213,21 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         changed("[sm8650]", "\n- soc: sm8350\n  vtcm_mb: 8"),
         ["9:12: targets[0].vtcm_mb: sm8350 has 4 MB of VTCM, not 8; expected 4 or less"],
     ),
+    "neither host nor device": (
+        changed("[sm8650]", "[{soc: sm8350, compile: phone}]"),
+        ["7:34: targets[0].compile: 'phone' is not known here; expected host or device"],
+    ),
+    "buckets in one binary that the device makes": (
+        changed("[sm8650]", "[{soc: sm8650, compile: device}]") + "packing: buckets\n",
+        [
+            "8:10: packing: contexts for sm8650 are compiled on the device, which makes no binaries that share; "
+            "expected packing: separate, or for the target compile: host"
+        ],
+    ),
+    "targets in one binary, of which the device makes one": (
+        changed("[sm8650]", "[sm8650, sm8350]") + "packing: socs\n",
+        ["8:10: packing: contexts for sm8350 are compiled on the device"],
+    ),
     "fp16 where the HTP has none": (
         changed("[sm8650]", "[sm8650, sm8350]") + "quantization:\n  precision: fp16\n",
         [
@@ -286,3 +301,47 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "too many": ("a: [" + "1," * 20_000 + "]\n", ["1:39999: too many values; expected at most 20000 in a file"]),
     "not closed": ("a: [1\n", ["2:1: is not YAML: "]),
 }
+
+PROJECT_MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
+    "unknown key": ("stores: {}\n", ["1:1: stores: unknown key; did you mean 'store'?"]),
+    "unknown key, nothing near": ("zzz: 1\n", ["1:1: zzz: unknown key; expected one of store, stages, compare"]),
+    "unknown key of the store": ("store: {shard: a}\n", ["1:9: store.shard: unknown key; did you mean 'shared'?"]),
+    "no place for the store": ("store: {shared: 1}\n", ["1:17: store.shared: number 1; expected a folder or a URL"]),
+    "unknown stage": (
+        "stages:\n  contxt: {hosts: [x86_64]}\n",
+        ["2:3: stages.contxt: 'contxt' is not known here; expected * or fetch or"],
+    ),
+    "a stage without hosts": ("stages: {fetch: {}}\n", ["1:17: stages.fetch.hosts: is missing; expected a list"]),
+    "no hosts": (
+        "stages: {'*': {hosts: []}}\n",
+        ["1:23: stages['*'].hosts: is empty; expected at least one host name, such as [x86_64]"],
+    ),
+    "one host, no list": ("stages: {fetch: {hosts: a}}\n", ["1:25: stages.fetch.hosts: text 'a'; expected a list"]),
+    "another word for an architecture": (
+        "stages: {context: {hosts: [quantizer, arm64]}}\n",
+        ["1:39: stages.context.hosts[1]: no host has the name 'arm64'; did you mean 'aarch64'?"],
+    ),
+    "a name the other way round": (
+        "stages: {context: {hosts: [arm64-windows]}}\n",
+        ["1:28: stages.context.hosts[0]: no host has the name 'arm64-windows'; did you mean 'windows-aarch64'?"],
+    ),
+    "a misspelt SoC": (
+        "stages: {context: {hosts: [snapdragon-x-elit]}}\n",
+        ["1:28: stages.context.hosts[0]: no host has the name 'snapdragon-x-elit'; did you mean 'snapdragon-x-elite'?"],
+    ),
+    "a host twice": (
+        "stages: {fetch: {hosts: [sm8650, a, SM8650]}}\n",
+        ["1:37: stages.fetch.hosts[2]: the same as entry [0]; expected each once"],
+    ),
+    "no name": (
+        "stages: {fetch: {hosts: ['a,b']}}\n",
+        ["1:26: stages.fetch.hosts[0]: text 'a,b'; expected a host name"],
+    ),
+    "a limit below zero": ("compare: {snr_db: -1}\n", ["1:19: compare.snr_db: number -1; expected 0 or more"]),
+    "no limit": ("compare: {score: }\n", ["1:18: compare.score: no value; expected a number"]),
+    "a model": (GOOD, ["1:1: describes a model; expected another name for it: in this file are settings"]),
+    "a list": ("- 1\n", ["1:1: a list; expected a mapping with store, stages, compare"]),
+    "not UTF-8": (b"store: caf\xe9\n", ["1:11: byte 0xe9 is not UTF-8; expected UTF-8"]),
+    "a key twice": ("store: {}\nstore: {}\n", ["2:1: store: key 'store' is written twice, first on line 1"]),
+}
+"""The same for `configs/project.yaml`."""

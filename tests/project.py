@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_LINE = re.compile(r"^\[ *\d+/\d+\] (built|restored) .*?(\w+:\S+)$", re.MULTILINE)
+_OUTCOMES = ("built", "restored", "shared")
+_LINE = re.compile(r"^\[ *\d+/\d+\] (built|restored|shared) .*?(\w+:\S+)$", re.MULTILINE)
+
+
+_OURS = ("HF_", "PIPELINE_HOST", "PIPELINE_SHARED_STORE")
+
+
+def inherited() -> dict[str, str]:
+    """The environment of the tests, but for what would have a build do something else on this machine."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,7 @@ class Run:
     text: str
     built: frozenset[str]
     restored: frozenset[str]
+    shared: frozenset[str] = frozenset()
 
     def stages(self) -> dict[str, int]:
         """How many steps of each stage ran in a worker."""
@@ -57,8 +67,7 @@ class Project:
 
     def doit(self, *arguments: str, check: bool = True, **environ: str) -> Run:
         """Run `doit` with these arguments; with `check`, a failure fails the test and shows what was printed."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        environment = inherited | {"PIPELINE_STORE": str(self.store)} | self.environ | environ
+        environment = inherited() | {"PIPELINE_STORE": str(self.store)} | self.environ | environ
         done = subprocess.run(
             [sys.executable, "-m", "doit", *arguments],
             cwd=self.root,
@@ -71,8 +80,8 @@ class Project:
         text = done.stdout + done.stderr
         assert not check or done.returncode == 0, text
         found = _LINE.findall(text)
-        ran = {outcome: frozenset(step for how, step in found if how == outcome) for outcome in ("built", "restored")}
-        return Run(done.returncode, text, ran["built"], ran["restored"])
+        ran = {outcome: frozenset(step for how, step in found if how == outcome) for outcome in _OUTCOMES}
+        return Run(done.returncode, text, *(ran[outcome] for outcome in _OUTCOMES))
 
     def write(self, name: str, text: str) -> Path:
         """Write a text file of the project."""

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pipeline import config_docs
-from pipeline.config import load
+from pipeline.config import RESERVED, load
 from pipeline.plan import plan
 from tests.config_mistakes import GOOD, MISTAKES, write
 from tests.project import ROOT
@@ -17,7 +17,7 @@ from tests.project import ROOT
 SCHEMA: dict[str, Any] = json.loads((ROOT / "configs" / "config.schema.json").read_text("utf-8"))
 
 
-COMMITTED = sorted(path for path in (ROOT / "configs").glob("*.yaml") if path.name != "pins.yaml")
+COMMITTED = sorted(path for path in (ROOT / "configs").glob("*.yaml") if path.name not in RESERVED)
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.name)

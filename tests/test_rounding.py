@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto
+from onnx import TensorProto
 
 from pipeline.graph.accuracy import Accuracy
 from pipeline.graph.cpu import load_session, run

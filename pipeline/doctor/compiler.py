@@ -23,7 +23,6 @@ _CHECKS = ("compile", "readback", "emulate")
 _VERIFICATION = 16
 # As in pipeline.engine.worker, which needs more than Python.
 _SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PIPELINE_SIGNING_KEY")
-_ALL = "every stage"
 _NO_COMPILER = "fetch to verify, but not context, emulate, probe and {precision: auto}"
 
 
@@ -96,11 +95,11 @@ def asked_api(root: Path) -> tuple[int, int] | None:
 def _stages(facts: CompilerFacts) -> Finding:
     name = "compiler.stages"
     if facts.machine == "x86_64":
-        return ok(name, f"an x86_64 host: {_ALL}, for every target")
+        return ok(name, "an x86_64 host: the compiler is here for every target, and the emulator")
     if facts.compiled and "compile" in facts.compiled.parts:
         why = "on an ARM64 host with an NPU, QNN compiles for the host's own SoC whatever it is asked for"
         remedy = "build contexts for other SoCs, and verify all of them, on an x86_64 host"
-        what = "an ARM64 host with an NPU: every stage but emulate and probe, and contexts for its own SoC only"
+        what = "an ARM64 host with an NPU: all but precision, emulate and probe, and contexts for its own SoC only"
         return warning(name, what, why=why, remedy=remedy)
     why = "QNN's compiler for ARM64 needs an NPU and its driver, and the emulator is for x86_64"
     return warning(name, f"an ARM64 host without an NPU that QNN can use: {_NO_COMPILER}", why=why, remedy=_ELSEWHERE)

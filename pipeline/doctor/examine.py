@@ -45,7 +45,7 @@ class _Project:
 def _project(root: Path, qairt: str) -> Generator[Finding, None, _Project | None]:
     """Findings about configs, store, space and hub; what was read, None where packages are missing for that."""
     try:
-        from pipeline.doctor import project, store
+        from pipeline.doctor import may_run, project, shared_store, store
         from pipeline.workspace import Workspace
 
         workspace = Workspace.at(root)
@@ -58,7 +58,10 @@ def _project(root: Path, qairt: str) -> Generator[Finding, None, _Project | None
     def check_configs() -> Iterator[Finding]:
         loaded.extend(project.load_configs(root / "configs"))
         configs.extend(each.config for each in loaded if each.config is not None)
-        return project.check_configs(loaded, workspace.pins)
+        yield from project.check_configs(loaded, workspace.pins)
+        settings, wrong = may_run.check_file(root / "configs")
+        yield from wrong
+        yield from _safely("project.hosts", lambda: may_run.check(settings, configs, os.environ))
 
     def check_store() -> Iterator[Finding]:
         yield from store.check_folder("store.folder", "the store", store.try_folder(workspace.store.root))
@@ -69,11 +72,16 @@ def _project(root: Path, qairt: str) -> Generator[Finding, None, _Project | None
         ):
             yield from store.check_folder(name, what, store.try_folder(folder))
 
+    def check_shared() -> Iterator[Finding]:
+        settings, _ = may_run.check_file(root / "configs")
+        yield from shared_store.check(shared_store.try_out(workspace.configured(settings).shared))
+
     yield from _safely("project.configs", check_configs)
     yield from _safely("project.source", lambda: project.check_files(configs, workspace))
     yield from _safely("project.variables", lambda: project.check_variables(os.environ))
     yield from _safely("targets.driver", lambda: project.check_drivers(configs, qairt))
     yield from _safely("store.folder", check_store)
+    yield from _safely("store.shared", check_shared)
     yield from _safely("space.disk", lambda: _space(workspace, configs))
     yield from _safely("hub.reach", lambda: _hub(workspace, configs))
     return _Project(workspace, configs)

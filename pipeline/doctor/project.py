@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.config import PINS_FILE, LocalSource, ModelConfig, load
+from pipeline.config import RESERVED, LocalSource, ModelConfig, load
 from pipeline.doctor.finding import CONFIG, SOURCE, Finding, error, ok, unchecked, warning
 from pipeline.errors import PipelineError
 from pipeline.pins import read_pins
@@ -18,7 +18,15 @@ from pipeline.source import local_files
 from pipeline.system.memory import given_bytes
 from pipeline.workspace import Workspace
 
-VARIABLES = ("PIPELINE_MEMORY", "PIPELINE_SIGNING_KEY", "PIPELINE_STORE", "PIPELINE_TRACEBACK", "PIPELINE_WORKERS")
+VARIABLES = (
+    "PIPELINE_HOST",
+    "PIPELINE_MEMORY",
+    "PIPELINE_SHARED_STORE",
+    "PIPELINE_SIGNING_KEY",
+    "PIPELINE_STORE",
+    "PIPELINE_TRACEBACK",
+    "PIPELINE_WORKERS",
+)
 """The variables that a user may set."""
 
 INTERNAL = ("PIPELINE_LIFELINE", "PIPELINE_STEP_LOG")
@@ -41,7 +49,7 @@ def load_configs(folder: Path) -> list[Loaded]:
     """Every config by itself, so that one that is wrong hides nothing of the others."""
     found = []
     for path in sorted(folder.glob("[!.]*.yaml")):
-        if path.name == PINS_FILE:
+        if path.name in RESERVED:
             continue
         try:
             found.append(Loaded(f"{folder.name}/{path.name}", load(path)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import os
 import shutil
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.engine.schedule import Schedule, remaining_s
 from pipeline.engine.warm import AVAILABLE, NotForkedError, Template, TemplateLostError
-from pipeline.engine.worker import SECRETS, SIGNING_KEY, dump_request, load_answer, load_usage
+from pipeline.engine.worker import SECRETS, SHARED_STORE, SIGNING_KEY, dump_request, load_answer, load_usage
 from pipeline.errors import ConfigError
 from pipeline.model import StageRequest, StageResult
 from pipeline.plan import ON_DEMAND, Step
@@ -191,8 +192,9 @@ class Crew:
         environ["PYTHONUTF8"] = "1"
         environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's sums must not depend on the number of cores
         environ["ORT_DISABLE_TELEMETRY"] = "1"  # else onnxruntime starts a thread that calls home
-        for name in (*_ALLOCATOR, SIGNING_KEY):
-            environ.pop(name, None)
+        for pattern in (*_ALLOCATOR, SIGNING_KEY, *SHARED_STORE):
+            for name in fnmatch.filter(environ, pattern):
+                del environ[name]
         if log is not None:
             environ["PIPELINE_STEP_LOG"] = str(log)
         if step is None or step.stage != "fetch":

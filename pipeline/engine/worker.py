@@ -28,6 +28,16 @@ SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Environment variables that are for `fetch` alone."""
 SIGNING_KEY = "PIPELINE_SIGNING_KEY"
 """The one that is for no step: the key that releases are signed with, or its path."""
+SHARED_STORE = (
+    "PIPELINE_SHARED_STORE",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AZURE_*",
+    "FSSPEC_*",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+)
+"""Patterns of those that are for no step either: where outputs are shared, and what opens it."""
 _LEAST_SECRET = 8  # a shorter one is no token, and may be part of any word
 
 

@@ -38,6 +38,13 @@ class HtpTarget:
         return f"SoC {self.soc_model} (HTP v{self.htp_arch})"
 
 
+ON_DEVICE_HTP_ARCH = 68
+"""The Hexagon architecture whose contexts are compiled on the device unless the config says otherwise.
+
+Contexts that the QNN EP makes on x86_64 for it compile and then fail on the device, those made on the device run
+(https://github.com/microsoft/onnxruntime/issues/26686, where v73 and later do either way).
+"""
+
 WIDE_PRODUCTS_HTP_ARCH = 73
 """The first Hexagon architecture that multiplies 16 bit activations with each other at full width.
 

@@ -2,7 +2,8 @@
 
 Inputs: ``model/<bucket>``, a static QDQ model, or a static float model to run in float16; ``packing`` where the form of
 the binaries is chosen. Params: ``component``, ``buckets`` (name -> axes), ``form``, ``targets`` (``soc_model``,
-``htp_arch``, ``vtcm_mb``, None: the compiler's choice).
+``htp_arch``, ``vtcm_mb``, None: the compiler's choice); ``compile: device`` where contexts are compiled on the device,
+which is seen to before, and is in the key so that those of another host are not taken for them.
 
     separate    one bucket, one target     <component>_<bucket>_ctx.onnx, and a .bin of its own
     buckets     one target                 the same for each bucket, and one .bin that they share

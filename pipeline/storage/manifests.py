@@ -36,7 +36,11 @@ def read_manifest(path: Path) -> Manifest | None:
 @lru_cache(maxsize=1 << 14)  # each is asked for by every step that needs it, and by the report
 def _parsed(path: str, *_: int) -> Manifest | None:
     with open(path, "rb") as stream:
-        data = stream.read()
+        return parse_manifest(stream.read())
+
+
+def parse_manifest(data: bytes) -> Manifest | None:
+    """The manifest in bytes that :func:`dump_manifest` made; None for any others."""
     try:
         raw = sealed_json.load(data)
         if raw["schema"] != SCHEMA:
@@ -58,8 +62,10 @@ def _check_files(files: Mapping[str, FileEntry], parts: Mapping[str, Mapping[str
         raise TypeError("a part has no facts")
     if not all(_is_inside(name) for name in (*files, *named)):
         raise ValueError("a name leads out of the folder")
-    if not all(_SHA256.fullmatch(entry.sha256) and isinstance(entry.bytes, int) for entry in files.values()):
+    if not all(_SHA256.fullmatch(entry.sha256) and type(entry.bytes) is int for entry in files.values()):
         raise ValueError("a file has no digest or size")
+    if not all(entry.bytes >= 0 for entry in files.values()):
+        raise ValueError("a file has less than no bytes")
     if not all(file in files for part in parts.values() for file in part["files"].values()):
         raise ValueError("a part has a file that is none of the step's")
 
@@ -69,10 +75,15 @@ def _is_inside(name: str) -> bool:
 
 
 def write_manifest(path: Path, manifest: Manifest, *, durable: bool = True, folder: Path | None = None) -> None:
-    """Write a manifest atomically, as readable JSON whose bytes depend on nothing but the manifest.
+    """Write a manifest atomically, as :func:`dump_manifest` has it.
 
     `folder` is where it is written before it is moved, as for :func:`durable.write_atomically`.
     """
+    write_atomically(path, dump_manifest(manifest), durable=durable, folder=folder)
+
+
+def dump_manifest(manifest: Manifest) -> bytes:
+    """A manifest as readable JSON whose bytes depend on nothing but the manifest."""
     files: dict[str, Json] = {
         name: {"sha256": entry.sha256, "bytes": entry.bytes} for name, entry in manifest.files.items()
     }
@@ -83,4 +94,4 @@ def write_manifest(path: Path, manifest: Manifest, *, durable: bool = True, fold
         "files": files,
         "facts": dict(manifest.facts),
     }
-    write_atomically(path, sealed_json.dump(raw), durable=durable, folder=folder)
+    return sealed_json.dump(raw)

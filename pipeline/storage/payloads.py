@@ -78,9 +78,14 @@ class Payloads:
         self._hashed[sha256] = _stamp(path.lstat())
         return ""
 
-    def adopt(self, path: Path, replaced: Callable[[Path, str], None] = lambda *_: None) -> FileEntry:
-        """Move a file here, unless the same is here already; `replaced` is told of a bad one in its place, and why."""
-        entry = FileEntry(sha256_file(path), path.stat().st_size)
+    def adopt(
+        self, path: Path, hashed: FileEntry | None = None, *, replaced: Callable[[Path, str], None] = lambda *_: None
+    ) -> FileEntry:
+        """Move a file here, unless the same is here already; `replaced` is told of a bad one in its place, and why.
+
+        `hashed` is what the file is, if it was hashed just now.
+        """
+        entry = hashed or FileEntry(sha256_file(path), path.stat().st_size)
         destination = self.path(entry.sha256)
         if fault := self.fault(entry):
             if fault != MISSING:

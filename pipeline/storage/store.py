@@ -148,6 +148,15 @@ class Store:
                 list(writers.map(sync_folder, parents))
         return dict(sorted({**reused, **dict(zip(names, entries, strict=True))}.items()))
 
+    def receive(self, manifest: Manifest, received: Mapping[Path, FileEntry]) -> None:
+        """Take over files that came from elsewhere and were hashed just now, then the manifest that they complete."""
+        with disk_errors(self.root):
+            for path, entry in received.items():
+                self.payloads.adopt(path, entry, replaced=self._replaced)
+            for parent in {self.object_path(entry.sha256).parent for entry in received.values()}:
+                sync_folder(parent)
+        self.record(manifest)
+
     def record(self, manifest: Manifest) -> None:
         """Write a manifest whose payloads are here."""
         with disk_errors(self.root), self._scratch.folder() as folder:

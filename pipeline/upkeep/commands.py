@@ -23,7 +23,7 @@ from pipeline.workspace import Workspace
 _DEFAULT_DAYS = 30.0
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SILENT_S = 3.0
-_ELSEWHERE = ("verify-release",)  # commands that look at neither store nor artifacts
+_ELSEWHERE = ("verify-release", "compare")  # commands that look at neither store nor artifacts
 _DRY_RUN = {"name": "dry_run", "long": "dry-run", "type": bool, "default": False, "help": "change nothing"}
 _JSON = {"name": "as_json", "long": "json", "type": bool, "default": False, "help": "print one JSON object"}
 OPTIONS: Mapping[str, Sequence[dict[str, Any]]] = {
@@ -63,10 +63,14 @@ class Session:
             _tell_damaged(self._workspace)
             roots.sign(self._workspace)
             self._open.enter_context(self._workspace.store.in_use())
+        if self._workspace.shared:
+            self._workspace.shared.open()
         self.is_open = True
 
     def close(self) -> None:
-        """Let the store be freed again."""
+        """Wait until what was made is in the shared store, and let the store be freed again."""
+        if self._workspace.shared:
+            self._workspace.shared.close()
         self.is_open = False
         self._open.close()
 

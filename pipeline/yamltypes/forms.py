@@ -2,8 +2,8 @@
 
 A form is built from the hints of a frozen dataclass. Decoding, JSON Schema and reference are each one walk over it, so
 the three cannot disagree. Understood are `str`, `int`, `float`, `bool`, `Literal` of strings, `tuple[X, ...]`,
-`Mapping[str, X]`, dataclasses, unions of these (`| None` means that the key may be left out), and any type that
-`Annotated` gives a :class:`Convert`.
+`Mapping[str, X]` (or a `Literal` in place of `str`), dataclasses, unions of these (`| None` means that the key may be
+left out), and any type that `Annotated` gives a :class:`Convert`.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ class ListOf:
 
 @dataclass(frozen=True)
 class MapOf:
-    """A mapping with names of the reader's own choosing."""
+    """A mapping with names of the reader's own choosing, or with any of a few."""
 
-    key: Text
+    key: Text | Choice
     value: Form
     size: Size | None = None
 
@@ -202,7 +202,7 @@ def form_of(hint: Any) -> Form:
         return forms[0] if len(forms) == 1 else OneOf(forms)
     if origin is tuple:
         return ListOf(form_of(args[0]), _mark(marks, Size), _mark(marks, Distinct) is not None)
-    if origin is Mapping and isinstance(key := form_of(args[0]), Text):
+    if origin is Mapping and isinstance(key := form_of(args[0]), Text | Choice):
         return MapOf(key, form_of(args[1]), _mark(marks, Size))
     if dataclasses.is_dataclass(hint):
         return record_of(typing.cast(type[Any], hint))

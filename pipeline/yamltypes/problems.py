@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from pipeline.errors import ConfigError
 from pipeline.plain_text import printable
 
 Keys = tuple[str | int, ...]
@@ -14,6 +15,8 @@ Keys = tuple[str | int, ...]
 
 
 _LONGEST = 2000
+_SHOWN = 100
+"""Mistakes that are shown; more come from a file that is no config."""
 
 
 @dataclass(frozen=True, order=True)
@@ -58,6 +61,18 @@ class Problems:
     def add(self, place: Place, keys: Keys, what: str, *, expected: str = "", suggestion: str = "") -> None:
         """Note one mistake at `place`, about the value at `keys`."""
         self._items.add(Problem(place, dotted(keys), what, expected, suggestion))
+
+    def refusal(self) -> ConfigError:
+        """The error that lists them."""
+        found = list(self)
+        count = "one mistake" if len(found) == 1 else f"{len(found)} mistakes"
+        shown = [f"  {problem}" for problem in found[:_SHOWN]]
+        if len(found) > _SHOWN:
+            shown.append(f"  and {len(found) - _SHOWN} more")
+        return ConfigError(
+            f"{count} in the configuration:\n" + "\n".join(shown),
+            remedy="docs/config.md says what may be written",
+        )
 
     def __len__(self) -> int:
         return len(self._items)

@@ -1,0 +1,104 @@
+"""What can be done with a project beside building it: no steps, and one command each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pipeline.config import ModelConfig, load_all
+from pipeline.doctor import entry
+from pipeline.errors import ConfigError
+from pipeline.plan import Step, plan
+from pipeline.release.commands import publish_models, verify_files
+from pipeline.upkeep import commands as upkeep
+from pipeline.workspace import Workspace
+
+_JSON = {"name": "as_json", "long": "json", "type": bool, "default": False, "help": "print JSON"}
+_MARKDOWN = {"name": "as_markdown", "long": "markdown", "type": bool, "default": False, "help": "print Markdown"}
+_KEY = {"name": "key", "long": "key", "default": "", "help": "public key, PEM, that it must be signed with"}
+
+Models = Sequence[tuple[ModelConfig, Sequence[Step]]]
+"""Models, and what a build of each takes."""
+
+
+@dataclass(frozen=True)
+class ProjectCommand:
+    """A command: its name, what it says of itself, what it does, and its options as doit takes them.
+
+    `run` is given the options by name, and first the names after the command if it `takes_names`. It returns the exit
+    code, or raises PipelineError. `before` are tasks that come first.
+    """
+
+    name: str
+    doc: str
+    run: Callable[..., int]
+    options: Sequence[Mapping[str, Any]] = ()
+    takes_names: bool = False
+    before: Sequence[str] = ()
+
+
+def commands(
+    models: Models,
+    released: Sequence[ModelConfig],
+    targets: Collection[str],
+    workspace: Workspace,
+    session: upkeep.Session,
+) -> Iterator[ProjectCommand]:
+    """All of them; `released` are the models to publish, for these targets."""
+    yield ProjectCommand(
+        "publish",
+        "Publish releases: doit publish FOLDER, hf://OWNER/NAME or any URL that fsspec opens.",
+        partial(_publish, released, targets, workspace),
+        takes_names=True,
+        before=[f"package:{config.name}" for config in released],
+    )
+    doc = "Check releases: doit verify-release [--key PUBLIC_KEY] FILE…"
+    yield ProjectCommand("verify-release", doc, _verify, [_KEY], takes_names=True)
+    doc = "Compare with another run: doit compare [--json | --markdown] LAST.json [NOW.json]."
+    yield ProjectCommand("compare", doc, partial(_compare, workspace), [_JSON, _MARKDOWN], takes_names=True)
+    doc = "Say what is wrong with this host, its packages and this project."
+    yield ProjectCommand("doctor", doc, partial(_doctor, workspace), [_JSON])
+    for name, run in {"fsck": partial(_fsck, workspace, models), "gc": partial(_gc, workspace, session)}.items():
+        yield ProjectCommand(name, upkeep.DOCS[name], run, upkeep.OPTIONS[name])
+
+
+def _publish(
+    released: Sequence[ModelConfig], targets: Collection[str], workspace: Workspace, urls: Sequence[str]
+) -> int:
+    publish_models(released, targets, workspace, urls)
+    return 0
+
+
+def _verify(files: Sequence[str], *, key: str) -> int:
+    if late := next((file for file in files if file.startswith("--")), None):  # doit takes all that follows for names
+        remedy = "write it before: doit verify-release --key PUBLIC_KEY FILE…"
+        raise ConfigError(f"{late} comes after a file", where="command line", remedy=remedy)
+    verify_files(files, key)
+    return 0
+
+
+def _compare(workspace: Workspace, files: Sequence[str], *, as_json: bool, as_markdown: bool) -> int:
+    from pipeline import compare
+
+    limits = workspace.project.settings.compare
+    return compare.run(files, workspace.build, limits, as_json=as_json, as_markdown=as_markdown)
+
+
+def _doctor(workspace: Workspace, *, as_json: bool) -> int:
+    return entry.run(workspace.root, json=as_json)
+
+
+def _fsck(workspace: Workspace, models: Models, *, dry_run: bool, as_json: bool) -> int:
+    return upkeep.fsck(workspace, _all_steps(workspace), models, dry_run=dry_run, as_json=as_json)
+
+
+def _gc(workspace: Workspace, session: upkeep.Session, **options: Any) -> int:
+    upkeep.gc(workspace, session, _all_steps(workspace), **options)
+    return 0
+
+
+def _all_steps(workspace: Workspace) -> list[Step]:
+    """Those of all configs, whatever the command line says."""
+    return [step for config in load_all(workspace.root / "configs").values() for step in plan(config)]

