@@ -7,8 +7,12 @@ Before, as PyTorch's dynamo exporter writes ``length // 2``, and as models round
 
 After::
 
-    Div(Sub(length, Mod(length, 2)), 2)
+    cut = Div(length, 2)
+    Sub(cut, Cast(Less(Sub(length, Mul(cut, 2)), 0)))
     Add(of Add(length, -1) the same, 1)
+
+Integers are cut towards zero: a negative one with a rest is one too large then. There is no Mod in it, as HTP computes
+that in float16: above 2048 it is wrong, where Div, Mul and Sub were right for all that was tried, up to 2^23.
 
 Quantized, a length is off by one now and then, and the mask made from it shows a padded frame or hides a valid one: a
 small wav2vec 2.0 so exported has 11 dB of SQNR on the emulator, 29 with lengths in integers.
@@ -122,9 +126,13 @@ class _Lengths:
         node = self._index.makers[name]
         if node.op_type == "Div":
             length, divisor = map(self._integer, node.input)
-            rest = self.added.op("Mod", length, divisor, out=f"{name}_rest")
-            without = self.added.op("Sub", length, rest, out=f"{name}_without_rest")
-            return self.added.op("Div", without, divisor, out=f"{name}_floored")
+            cut = self.added.op("Div", length, divisor, out=f"{name}_cut")
+            whole = self.added.op("Mul", cut, divisor, out=f"{name}_whole")
+            zero = self.added.constant(f"{name}_zero", np.array(0, np.int64))
+            rest = self.added.op("Sub", length, whole, out=f"{name}_rest")
+            is_above = self.added.op("Less", rest, zero, out=f"{name}_is_above")
+            above = self.added.op("Cast", is_above, out=f"{name}_above", to=TensorProto.INT64)
+            return self.added.op("Sub", cut, above, out=f"{name}_floored")
         parts = [
             self._integer(given) if _whole(self._index, given) is not None else self._floored(given)
             for given in node.input
