@@ -150,7 +150,10 @@ def _model_of(manifest: Path) -> str | None:
 
 
 def _manifest_fault(folder: Folder, present: Collection[str], workspace: Workspace) -> str:
-    """What is wrong with the folder's manifest, "" if nothing is, `_OUTDATED` if it is time to publish another."""
+    """What is wrong with the folder's manifest, "" if nothing is, `_OUTDATED` if it is time to publish another.
+
+    One that is not known, as in a copy of a checkout, is outdated if all is as it says, and else damaged.
+    """
     path = folder.path / MANIFEST
     recorded = workspace.memo.recorded(path)
     if MANIFEST not in present:
@@ -161,7 +164,17 @@ def _manifest_fault(folder: Folder, present: Collection[str], workspace: Workspa
         return f"can't be read ({error.strerror})"
     if found == folder.manifest:
         return ""
-    return _OUTDATED if hashlib.sha256(found).hexdigest() == recorded else "is not what was published"
+    ours = hashlib.sha256(found).hexdigest() == recorded if recorded else _is_as_it_says(folder.path, workspace)
+    return _OUTDATED if ours else "is not what was published"
+
+
+def _is_as_it_says(folder: Path, workspace: Workspace) -> bool:
+    """Whether a folder holds the files that its manifest claims."""
+    said = claimed(folder / MANIFEST)
+    try:
+        return bool(said) and all(workspace.memo.sha256(folder / name) == sha256 for name, sha256 in said.items())
+    except OSError:
+        return False
 
 
 def listed(folder: Path) -> set[str]:

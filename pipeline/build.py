@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 from pipeline import hosts
 from pipeline.config import HubSource
 from pipeline.engine.crew import Crew
-from pipeline.errors import SourceError, StoreError, WorkerError
+from pipeline.errors import SourceError, StoreError, WaitingError, WorkerError
 from pipeline.hub import remembered
 from pipeline.keys import CodeDigests
 from pipeline.model import FileEntry, Json, Manifest, StageInput, StageRequest, StageResult
@@ -22,7 +23,13 @@ from pipeline.resolve import Resolved, resolve
 from pipeline.storage import locks
 from pipeline.storage.durable import disk_errors
 from pipeline.storage.manifests import read_manifest, write_manifest
+from pipeline.storage.store import Store
 from pipeline.workspace import Workspace
+
+_DAMAGED = (
+    "what the shared store had of it is damaged; a host that has it writes it there anew when it asks again:"
+    " a day after it last did, or once its .build/shared.json was deleted"
+)
 
 
 class Outcome(Enum):
@@ -130,9 +137,15 @@ def _pin_and_resolve(step: Step, workspace: Workspace) -> Resolved:
 
 def _check_host(resolved: Resolved, workspace: Workspace) -> None:
     """Raise WaitingError if this host may not make the step."""
-    unread = workspace.shared.unread if workspace.shared else ""
-    besides = f"the shared store, where it may be, can't be read: {unread}" if unread else ""
-    hosts.check_step(resolved.step, resolved.params, resolved.inputs, workspace.project, besides=besides)
+    check = partial(hosts.check_step, resolved.step, resolved.params, resolved.inputs, workspace.project)
+    shared = workspace.shared
+    unread = shared.unread if shared else ""
+    try:
+        check(besides=f"the shared store, where it may be, can't be read: {unread}" if unread else "")
+    except WaitingError:
+        if shared and shared.drop_damaged(resolved.key):
+            check(besides=_DAMAGED)
+        raise
 
 
 def _from_shared(resolved: Resolved, workspace: Workspace) -> Manifest | None:
@@ -151,12 +164,7 @@ def _from_shared(resolved: Resolved, workspace: Workspace) -> Manifest | None:
         store.tell(f"not restored from the shared store: {step.id}: {what}")
         return None
     with ExitStack() as claimed:
-        try:
-            claimed.enter_context(store.claimed(resolved.key))
-        except locks.TakenError:
-            raise _MadeElsewhereError from None
-        if store.get(resolved.key) is not None:
-            raise _MadeElsewhereError
+        _claim(resolved.key, store, claimed)
         if not shared.fetch(found, step.id):
             return None
         if commit is not None:
@@ -188,12 +196,7 @@ def _run(resolved: Resolved, workspace: Workspace, crew: Crew, started: Callable
         }
 
         def claim() -> None:
-            try:
-                claimed.enter_context(store.claimed(resolved.key))
-            except locks.TakenError:
-                raise _MadeElsewhereError from None
-            if store.get(resolved.key) is not None:
-                raise _MadeElsewhereError
+            _claim(resolved.key, store, claimed)
             for role, manifest in resolved.inputs.items():
                 inputs[role].folder.mkdir(parents=True)
                 store.place(manifest, inputs[role].folder)
@@ -210,6 +213,16 @@ def _run(resolved: Resolved, workspace: Workspace, crew: Crew, started: Callable
         _compare_with_known(made, step, workspace)
         store.record(made)
         return made, seconds
+
+
+def _claim(key: str, store: Store, claimed: ExitStack) -> None:
+    """Claim a key until the stack ends; raises _MadeElsewhereError if somebody else has, or has made it."""
+    try:
+        claimed.enter_context(store.claimed(key))
+    except locks.TakenError:
+        raise _MadeElsewhereError from None
+    if store.get(key) is not None:
+        raise _MadeElsewhereError
 
 
 def _compare_with_commit(made: Manifest, resolved: Resolved, workspace: Workspace, scratch: Path) -> None:

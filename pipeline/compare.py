@@ -110,6 +110,7 @@ def _as_json(found: Comparison, limits: CompareSettings) -> dict[str, Json]:
         "ok": not found.missed,
         "artifacts": found.artifacts,
         "same": found.same,
+        "left_out": found.left_out,
         "limits": {"size_percent": limits.size_percent, "snr_db": limits.snr_db, "score": limits.score},
         "rows": [row.as_json() for row in found.rows],
     }

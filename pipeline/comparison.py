@@ -74,11 +74,12 @@ class Row:
 
 @dataclass
 class Comparison:
-    """Every figure that changed, and how many did not."""
+    """Every figure that changed, and how many did not; `left_out` counts artifacts that the run was not about."""
 
     rows: list[Row] = field(default_factory=list)
     same: int = 0
     artifacts: int = 0
+    left_out: int = 0
 
     @property
     def missed(self) -> list[Row]:
@@ -91,6 +92,8 @@ class Comparison:
         parts = [f"{self.artifacts} artifact(s) compared", f"{self.same} figure(s) as they were"]
         told = {Verdict.CHANGED: "changed within the limits", Verdict.NEW: "new", Verdict.WAITING: "waiting"}
         parts += [f"{verdicts.count(verdict)} {text}" for verdict, text in told.items() if verdict in verdicts]
+        if self.left_out:
+            parts.append(f"{self.left_out} not compared, as this run was not about them")
         parts.append(f"{len(self.missed)} MISSED" if self.missed else "none missed")
         return ", ".join(parts)
 
@@ -109,6 +112,8 @@ def compare(last: Record, now: Record, limits: CompareSettings) -> Comparison:
             found.rows.append(Row(Verdict.WAITING, name, "artifact", "there", "waiting for its host"))
         elif now["whole"] or before[name]["steps"]["context"] in now["steps"]:
             found.rows.append(Row(Verdict.MISSED, name, "artifact", "there", "gone"))
+        else:
+            found.left_out += 1
     found.rows += [Row(Verdict.NEW, name, "artifact", "not there", "there") for name in after if name not in before]
     _sizes({name for name in before if name in after}, before, after, limits, found)
     found.rows.sort(key=lambda row: [*Verdict].index(row.verdict))
@@ -204,7 +209,10 @@ def _sizes(
             _size(title, _bytes(last[step], before), _bytes(now[step], after), limits, found)
         else:
             sizes = (_bytes(last[step], before), _bytes(now[step], after))
-            found.rows.append(Row(Verdict.CHANGED, step.partition(":")[2], "size", *sizes))  # it holds others as well
+            if sizes[0] == sizes[1]:
+                found.same += 1
+            else:  # it holds others as well
+                found.rows.append(Row(Verdict.CHANGED, step.partition(":")[2], "size", *sizes))
     for component in sorted({_component(name) for step in last.keys() - now.keys() for name in last[step]}):
         own = {name for name in names if _component(name) == component}
         whole = [sum(_bytes(each, run) for each in _binaries(own, run).values()) for run in (before, after)]

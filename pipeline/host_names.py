@@ -31,6 +31,8 @@ _SAME = {
 }
 _SLIP = 0.8
 """How like a name that hosts have by nature a word must be to be taken for a slip (difflib's ratio)."""
+_NEAR = 8
+"""So many are looked at for swapped letters."""
 _SOC0 = Path("/sys/devices/soc0/machine")
 # The kernel and Windows tell part numbers that the tables of SoCs don't have. X1P42100 and the like are another die.
 # https://github.com/torvalds/linux/blob/master/drivers/soc/qcom/socinfo.c; names of processors as Windows shows them
@@ -105,8 +107,10 @@ def meant(name: str) -> str:
 
 
 def like(name: str, names: Collection[str]) -> str:
-    """The one of `names` that a word is a slip for, or nothing."""
-    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=_SLIP)), "")
+    """The one of `names` that a word is a slip for, or nothing: one with letters swapped before others as near."""
+    near = difflib.get_close_matches(name, names, n=_NEAR, cutoff=_SLIP)
+    swapped = (other for other in near if sorted(other) == sorted(name))
+    return next(swapped, near[0] if near else "")
 
 
 @cache

@@ -78,6 +78,8 @@ def check_step(
         why.append(f"{ruled.why}{_slip(ruled, host)}")
     if not able and host.arch == AARCH64 and host.soc is None and step.stage == "context":
         why.append(f"which SoC this host has can't be told; {host_names.VARIABLE}=<SoC> in the environment says it")
+    if not able and host.arch == X86_64 and (claimed := [name for name in host.names if name in nature.names]):
+        why.append(f"that it is {claimed[0]}, as {host_names.VARIABLE} says, is not believed of an {X86_64} host")
     if besides:
         why.append(besides)
     raise WaitingError(

@@ -11,7 +11,13 @@ from pipeline.config import ModelConfig, load_all
 from pipeline.doctor import entry
 from pipeline.errors import ConfigError
 from pipeline.plan import Step, plan
-from pipeline.release.commands import publish_models, verify_files
+from pipeline.release.commands import (
+    check_destinations,
+    check_signing_key,
+    nothing_to_package,
+    publish_models,
+    verify_files,
+)
 from pipeline.upkeep import commands as upkeep
 from pipeline.workspace import Workspace
 
@@ -28,7 +34,8 @@ class ProjectCommand:
     """A command: its name, what it says of itself, what it does, and its options as doit takes them.
 
     `run` is given the options by name, and first the names after the command if it `takes_names`. It returns the exit
-    code, or raises PipelineError. `before` are tasks that come first.
+    code, or raises PipelineError. `before` are tasks that come first; `check` is given the names before those run, and
+    raises PipelineError.
     """
 
     name: str
@@ -37,6 +44,7 @@ class ProjectCommand:
     options: Sequence[Mapping[str, Any]] = ()
     takes_names: bool = False
     before: Sequence[str] = ()
+    check: Callable[[Sequence[str]], None] = lambda _: None
 
 
 def commands(
@@ -50,9 +58,10 @@ def commands(
     yield ProjectCommand(
         "publish",
         "Publish releases: doit publish FOLDER, hf://OWNER/NAME or any URL that fsspec opens.",
-        partial(_publish, released, targets, workspace),
+        partial(_publish, [config for config, _ in models], released, targets, workspace),
         takes_names=True,
         before=[f"package:{config.name}" for config in released],
+        check=_check_publish,
     )
     doc = "Check releases: doit verify-release [--key PUBLIC_KEY] FILE…"
     yield ProjectCommand("verify-release", doc, _verify, [_KEY], takes_names=True)
@@ -64,9 +73,21 @@ def commands(
         yield ProjectCommand(name, upkeep.DOCS[name], run, upkeep.OPTIONS[name])
 
 
+def _check_publish(urls: Sequence[str]) -> None:
+    check_destinations(urls)
+    check_signing_key()
+
+
 def _publish(
-    released: Sequence[ModelConfig], targets: Collection[str], workspace: Workspace, urls: Sequence[str]
+    configs: Sequence[ModelConfig],
+    released: Sequence[ModelConfig],
+    targets: Collection[str],
+    workspace: Workspace,
+    urls: Sequence[str],
 ) -> int:
+    if not released:
+        print(nothing_to_package(configs))
+        return 0
     publish_models(released, targets, workspace, urls)
     return 0
 

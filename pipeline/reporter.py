@@ -33,6 +33,7 @@ class Task(Protocol):
 
     name: str
     task_dep: list[str]
+    pos_arg_val: list[str] | None
 
 
 class Failure(Protocol):
@@ -54,6 +55,8 @@ class Build(Protocol):
     """What a reporter knows of the project that is built."""
 
     announce: Callable[[Step], None]
+
+    def check_given(self, command: str, names: Sequence[str]) -> None: ...  # noqa: D102
 
     @property
     def workspace(self) -> Workspace: ...  # noqa: D102
@@ -129,6 +132,8 @@ class Reporter:
             run_record.begin(project.workspace.build)
         project.workspace.store.tell = self._console.line
         try:
+            for name in self._selected:
+                project.check_given(name, tasks[name].pos_arg_val or ())
             project.session.open(self._selected)
             project.guard.expect(step for name, step in project.steps.items() if name in names)
         except PipelineError as error:
@@ -251,8 +256,8 @@ class Reporter:
         return self.project.status or (WaitingError.exit_code if self._waiting else 0)
 
     def _is_build(self) -> bool:
-        """Whether the command is about steps."""
-        return bool(self._names) or "build" in self._selected
+        """Whether the command is about steps, or would be if there were any."""
+        return bool(self._names) or any(run_record.builds(name) for name in self._selected)
 
     def _record(self, ran: summary.Ran, exit_code: int) -> None:
         """Keep what was done for those who can't watch."""

@@ -82,7 +82,12 @@ def is_build(arguments: Sequence[str]) -> bool:
         return False
     names = names[1:] if names[:1] == ["run"] else names
     before = [*itertools.takewhile(lambda name: name not in _GIVEN, names)]
-    return not names or any(name.split(":")[0] in _TASKS or "*" in name for name in before)
+    return not names or any(builds(name) or "*" in name for name in before)
+
+
+def builds(task: str) -> bool:
+    """Whether a task makes all or a part of a build."""
+    return task.split(":")[0] in _TASKS
 
 
 def begin(build: Path) -> None:

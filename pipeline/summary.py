@@ -90,8 +90,10 @@ def _what_failed(ran: Ran) -> Iterator[str]:
     for cause, names in _not_tried(ran).items():
         if cause not in ran.waiting:
             yield f"Not tried, as {cause} failed: {_listed(names)}"
-    stages = [name.split(":")[0] for name, (outcome, _) in ran.results.items() if outcome == "built"]
-    counted = [f"{stage} {stages.count(stage)}" for stage in dict.fromkeys(stages) if stage != "build"]
+    stages = [
+        name.split(":")[0] for name, (outcome, _) in ran.results.items() if outcome == "built" and name in ran.steps
+    ]
+    counted = [f"{stage} {stages.count(stage)}" for stage in dict.fromkeys(stages)]
     if counted:
         yield f"Built: {', '.join(counted)}"
     for name in sorted(ran.checked):
@@ -140,14 +142,19 @@ class _Done:
     restored: int
     shared: int
     waiting: bool
+    written: str
+    """What was written of what is current, with a blank behind; empty for nothing."""
     published: bool
 
     @classmethod
     def of(cls, ran: Ran) -> _Done:
         outcomes = [outcome for name, (outcome, _) in ran.results.items() if name in ran.steps]
-        published = any(name.startswith("build:") for name in ran.results)
+        kinds = {name.partition(":")[0] for name in ran.results}
+        written = "Artifacts were written again; " if "build" in kinds else ""
+        if "package" in kinds:
+            written = f"{'Artifacts and releases' if written else 'Releases'} were written; "
         built, restored, shared = (outcomes.count(outcome) for outcome in ("built", "restored", "shared"))
-        return cls(len(ran.current), built, restored, shared, bool(ran.waiting), published)
+        return cls(len(ran.current), built, restored, shared, bool(ran.waiting), written, "publish" in ran.checked)
 
     @property
     def came(self) -> int:
@@ -158,8 +165,9 @@ class _Done:
         if not self.steps and not self.waiting:
             return "No model is selected."
         if not self.built and not self.came and not self.waiting:
-            all_current = f"all {self.steps} steps are current."
-            return f"Artifacts were written again; {all_current}" if self.published else f"Nothing to do: {all_current}"
+            if self.published and not self.written:  # what of it was new, is said above
+                return f"Nothing to build: all {self.steps} steps are current."
+            return f"{self.written or 'Nothing to do: '}all {self.steps} steps are current."
         parts = [f"{self.built} built", f"{self.restored} restored from the store"]
         parts += [f"{self.shared} from the shared store"] if self.shared else []
         return f"{', '.join(parts)}, {self.steps - self.built - self.came} already current."

@@ -33,8 +33,8 @@ from pipeline.filters import choose
 from pipeline.lasting import end_with_reader
 from pipeline.plan import ON_DEMAND, STAGES, Step, plan
 from pipeline.project_commands import ProjectCommand, commands
+from pipeline.release.commands import check_signing_key, nothing_to_package, package_model, remove_archives
 from pipeline.release.commands import needed as needed_to_package
-from pipeline.release.commands import package_model, remove_archives
 from pipeline.reporter import TRACEBACK_VARIABLE, Reporter, refuse
 from pipeline.storage import database
 from pipeline.storage.durable import disk_errors
@@ -78,6 +78,7 @@ class Project:
         self._remade = False
         self.session = upkeep.Session(self.workspace)
         self.status = 0
+        self._checks: dict[str, Callable[[Sequence[str]], None]] = {}
         self._check_names(arguments)
 
     def tasks(self, stage: str) -> Iterator[Task]:
@@ -115,7 +116,9 @@ class Project:
     def package_tasks(self) -> Iterator[Task]:
         """`package`, which is all models that have a release but those marked on_request, and `package:<model>`."""
         doc = "Make a release of each model whose config has one: one archive, or one for each target."
-        yield _group("package", doc, [f"package:{config.name}" for config in self._released()])
+        released = [f"package:{config.name}" for config in self._released()]
+        said = [] if released else [(_say, [nothing_to_package(self.configs.values())])]
+        yield _group("package", doc, released, said)
         for name, config in self.configs.items():
             before, _ = needed_to_package(config, self._steps_of(config))
             doc, run = f"make releases of artifacts/{name}", partial(self._package, config)
@@ -126,6 +129,7 @@ class Project:
         models = [(config, self._steps_of(config)) for config in self.configs.values()]
         for command in commands(models, self._released(), self._targets, self.workspace, self.session):
             takes = {"pos_arg": "given"} if command.takes_names else {}
+            self._checks[command.name] = command.check
             yield dict_to_task(
                 {
                     "name": command.name,
@@ -137,6 +141,14 @@ class Project:
                     **takes,
                 }
             )
+
+    def check_given(self, command: str, names: Sequence[str]) -> None:
+        """Raise PipelineError if a command can do nothing with the names that it was given."""
+        task, _, _ = command.partition(":")
+        if task == "package":
+            check_signing_key()
+        elif task in self._checks:
+            self._checks[task](names)
 
     def manifests(self) -> dict[str, Any]:
         """What every step produced last, by step id."""
@@ -230,7 +242,8 @@ class Project:
     def _package(self, config: ModelConfig) -> None:
         steps, bring = self._steps_of(config), self._bring_ungated  # what packages knows which gates count
         write = partial(package_model, config, steps, self._targets, self.workspace, bring)
-        self._healed(write, steps, bring)
+        if self._healed(write, steps, bring):
+            self.results[f"package:{config.name}"] = ("built", 0.0)
 
     def _write_artifacts(self, config: ModelConfig, steps: Sequence[Step]) -> None:
         wanted = folders(config, steps, self.workspace)
@@ -377,6 +390,11 @@ def _variables() -> Mapping[str, str]:
     return doit.doit_cmd._CMDLINE_VARS or {}
 
 
+def _say(line: str) -> None:
+    """Print a line; doit takes no built-in function for an action."""
+    print(line)
+
+
 def _reported(run: Callable[[], None]) -> TaskFailed | None:
     """Do something, and hand its error to doit."""
     try:
@@ -394,8 +412,8 @@ def _failure(error: PipelineError) -> StepFailed:
     return StepFailed(error)
 
 
-def _group(name: str, doc: str, members: list[str]) -> Task:
-    return Task(name, None, doc=doc, has_subtask=True, task_dep=members)
+def _group(name: str, doc: str, members: list[str], actions: Sequence[object] = ()) -> Task:
+    return Task(name, [*actions] or None, doc=doc, has_subtask=True, task_dep=members, verbosity=2)
 
 
 def _task(name: str, group: str, **attributes: object) -> Task:

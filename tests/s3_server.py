@@ -13,25 +13,30 @@ From a shell, `python -m tests.s3_server FOLDER` runs one and prints the variabl
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
 SECRET = "TheSecretKeyThatNobodyMaySee" + "0123"
-_WITHIN_S = 60.0
+_WITHIN_S = 120.0
+_TRIES = 3
 _PROGRAM = Path(sys.executable).parent / ("weed.exe" if os.name == "nt" else "weed")
 _PARTS = ("master", "volume", "filer", "s3")
 
@@ -42,8 +47,7 @@ class S3Server:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._ports = _free_ports(2 * len(_PARTS))
-        self.endpoint = f"http://127.0.0.1:{self._ports[6]}"
+        self._ports: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         both = ("List", "Read")
         users = (
@@ -56,8 +60,21 @@ class S3Server:
         ]
         (folder / "users.json").write_text(json.dumps({"identities": identities}))
 
+    @property
+    def endpoint(self) -> str:
+        """Where it is."""
+        return f"http://127.0.0.1:{self._ports[6]}"
+
     def __enter__(self) -> Self:
-        self.start()
+        for tries in range(_TRIES):
+            self._ports = _free_ports(2 * len(_PARTS))
+            try:
+                self.start()
+                break
+            except RuntimeError:  # somebody else took a port meanwhile
+                self.kill()
+                if tries == _TRIES - 1:
+                    raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -160,12 +177,109 @@ def s3_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield server
 
 
+class Relay:
+    """Passes on what clients ask a server, in its own time: what `held` says of a request waits while it says so.
+
+    `held` is called with the method and the path of each request, again and again while it returns True. Where it
+    raises ConnectionError, the relay is gone: nobody listens any more, and all connections end.
+    """
+
+    def __init__(self, server: S3Server, held: Callable[[str, str], bool]) -> None:
+        relay, address = self, server.endpoint.removeprefix("http://")
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _pass_on(self) -> None:
+                try:
+                    while held(self.command, self.path) and not relay.is_gone.is_set():
+                        time.sleep(0.02)
+                except ConnectionError:
+                    relay.is_gone.set()
+                    relay._listener.shutdown()
+                    relay._listener.server_close()  # whoever comes now is refused
+                if relay.is_gone.is_set():
+                    self.close_connection = True
+                    return
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                upstream = http.client.HTTPConnection(address, timeout=_WITHIN_S)
+                with contextlib.closing(upstream):
+                    upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                    for name, value in self.headers.items():  # the host, too: it is signed
+                        if name.lower() not in ("connection", "expect"):
+                            upstream.putheader(name, value)
+                    upstream.endheaders(body)
+                    answer = upstream.getresponse()
+                    content = answer.read()
+                    self.send_response_only(answer.status, answer.reason)
+                    for name, value in answer.getheaders():
+                        if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                            self.send_header(name, value)
+                    length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(content))
+                    if answer.status != http.HTTPStatus.NO_CONTENT and length is not None:
+                        self.send_header("Content-Length", length)
+                    self.end_headers()
+                    self.wfile.write(content)
+
+            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on  # noqa: N815  # as the class it is of has them
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.is_gone = threading.Event()
+        self._listener = _Listener(("127.0.0.1", 0), Handler)
+        self.endpoint = f"http://127.0.0.1:{self._listener.server_port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._listener.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_gone.set()
+        self._listener.shutdown()
+        self._listener.server_close()
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None: ...  # clients that were killed
+
+
+class Deaf:
+    """A server that takes connections and never answers."""
+
+    def __enter__(self) -> str:
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.listen(100)
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+class Refusing:
+    """An address that nobody listens at, nor may."""
+
+    def __enter__(self) -> str:
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
 def _free_ports(count: int) -> list[int]:
+    """Ports of this moment, below those that systems give to clients: while the server is down, no client gets one."""
     with contextlib.ExitStack() as open_ones:
-        sockets = [open_ones.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        found: list[int] = []
+        while len(found) < count:
+            each = open_ones.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                each.bind(("127.0.0.1", random.randrange(15_000, 32_000)))
+                found.append(each.getsockname()[1])
+        return found
 
 
 if __name__ == "__main__":

@@ -199,7 +199,9 @@ class TestWhatIsNotThere:
 
     def test_what_a_run_was_not_about_is_none(self) -> None:
         now = record("32", whole=False)
-        assert compare(record("32", "64"), now, LIMITS).rows == []
+        found = compare(record("32", "64"), now, LIMITS)
+        assert found.rows == []
+        assert "1 not compared, as this run was not about them" in found.summary()
 
         del now["steps"][f"emulate:{NAME}"]
         del now["artifacts"][NAME]["sqnr_db"]["compile"]
@@ -228,6 +230,14 @@ class TestPacks:
         found = compare(record("32", pack="buckets"), now, LIMITS)
 
         assert sorted(verdicts(found), key=str) == [Verdict.CHANGED, Verdict.NEW]
+
+    def test_one_that_lost_a_bucket_and_is_as_large_as_it_was_is_the_same(self) -> None:
+        last, now = record("32", "64", pack="buckets"), record("32", pack="buckets")
+
+        found = compare(last, now, LIMITS)
+
+        assert [(row.artifact, row.figure) for row in found.rows] == [("demo/net/64/sm8650", "artifact")]
+        assert found.same == compare(now, now, LIMITS).same
 
     def test_of_another_form_the_whole_component_is_compared(self) -> None:
         last = record("32", "64")

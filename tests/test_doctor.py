@@ -19,6 +19,7 @@ import pytest
 from pipeline.doctor import compiler, elf, finding, host, hub, machine, project, report, space, store
 from tests.findings import levels, the
 from tests.project import ROOT
+from tests.test_release_verify import keys
 
 LINUX = host.HostFacts(
     "Linux",
@@ -241,6 +242,13 @@ def test_free_memory(facts: space.MemoryFacts, level: str) -> None:
         ({"PIPELINE_WORKERS": "freshh"}, "error", "PIPELINE_WORKERS=freshh means nothing"),
         ({"PIPELINE_WORKERS": ""}, "error", "PIPELINE_WORKERS= means nothing"),
         ({"PIPELINE_WORKERS": "warm"}, "ok", "set: PIPELINE_WORKERS"),
+        ({"PIPELINE_SIGNING_KEY": ""}, "ok", "none of ours is set"),
+        (
+            {"PIPELINE_SIGNING_KEY": "/none.pem"},
+            "error",
+            "no release can be signed: the file can't be read: No such file",
+        ),
+        ({"PIPELINE_SIGNING_KEY": "-----BEGIN SECRET"}, "error", "no release can be signed: it is no private key"),
         ({"HF_ENDPOINT": "hub.example.com"}, "error", "HF_ENDPOINT is no address of a hub"),
     ],
 )
@@ -248,6 +256,15 @@ def test_variables(environ: Mapping[str, str], level: str, text: str) -> None:
     found = next(iter(project.check_variables(environ)))
     assert found.level == level
     assert text in found.what + found.remedy
+
+
+def test_a_key_to_sign_with_is_looked_at_and_not_shown(tmp_path: Path) -> None:
+    private, _ = keys(tmp_path)
+    found = [*project.check_variables({"PIPELINE_SIGNING_KEY": private})]
+    assert [(each.level, each.what) for each in found] == [("ok", "set: PIPELINE_SIGNING_KEY")]
+    (wrong,) = project.check_variables({"PIPELINE_SIGNING_KEY": private.replace("MC4", "MC5")})
+    assert (wrong.level, wrong.exit_code, wrong.subject) == ("error", 10, "PIPELINE_SIGNING_KEY")
+    assert "PRIVATE" not in str(wrong)
 
 
 def test_every_variable_of_ours_is_known() -> None:

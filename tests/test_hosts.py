@@ -352,6 +352,25 @@ def test_the_doctor_warns_of_names_that_do_nothing(tmp_path: Path, given: str, h
     assert said in warned[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("sm8560", "sm8650"), ("sm8505", "sm8550"), ("sm8651", "sm8650"), ("aarhc64", "aarch64"), ("linxu", "linux")],
+)
+def test_letters_that_were_swapped_are_the_likeliest_slip(name: str, near: str) -> None:
+    assert host_names.like(name, host_names.by_nature()) == near
+
+
+def test_an_x86_64_host_that_is_called_a_soc_is_told_that_this_is_not_believed(tmp_path: Path) -> None:
+    host = Host.of("x86_64", "linux", None, "sm8350")
+    step = steps(tmp_path, GOOD.replace("sm8650", "sm8350"))["context:mine/encoder/32/sm8350"]
+    error = refused(step, host)
+    assert error is not None
+    assert "; that it is sm8350, as PIPELINE_HOST says, is not believed of an x86_64 host" in error.why
+    other = refused(step, LINUX)
+    assert other is not None
+    assert "believed" not in other.why
+
+
 def test_the_doctor_reports_a_project_file_that_is_wrong(tmp_path: Path) -> None:
     folder = write(tmp_path, "stages: {fetch: {hosts: [arm64]}}\n", "project.yaml").parent
     found, wrong = may_run.check_file(folder)

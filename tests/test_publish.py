@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pipeline.release import fsspec_destination
 from pipeline.release.destinations import FolderDestination
 from pipeline.release.hub_destination import HubDestination
 from pipeline.release.publish import destination_of, publish
+from pipeline.shared import patience
 from pipeline.storage.urls import redacted
 from tests.hub_faults import Fault
 from tests.hub_repos import Repo
@@ -28,6 +30,7 @@ from tests.hub_server import HubServer, hub_fixture  # noqa: F401
 from tests.hub_xet import XetStorage
 from tests.project import ROOT
 from tests.releases import payload, release
+from tests.s3_server import Deaf, S3Server, s3_fixture  # noqa: F401
 
 TOKEN = "hf_aTokenThatNobodyMaySee"
 NAME, INDEX = "bert-1.0.qnn.zip", "bert-1.0.qnn.json"
@@ -78,7 +81,7 @@ def check_index(index: bytes, archive: bytes) -> None:
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_to_a_folder(archive: Path, tmp_path: Path, scheme: str) -> None:
     folder = tmp_path / "new" / "releases"
-    assert publish(archive, f"{scheme}{folder}") == f"{NAME} in {scheme}{folder}: published"
+    assert publish(archive, f"{scheme}{folder}") == f"{NAME} in {scheme}{folder}: published, not signed"
     assert {path.name for path in folder.iterdir()} == {NAME, INDEX}
     assert (folder / NAME).read_bytes() == archive.read_bytes()
     check_index((folder / INDEX).read_bytes(), archive.read_bytes())
@@ -96,6 +99,30 @@ def test_an_archive_without_its_index_is_what_an_end_in_the_middle_leaves_and_is
     (tmp_path / "out" / NAME).write_bytes(b"half")
     publish(archive, str(tmp_path / "out"))
     assert (tmp_path / "out" / NAME).read_bytes() == archive.read_bytes()
+
+
+def damages(data: bytes) -> dict[str, bytes | None]:
+    """What may have become of an archive, by what is said of it."""
+    cut = f"it has {len(data) - 1} bytes, not {len(data)}"
+    return {"it is missing": None, cut: data[:-1], "its SHA-256 is another one": data[:-1] + bytes([data[-1] ^ 1])}
+
+
+def test_what_is_not_there_any_more_as_it_was_published_is_sent_again(
+    archive: Path, tmp_path: Path, flaky: type[Flaky]
+) -> None:
+    folder, system = tmp_path / "out", flaky()
+    for url in (str(folder), "flaky://bucket/releases"):
+        publish(archive, url)
+        for fault, data in damages(archive.read_bytes()).items():
+            if url == str(folder):
+                (folder / NAME).unlink() if data is None else (folder / NAME).write_bytes(data)
+            elif data is None:
+                system.rm_file(f"/bucket/releases/{NAME}")
+            else:
+                system.pipe_file(f"/bucket/releases/{NAME}", data)
+            assert f"{NAME} in {url}: was there, but {fault}: sent again" in publish(archive, url)
+            assert publish(archive, url).endswith("was there already")
+    assert (folder / NAME).read_bytes() == archive.read_bytes() == system.cat_file(f"/bucket/releases/{NAME}")
 
 
 def test_what_is_not_as_it_was_made_is_not_published(archive: Path, tmp_path: Path) -> None:
@@ -117,7 +144,7 @@ def test_who_comes_second_changes_nothing(archive: Path, tmp_path: Path) -> None
     folder = FolderDestination(tmp_path / "out")
     assert folder.read(INDEX) is None
     publish(archive, str(folder.folder))
-    assert folder.send(other(tmp_path), INDEX, b"{}") is None
+    assert folder.send(other(tmp_path), INDEX, b"{}", None) is None
     assert (folder.folder / NAME).read_bytes() == archive.read_bytes()
     check_index((folder.folder / INDEX).read_bytes(), archive.read_bytes())
 
@@ -200,7 +227,7 @@ def flaky() -> type[Flaky]:
 def test_to_what_fsspec_writes_to_the_archive_first_and_its_index_last(
     archive: Path, tmp_path: Path, flaky: type[Flaky]
 ) -> None:
-    assert publish(archive, "flaky://bucket/releases").endswith("published")
+    assert publish(archive, "flaky://bucket/releases").endswith("published, not signed")
     assert flaky.written == [NAME, INDEX]
     system = flaky()
     assert system.cat_file(f"/bucket/releases/{NAME}") == archive.read_bytes()
@@ -227,11 +254,28 @@ def test_failures_that_pass_are_tried_again_and_others_are_not(
     assert "secret" not in str(error.value) + capsys.readouterr().out
     assert INDEX not in {name.rpartition("/")[2] for name in flaky.store}
 
-    for final in (PermissionError("no"), ValueError("a mistake")):
+    class ParamValidationError(Exception): ...  # as the client of S3 has it
+
+    for final in (PermissionError("no"), ValueError("a mistake"), ParamValidationError("Invalid bucket name")):
         flaky.failures[:] = [final, final]
         with pytest.raises(StoreError, match=str(final)):
             publish(archive, "flaky://b")
         assert len(flaky.failures) == 1, "it is not tried again"
+
+
+def test_a_library_that_takes_the_url_apart_tells_no_password(
+    archive: Path, flaky: type[Flaky], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flaky.failures[:] = [OSError('no such host: "u:pw@b"')] * 3
+    with pytest.raises(StoreError, match="no such host") as error:
+        publish(archive, "flaky://u:pw@b")
+    assert "u:pw" not in str(error.value) + repr(error.value) + capsys.readouterr().out
+    for url in ("s3://user:passwordX1@bucket/y", "hf://user:passwordX1@owner"):
+        with pytest.raises(
+            ConfigError, match=r"names a bucket and no user: s3://bucket/y|no repo of the hub"
+        ) as mistake:
+            publish(archive, url)
+        assert "passwordX1" not in str(mistake.value)
 
 
 def test_in_memory() -> None:
@@ -243,6 +287,8 @@ def test_in_memory() -> None:
     [
         ("", "not said where to publish"),
         ("nothing://x", "kind of URL is not known"),
+        ("s3:bucket/x", "neither a folder nor a URL"),
+        ("file://host/x", "three slashes, or names a host"),
         ("hf://name-alone", "no repo of the hub"),
         ("hf://a/b/../c", "no repo of the hub"),
         ("hf://a/b c", "no repo of the hub"),
@@ -300,7 +346,7 @@ def test_to_the_hub_in_one_commit(hub: HubServer, repo: Repo, archive: Path, tmp
     before, url = len(repo.commits), "hf://our/releases/bert"
     first, again, another = send(hub, tmp_path, (archive, url), (archive, url), (other(tmp_path), url))
     assert first[0] == 0, first[1]
-    assert f"published, commit {repo.branches['main']}" in first[1]
+    assert f"published, not signed, commit {repo.branches['main']}" in first[1]
     assert again[1].endswith("was there already\n")
     assert (another[0], "another release was published" in another[1]) == (10, True)
     assert len(repo.commits) == before + 1, "readers see both files or none"
@@ -308,6 +354,52 @@ def test_to_the_hub_in_one_commit(hub: HubServer, repo: Repo, archive: Path, tmp
     assert there.keys() == {"README.md", f"bert/{NAME}", f"bert/{INDEX}"}
     assert there[f"bert/{NAME}"] == archive.read_bytes()
     check_index(there[f"bert/{INDEX}"], archive.read_bytes())
+
+
+@pytest.mark.slow
+def test_to_a_place_that_does_not_answer(archive: Path, tmp_path: Path, s3: S3Server) -> None:
+    with Deaf() as endpoint:
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline.release.publish", archive, "s3://bucket/x"],
+            cwd=ROOT,
+            env=os.environ | s3.environ() | {"AWS_ENDPOINT_URL": endpoint},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == StoreError.exit_code, done.stderr
+    assert "it does not answer: nothing was heard for 8 s" in done.stderr
+    assert time.monotonic() - began < 120, "the client gives up after minutes"
+
+
+@pytest.mark.slow
+def test_to_s3(archive: Path, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.environ().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(patience, "SILENT_S", 120.0)  # the server shares a busy machine with us
+    fsspec.filesystem("s3").clear_instance_cache()
+    url = f"{s3.bucket()}/releases"
+    assert publish(archive, url).endswith("published, not signed")
+    assert publish(archive, url).endswith("was there already")
+    s3.system().rm_file(f"{url}/{NAME}")
+    assert "was there, but it is missing: sent again" in publish(archive, url)
+    assert s3.system().cat_file(f"{url}/{NAME}") == archive.read_bytes()
+    with pytest.raises(ConfigError, match="another release"):
+        publish(other(tmp_path), url)
+
+
+@pytest.mark.slow
+def test_what_a_hub_has_not_any_more_is_sent_again(hub: HubServer, repo: Repo, archive: Path, tmp_path: Path) -> None:
+    what = (archive, "hf://our/releases")
+    send(hub, tmp_path, what)
+    for fault, data in damages(archive.read_bytes()).items():
+        kept = {name: content for name, content in files(repo).items() if name != NAME}
+        repo.commit(kept if data is None else {**kept, NAME: data})
+        again, then = send(hub, tmp_path, what, what)
+        assert f"was there, but {fault}: sent again, commit" in again[1], again
+        assert then[1].endswith("was there already\n"), then
+        assert files(repo)[NAME] == archive.read_bytes()
 
 
 @pytest.mark.slow

@@ -116,6 +116,10 @@ def test_the_same_is_the_same_bytes_in_another_folder_signed_or_not(packaged: Pr
         signed.append((project.root / ARCHIVE).read_bytes())
     assert signed[0] == signed[1]
     assert verify_release(other.root / ARCHIVE, public).signed_by
+    again = other.doit("package")
+    assert ", not signed" in again.text
+    assert "the archive that was there was signed, and PIPELINE_SIGNING_KEY is not set" in again.text
+    assert ", signed\n" in other.doit("package", PIPELINE_SIGNING_KEY=private).text
     run = other.doit("verify-release", "--key", str(public), ARCHIVE)
     assert "signed by the given key" in run.text
 
@@ -148,10 +152,15 @@ def test_a_release_that_is_current_is_not_written_and_a_damaged_one_is(released:
 def test_it_is_checked_and_published_by_tasks(released: Project, tmp_path: Path) -> None:
     archive = released.root / ARCHIVE
     assert "21 files" in released.doit("verify-release", ARCHIVE).text
+    late = released.doit("verify-release", ARCHIVE, "--key", "key.pem", check=False)
+    assert (late.status, "error: --key comes after a file" in late.text) == (10, True)
     out = tmp_path / "out"
     assert "published" in released.doit("publish", str(out)).text
     assert (out / archive.name).read_bytes() == archive.read_bytes()
-    assert released.doit("publish", check=False).status == 10
+    (released.root / "artifacts" / "bert" / "qdq" / "manifest.json").unlink()
+    refused = [released.doit("publish", *to, check=False) for to in ((), ("nothing://x",), ("s3://me:geheim@b/x",))]
+    assert [(run.status, run.built, "package" in run.text) for run in refused] == [(10, frozenset(), False)] * 3
+    assert "geheim" not in refused[2].text
     data = bytearray(archive.read_bytes())
     data[5000] ^= 1
     (tmp_path / "bad.zip").write_bytes(data)

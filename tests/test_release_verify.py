@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from pipeline.errors import ConfigError, SourceError, VerificationError
+from pipeline.errors import ConfigError, VerificationError
 from pipeline.release import index, signing
 from pipeline.release.archive import Archive, Member, write_archive
 from pipeline.release.verify import main, verify_release
@@ -60,10 +61,21 @@ def test_what_a_release_says_is_no_command_to_a_terminal(tmp_path: Path) -> None
 
 
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SourceError, match=r"r\.zip can't be read"):
-        verify_release(tmp_path / "r.zip")
-    assert main([str(tmp_path / "r.zip")]) == 11
-    assert "error: r.zip can't be read" in capsys.readouterr().err
+    for path in (tmp_path / "r.zip", tmp_path):
+        with pytest.raises(ConfigError, match=r"^there is no archive .* that can be read"):
+            verify_release(path)
+    assert main([str(tmp_path / "r.zip")]) == 10
+    assert "error: there is no archive r.zip that can be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["verify", "publish"])
+def test_the_programs_say_how_they_are_called(module: str) -> None:
+    command = [sys.executable, "-m", f"pipeline.release.{module}"]
+    run = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=False)
+    helped, wrong = run([*command, "--help"]), run(command)
+    assert (helped.returncode, wrong.returncode) == (0, 2)
+    assert helped.stdout.startswith(f"usage: python -m pipeline.release.{module} [-h]")
+    assert "the following arguments are required: file" in wrong.stderr
 
 
 def context(raw: dict[str, Any]) -> dict[str, Any]:

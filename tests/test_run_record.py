@@ -131,7 +131,8 @@ class TestBuilds:
 
         again.write("configs/project.yaml", "compare: {snr_db: 3.5}\n")
         assert again.doit("compare", "last.json").status == 0
-        assert "built" not in again.doit("compare", "nowhere.json", check=False).text
+        nowhere = again.doit("compare", "nowhere.json", check=False).text
+        assert nowhere.startswith("FAILED             compare\nerror: nowhere.json can't be read")
         assert (again.root / ".build" / "run.json").read_bytes() == before
 
 

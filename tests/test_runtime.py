@@ -17,11 +17,15 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.runtime import (
+    ArgumentError,
+    ClosedError,
     DamagedError,
     InputError,
     LoadError,
     Release,
+    ReleaseError,
     RunError,
+    TargetError,
     TooLongError,
     provider,
 )
@@ -130,14 +134,98 @@ def test_longer_than_the_largest_bucket(tiny: Path, tmp_path: Path) -> None:
         assert [session.runs for session in release.report().sessions] == [1, 2]
 
 
+class Attached:
+    """An array of another library that numpy can't have."""
+
+    def __array__(self, *_: object, **__: object) -> NDArray[Any]:
+        raise RuntimeError("call detach() first")
+
+
 def test_wrong_calls(tiny: Path) -> None:
     with Release.open(tiny, device="cpu") as release:
         with pytest.raises(InputError, match=r"no component 'encoder'\n.*\n  why: it has layers"):
             release.run("encoder", {})
         with pytest.raises(InputError, match="its type is float64, not float32"):
             release.run("layers", {"x": np.zeros((1, 3, 32))})
-        with pytest.raises(ValueError, match="fallback is"):
-            Release.open(tiny, fallback="maybe")  # type: ignore[arg-type]
+        for component in (None, 5, ["layers"]):
+            with pytest.raises(InputError, match="no component"):
+                release.run(component, {})  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="no component"):
+            release.load(["layers"])  # type: ignore[arg-type]
+        for inputs in (None, [1], {"x": [[1.0], [2.0, 3.0]]}, {"x": Attached()}):
+            with pytest.raises(InputError, match="can't be made arrays"):
+                release.run("layers", inputs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"fallback": "maybe"},
+        {"fallback": ["cpu"]},
+        {"fallback": None},
+        {"fallback": np.array(["cpu", "refuse"])},
+        {"target": 5},
+        {"cache": 5},
+        {"options": "burst"},
+        {"options": {"soc_model": 57}},
+        {"options": ["soc_model"]},
+        {"configure": "fast"},
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_a_release_error_that_names_it(tiny: Path, given: dict[str, Any]) -> None:
+    (name,) = given
+    with pytest.raises(ArgumentError, match=rf"^{name} is not what .*\n  where: {name}=.*\n  why: it is "):
+        Release.open(tiny, **given)
+    assert issubclass(ArgumentError, ReleaseError)
+
+
+def test_other_wrong_arguments_are_release_errors(tiny: Path) -> None:
+    for path in (None, 5, [tiny]):
+        with pytest.raises(ArgumentError, match=r"^path is not what"):
+            Release.open(path)  # type: ignore[arg-type]
+    for device in (5, "gpu", ["cpu"], np.array(["cpu", "npu"])):
+        with pytest.raises(TargetError, match="there is no device"):
+            Release.open(tiny, device=device)  # type: ignore[arg-type]
+
+
+def test_a_release_that_was_closed_runs_nothing(tiny: Path) -> None:
+    x = tiny_models.sample(3)
+    with Release.open(tiny, device="cpu") as release:
+        release.run("layers", {"x": x})
+    for call in (lambda: release.run("layers", {"x": x}), release.load):
+        with pytest.raises(ClosedError, match="the release is closed"):
+            call()
+    assert release.report().sessions[0].runs == 1
+    release.close()
+
+
+class Wrong(Halves):
+    """Returns what it is told to."""
+
+    def __init__(self, pieces: Any, joined: Any) -> None:
+        self.pieces, self.joined = pieces, joined
+
+    def split(self, inputs: Mapping[str, NDArray[Any]], limits: Mapping[str, int]) -> Any:
+        return super().split(inputs, limits) if self.pieces is ... else self.pieces
+
+    def join(self, outputs: Sequence[Mapping[str, NDArray[Any]]], inputs: Mapping[str, NDArray[Any]]) -> Any:
+        return self.joined
+
+
+@pytest.mark.parametrize(
+    ("pieces", "joined", "why"),
+    [
+        ([], {"y": np.float32(np.nan)}, r"split\(\) returned no piece"),
+        (iter(()), {}, r"split\(\) returned no piece"),
+        (None, {}, r"split\(\) returned None, which is no list of pieces"),
+        (..., None, r"join\(\) returned None, which is no dict of outputs"),
+    ],
+)
+def test_a_splitter_that_returns_nothing_is_refused(tiny: Path, pieces: Any, joined: Any, why: str) -> None:
+    with Release.open(tiny, device="cpu") as release:
+        with pytest.raises(ReleaseError, match=rf"where: Wrong\n  why: {why}"):
+            release.run("layers", {"x": tiny_models.sample(37)}, splitter=Wrong(pieces, joined))
+        assert release.report().split == 0
 
 
 def test_a_model_that_is_not_what_the_release_says(tiny: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.runtime import DamagedError, FormatError, Release, ReleaseError
-from pipeline.runtime.archive import unpack
+from pipeline.runtime.archive import _remove_abandoned, unpack
 from tests import runtime_releases
 from tests.project import ROOT
 from tests.small_disk import SmallDisk, is_available
@@ -263,9 +263,77 @@ def test_a_process_that_is_killed_while_it_unpacks_leaves_nothing_that_is_used(t
     release = opened(archive, cache)
     release.verify()
     assert len([*(release.folder / "files").iterdir()]) == 48
+    assert [*cache.iterdir()] == [release.folder]
 
 
-def test_what_a_killed_process_left_is_removed(archive: Path, tmp_path: Path) -> None:
+STOP = """
+import sys, threading
+from pathlib import Path
+from pipeline.runtime import archive
+def stop(*_):
+    print("unpacked", flush=True)
+    threading.Event().wait()
+archive._publish = stop
+archive.unpack(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_what_killed_processes_left_is_removed_at_the_next_open_and_nothing_of_living_ones(tmp_path: Path) -> None:
+    cache, archives = tmp_path / "cache", []
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+        folder = runtime_releases.write(tmp_path / f"{name}-release", {}, {"files/a": tmp_path / name})
+        archives.append(runtime_releases.archive(folder, tmp_path / f"{name}.qnn.zip"))
+    processes: list[subprocess.Popen[str]] = []
+    left: list[Path] = []
+    for _ in range(2):
+        before = {*cache.glob(".unpacking-*")}
+        command = [sys.executable, "-c", STOP, str(archives[0]), str(cache)]
+        processes.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
+        assert processes[-1].stdout is not None
+        assert processes[-1].stdout.readline() == "unpacked\n"
+        left += {*cache.glob(".unpacking-*")} - before
+    killed, living = left
+    held = contents(living)
+    try:
+        opened(archives[1], cache)
+        assert killed.exists()
+        processes[0].kill()
+        processes[0].communicate()
+        opened(archives[1], cache)
+        assert not killed.exists(), "the release that is opened is another one, and was unpacked before"
+        assert contents(living) == held
+    finally:
+        processes[1].kill()
+        processes[1].communicate()
+    opened(archives[0], cache)
+    assert [*cache.glob(".*")] == []
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_on_windows_what_can_be_removed_has_nobody_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    work = tmp_path / ".unpacking-x"
+    (work / "new" / "files").mkdir(parents=True)
+    (work / "lock").touch()
+
+    unlinked = Path.unlink
+
+    def unlink(path: Path) -> None:
+        if is_open:
+            raise PermissionError(13, "The process cannot access the file", str(path))
+        unlinked(path)
+
+    with monkeypatch.context() as windows:
+        windows.setattr(sys, "platform", "win32")
+        windows.setattr(Path, "unlink", unlink)
+        _remove_abandoned(tmp_path)
+    assert work.exists() is is_open
+    assert (work / "new" / "files").exists() is is_open
+
+
+def test_what_is_old_and_has_no_lock_is_removed(archive: Path, tmp_path: Path) -> None:
     old, new = tmp_path / "cache" / ".unpacking-old", tmp_path / "cache" / ".unpacking-new"
     for path in (old, new):
         path.mkdir(parents=True)

@@ -19,14 +19,14 @@ from pipeline.storage.manifests import parse_manifest
 from tests import tiny_project
 from tests.build_processes import Build, leftovers, until
 from tests.project import Project, Run
-from tests.s3_server import SECRET, S3Server, s3_fixture  # noqa: F401
+from tests.s3_server import SECRET, Deaf, Relay, S3Server, s3_fixture  # noqa: F401
 from tests.small_disk import SmallDisk, is_available
-from tests.test_shared_tier import Deaf
 
 pytestmark = pytest.mark.slow
 
 STEPS = 16
-_LONG_S = 180
+_LONG_S = 300
+_PROMPT_S = 20  # what is not prompt takes minutes
 
 
 @pytest.fixture
@@ -131,22 +131,27 @@ def test_a_server_that_dies_while_it_is_written_to(origin: Project, tmp_path: Pa
         assert second.artifacts() == plain.artifacts()
 
 
-def test_a_server_that_dies_while_it_is_read(origin: Project, tmp_path: Path) -> None:
-    with S3Server(tmp_path / "server") as server:
-        first, second = two(origin, tmp_path, server.environ() | {VARIABLE: f"{server.bucket()}/store"})
-        first.doit("build")
-        with Build(second, "build", log=tmp_path / "log") as build:
-            assert until(lambda: build.text().count("] shared ") >= 4, build, _LONG_S)
-            server.kill()
-            ended = build.end(_LONG_S)
-        assert ended.status == 0, ended.text
-        assert ended.text.count("is left alone in this build") == 1, ended.text
-        assert 4 <= ended.text.count("] shared ") < STEPS
-        assert ended.text.count("] built ") == STEPS - ended.text.count("] shared ")
-        assert second.artifacts() == first.artifacts()
+def test_a_server_that_dies_while_it_is_read(origin: Project, tmp_path: Path, s3: S3Server) -> None:
+    first, second = two(origin, tmp_path, s3.environ() | {VARIABLE: f"{s3.bucket()}/store"})
+    first.doit("build")
+    asked: list[str] = []
+
+    def dies(_: str, path: str) -> bool:
+        asked.append(path)
+        if sum("/manifests/" in each for each in asked) == 6:
+            raise ConnectionError
+        return False
+
+    with Relay(s3, dies) as relay:
+        run = second.doit("build", AWS_ENDPOINT_URL=relay.endpoint)
+        assert relay.is_gone.is_set()
+    assert run.text.count("is left alone in this build") == 1, run.text
+    assert 1 <= len(run.shared) <= 5
+    assert len(run.built) == STEPS - len(run.shared)
+    assert second.artifacts() == first.artifacts()
 
 
-def test_a_black_hole_costs_some_ten_seconds(origin: Project, tmp_path: Path, s3: S3Server) -> None:
+def test_a_black_hole_is_waited_for_once(origin: Project, tmp_path: Path, s3: S3Server) -> None:
     first, second = two(origin, tmp_path, {VARIABLE: ""})
     began = time.monotonic()
     first.doit("build")
@@ -158,34 +163,32 @@ def test_a_black_hole_costs_some_ten_seconds(origin: Project, tmp_path: Path, s3
         with_s = time.monotonic() - began
     check_ended_well(run)
     assert run.text.count("is left alone in this build: it does not answer") == 1
-    assert with_s < 1.5 * without_s + 15, (with_s, without_s)  # the ten, imports, and the noise of two builds
+    # The ten, imports, and the noise of two builds; were each question waited for, it would be minutes.
+    assert with_s < 3 * without_s + 60, (with_s, without_s)
     assert second.artifacts() == first.artifacts()
 
 
-def test_ctrl_c_while_it_is_written_ends_at_once_and_loses_nothing(origin: Project, tmp_path: Path) -> None:
-    with S3Server(tmp_path / "server") as server:
-        url = f"{server.bucket()}/store"
-        first, second = two(origin, tmp_path, server.environ() | {VARIABLE: url})
-        with Build(first, "build", log=tmp_path / "log") as build:
-            # From the last step on it takes what is sent, and answers nothing: the build waits for it.
-            assert until(
-                lambda: f"[{STEPS}/{STEPS}]" in build.text() or f"[{STEPS - 1}/{STEPS}]" in build.text(), build, _LONG_S
-            )
-            server.halt()
-            assert until(lambda: f"[{STEPS}/{STEPS}]" in build.text(), build, _LONG_S)
-            time.sleep(1.5)
-            assert not build.is_over(), build.text()
-            pressed = time.monotonic()
+def test_ctrl_c_while_it_is_written_ends_at_once_and_loses_nothing(
+    origin: Project, tmp_path: Path, s3: S3Server
+) -> None:
+    url = f"{s3.bucket()}/store"
+    first, second = two(origin, tmp_path, s3.environ() | {VARIABLE: url})
+    held = threading.Event()
+    held.set()
+    # What is sent waits, and small questions are answered: the build waits at its end, and says so.
+    with Relay(s3, lambda method, _: method == "PUT" and held.is_set()) as relay:
+        with Build(first, "build", log=tmp_path / "log", AWS_ENDPOINT_URL=relay.endpoint) as build:
+            assert until(lambda: "outputs to go" in build.text(), build, _LONG_S), build.text()
+            assert f"[{STEPS}/{STEPS}]" in build.text()
             build.doit.send_signal(signal.SIGINT)
-            ended = build.end(_LONG_S)
-            assert build.orphans(2) == []
-        server.resume()
-        assert ended.status == 130, ended.text
-        assert ended.at - pressed < 2
-        assert leftovers(first.store, first.root / ".build") == []
-        assert first.doit("build").built == frozenset()
-        assert len(server.system().find(f"{url}/manifests")) == STEPS
-        assert len(second.doit("build").shared) == STEPS
+            ended = build.end(_PROMPT_S)
+            assert build.orphans(_PROMPT_S) == []
+        held.clear()
+    assert ended.status == 130, ended.text
+    assert leftovers(first.store, first.root / ".build") == []
+    assert first.doit("build").built == frozenset()
+    assert len(s3.system().find(f"{url}/manifests")) == STEPS
+    assert len(second.doit("build").shared) == STEPS
 
 
 def test_a_build_that_is_killed_while_it_writes_leaves_nothing_that_is_wrong(origin: Project, tmp_path: Path) -> None:
@@ -255,6 +258,23 @@ def test_what_is_damaged_there_is_made_again_and_healed(
     assert second.artifacts() == first.artifacts()
     third = checkout(origin, tmp_path / "third", "", **shared)
     assert len(third.doit("build").shared) == STEPS
+
+
+def test_what_is_damaged_there_and_only_others_may_make_comes_back_from_them(origin: Project, tmp_path: Path) -> None:
+    first, second = two(origin, tmp_path, {VARIABLE: str(tmp_path / "shared")})
+    first.doit("build")
+    second.write("configs/project.yaml", "stages: {quantize: {hosts: [quantizer]}}\n")
+    for path in (tmp_path / "shared").glob("objects/*/*"):
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    run = second.doit("build", check=False)
+    assert run.status == 19, run.text
+    assert "what the shared store had of it is damaged" in " ".join(run.text.split())
+    assert "Nothing to do" in first.doit("build").text
+    (first.root / ".build" / "shared.json").unlink()
+    assert "Nothing to do" in first.doit("build").text
+    run = second.doit("build")
+    assert "quantize:tiny/net" in run.shared
+    assert second.artifacts() == first.artifacts()
 
 
 @pytest.mark.skipif(not is_available(), reason="needs a mount namespace")

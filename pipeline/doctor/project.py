@@ -166,6 +166,7 @@ def _values(environ: Mapping[str, str]) -> Iterator[Finding]:
         given_bytes(environ)
     except PipelineError as problem:
         yield error(name, problem.what, CONFIG, "PIPELINE_MEMORY", remedy=problem.remedy)
+    yield from _signing_key(environ)
     workers = environ.get("PIPELINE_WORKERS", "warm")
     if workers not in ("warm", "fresh"):  # builds refuse it
         what = f"PIPELINE_WORKERS={workers} means nothing"
@@ -174,3 +175,19 @@ def _values(environ: Mapping[str, str]) -> Iterator[Finding]:
     if endpoint and not endpoint.startswith(("http://", "https://")):
         what = "HF_ENDPOINT is no address of a hub: it begins neither with https:// nor with http://"
         yield error(name, what, SOURCE, "HF_ENDPOINT", remedy="write it as https://hub.example.com, or unset it")
+
+
+def _signing_key(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """What is wrong with the key that releases are signed with; never the key."""
+    name, variable = "project.variables", "PIPELINE_SIGNING_KEY"
+    if not environ.get(variable, "").strip():
+        return
+    try:
+        from pipeline.signing_key import private_key  # imports cryptography, which may be what is missing
+
+        private_key(environ)
+    except ImportError as problem:
+        yield unchecked(name, "the key to sign with", variable, why=f"a package can't be imported: {problem.name}")
+    except PipelineError as problem:
+        what = f"no release can be signed: {problem.why}"
+        yield error(name, what, problem.exit_code, variable, remedy=problem.remedy)

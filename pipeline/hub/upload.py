@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import httpx2
-from huggingface_hub import CommitOperationAdd, HfApi, get_token, hf_hub_url
+from huggingface_hub import CommitOperationAdd, HfApi, get_hf_file_metadata, get_token, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not marked as re-exported
     build_hf_headers,
@@ -52,6 +52,21 @@ def read_file(repo: str, commit: str, name: str) -> bytes | None:
             return retrying(read, name)
         except RemoteEntryNotFoundError:
             return None
+
+
+def described(repo: str, commit: str, name: str) -> tuple[int, str] | None:
+    """Bytes and SHA-256 of a file of a commit, "" where the hub says none; None if the commit has no such file.
+
+    Raises:
+        SourceError: the hub refuses it, or can't be reached.
+    """
+    with _explained(repo, name):
+        try:
+            found = retrying(lambda: get_hf_file_metadata(hf_hub_url(repo, name, revision=commit)), name)
+        except RemoteEntryNotFoundError:
+            return None
+    etag = found.etag or ""
+    return found.size or 0, etag if re.fullmatch("[0-9a-f]{64}", etag) else ""
 
 
 def commit_files(repo: str, branch: str, parent: str, files: Mapping[str, Path | bytes], message: str) -> str | None:

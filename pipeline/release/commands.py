@@ -5,7 +5,8 @@ Imported whenever doit runs, so what does the work is imported where it is neede
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.config import ModelConfig
@@ -33,14 +34,31 @@ def needed(config: ModelConfig, steps: Sequence[Step]) -> tuple[list[str], list[
     return [step.id for step in steps if step.id not in late], [*late.values()]
 
 
+def nothing_to_package(configs: Iterable[ModelConfig]) -> str:
+    """Why there is no release to be made of these models, unless one is named."""
+    configs = list(configs)
+    if later := [config.name for config in configs if config.release]:
+        return f"Nothing to package, as only on request: {', '.join(f'doit package:{name}' for name in later)}"
+    files = ", ".join(config.path.name for config in configs) or "a config"
+    return f"Nothing to package: there is no 'release' section in {files}; docs/releases.md says what goes into one"
+
+
+def check_signing_key(environ: Mapping[str, str] = os.environ) -> None:
+    """Raise ConfigError if the environment names a key that nothing can be signed with."""
+    if environ.get("PIPELINE_SIGNING_KEY"):
+        from pipeline.signing_key import private_key  # imports cryptography
+
+        private_key(environ)
+
+
 def package_model(
     config: ModelConfig,
     steps: Sequence[Step],
     targets: Collection[str],
     workspace: Workspace,
     bring_up_to_date: Callable[[Step], None],
-) -> None:
-    """Write the archives of a model and say so; raises PipelineError."""
+) -> bool:
+    """Write the archives of a model and say so; whether one had to be written. Raises PipelineError."""
     from pipeline.release.package import archive_paths, package, release_of
 
     release = release_of(config)
@@ -49,12 +67,18 @@ def package_model(
         bring_up_to_date(step)
     if not release.licenses:
         print(f"{config.name}: no licence of the model goes in: release.licenses names none")
+    written = False
     for made in package(config, steps, targets, workspace):
+        written |= made.written
         size = made.path.stat().st_size
         how = "written" if made.written else "current"
-        print(f"{made.path.relative_to(workspace.root).as_posix()}: {how}, {size} bytes, sha256 {made.sha256}")
+        seal = "signed" if made.signed else "not signed"
+        print(f"{made.path.relative_to(workspace.root).as_posix()}: {how}, {size} bytes, sha256 {made.sha256}, {seal}")
+        if made.was_signed and not made.signed:
+            print("  the archive that was there was signed, and PIPELINE_SIGNING_KEY is not set: sign it again")
         for lapse in made.lapses:
             print(f"  not verified, as asked for: {lapse.artifact}, {lapse.gate}: {lapse.why}")
+    return written
 
 
 def check_archives(configs: Iterable[ModelConfig], workspace: Workspace) -> Iterator[Finding]:
@@ -105,6 +129,14 @@ def publish_models(
         print(f"error: {other}", flush=True)
     if refused:
         raise refused[0]
+
+
+def check_destinations(urls: Sequence[str]) -> None:
+    """Raise PipelineError if nothing can be published to one of these."""
+    from pipeline.release.publish import destination_of
+
+    for url in urls or [""]:
+        destination_of(url)
 
 
 def verify_files(files: Sequence[str], key: str) -> None:

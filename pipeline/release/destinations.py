@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Protocol
 
 from pipeline.errors import StoreError
+from pipeline.model import FileEntry
 from pipeline.storage.digests import copy_hashed, sha256_file
 from pipeline.storage.durable import disk_errors, write_atomically
 from pipeline.storage.locks import held
+from pipeline.storage.payloads import MISSING
+
+ALTERED = "its SHA-256 is another one"
+"""What is wrong with an archive whose bytes are others, of the same number."""
 
 
 class Destination(Protocol):
@@ -19,11 +24,13 @@ class Destination(Protocol):
     def read(self, name: str) -> bytes | None:
         """A small file that is there; None if it is not."""
 
-    def send(self, archive: Path, index_name: str, index: bytes) -> str | None:
-        """Put the archive there, then its index.
+    def fault(self, name: str, entry: FileEntry) -> str:
+        """What is wrong with an archive there, all of which is looked at; "" if nothing is."""
 
-        What to add to a message about it; None if somebody else published there since :meth:`read`, and nothing was
-        done.
+    def send(self, archive: Path, index_name: str, index: bytes, there: bytes | None) -> str | None:
+        """Put the archive there, then its index, unless that is what is `there`, as :meth:`read` had it.
+
+        What to add to a message about it; None if somebody else published there since.
         """
 
 
@@ -41,7 +48,18 @@ class FolderDestination:
             except FileNotFoundError:
                 return None
 
-    def send(self, archive: Path, index_name: str, index: bytes) -> str | None:
+    def fault(self, name: str, entry: FileEntry) -> str:
+        """What is wrong with an archive there, which is read; "" if nothing is."""
+        path = self.folder / name
+        with disk_errors(self.folder, "the folder to publish to can't be read"):
+            try:
+                if path.stat().st_size != entry.bytes:
+                    return f"it has {path.stat().st_size} bytes, not {entry.bytes}"
+                return "" if sha256_file(path) == entry.sha256 else ALTERED
+            except FileNotFoundError:
+                return MISSING
+
+    def send(self, archive: Path, index_name: str, index: bytes, there: bytes | None) -> str | None:
         """Each under another name first, synced and renamed; what was copied is what was read, or nothing is there.
 
         One at a time publishes under a name, so that an index never names another's archive.
@@ -50,7 +68,7 @@ class FolderDestination:
         with disk_errors(self.folder, "the folder to publish to can't be written"):
             self.folder.mkdir(parents=True, exist_ok=True)
             with held(lock, f"another process that publishes {archive.name} to {self.folder}"):
-                if (self.folder / index_name).exists():
+                if self.read(index_name) != there:
                     return None
                 try:
                     sha256 = copy_hashed(archive, temporary)
@@ -66,5 +84,6 @@ class FolderDestination:
                     temporary.replace(self.folder / archive.name)
                 finally:
                     temporary.unlink(missing_ok=True)
-                write_atomically(self.folder / index_name, index)
+                if there is None:
+                    write_atomically(self.folder / index_name, index)
         return ""

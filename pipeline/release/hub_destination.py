@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.errors import ConfigError
-from pipeline.hub.upload import commit_files, head_of, read_file
+from pipeline.hub.upload import commit_files, described, head_of, read_file
+from pipeline.model import FileEntry
+from pipeline.release.destinations import ALTERED
+from pipeline.storage.payloads import MISSING
+from pipeline.storage.urls import redacted
 
 _ADDRESS = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<branch>[\w.-]+))?(?:/(?P<folder>[\w.-]+(?:/[\w.-]+)*))?/?")
 
@@ -28,7 +32,7 @@ class HubDestination:
         if found is None or ".." in address.split("/"):
             raise ConfigError(
                 "this is no repo of the hub",
-                where=f"hf://{address}",
+                where=redacted(f"hf://{address}"),
                 remedy="write hf://owner/name, or hf://owner/name@branch/folder",
             )
         return cls(found["repo"], found["branch"] or "main", found["folder"] or "")
@@ -38,7 +42,17 @@ class HubDestination:
         self._head = head_of(self.repo, self.branch)
         return read_file(self.repo, self._head, self._path(name))
 
-    def send(self, archive: Path, index_name: str, index: bytes) -> str | None:
+    def fault(self, name: str, entry: FileEntry) -> str:
+        """What is wrong with an archive of the branch as it was read, by what the hub says of it; "" if nothing is."""
+        found = described(self.repo, self._head, self._path(name))
+        if found is None:
+            return MISSING
+        size, sha256 = found
+        if size != entry.bytes:
+            return f"it has {size} bytes, not {entry.bytes}"
+        return "" if sha256 in ("", entry.sha256) else ALTERED
+
+    def send(self, archive: Path, index_name: str, index: bytes, there: bytes | None) -> str | None:
         """Both in one commit on top of what was read; None if the branch has moved on since."""
         files: dict[str, Path | bytes] = {self._path(archive.name): archive, self._path(index_name): index}
         commit = commit_files(self.repo, self.branch, self._head, files, f"Release {archive.name}")

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
 from pipeline.errors import PipelineError
 from pipeline.findings import FOREIGN, LEFT, Finding
@@ -58,6 +59,15 @@ def write(path: Path, model: str, members: Mapping[str, Member], workspace: Work
         record = sealed_json.dump(asdict(_Record(model, wanted, sha256)))
         write_atomically(_record(path, workspace), record, durable=False, folder=scratch)
     return sha256, True
+
+
+def names(path: Path) -> Collection[str]:
+    """The names in an archive; none if there is none, or it can't be read."""
+    try:
+        with ZipFile(path) as archive:
+            return archive.namelist()
+    except (OSError, ValueError, NotImplementedError, BadZipFile):
+        return ()
 
 
 def check(expected: Collection[Path], workspace: Workspace) -> Iterator[Finding]:

@@ -31,11 +31,16 @@ _PRECISION = "_quantization.yaml"
 
 @dataclass(frozen=True)
 class Packaged:
-    """An archive that is as it should be; `written` tells whether it had to be written for that."""
+    """An archive that is as it should be.
+
+    `written` tells whether it had to be written for that, `was_signed` that one with a signature was overwritten.
+    """
 
     path: Path
     sha256: str
     written: bool
+    signed: bool
+    was_signed: bool
     lapses: tuple[skipped.Lapse, ...]
 
 
@@ -120,8 +125,9 @@ def _package(
         "tools": _tools(contexts),
     }
     _complete(members, about, contexts, components, lapses, config, manifests, environ)
+    was_signed = index.SIGNATURE in on_disk.names(path)
     sha256, written = on_disk.write(path, config.name, members, workspace)
-    return Packaged(path, sha256, written, (*lapses,))
+    return Packaged(path, sha256, written, index.SIGNATURE in members, was_signed, (*lapses,))
 
 
 def _complete(

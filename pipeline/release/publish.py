@@ -2,7 +2,7 @@
 
 Beside the archive comes a small file of JSON, its index, with the digest of the archive. The archive is sent first and
 the index last, so who follows an index finds a whole archive. What was published stays: another archive of the same
-name is refused.
+name is refused, and one that is not there any more as its index says is sent again.
 
     python -m pipeline.release.publish FILE DESTINATION
 """
@@ -15,18 +15,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from pipeline.errors import ConfigError, PipelineError, StoreError
+from pipeline.model import FileEntry
 from pipeline.release.destinations import Destination, FolderDestination
 from pipeline.release.index import text_of
 from pipeline.release.verify import verify_release
 from pipeline.storage.digests import sha256_file
-from pipeline.storage.urls import redacted
+from pipeline.storage.urls import folder_of, is_url, redacted
 
 HUB = "hf://"
-_FILE = "file://"
 
 
 def publish(archive: Path, url: str) -> str:
@@ -41,21 +39,25 @@ def publish(archive: Path, url: str) -> str:
     release = verify_release(archive)
     destination = destination_of(url)
     name, index_name = archive.name, index_name_of(archive.name)
-    index = _index(archive, release.index)
+    entry = FileEntry(sha256_file(archive), archive.stat().st_size)
+    index = _index(archive.name, entry, release.index)
     place = f"{name} in {redacted(url)}"
     for _ in range(_RACES):
         there = destination.read(index_name)
-        if there == index:
+        fault = destination.fault(name, entry) if there == index else ""
+        if there == index and not fault:
             return f"{place}: was there already"
-        if there is not None:
+        if there not in (None, index):
             raise ConfigError(
                 f"another release was published under this name: {name}",
                 where=redacted(url),
                 why=f"{index_name} there names an archive with SHA-256 {_sha256_in(there)}",
                 remedy="what was published stays as it is: raise release.version",
             )
-        if (done := destination.send(archive, index_name, index)) is not None:
-            return f"{place}: published{done}"
+        if (done := destination.send(archive, index_name, index, there)) is not None:
+            if fault:
+                return f"{place}: was there, but {fault}: sent again{done}"
+            return f"{place}: published{'' if release.signatures else ', not signed'}{done}"
     raise StoreError(
         f"{name} can't be published, as others publish there at the same time",
         where=redacted(url),
@@ -73,7 +75,7 @@ def destination_of(url: str) -> Destination:
         from pipeline.release.hub_destination import HubDestination  # the network client
 
         return HubDestination.of(url.removeprefix(HUB))
-    if "://" in url and not url.startswith(_FILE):
+    if is_url(url):
         from pipeline.release.fsspec_destination import FsspecDestination
 
         return FsspecDestination.of(url)
@@ -83,8 +85,7 @@ def destination_of(url: str) -> Destination:
             where="command line",
             remedy="doit publish DESTINATION: a folder, hf://owner/name, or a URL such as s3://bucket/folder",
         )
-    folder = Path(url2pathname(urlsplit(url).path)) if url.startswith(_FILE) else Path(url).expanduser()
-    return FolderDestination(folder)
+    return FolderDestination(folder_of(url, "command line"))
 
 
 def index_name_of(archive: str) -> str:
@@ -92,15 +93,15 @@ def index_name_of(archive: str) -> str:
     return f"{archive.removesuffix('.zip')}.json"
 
 
-def _index(archive: Path, release: Mapping[str, Any]) -> bytes:
+def _index(archive: str, entry: FileEntry, release: Mapping[str, Any]) -> bytes:
     return text_of(
         {
             "schema_version": 1,
             "model": release["model"],
             "version": release["version"],
-            "archive": archive.name,
-            "sha256": sha256_file(archive),
-            "bytes": archive.stat().st_size,
+            "archive": archive,
+            "sha256": entry.sha256,
+            "bytes": entry.bytes,
             "targets": release["targets"],
         }
     )

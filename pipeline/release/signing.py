@@ -15,17 +15,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import FormatError, VerificationError
 from securesystemslib.signer import CryptoSigner, SSlibKey  # type: ignore[attr-defined]  # public, not marked so
 
-from pipeline.errors import ConfigError
 from pipeline.release.provenance import PAYLOAD_TYPE
+from pipeline.signing_key import VARIABLE, no_key, private_key
 
-KEY_VARIABLE = "PIPELINE_SIGNING_KEY"
-"""The private key to sign releases with: the path of a PEM file, or its text."""
+KEY_VARIABLE = VARIABLE
+"""Names the private key to sign releases with."""
 
 
 def signed(statement: bytes, environ: Mapping[str, str]) -> bytes | None:
@@ -34,11 +34,11 @@ def signed(statement: bytes, environ: Mapping[str, str]) -> bytes | None:
     Raises:
         ConfigError: it names no ed25519 key that can be read. The key itself is in no message.
     """
-    given = environ.get(KEY_VARIABLE, "").strip()
-    if not given:
+    key = private_key(environ)
+    if key is None:
         return None
     envelope = Envelope(statement, PAYLOAD_TYPE, {})
-    envelope.sign(CryptoSigner(_private_key(given)))
+    envelope.sign(CryptoSigner(key))
     return json.dumps(envelope.to_dict(), indent=2, sort_keys=True).encode() + b"\n"
 
 
@@ -78,35 +78,13 @@ def _opened(envelope: bytes) -> Envelope:
         raise ValueError(f"it is no DSSE envelope ({type(error).__name__})") from None
 
 
-def _private_key(given: str) -> Ed25519PrivateKey:
-    try:
-        pem = given.encode() if given.startswith("-----") else Path(given).expanduser().read_bytes()
-        key = load_pem_private_key(pem, None)
-    except OSError as error:
-        raise _no_key(KEY_VARIABLE, f"the file can't be read: {error.strerror}") from None
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise _no_key(KEY_VARIABLE, "it is no private key in PEM, or has a password") from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise _no_key(KEY_VARIABLE, "it is a key of another kind")
-    return key
-
-
 def _public_key(path: Path) -> SSlibKey:
     try:
         key = load_pem_public_key(path.read_bytes())
     except OSError as error:
-        raise _no_key(str(path), f"the file can't be read: {error.strerror}") from None
+        raise no_key(str(path), f"the file can't be read: {error.strerror}") from None
     except (ValueError, UnsupportedAlgorithm):
-        raise _no_key(str(path), "it is no public key in PEM") from None
+        raise no_key(str(path), "it is no public key in PEM") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise _no_key(str(path), "it is a key of another kind")
+        raise no_key(str(path), "it is a key of another kind")
     return SSlibKey.from_crypto(key)
-
-
-def _no_key(where: str, why: str) -> ConfigError:
-    return ConfigError(
-        "there is no ed25519 key to be had",
-        where=where,
-        why=why,
-        remedy="make one: openssl genpkey -algorithm ed25519 -out release-key.pem (docs/releases.md)",
-    )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import PipelineError, SourceError, VerificationError
+from pipeline.errors import ConfigError, PipelineError, StoreError, VerificationError
 from pipeline.qnn.compatibility import Compatibility
 from pipeline.release import signing
 from pipeline.release.archive import Archive, damaged, printable
@@ -63,8 +63,8 @@ def verify_release(path: Path, public_key: Path | None = None) -> Verified:
 
     Raises:
         VerificationError: it is not as it was made, or not signed by that key; the message names what is wrong.
-        SourceError: the file can't be read.
-        ConfigError: there is no public key in the file given.
+        ConfigError: there is no such file, or no public key in the file given.
+        StoreError: the disk refuses.
     """
     try:
         with Archive(path) as archive:
@@ -78,12 +78,16 @@ def verify_release(path: Path, public_key: Path | None = None) -> Verified:
             _check_config(path, index)
             _check_compatibility(path, archive, index)
             return Verified(index, len(archive.entries), path.stat().st_size, signatures, signed_by)
-    except OSError as error:
-        raise SourceError(
-            f"{path.name} can't be read",
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        raise ConfigError(
+            f"there is no archive {path.name} that can be read",
             where=str(path),
             why=error.strerror or str(error),
             remedy="name the archive of a release, such as artifacts/releases/demo-1.0.qnn.zip",
+        ) from error
+    except OSError as error:
+        raise StoreError(
+            f"{path.name} can't be read", where=str(path), why=error.strerror or str(error), remedy="look at the disk"
         ) from error
 
 

@@ -6,6 +6,8 @@ it are relative. An application installs it with the project or copies the folde
 """
 
 from .errors import (
+    ArgumentError,
+    ClosedError,
     DamagedError,
     FallbackWarning,
     FormatError,
@@ -21,6 +23,8 @@ from .report import Report, SessionReport
 from .splitting import Splitter
 
 __all__ = [
+    "ArgumentError",
+    "ClosedError",
     "DamagedError",
     "FallbackWarning",
     "FormatError",

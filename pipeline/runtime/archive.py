@@ -16,7 +16,9 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, BinaryIO
 
 from .contents import damaged, parse_index, read_index
 from .errors import FormatError, ReleaseError
@@ -24,7 +26,9 @@ from .index import MAX_INDEX_BYTES, NAME, UNLISTED, File, Index
 
 CACHE_VARIABLE = "QNN_RELEASE_CACHE"
 _TEMPORARY = ".unpacking-"
+_LOCK, _NEW = "lock", "new"
 _ABANDONED_S = 24 * 3600.0
+"""The age from which a folder is taken for abandoned where no lock tells."""
 _CHUNK_BYTES = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _RENAME_WAITS_S = (0.0, 0.1, 0.5, 2.0)
@@ -54,6 +58,7 @@ def unpack(archive: Path, cache: Path) -> tuple[Path, Index]:
             text = _read(opened, entries[NAME])
             index = parse_index(text)
             folder = cache / index.digest[:_KEY_DIGITS]
+            _remove_abandoned(cache)
             if not _is_complete(folder, index):
                 _check_entries(entries, index, archive)
                 _unpack(opened, entries, text, index, folder)
@@ -110,15 +115,13 @@ def _unpack(
     opened: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], text: bytes, index: Index, folder: Path
 ) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(folder.parent)
-    work = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder.parent))
-    try:
+    with _work_folder(folder.parent) as work:
+        new = work / _NEW
+        new.mkdir()
         for name, file in index.files.items():
-            _extract(opened, entries[name], file, work / name)
-        (work / NAME).write_bytes(text)
-        _publish(work, folder, index)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+            _extract(opened, entries[name], file, new / name)
+        (new / NAME).write_bytes(text)
+        _publish(new, folder, index)
 
 
 def _extract(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, file: File, path: Path) -> None:
@@ -137,20 +140,18 @@ def _extract(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, file: File, path: 
         raise damaged(entry.filename, Path(str(opened.filename)), "its SHA-256 differs")
 
 
-def _publish(work: Path, folder: Path, index: Index) -> None:
+def _publish(new: Path, folder: Path, index: Index) -> None:
     """Give a complete folder its name. Another process may have been faster; then its folder is as good."""
-    for wait in _RENAME_WAITS_S:
+    for number, wait in enumerate(_RENAME_WAITS_S):
         time.sleep(wait)
         with contextlib.suppress(OSError):
-            work.rename(folder)
+            new.rename(folder)
             return
         if _is_complete(folder, index):
             return
-        aside = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder.parent))
         with contextlib.suppress(OSError):  # what is there is not whole: move it out of the way
-            folder.rename(aside / folder.name)
-        shutil.rmtree(aside, ignore_errors=True)
-    work.rename(folder)
+            folder.rename(new.with_name(f"old{number}"))
+    new.rename(folder)
 
 
 def _is_complete(folder: Path, index: Index) -> bool:
@@ -163,12 +164,71 @@ def _is_complete(folder: Path, index: Index) -> bool:
         return False
 
 
+@contextlib.contextmanager
+def _work_folder(cache: Path) -> Iterator[Path]:
+    """A folder in the cache that no other process removes while this one lives, and that is gone afterwards."""
+    work, lock = _claimed(cache)
+    try:
+        yield work
+    finally:
+        lock.close()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _claimed(cache: Path) -> tuple[Path, BinaryIO]:
+    """A new folder, and a file in it that is open, and but on Windows locked, as long as the folder is in use.
+
+    Both end with the process, however that ends. Where there are no locks, the folder's age has to do.
+    """
+    while True:
+        work = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=cache))
+        try:
+            lock = (work / _LOCK).open("xb")
+            if _lock(lock) is not False and (work / _LOCK).exists():
+                return work, lock
+            lock.close()  # another process was faster, and takes the folder for abandoned
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+
+
+def _lock(lock: IO[bytes]) -> bool | None:
+    """Whether this process has the lock now; None where there are no locks."""
+    if sys.platform == "win32":
+        return None  # not needed: what is open can't be removed
+    else:  # noqa: RET505 - what follows a return is unreachable to mypy on that system
+        import fcntl
+
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return None
+        return True
+
+
 def _remove_abandoned(cache: Path) -> None:
     """Delete what processes left that were killed while they unpacked."""
-    for path in cache.glob(f"{_TEMPORARY}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _ABANDONED_S:
-                shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        for work in cache.glob(f"{_TEMPORARY}*"):
+            _remove_if_abandoned(work)
+
+
+def _remove_if_abandoned(work: Path) -> None:
+    with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+        abandoned: bool | None = None
+        with contextlib.suppress(FileNotFoundError):
+            if sys.platform == "win32":
+                (work / _LOCK).unlink()  # fails while it is open
+                abandoned = True
+            else:
+                abandoned = _lock(held.enter_context((work / _LOCK).open("r+b")))
+        if abandoned is None:  # nothing tells but its age
+            abandoned = time.time() - work.stat().st_mtime > _ABANDONED_S
+        if abandoned:
+            shutil.rmtree(work / _NEW, ignore_errors=True)  # the lock goes last
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def _refused(archive: Path, why: str) -> FormatError:

@@ -128,8 +128,9 @@ class Client:
     ) -> None:
         """Start the server by its command line, and wait until it has opened the release.
 
-        `timeout_s` limits every call. With `recover`, a server that died is started again and the call that met it is
-        made once more, which is right because calls change nothing; and a server that let a call time out is ended.
+        `timeout_s` limits every call, and `start_timeout_s` each start. With `recover`, a server that died is started
+        again and the call that met it is made once more, which is right because calls change nothing; and a server that
+        let a call time out is ended.
 
         Raises:
             RemoteError: the server can't open the release.
@@ -252,7 +253,13 @@ class _Server:
         self._thread(self._write)
         self.hello: dict[str, Any] = {}
         try:
-            self.hello = self._answer(None, hello, start_timeout_s)[0]
+            try:
+                self.hello = self._answer(None, hello, start_timeout_s)[0]
+            except CallTimeoutError:
+                raise CallTimeoutError(
+                    f"the server did not open the release within {start_timeout_s:g} s (start_timeout_s)",
+                    list(self.lines)[-_SHOWN_LINES:],
+                ) from None
             if "error" in self.hello:
                 raise RemoteError(self.hello["error"])
             if self.hello.get("hello") != PROTOCOL:

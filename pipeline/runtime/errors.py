@@ -54,6 +54,14 @@ class TooLongError(InputError):
         self.limits = dict(limits)
 
 
+class ArgumentError(ReleaseError, ValueError):
+    """What :meth:`Release.open` was given makes no sense, whatever the release is."""
+
+
+class ClosedError(ReleaseError):
+    """The release was closed."""
+
+
 class RunError(ReleaseError):
     """A model that was loaded failed to run, or returned something else than release.json says."""
 

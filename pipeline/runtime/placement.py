@@ -102,7 +102,7 @@ def place(index: Index, target: str | None, device: str | None) -> Placement:
     Raises:
         TargetError: an unknown device, or a target that the release is not for.
     """
-    if device not in (None, *DEVICES):
+    if device is not None and not (isinstance(device, str) and device in DEVICES):
         raise TargetError(
             f"there is no device {device!r}",
             where=f"device={device!r}",

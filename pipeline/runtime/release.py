@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -14,7 +15,16 @@ from numpy.typing import ArrayLike
 
 from . import archive, contents
 from .contents import Contents
-from .errors import FallbackWarning, FormatError, InputError, ReleaseError, RunError, TargetError, TooLongError
+from .errors import (
+    ArgumentError,
+    FallbackWarning,
+    FormatError,
+    InputError,
+    ReleaseError,
+    RunError,
+    TargetError,
+    TooLongError,
+)
 from .fitting import Arrays, Fitting
 from .index import Component, Index
 from .placement import Placement, place
@@ -65,10 +75,10 @@ class Release:
             FormatError: this is no release.
             DamagedError: a file is missing, or a file of the archive is not the one that release.json names.
             TargetError: no target fits, and it may not or can't run on the CPU.
+            ArgumentError: an argument is not as said above.
             ReleaseError: the archive can't be unpacked.
         """
-        if fallback not in ("cpu", "refuse"):
-            raise ValueError(f"fallback is 'cpu' or 'refuse', not {fallback!r}")
+        _check_arguments(path, target, fallback, cache, options, configure)
         folder, index = _opened(Path(path), Path(cache) if cache is not None else None)
         placement = place(index, target, device)
         refuse = fallback == "refuse"
@@ -116,11 +126,23 @@ class Release:
             InputError: the inputs are not the component's. TooLongError is one.
             DamagedError, LoadError: the session, made at the first use of a bucket, can't be had.
             RunError: it failed, or returned something else than the release says.
+            ClosedError: the release was closed.
+            ReleaseError: the splitter returned no pieces, or nothing that they make.
         """
-        fitting = self._fittings.get(component)
+        fitting = self._fittings.get(component) if isinstance(component, str) else None
         if fitting is None:
             raise self._unknown(component)
-        arrays = {name: array if isinstance(array, np.ndarray) else np.asarray(array) for name, array in inputs.items()}
+        try:
+            arrays = {
+                name: array if isinstance(array, np.ndarray) else np.asarray(array) for name, array in inputs.items()
+            }
+        except Exception as error:  # whatever classes of arrays raise that numpy can't read
+            raise InputError(
+                f"the inputs of {component} can't be made arrays",
+                where=component,
+                why=str(error),
+                next="give a dict of arrays by the names of the inputs",
+            ) from error
         lengths = fitting.lengths(arrays)
         try:
             bucket = fitting.bucket(lengths)
@@ -144,7 +166,7 @@ class Release:
 
     def load(self, component: str | None = None) -> None:
         """Make the sessions of a component, or of all, now; raises what :meth:`run` raises for a session."""
-        if component is not None and component not in self._fittings:
+        if component is not None and not (isinstance(component, str) and component in self._fittings):
             raise self._unknown(component)
         for name, slots in self._sessions.slots.items():
             if component in (None, name):
@@ -188,7 +210,7 @@ class Release:
         )
 
     def close(self) -> None:
-        """Let go of all sessions. A later call makes them anew."""
+        """Let go of all sessions. A later :meth:`run` or :meth:`load` is refused; all else needs none."""
         self._sessions.close()
 
     def __enter__(self) -> Self:
@@ -201,18 +223,65 @@ class Release:
 
     def _run_pieces(self, component: str, inputs: Arrays, splitter: Splitter) -> Arrays:
         pieces = splitter.split(inputs, self.components[component].limits)
+        if not isinstance(pieces, Iterable):
+            raise _split_wrong(splitter, f"split() returned {_short(pieces)}, which is no list of pieces")
         outputs = [self.run(component, piece) for piece in pieces]
+        if not outputs:
+            raise _split_wrong(splitter, "split() returned no piece")
+        joined = splitter.join(outputs, inputs)
+        if not isinstance(joined, Mapping):
+            raise _split_wrong(splitter, f"join() returned {_short(joined)}, which is no dict of outputs")
         with self._lock:
             self._split += 1
-        return dict(splitter.join(outputs, inputs))
+        return dict(joined)
 
-    def _unknown(self, component: str) -> InputError:
+    def _unknown(self, component: object) -> InputError:
         return InputError(
             f"the release has no component {component!r}",
             where=str(self.folder),
             why=f"it has {', '.join(self._fittings)}",
             next="name one of these",
         )
+
+
+def _check_arguments(path: object, target: object, fallback: object, cache: object, *more: object) -> None:
+    """Raise ArgumentError for what a caller without a type checker may give."""
+    options, configure = more
+    if not isinstance(path, str | PathLike):
+        raise _argument("path", path, "the path of a folder or an archive")
+    if not (target is None or isinstance(target, str)):
+        raise _argument("target", target, "the name of a target, or left out")
+    if not (isinstance(fallback, str) and fallback in ("cpu", "refuse")):
+        raise _argument("fallback", fallback, "'cpu' or 'refuse'")
+    if not (cache is None or isinstance(cache, str | PathLike)):
+        raise _argument("cache", cache, "the path of a folder, or left out")
+    texts = [*options.keys(), *options.values()] if isinstance(options, Mapping) else []
+    if options is not None and not (isinstance(options, Mapping) and all(isinstance(text, str) for text in texts)):
+        raise _argument("options", options, "a dict from names to values, both strings")
+    if not (configure is None or callable(configure)):
+        raise _argument("configure", configure, "a function of SessionOptions, or left out")
+
+
+def _argument(name: str, given: object, wanted: str) -> ArgumentError:
+    return ArgumentError(
+        f"{name} is not what a release can be opened with",
+        where=f"{name}={_short(given)}",
+        why=f"it is {wanted}",
+        next="give that",
+    )
+
+
+def _split_wrong(splitter: object, why: str) -> ReleaseError:
+    return ReleaseError(
+        "the splitter does not do its part",
+        where=type(splitter).__name__,
+        why=why,
+        next="have split() return at least one piece, each with all inputs, and join() a dict of the outputs",
+    )
+
+
+def _short(value: object) -> str:
+    return repr(value)[:80]
 
 
 def _opened(path: Path, cache: Path | None) -> tuple[Path, Index]:

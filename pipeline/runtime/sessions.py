@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .contents import Contents
-from .errors import FallbackWarning, LoadError, ReleaseError, spelled
+from .errors import ClosedError, FallbackWarning, LoadError, ReleaseError, spelled
 from .index import Bucket, Component, Context
 from .placement import CPU, EMULATOR, NPU, Placement
 from .report import SessionReport
@@ -105,6 +105,7 @@ class Sessions:
         self._options = dict(options)
         self._configure = configure
         self._loading = threading.Lock()
+        self._closed = False
         self.slots = {
             name: [Slot(component, bucket) for bucket in component.buckets]
             for name, component in contents.index.components.items()
@@ -116,11 +117,18 @@ class Sessions:
         Raises:
             DamagedError: a file is not the one that release.json names.
             LoadError: it can't be loaded, and can't run on the CPU instead, or may not.
+            ClosedError: the sessions were closed.
         """
         slot = self.slots[component][bucket]
         session = slot.session
         if session is None:
             with self._loading:
+                if self._closed:
+                    raise ClosedError(
+                        "the release is closed",
+                        where=str(self._contents.folder),
+                        next="use it inside its 'with', or open it anew",
+                    )
                 if slot.session is None:  # another thread may have loaded it meanwhile
                     self._load(slot)
                 session = slot.session
@@ -128,8 +136,9 @@ class Sessions:
         return session
 
     def close(self) -> None:
-        """Let go of all sessions."""
+        """Let go of all sessions, for good."""
         with self._loading:
+            self._closed = True
             for slots in self.slots.values():
                 for slot in slots:
                     slot.session = None

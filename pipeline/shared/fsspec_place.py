@@ -6,11 +6,14 @@ Credentials and addresses are found as the library behind each finds them, by it
 from __future__ import annotations
 
 import posixpath
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from fsspec.asyn import get_loop
 from fsspec.callbacks import Callback
 
 from pipeline.errors import ConfigError
@@ -25,8 +28,31 @@ _RENAMING = ("sftp", "ssh", "smb", "ftp", "hdfs", "arrow_hdfs", "webhdfs", "file
 
 
 def load(url: str, where: str) -> None:
-    """Import what a URL needs. Raises ConfigError."""
+    """Import what a URL needs, and see to it that nothing it does keeps the process from ending. Raises ConfigError."""
     import_for(url, where)
+    get_loop().set_default_executor(_Abandonable(1))
+
+
+class _Abandonable(ThreadPoolExecutor):
+    """Runs each call in a thread that the interpreter does not wait for at its end.
+
+    The clients look up host names in threads of their event loop: where no name server answers, that takes a minute.
+    """
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Start a call."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="shared store, for its client", daemon=True).start()
+        return future
 
 
 class FsspecPlace:

@@ -1,10 +1,11 @@
-"""What a shared store is known to have, so that a build with nothing to do need not ask: a file in the build folder."""
+"""What a shared store is known to have and to have damaged: of this build, and of earlier ones in the build folder."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from pipeline.storage.scratch import Scratch
 
 MEMBER = "places"
 """What the file has."""
+_BELIEVED_S = 86400
+"""After that it is asked again: a bucket may expire what is old, and others drop what they found damaged."""
 _MOST = 50_000  # keys of one place; those noted longest ago are asked about again
 
 
 class Known:
-    """Keys that a place is known to have, and what of it is to be written anew, being damaged there.
+    """Keys that a place is known to have, so that a build with nothing to do need not ask; and what is damaged there.
 
     Losing the file costs questions, never correctness. Safe to use from several threads.
     """
@@ -30,44 +33,61 @@ class Known:
         self._all = _load(path)
         entry = self._all.get(place)
         entry = entry if isinstance(entry, dict) else {}
-        self._keys = dict.fromkeys(_texts(entry.get("keys")))
-        self._bad = set(_texts(entry.get("rewrite")))
+        keys, bad = entry.get("keys"), entry.get("rewrite")
+        self._keys = {key: at for key, at in keys.items() if isinstance(at, int)} if isinstance(keys, dict) else {}
+        self._bad = {each for each in bad if isinstance(each, str)} if isinstance(bad, list) else set[str]()
+        self._payloads: set[str] = set()
+        self._doubtful: dict[str, frozenset[str]] = {}
 
     def __contains__(self, key: str) -> bool:
-        return key in self._keys
+        return 0 <= time.time() - self._keys.get(key, -1) < _BELIEVED_S
 
     def add(self, key: str) -> None:
         """The place has this key, and what it names."""
         with self._lock:
-            self._dirty = self._dirty or key not in self._keys or key in self._bad
-            self._keys[key] = None
+            self._dirty = True
+            self._keys[key] = int(time.time())
             self._bad.discard(key)
 
+    def has_payload(self, sha256: str) -> bool:
+        """Whether a payload was seen there in this build."""
+        return sha256 in self._payloads
+
+    def add_payload(self, sha256: str) -> None:
+        """A payload is there, or was written anew."""
+        with self._lock:
+            self._dirty = self._dirty or sha256 in self._bad
+            self._payloads.add(sha256)
+            self._bad.discard(sha256)
+
     def is_bad(self, name: str) -> bool:
-        """Whether a key or a payload is damaged there."""
+        """Whether a key or a payload is damaged there, and to be written anew."""
         return name in self._bad
 
-    def note_bad(self, names: Iterable[str]) -> None:
-        """Keys and payloads are damaged there; kept at once, as whoever makes them again may not live to write them."""
+    def note_bad(self, key: str, payloads: Collection[str]) -> None:
+        """A key is damaged there, or payloads of it may be.
+
+        Kept at once: whoever makes them again may not live to write them.
+        """
         with self._lock:
-            for name in names:
-                self._keys.pop(name, None)
-                self._bad.add(name)
+            self._keys.pop(key, None)
+            self._payloads.difference_update(payloads)
+            self._bad.update((key, *payloads))
+            self._doubtful[key] = frozenset(payloads)
             self._dirty = True
         self.save()
 
-    def note_good(self, name: str) -> None:
-        """It was written anew."""
-        with self._lock:
-            self._dirty = self._dirty or name in self._bad
-            self._bad.discard(name)
+    def doubtful(self, key: str) -> frozenset[str] | None:
+        """The payloads that may be damaged there of a key that was found so in this build; None of another key."""
+        return self._doubtful.get(key)
 
     def save(self) -> None:
         """Write the file if something changed; where it can't be written, the place is asked again next time."""
         with self._lock:
             if not self._dirty:
                 return
-            self._all[self._place] = {"keys": [*self._keys][-_MOST:], "rewrite": sorted(self._bad)}
+            keys = dict(sorted(self._keys.items(), key=lambda each: each[1])[-_MOST:])
+            self._all[self._place] = {"keys": keys, "rewrite": sorted(self._bad)}
             data = sealed_json.dump({MEMBER: self._all})
             self._dirty = False
         with contextlib.suppress(OSError), Scratch(self._path.parent / "tmp").folder() as folder:
@@ -80,7 +100,3 @@ def _load(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return dict(found) if isinstance(found, dict) else {}
-
-
-def _texts(found: object) -> list[str]:
-    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []

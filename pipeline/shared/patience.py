@@ -17,9 +17,12 @@ SILENT_S = 8.0
 """For how long nothing at all may be heard while a small question is open."""
 _UNSURE_S = 4.0
 """For how long nothing may be heard while files move, before a small question is asked; as long for its answer."""
-_STALLED_S = 120.0
-"""For how long one call may make no progress while others do."""
+_STALLED_S = 600.0
+"""For how long one call may make no progress while small questions are answered: a part of 8 MB, of several that are
+sent at once on a slow line, counts when all of it was sent."""
 _AWAKE_S = 0.2
+_ABSENT_S = 2.0
+"""Who looks again so much later than he meant to was stopped himself, as by Ctrl-Z: the place is not to blame."""
 _Answer = TypeVar("_Answer")
 
 
@@ -75,6 +78,7 @@ class Patience:
         during: Callable[[int], None] = lambda _: None,
     ) -> _Answer:
         call.start()
+        looked = time.monotonic()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: call.is_over or bool(self.gone), _AWAKE_S)
@@ -85,6 +89,9 @@ class Patience:
                 raise GoneError(self.gone)
             during(call.moved)
             now = time.monotonic()
+            if now - looked > _ABSENT_S:
+                self._heard = call.last = now
+            looked = now
             if now - call.last > _STALLED_S:
                 self._give_up_silent(_STALLED_S)
             if now - max(self._heard, call.began) > silent_s:

@@ -74,7 +74,10 @@ class FolderPlace:
         """At most so many bytes of a file from its start; None if it is not there."""
         try:
             with self._opened(name) as stream:
-                return stream.read(limit)
+                data = bytearray()
+                while len(data) < limit and (chunk := stream.read(min(_CHUNK, limit - len(data)))):
+                    data += chunk  # what is mounted may give less than it has
+                return bytes(data)
         except FileNotFoundError:
             return None
 

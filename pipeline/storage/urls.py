@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
 
 _LONGEST_TOLD = 300
+_ODD = re.compile(r"(?!file://)[A-Za-z][\w+.-]+:")  # longer than a drive of Windows
 _LEAST_SECRET = 8  # a shorter one may be part of any word
 _USER = re.compile(r"//[^/\s'\"]*@")
 _USER_WITH_SLASH = re.compile(r"//[^/\s:@'\"]*:(?!\d{1,5}(?:[/\s'\"]|$))[^@\s'\"]*@")
@@ -37,6 +39,28 @@ def path_of(text: str) -> str:
     return url2pathname(urlsplit(text).path)
 
 
+def folder_of(text: str, where: str) -> Path:
+    """The folder that a path or a `file://` URL names.
+
+    Raises:
+        ConfigError: it names none, or one of another host.
+    """
+    if _ODD.match(text) or text.startswith("-") or "::" in text:
+        raise ConfigError(
+            f"neither a folder nor a URL: {redacted(text)}",
+            where=where,
+            remedy="write a folder, or a URL that fsspec opens, such as s3://bucket/folder",
+        )
+    host = text.removeprefix("file://").partition("/")[0] if text.startswith("file://") else ""
+    if host not in ("", "localhost"):
+        raise ConfigError(
+            f"a file:// URL has three slashes, or names a host, whose files can't be had: {redacted(text)}",
+            where=where,
+            remedy=f"write file:///{redacted(text).removeprefix('file://')}, or the folder where they are mounted",
+        )
+    return Path(os.path.expanduser(path_of(text)))  # noqa: PTH111  # the other one raises
+
+
 def redacted(text: str) -> str:
     """A URL, or text with URLs, without the user names, passwords and signatures that they may carry."""
     return _QUERY.sub(r"\1***", _USER_WITH_SLASH.sub("//", _USER.sub("//", text)))
@@ -44,7 +68,10 @@ def redacted(text: str) -> str:
 
 def told(error: BaseException, url: str = "", environ: Mapping[str, str] = os.environ) -> str:
     """What a library says of a failure, in a line, without what the URL or the environment have of secrets."""
-    text = redacted(" ".join(f"{type(error).__name__}: {error}".split()))
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    if user := _user_of(url):  # whatever stands before it: libraries take URLs apart
+        text = text.replace(f"{user}@", "***@")
+    text = redacted(text)
     for secret, shown in _secrets(url, environ):
         for spelt in (secret, ascii(secret)[1:-1], ascii(secret.encode())[2:-1]):
             text = text.replace(spelt, shown)
@@ -77,6 +104,12 @@ def open_url(url: str, where: str, **options: Any) -> tuple[Any, str]:
     """
     import fsspec
 
+    if protocol_of(url) in ("s3", "s3a") and _user_of(url):  # they would be taken for a part of the bucket's name
+        raise ConfigError(
+            f"a URL of S3 names a bucket and no user: {redacted(url)}",
+            where=where,
+            remedy="put AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY into the environment, and take them out of the URL",
+        )
     import_for(url, where)
     try:
         system, path = fsspec.core.url_to_fs(url, **options)
@@ -93,16 +126,22 @@ def protocol_of(url: str) -> str:
 def _secrets(url: str, environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """What must not be shown, and what is shown instead; the longest first, as one may hold another."""
     found = {value.strip(): f"<{name}>" for name, value in environ.items() if _SECRET_NAME.search(name)}
-    if match := re.match(r"[^/]*://([^@]*)@", url):
+    if whole := _user_of(url):
         from urllib.parse import unquote
 
-        user, _, password = match[1].partition(":")
-        found |= dict.fromkeys((match[1], user, password, unquote(user), unquote(password)), "***")
+        user, _, password = whole.partition(":")
+        found |= dict.fromkeys((whole, user, password, unquote(user), unquote(password)), "***")
     return sorted(
         ((value, shown) for value, shown in found.items() if len(value) >= _LEAST_SECRET),
         key=lambda each: len(each[0]),
         reverse=True,
     )
+
+
+def _user_of(url: str) -> str:
+    """The user name and password in a URL, as they are written; a password may have slashes and signs of all kinds."""
+    match = re.match(r"[^/]*://([^/\s]*|[^/\s:@]*:(?!\d{1,5}(?:/|$)).*)@", url)
+    return match[1] if match else ""
 
 
 def _not_installed(error: ImportError, url: str, where: str) -> ConfigError:

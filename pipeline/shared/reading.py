@@ -1,0 +1,141 @@
+"""Restores outputs from a shared store. Whatever comes from there is checked before it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.model import FileEntry, Manifest
+from pipeline.shared.damage import Damage
+from pipeline.shared.known import Known
+from pipeline.shared.names import MANIFEST_BYTES, manifest_name, object_name
+from pipeline.shared.place import MismatchError, Moved, Place
+from pipeline.shared.reach import Rarely, Reach, size
+from pipeline.storage.digests import sha256_file
+from pipeline.storage.durable import disk_errors, is_full, no_room
+from pipeline.storage.payloads import MISSING
+from pipeline.storage.store import Store
+from pipeline.system import stopping
+
+_READERS = 4  # files that are fetched at once
+_AWAKE_S = 0.2
+
+
+class Reading:
+    """What is restored from a place into a store in one build. Safe to use from several threads."""
+
+    def __init__(self, reach: Reach, known: Known, damage: Damage, store: Store) -> None:
+        self._reach, self._known, self._damage, self._store = reach, known, damage, store
+        self._turns = threading.Semaphore(_READERS)
+
+    def find(self, key: str, stage: str) -> Manifest | None:
+        """What is said to be there under a key; its payloads were not looked at. Raises ConfigError."""
+        if (place := self._reach.place()) is None:
+            return None
+        reach, name = self._reach, manifest_name(key)
+        data = reach.had(lambda: reach.ask(lambda: place.read(name, MANIFEST_BYTES)))
+        return None if data is None else self._damage.checked(key, stage, data)
+
+    def fetch(self, manifest: Manifest, what: str) -> bool:
+        """Have what the manifest names, and then the manifest, in the store; False if that is not to be had.
+
+        Raises:
+            StoreError: the store of this machine can't be written, or is full.
+        """
+        if (place := self._reach.place()) is None:
+            return False
+        with self._store.scratch() as scratch, disk_errors(self._store.root):
+            names = {entry.sha256: name for name, entry in manifest.files.items() if self._store.payloads.fault(entry)}
+            wanted = {sha256: manifest.files[name] for sha256, name in names.items()}
+            if not self._has_room(manifest.key, what, sum(each.bytes for each in wanted.values()), scratch):
+                return False
+            received: dict[Path, FileEntry] = {}
+            telling = self._telling(what, wanted, received)
+            for sha256, entry in wanted.items():
+                path = scratch / sha256
+                fault = self._fetched(place, entry, path, telling)
+                if fault is None:
+                    return False
+                if fault:
+                    good = {each.sha256 for each in received.values()}
+                    self._damage.note(manifest.key, wanted.keys() - good, f"{names[sha256]} of {what}", fault)
+                    return False
+                received[path] = entry
+            self._store.receive(manifest, received)
+        self._known.add(manifest.key)
+        return True
+
+    def drop_damaged(self, key: str) -> bool:
+        """Whether an output is damaged there; what may be of its payloads is deleted, as far as we may.
+
+        For a host that may not make the output: those that have it see that something is missing, not that it is bad.
+        """
+        doubtful, place = self._known.doubtful(key), None if self._reach.gone else self._reach.place()
+        if doubtful is None or place is None:
+            return doubtful is not None
+        for name in map(object_name, sorted(doubtful)):
+            with contextlib.suppress(Exception):  # who may only read leaves it to others
+                self._reach.ask(lambda name=name: place.remove(name))  # type: ignore[misc]
+        return True
+
+    def _has_room(self, key: str, what: str, whole: int, folder: Path) -> bool:
+        if whole <= (free := shutil.disk_usage(folder).free):
+            return True
+        text = f"not restored from the shared store: {what} has {size(whole)}, and {size(free)} are free here"
+        self._reach.tell_once(key, text)
+        return False
+
+    def _telling(
+        self, what: str, wanted: dict[str, FileEntry], received: dict[Path, FileEntry]
+    ) -> Callable[[int], None]:
+        """To be called with the bytes that moved of one more file than was received."""
+        rarely, whole = Rarely(self._reach.tell), sum(each.bytes for each in wanted.values())
+
+        def telling(moved: int) -> None:
+            done = sum(each.bytes for each in received.values()) + moved
+            rarely(lambda: f"restoring {what} from the shared store: {size(done)} of {size(whole)}")
+
+        return telling
+
+    def _fetched(self, place: Place, entry: FileEntry, path: Path, during: Callable[[int], None]) -> str | None:
+        """What is wrong with a payload that was fetched, "" if nothing is; None if the place is out of reach.
+
+        Raises StoreError when there is no room for it.
+        """
+
+        def fetch(moved: Moved) -> str:
+            try:
+                return "" if place.fetch(object_name(entry.sha256), path, entry.bytes, moved) else MISSING
+            except MismatchError as error:
+                return str(error)
+            except PermissionError as error:
+                return f"it can't be read: {self._reach.why(error)}"
+
+        def fetched() -> str:
+            try:
+                return self._reach.move(fetch, during)
+            except OSError as error:
+                if is_full(error):
+                    raise no_room("what the shared store has", error) from error
+                raise
+
+        with self._turn() as has_turn:
+            fault = self._reach.had(fetched) if has_turn else None
+        if fault == "" and sha256_file(path) != entry.sha256:
+            return "its SHA-256 is another one"
+        return fault
+
+    @contextmanager
+    def _turn(self) -> Iterator[bool]:
+        """While inside, one of few that fetch; False if the place is out of reach by now."""
+        while not (has_turn := self._turns.acquire(timeout=_AWAKE_S)) and not self._reach.gone:
+            stopping.check()
+        try:
+            yield has_turn
+        finally:
+            if has_turn:
+                self._turns.release()
