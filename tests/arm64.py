@@ -30,6 +30,7 @@ from types import FrameType
 from pipeline import keys
 from pipeline.storage.costs import Costs
 from pipeline.storage.manifests import read_manifest
+from tests.uv_command import find_uv
 
 ROOT = Path(__file__).resolve().parent.parent
 PLATFORM = "aarch64-manylinux_2_34"
@@ -341,7 +342,7 @@ def _qemu() -> str:
 
 
 def _uv() -> list[str]:
-    found = os.environ.get("UV") or shutil.which("uv")
+    found = find_uv()
     return [found] if found else [sys.executable, "-m", "uv"]
 
 

@@ -32,6 +32,7 @@ from pipeline.graph.cpu import load_session
 from pipeline.qnn.child import run_apart
 from pipeline.qnn.target import HtpTarget
 from tests.project import ROOT
+from tests.uv_command import find_uv
 
 NEEDS = ("numpy", "onnxruntime", "onnxruntime-qnn")
 """All that the runtime needs, as docs/runtime.md says."""
@@ -41,7 +42,7 @@ Arrays = dict[str, NDArray[Any]]
 
 def environment(folder: Path) -> Path:
     """The Python of a new virtual environment with what the runtime needs, and the runtime alone, under a new name."""
-    uv = shutil.which("uv")
+    uv = find_uv()
     assert uv, "uv is what CI installs with"
     python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)

@@ -16,6 +16,7 @@ import pytest
 from tests import workflow_runs
 from tests.project import ROOT
 from tests.tiny_models import float_model, sample
+from tests.uv_command import find_uv
 from tests.workflow_runs import Job, Runner, evaluate, fill, holds
 
 WORKFLOW = ROOT / ".github" / "workflows" / "nightly.yml"
@@ -32,11 +33,6 @@ release: {version: "1.0", qdq: true}
 """
 ARTIFACT = "tiny/net/8/sm8650"
 BUILD, COMPARE = "Build", "Compare with the last run"
-
-
-def uv() -> str | None:
-    """The uv that runs these tests, or any."""
-    return os.environ.get("UV") or shutil.which("uv")
 
 
 class TestForm:
@@ -176,7 +172,7 @@ class TestNights:
 
     @pytest.fixture
     def runner(self, source: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Runner:
-        found = uv()
+        found = find_uv()
         if found is None:
             pytest.skip("there is no uv")
         folder = tmp_path / "runner"
