@@ -52,11 +52,11 @@ def checkout(root: Path, name: str, **environ: str) -> Project:
     return made
 
 
-def walk(root: Path) -> Walk:
-    """Walk, in an empty folder."""
+def walk(root: Path, shared: Mapping[str, str] | None = None) -> Walk:
+    """Walk, in an empty folder; `shared` is what the environment says of another shared store than a folder in it."""
     (root / "shared").mkdir()
-    quantizer = checkout(root, "quantizer", PIPELINE_HOST="quantizer")
-    compiler = checkout(root, "compiler", PIPELINE_HOST="compiler")
+    quantizer = checkout(root, "quantizer", PIPELINE_HOST="quantizer", **(shared or {}))
+    compiler = checkout(root, "compiler", PIPELINE_HOST="compiler", **(shared or {}))
     alone = checkout(root, "alone", PIPELINE_HOST="quantizer, compiler", PIPELINE_SHARED_STORE="")
     there = quantizer.doit("publish", "../released", check=False)
     over_there = compiler.doit("build:tiny", check=False)

@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 
 from tests.hosts_walk import walk
+from tests.s3_server import S3Server, s3_fixture  # noqa: F401
 
 
 @pytest.mark.slow
-def test_two_hosts_build_what_one_would(tmp_path: Path) -> None:
-    found = walk(tmp_path)
+@pytest.mark.parametrize("place", ["folder", "s3"])
+def test_two_hosts_build_what_one_would(place: str, tmp_path: Path, s3: S3Server) -> None:
+    shared = {**s3.environ(), "PIPELINE_SHARED_STORE": s3.bucket()} if place == "s3" else None
+    found = walk(tmp_path, shared)
     contexts = {f"context:tiny/net/{bucket}/snapdragon-x-elite" for bucket in (8, 16)}
     emulations = {name.replace("context", "emulate") for name in contexts}
 
