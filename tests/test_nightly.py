@@ -33,6 +33,7 @@ release: {version: "1.0", qdq: true}
 """
 ARTIFACT = "tiny/net/8/sm8650"
 BUILD, COMPARE = "Build", "Compare with the last run"
+NPU = {"vars_NIGHTLY_ARM64_HOST": "with-npu"}
 
 
 class TestForm:
@@ -229,9 +230,8 @@ class TestNights:
 
     def test_what_waits_is_done_by_the_host_that_may(self, runner: Runner, source: Path) -> None:
         (source / "configs" / "project.yaml").write_text("stages: {context: {hosts: [with-npu]}}\n")
-        runner.environ = {"arm64": {"PIPELINE_HOST": "with-npu"}}
 
-        jobs = runner.night()
+        jobs = runner.night(**NPU)
 
         assert [job.result for job in jobs.values()] == ["success"] * 3, _told(jobs)
         record = jobs["build"].record()
@@ -247,7 +247,7 @@ class TestNights:
         assert "compile" in record["artifacts"][ARTIFACT]["sqnr_db"]
         assert (jobs["release"].root / "artifacts" / "releases" / "tiny-1.0.qnn.zip").is_file()
 
-        again = runner.night()  # nothing waits for a host whose work is in the store
+        again = runner.night(**NPU)  # nothing waits for a host whose work is in the store
 
         assert [job.result for job in again.values()] == ["success", "skipped", "success"], _told(again)
 

@@ -93,14 +93,13 @@ class Job:
 class Runner:
     """A place where a workflow runs again and again: what is between the runs is its cache.
 
-    `checkout` makes the folder of a job; `environ` has what the machine of a job has of its own, by its name.
+    `checkout` makes the folder of a job.
     """
 
     workflow: dict[str, Any]
     folder: Path
     checkout: Callable[[Path], None]
     uv: str
-    environ: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     nights: int = 0
     cached: list[str] = field(default_factory=list)
 
@@ -140,7 +139,7 @@ class Runner:
             given = {**self.workflow.get("env", {}), **job.get("env", {}), **step.get("env", {})}
             own = {key: fill(str(value), context) for key, value in given.items()}
             title = step.get("name", f"step {number}")
-            code = self._script(step["run"], own | {key: str(path) for key, path in files.items()}, name, done, temp)
+            code = self._script(step["run"], own | {key: str(path) for key, path in files.items()}, done, temp)
             done.codes[title] = code
             done.summary += files["GITHUB_STEP_SUMMARY"].read_text("utf-8")
             if "id" in step:
@@ -153,7 +152,7 @@ class Runner:
         done.outputs = {key: fill(value, context) for key, value in job.get("outputs", {}).items()}
         return done
 
-    def _script(self, script: str, own: Mapping[str, str], job: str, done: Job, temp: Path) -> int:
+    def _script(self, script: str, own: Mapping[str, str], done: Job, temp: Path) -> int:
         """Run it as GitHub does with `shell: bash`."""
         path = temp / "script.sh"
         path.write_text(script, "utf-8")
@@ -165,7 +164,6 @@ class Runner:
             "PATH": f"{temp / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "RUNNER_TEMP": str(temp),
             "UV_PROJECT_ENVIRONMENT": str(self.folder / "environment"),
-            **self.environ.get(job, {}),
         }
         ran = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(path)],
