@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.doctor.entry import first
+from pipeline.upkeep.doctor.entry import first
 
 ROOT = Path(__file__).resolve().parent
 
@@ -86,5 +86,5 @@ def task_commands() -> Iterator[Task]:
 
 def task_check() -> Command:
     """Run all static checks: format, lint, types, import directions."""
-    checks = ["ruff format --check", "ruff check", "mypy", "lint-imports", "python -m pipeline.config_docs --check"]
+    checks = ["ruff format --check", "ruff check", "mypy", "lint-imports", "python -m pipeline.config.docs --check"]
     return {"actions": checks, "verbosity": 2}

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from pipeline.readers.held_out import ScoredSample
+    from pipeline.inputs.samples.held_out import ScoredSample
 
 RATE = 44_100
 """Samples a second of the voice decoder's waveform (the model's config.json)."""

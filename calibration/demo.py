@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from pipeline.readers.held_out import ScoredSample
+    from pipeline.inputs.samples.held_out import ScoredSample
 
 LANGUAGES = ("de", "en", "es", "fr", "it", "ko", "nl", "pl", "pt", "ru", "uk")
 """What each logit stands for."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 if TYPE_CHECKING:
-    from pipeline.readers.record import RecordedSample, Sessions
+    from pipeline.inputs.samples.record import RecordedSample, Sessions
 
 STEPS = 5
 SPEED = 1.05

@@ -1,12 +1,13 @@
 """Every error a user can meet, each with the exit code it ends the process with.
 
 A message says what went wrong, where, why, and what to do next. Code raises one of these; only
-:mod:`pipeline.tasks` and :mod:`pipeline.engine.worker` turn them into text and exit codes.
+:mod:`pipeline.tasks` and :mod:`pipeline.build.worker` turn them into text and exit codes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import ClassVar, Self
 
 from pipeline.plain_text import printable
@@ -31,9 +32,18 @@ class PipelineError(Exception):
         lines += [f"  {label}: {_cut(text)}" for label, text in self.parts() if text]
         return printable("\n".join(lines))
 
+    def but(self, *, where: str | None = None, why: str | None = None, remedy: str | None = None) -> Self:
+        """The same error with other parts, and all else that it carries."""
+        other = copy(self)
+        other.where = self.where if where is None else where
+        other.why = self.why if why is None else why
+        other.remedy = self.remedy if remedy is None else remedy
+        other.__cause__ = other.__context__ = other.__traceback__ = None
+        return other
+
     def at(self, where: str) -> Self:
         """The same error, saying where if it didn't yet."""
-        return type(self)(self.what, where=self.where or where, why=self.why, remedy=self.remedy)
+        return self.but(where=self.where or where)
 
     def parts(self) -> tuple[tuple[str, str], ...]:
         """The labelled parts after `what`, in the order they are printed."""
@@ -105,11 +115,6 @@ class WaitingError(PipelineError):
         super().__init__(what, where=where, why=why, remedy=remedy)
         self.hosts = tuple(hosts)
         self.step = step
-
-    def at(self, where: str) -> Self:
-        """The same error, saying where if it didn't yet."""
-        where = self.where or where
-        return type(self)(self.what, where=where, why=self.why, remedy=self.remedy, hosts=self.hosts, step=self.step)
 
 
 def _cut(text: str) -> str:

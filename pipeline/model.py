@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -37,11 +36,14 @@ class Manifest:
 
     def part(self, bucket: str) -> Manifest | None:
         """This manifest narrowed to one bucket, None if it has no such part. Of other buckets nothing is left in it."""
-        parts = cast("Mapping[str, Mapping[str, Mapping[str, Json]]]", self.facts.get(PARTS, {}))
-        if bucket not in parts:
+        parts = self.facts.get(PARTS)
+        part = parts.get(bucket) if isinstance(parts, dict) else None
+        if not isinstance(part, dict):
             return None
-        files = {name: self.files[str(file)] for name, file in parts[bucket]["files"].items()}
-        return replace(self, files=files, facts=parts[bucket]["facts"])
+        files, facts = part["files"], part["facts"]
+        assert isinstance(files, dict)
+        assert isinstance(facts, dict)
+        return replace(self, files={name: self.files[str(file)] for name, file in files.items()}, facts=facts)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,9 @@
-"""Text that is safe to print, whatever names it carries."""
+"""Names in messages: made safe to print, and suggested where one is misspelt."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
@@ -12,3 +15,9 @@ def printable(text: str, keep: str = "\n\t") -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the nearest known name, or an empty string when none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""

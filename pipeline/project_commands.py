@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pipeline.config import ModelConfig, load_all
-from pipeline.doctor import entry
+from pipeline.config.load import ModelConfig, load_healthy
 from pipeline.errors import ConfigError
-from pipeline.plan import Step, plan
+from pipeline.plain_text import did_you_mean
+from pipeline.plan.planner import plan
+from pipeline.plan.steps import Step
+from pipeline.plan.workspace import Workspace
 from pipeline.release.commands import (
     check_destinations,
     check_signing_key,
@@ -19,7 +21,7 @@ from pipeline.release.commands import (
     verify_files,
 )
 from pipeline.upkeep import commands as upkeep
-from pipeline.workspace import Workspace
+from pipeline.upkeep.doctor import entry
 
 _JSON = {"name": "as_json", "long": "json", "type": bool, "default": False, "help": "print JSON"}
 _MARKDOWN = {"name": "as_markdown", "long": "markdown", "type": bool, "default": False, "help": "print Markdown"}
@@ -52,7 +54,7 @@ def commands(
     released: Sequence[ModelConfig],
     targets: Collection[str],
     workspace: Workspace,
-    session: upkeep.Session,
+    session: upkeep.StoreSession,
 ) -> Iterator[ProjectCommand]:
     """All of them; `released` are the models to publish, for these targets."""
     yield ProjectCommand(
@@ -101,7 +103,7 @@ def _verify(files: Sequence[str], *, key: str) -> int:
 
 
 def _compare(workspace: Workspace, files: Sequence[str], *, as_json: bool, as_markdown: bool) -> int:
-    from pipeline import compare
+    from pipeline.report import compare
 
     limits = workspace.project.settings.compare
     return compare.run(files, workspace.build, limits, as_json=as_json, as_markdown=as_markdown)
@@ -115,11 +117,39 @@ def _fsck(workspace: Workspace, models: Models, *, dry_run: bool, as_json: bool)
     return upkeep.fsck(workspace, _all_steps(workspace), models, dry_run=dry_run, as_json=as_json)
 
 
-def _gc(workspace: Workspace, session: upkeep.Session, **options: Any) -> int:
+def _gc(workspace: Workspace, session: upkeep.StoreSession, **options: Any) -> int:
     upkeep.gc(workspace, session, _all_steps(workspace), **options)
     return 0
 
 
 def _all_steps(workspace: Workspace) -> list[Step]:
     """Those of all configs, whatever the command line says."""
-    return [step for config in load_all(workspace.root / "configs").values() for step in plan(config)]
+    return [step for config in load_healthy(workspace.root / "configs")[0].values() for step in plan(config)]
+
+
+def choose(variables: Mapping[str, str], known: Mapping[str, list[str]]) -> dict[str, set[str]]:
+    """The names that each filter of the command line (`models=a,b targets=x`) chose of those that are known; all of
+    them where it is not given.
+
+    Raises:
+        ConfigError: a variable that is no filter, or a name that no config has.
+    """
+    for name in variables:
+        if name not in known:
+            raise ConfigError(
+                f"unknown variable '{name}'{did_you_mean(name, known)}",
+                where=f"command line: {name}={variables[name]}",
+                remedy=f"the variables are {' and '.join(f'{filter_}=…' for filter_ in known)}",
+            )
+    chosen = {}
+    for filter_, names in known.items():
+        given = [name for name in variables.get(filter_, "").split(",") if name]
+        for name in given:
+            if name not in names:
+                raise ConfigError(
+                    f"{filter_}={name}: no config has that{did_you_mean(name, names)}",
+                    where="command line",
+                    remedy=f"known {filter_}: {', '.join(names)}",
+                )
+        chosen[filter_] = set(given or names)
+    return chosen

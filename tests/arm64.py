@@ -5,9 +5,9 @@
 For an x86_64 Debian or Ubuntu, as root: ARM64 is emulated by qemu, in a root of Debian for arm64 with its Python and
 the packages of uv.lock for aarch64. Both builds are of the checkout as it is now, in copies of it, with nothing built
 before. Everything is in one folder, which is deleted at the end if it was not named by `--folder`. What has to be
-mounted is mounted in a namespace (:mod:`tests.arm64_guest`) that ends with this process, however that ends: this
-machine's own mounts are never changed. Exit status: 0 if all is equal, 1 if something differs or failed, 2 if it can't
-be tried here.
+mounted is mounted in a namespace (:mod:`tests.support.arm64_guest`) that ends with this process, however that ends:
+this machine's own mounts are never changed. Exit status: 0 if all is equal, 1 if something differs or failed, 2 if it
+can't be tried here.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from pipeline import keys
-from pipeline.storage.costs import Costs
-from pipeline.storage.manifests import read_manifest
-from tests.uv_command import find_uv
+from pipeline.plan import keys
+from pipeline.store.costs import Costs
+from pipeline.store.manifests import read_manifest
+from tests.support.uv_command import find_uv
 
 ROOT = Path(__file__).resolve().parent.parent
 PLATFORM = "aarch64-manylinux_2_34"
@@ -51,7 +51,7 @@ _PACKAGES, _CHECKOUT = "/opt/packages", "/work"
 _SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
 _MERGED = 'for d in bin sbin lib; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d"; done'
 _DESCRIBE = (
-    "import json, platform; from pipeline import keys;"
+    "import json, platform; from pipeline.plan import keys;"
     "print(json.dumps({'machine': platform.machine(), 'Python': platform.python_version(),"
     " **{n: v for s in keys.TOOLS for n, v in keys.tool_versions(s).items()}}))"
 )
@@ -117,7 +117,7 @@ def _compare(given: argparse.Namespace, folder: Path) -> int:
     if _native(native, describe) or guest.run(["python3", *describe]):
         return 1
     failed = 0
-    doit = ["-m", "doit", "-n", "1", "--continue", f"{given.stage}:{given.model}*"]
+    doit = ["-m", "doit", "-n", "1", f"{given.stage}:{given.model}*"]
     if not given.skip_build:
         failed |= _native(native, doit) | guest.run(["python3", *doit])
     rows = compared(native, guest.checkout)
@@ -210,12 +210,13 @@ def copy_checkout(source: Path, target: Path) -> None:
 
 
 def enclosed(asked: Mapping[str, object], *, as_root_of_its_own: bool = False) -> int:
-    """The exit status of a command in mount and process namespaces that end with us; see :mod:`tests.arm64_guest`.
+    """The exit status of a command in mount and process namespaces that end with us; see
+    :mod:`tests.support.arm64_guest`.
 
     As root of a user namespace too, it may have a binfmt_misc that is not the system's: Linux 6.7.
     """
     user = ["--user", "--map-root-user"] if as_root_of_its_own else []
-    inside = [sys.executable, str(Path(__file__).with_name("arm64_guest.py")), json.dumps(asked)]
+    inside = [sys.executable, str(Path(__file__).with_name("support") / "arm64_guest.py"), json.dumps(asked)]
     command = ["unshare", *user, "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", *inside]
     sys.stdout.flush()
     # A session of its own: Ctrl-C is ours to act on, and ends it by the end of its standard input.
@@ -307,9 +308,9 @@ def _restored(given: argparse.Namespace, native: Path, guest: Guest) -> bool:
 
 def _same_outputs(given: argparse.Namespace, native: Path, guest: Guest) -> bool:
     """Run a release on samples of the build in both, on the CPU, and say how close the outputs are."""
-    from tests.arm64_outputs import closeness
+    from tests.support.arm64_outputs import closeness
 
-    command = ["-m", "tests.arm64_outputs", "release.qnn.zip", given.model, "outputs.npz"]
+    command = ["-m", "tests.support.arm64_outputs", "release.qnn.zip", given.model, "outputs.npz"]
     for checkout in (native, guest.checkout):
         shutil.copyfile(given.release, checkout / "release.qnn.zip")
     print(f"\n{given.release.name} on x86_64", flush=True)

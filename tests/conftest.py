@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.models import bert
-from tests.project import ROOT, Project
-
-BERT = """\
-source: {path: ../models/bert}
-components:
-  encoder: {file: onnx/model.onnx}
-fixed: {batch: 1}
-buckets: {sequence: [16, 32]}
-calibration: {reader: text, file: calibration/lines.txt, tokenizer: tokenizer.json}
-verification: {samples: {reader: text, file: calibration/held_out.txt, tokenizer: tokenizer.json}}
-targets: [snapdragon-x-elite, sm8650]
-"""
+from tests.support import encoder_project, tiny_project
+from tests.support.project import Project
 
 
 def pytest_configure() -> None:
     """Tests press Ctrl-C: what they start must not inherit that it is ignored, as it is in a shell's background."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A process for each core when all tests run; files that are named run in this one, where a debugger works."""
+    return 0 if config.args_source is pytest.Config.ArgsSource.ARGS else os.cpu_count() or 1
 
 
 @pytest.fixture(scope="session")
@@ -37,24 +32,22 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def bert_project(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Project:
     """A small encoder with two buckets and two targets; not built yet."""
-    project = Project.create(tmp_path_factory.mktemp("bert") / "project", store)
-    bert.write(project.root / "models" / "bert")
-    lines = (ROOT / "calibration" / "minilm" / "sentences.txt").read_text("utf-8").splitlines()
-    words = [line.split() for line in lines if line]
-    project.write(
-        "calibration/lines.txt", "\n".join(" ".join(line[: 2 + at]) for at, line in enumerate(words[:8])) + "\n"
-    )
-    project.write(
-        "calibration/held_out.txt", "\n".join(" ".join(line[: 2 + at]) for at, line in enumerate(words[8:14]))
-    )
-    project.write("configs/bert.yaml", BERT)
-    return project
+    return encoder_project.create(tmp_path_factory.mktemp("bert") / "project", store)
 
 
 @pytest.fixture(scope="session")
 def bert_built(bert_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The same, built."""
     project = bert_project.copy(tmp_path_factory.mktemp("built") / "project")
+    project.doit("build")
+    return project
+
+
+@pytest.fixture(scope="session")
+def tiny_built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Two layers in one bucket for one target, built, over a store of its own. For tests to copy, with the store."""
+    folder = tmp_path_factory.mktemp("tiny")
+    project = tiny_project.create(folder / "project", folder / "store", buckets=[8], targets=["sm8650"])
     project.doit("build")
     return project
 

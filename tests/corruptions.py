@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.models import bert
-from tests.project import Project
+from tests.support.models import bert
+from tests.support.project import Project
 
 KINDS = ("flip", "truncate", "zero", "swap", "delete", "append", "foreign")
 CACHES = ("memo.json", "doit.json", "costs.json")

@@ -24,9 +24,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests import tiny_project
-from tests.build_processes import Build, Ended, leftovers, tree, until
-from tests.strikes import ANY_TIME, GENTLE, GIVE_UP_S, INTERRUPTED, STRIKES
+from tests.support import tiny_project
+from tests.support.build_processes import Build, Ended, leftovers, tree, until
+from tests.support.strikes import ANY_TIME, GENTLE, GIVE_UP_S, INTERRUPTED, STRIKES
 
 _RESUME = "run the same command again to resume"
 _BEGUN = re.compile(r"^\[ *\d+/\d+\]", re.MULTILINE)

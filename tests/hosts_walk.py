@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import tiny_project
-from tests.project import Project, Run
+from tests.support import tiny_project
+from tests.support.project import Project, Run
 
 RULES = """\
 store: {shared: ../shared}

@@ -27,12 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from pipeline.graph.accuracy import compare
+from pipeline.contracts.measures import Measured, Subject
+from pipeline.contracts.target import HtpTarget
+from pipeline.graph.accuracy.measuring import measure
 from pipeline.graph.cpu import load_session
 from pipeline.qnn.child import run_apart
-from pipeline.qnn.target import HtpTarget
-from tests.project import ROOT
-from tests.uv_command import find_uv
+from tests.support.project import ROOT
+from tests.support.uv_command import find_uv
 
 NEEDS = ("numpy", "onnxruntime", "onnxruntime-qnn")
 """All that the runtime needs, as docs/runtime.md says."""
@@ -79,7 +80,7 @@ class Alone:
                 "files": ["tokenizer.json"],
             }
             (place / "job.json").write_text(json.dumps(job), "utf-8")
-            program = ROOT / "tests" / "release_alone.py"
+            program = ROOT / "tests" / "support" / "release_alone.py"
             command = [str(self.python), "-I", str(program), str(place / "job.json")]
             done = subprocess.run(command, cwd=place, capture_output=True, text=True, encoding="utf-8", check=False)
             assert done.returncode == 0, done.stderr
@@ -195,6 +196,10 @@ class Walk:
         return own | dict(others[: self.buckets[size]["verification"]["cpu"]["shorter"]])
 
 
+def _plain(measured: Measured) -> dict[str, Any]:
+    return {label: figures.to_json() for label, figures in measured.items()}
+
+
 def check_figures(walk: Walk, python: Path, model: Path, texts: Mapping[str, Arrays], target: str) -> dict[int, Any]:
     """Measure anew what release.json says of every bucket, with the outputs of the runtime; the figures by bucket.
 
@@ -217,9 +222,10 @@ def check_figures(walk: Walk, python: Path, model: Path, texts: Mapping[str, Arr
         measured = bucket["contexts"][target]["verification"]
         assert measured["emulated"] == "context"
         assert measured["samples"] == measured["of"] == len(names)
-        assert bucket["verification"]["cpu"]["outputs"] == compare(names, truth, qdq)
-        assert measured["outputs"] == compare(names, truth, chip)
-        assert measured["rungs"]["compile"] == compare(names, qdq, chip)
+        subjects = {label: Subject.from_json(raw) for label, raw in measured["subjects"].items()}
+        assert bucket["verification"]["cpu"]["outputs"] == _plain(measure(subjects, names, truth, qdq))
+        assert measured["outputs"] == _plain(measure(subjects, names, truth, chip))
+        assert measured["rungs"]["compile"] == _plain(measure(subjects, names, qdq, chip))
         found[size] = measured["outputs"]
     return found
 

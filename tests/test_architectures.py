@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from pipeline.model import StageInput
-from tests.exported import export
-from tests.stage_runs import Component
+from tests.support.exported import export
+from tests.support.stage_runs import Component
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

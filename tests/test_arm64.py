@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.model import FileEntry, Manifest
-from pipeline.storage.costs import Cost, Costs
-from pipeline.storage.manifests import write_manifest
-from tests import arm64, arm64_guest
+from pipeline.store.costs import Cost, Costs
+from pipeline.store.manifests import write_manifest
+from tests import arm64
+from tests.support import arm64_guest
 
 A, B = "a" * 64, "b" * 64
 MOUNTINFO = """\

@@ -10,13 +10,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.project import Project, Run
+from tests.support.project import Project, Run
 
 pytestmark = pytest.mark.slow
 
 CONFIG = "configs/bert.yaml"
 
-FIRST_LINE = '    form = str(request.params["form"])\n'
+FIRST_LINE = "    params = Params.from_json(request.params)\n"
 """The first line of the stage context."""
 
 
@@ -121,7 +121,7 @@ def test_a_worker_that_dies_costs_its_step_only(project: Project, crash: str, sa
 
 
 def test_a_bug_in_a_stage_is_told_as_one(project: Project) -> None:
-    project.edit("pipeline/stages/context.py", FIRST_LINE, '    form = str({}["form"])\n')
+    project.edit("pipeline/stages/context.py", FIRST_LINE, '    params = {}["form"]\n')
     fails(project, 18, "hit a bug: KeyError", "context.py:")
 
 

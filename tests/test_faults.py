@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import faults, tiny_project
-from tests.build_processes import Build, leftovers, until
-from tests.strikes import STRIKES
+from tests import faults
+from tests.support import tiny_project
+from tests.support.build_processes import Build, leftovers, until
+from tests.support.strikes import STRIKES
 
 pytestmark = [
     pytest.mark.slow,

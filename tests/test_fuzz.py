@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.fuzz.mutate import mutated
 from tests.fuzz.readers import READERS, Reader
 from tests.fuzz.run import CORPUS, Fuzzer, attempt, corpus
-from tests.project import ROOT
+from tests.support.project import ROOT
 
 KEPT: Mapping[str, Mapping[str, bytes]] = {name: corpus(name) for name in READERS}
 FORKS = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests import hostile_project
-from tests.hostile_models import MODELS
-from tests.hostile_project import Said
-from tests.hostile_sources import SOURCES
+from tests.support import hostile_project
+from tests.support.hostile_models import MODELS
+from tests.support.hostile_project import Said
+from tests.support.hostile_sources import SOURCES
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,18 +10,17 @@ import numpy as np
 import onnx
 import pytest
 
-from pipeline.graph import constants
-from pipeline.graph.model_file import MODEL, load_graph
-from pipeline.graph.recursion import DEEPEST, Recursive
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.shapes import folding
 from pipeline.plain_text import printable
-from pipeline.storage import sealed_json
-from pipeline.storage.manifests import read_manifest
-from tests import hostile_project
-from tests.hostile_models import Bad, built, chain, endless, node, value
-from tests.project import Project
-from tests.sources import ingested, outputs, shaped
-from tests.stage_runs import run_stage
-from tests.tiny_models import WIDTH, float_model
+from pipeline.store import sealed_json
+from pipeline.store.manifests import read_manifest
+from tests.support import hostile_project
+from tests.support.hostile_models import Bad, built, chain, endless, node, value
+from tests.support.project import Project
+from tests.support.sources import ingested, outputs, shaped
+from tests.support.stage_runs import run_stage
+from tests.support.tiny_models import WIDTH, float_model
 
 ODD = {
     "x": 'in put "x"', "y": "out\nput", "w0": "../../w0", "w1": "w'1\\", "matmul0_out": "\x1b[31mred",
@@ -80,22 +79,6 @@ def test_what_is_printed_can_not_steer_a_terminal() -> None:
     assert printable("a\nb", keep="") == r"a\nb"
 
 
-def test_questions_are_asked_once_and_not_too_deep() -> None:
-    asked: list[str] = []
-
-    def find(name: str) -> bool:
-        asked.append(name)
-        number = int(name)
-        return number == 0 or (known(str(number - 1)) and known(str(number - 1)))
-
-    known = Recursive(find, False)
-    assert known(str(DEEPEST - 1))
-    assert len(asked) == DEEPEST
-    assert Recursive(find, False)("0") is not None
-    known = Recursive(find, False)
-    assert not known("5000")
-
-
 def test_a_long_chain_is_rewritten(tmp_path: Path) -> None:
     """Longer than Python's stack is deep."""
     shape = shaped(tmp_path, chain(3000), n=8)
@@ -138,7 +121,7 @@ def test_lengths_that_double_are_followed_in_time(tmp_path: Path) -> None:
 def test_large_graphs_are_refused_or_built_in_bounded_time_and_memory(tmp_path: Path) -> None:
     """A loop without end, an attribute of half a gigabyte, 100,000 nodes to take in and 10,000 to rewrite."""
     project = hostile_project.create(tmp_path)
-    cases = {"endless": Bad(endless, f"it takes longer than {constants._LONGEST_S:.0f} s")}
+    cases = {"endless": Bad(endless, f"it takes longer than {folding._LONGEST_S:.0f} s")}
     for name, bad in cases.items():
         made = bad.make()
         assert not isinstance(made, bytes)

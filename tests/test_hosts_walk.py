@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts_walk import walk
-from tests.s3_server import S3Server, s3_fixture  # noqa: F401
+from tests.support.s3_server import S3Server, s3_fixture  # noqa: F401
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project import ROOT
+from tests.support.project import ROOT
 
 SOURCES = sorted([ROOT / "dodo.py", *(ROOT / "pipeline").rglob("*.py")])
 
@@ -17,7 +17,7 @@ MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve", "joblib", "code", "
 
 RUNS_CODE = {"eval", "exec", "compile", "__import__"}
 
-RUN_HERE = {("pipeline/readers/user_code.py", "exec"), ("pipeline/readers/user_code.py", "compile")}
+RUN_HERE = {("pipeline/inputs/samples/user_code.py", "exec"), ("pipeline/inputs/samples/user_code.py", "compile")}
 """The project's own calibration code, and nothing else."""
 
 YAML = {"load", "load_all", "unsafe_load", "unsafe_load_all", "full_load", "full_load_all", "UnsafeLoader", "Loader"}
@@ -90,5 +90,5 @@ def test_what_is_looked_for_is_found(source: str) -> None:
 
 
 def test_calibration_code_is_the_one_exception() -> None:
-    assert [*violations("exec(compile(data, name, 'exec'), space)", "pipeline/readers/user_code.py")] == []
-    assert len([*violations("exec(compile(data, name, 'exec'), space)", "pipeline/readers/other.py")]) == 2
+    assert [*violations("exec(compile(data, name, 'exec'), space)", "pipeline/inputs/samples/user_code.py")] == []
+    assert len([*violations("exec(compile(data, name, 'exec'), space)", "pipeline/inputs/samples/other.py")]) == 2

@@ -11,10 +11,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
-import shutil
-import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,26 +21,22 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, checker, numpy_helper
-from onnx.backend.test.loader import load_model_tests
+from onnx import ModelProto, checker
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from pipeline.errors import PipelineError
 from pipeline.graph.cpu import unoptimized_session
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.inference import is_static
-from pipeline.graph.model_file import MODEL, load_graph, save_graph
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.ir.inference import is_static
 from pipeline.graph.rewrites import apply_all
-from pipeline.model import Json, StageInput, StageRequest, StageResult
-from pipeline.stages import ingest, rewrite, shape
-from tests.stage_runs import given
+from pipeline.model import StageInput
+from pipeline.stages import rewrite
+from tests.support.node_tests import node_tests, static, step, variants
 
 pytestmark = pytest.mark.slow
 
 Arrays = Mapping[str, NDArray[Any]]
-
-NEWEST_OPSET, NEWEST_IR = 26, 13
-"""What onnxruntime 1.31 runs; later tests say that they are of these. Those whose operator is new stay out."""
 
 STEPS = 8
 """How many steps of its float type, relative to the largest element, an output may move by where a rewrite reorders
@@ -71,13 +65,11 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tests make their data as they are loaded, infinities included
-        cases = load_model_tests(kind="node")
+    cases = node_tests()
     folder = tmp_path_factory.mktemp("nodes")
     found = []
     for case in cases:
-        for variant, model, feeds in _variants(case):
+        for variant, model, feeds in variants(case):
             name = case.name + (f", {variant}" if variant else "")
             with contextlib.redirect_stdout(io.StringIO()):
                 found.append(_outcome(name, model, feeds, folder))
@@ -110,36 +102,7 @@ def test_rewrites_match_some_of_them(outcomes: list[Outcome]) -> None:
             print(outcome.name, *outcome.applied)
     print(dict(matches))
 
-    assert matches["finite_masks"] >= 10, "the attention tests that are written out"
-
-
-def _variants(case: Any) -> Iterator[tuple[str, ModelProto, dict[str, NDArray[Any]]]]:
-    """The test as it is, and with all inputs but the first as constants."""
-    model = ModelProto()
-    model.CopyFrom(case.model)
-    model.ir_version = min(model.ir_version, NEWEST_IR)
-    for entry in model.opset_import:
-        if not entry.domain:
-            entry.version = min(entry.version, NEWEST_OPSET)
-    feeds = {value.name: _array(given) for value, given in zip(model.graph.input, case.data_sets[0][0], strict=False)}
-    yield "", model, feeds
-    if len(feeds) > 1 and all(isinstance(array, np.ndarray) for array in feeds.values()):
-        first = next(iter(feeds))
-        fixed = ModelProto()
-        fixed.CopyFrom(model)
-        fixed.ir_version = max(model.ir_version, 4)  # the first in which a constant need not be an input
-        del fixed.graph.input[1:]
-        fixed.graph.initializer.extend(
-            numpy_helper.from_array(array, name) for name, array in feeds.items() if name != first
-        )
-        yield "constants", fixed, {first: feeds[first]}
-
-
-def _array(value: Any) -> Any:
-    """A test's input as onnxruntime takes it: numbers as arrays. Lists, for sequences, stay."""
-    if isinstance(value, TensorProto):
-        return numpy_helper.to_array(value)
-    return value if isinstance(value, list) or value is None else np.asarray(value)
+    assert matches["make_masks_finite"] >= 10, "the attention tests that are written out"
 
 
 def _outcome(name: str, model: ModelProto, feeds: Arrays, folder: Path) -> Outcome:
@@ -162,35 +125,7 @@ def _outcome(name: str, model: ModelProto, feeds: Arrays, folder: Path) -> Outco
 
 def _prepared(model: ModelProto, feeds: Arrays, folder: Path) -> StageInput:
     """The model after ingest, shape and rewrite."""
-    source = _emptied(folder / "source")
-    save_graph(model, source / MODEL)
-    ingested = _step(ingest.run, folder / "ingest", {"file": MODEL}, {"fetch": given(source, {})})
-    inputs: Any = ingested.facts["inputs"]
-    axes = {
-        dim: size
-        for value in inputs
-        for dim, size in zip(value["shape"], feeds[value["name"]].shape, strict=False)
-        if isinstance(dim, str)
-    }
-    shaped = _step(shape.run, folder / "shape", {"axes": axes}, {"ingest": ingested})
-    return _step(rewrite.run, folder / "rewrite", {}, {"shape": shaped})
-
-
-def _step(
-    run: Callable[[StageRequest], StageResult], out: Path, params: dict[str, Json], inputs: dict[str, StageInput]
-) -> StageInput:
-    """A stage as `tests.stage_runs` runs it, but in a folder that was used before: making thousands takes minutes."""
-    result = run(StageRequest("a node test", params, inputs, {}, _emptied(out)))
-    for name, (role, source) in result.reused.items():
-        shutil.copyfile(inputs[role].folder / source, out / name)
-    return given(out, result.facts)
-
-
-def _emptied(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    for file in folder.iterdir():
-        file.unlink()
-    return folder
+    return step(rewrite.run, folder / "rewrite", {}, {"shape": static(model, feeds, folder)})
 
 
 def _problem(before: Sequence[Any], feeds: Arrays, rewritten: StageInput, changed: bool) -> str:

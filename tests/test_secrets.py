@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.release.signing import KEY_VARIABLE
-from tests import tiny_project
-from tests.build_processes import Build, until
-from tests.hub_faults import Fault
-from tests.hub_server import HubServer, hub_fixture  # noqa: F401
-from tests.project import Project
+from pipeline.release.signing_key import VARIABLE as KEY_VARIABLE
+from tests.support import tiny_project
+from tests.support.build_processes import Build, until
+from tests.support.hub_faults import Fault
+from tests.support.hub_server import HubServer, hub_fixture  # noqa: F401
+from tests.support.project import Project
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def test_a_hub_that_refuses_does_not_make_us_tell(
     # As a hub, or a proxy before it, might answer: with what it was sent.
     said = {"X-Error-Message": f"denied: {TOKEN}"}
     hub.faults.append(Fault("*", times=None, status=status, message="denied: Bearer {token}", headers=said))
-    path = project.root / "pipeline" / "hub" / "failures.py"
+    path = project.root / "pipeline" / "inputs" / "hub" / "failures.py"
     path.write_text(path.read_text("utf-8") + "\nWAITS_S = (0.01, 0.02)\n", "utf-8")
     run = project.doit("build", check=False, PIPELINE_TRACEBACK="1", PIPELINE_WORKERS=workers)
     assert run.status == 11, run.text

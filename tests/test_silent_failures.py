@@ -14,21 +14,21 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, VerificationError
-from pipeline.graph.model_file import load_graph
+from pipeline.graph.files.model_file import load_graph
 from pipeline.qnn.compile import compile_context
 from pipeline.qnn.emulate import run_context
 from pipeline.qnn.readback import OpTrace, read_context
 from pipeline.qnn.session import session_options
-from pipeline.qnn.target import HtpTarget
-from tests import tiny_project
-from tests.build_processes import tree
-from tests.contexts import X_ELITE, build
-from tests.fresh import fresh
-from tests.project import ROOT, Project
-from tests.tiny_models import float_model, qdq_model, sample
+from tests.support import tiny_project
+from tests.support.build_processes import tree
+from tests.support.contexts import X_ELITE, build
+from tests.support.fresh import fresh
+from tests.support.project import ROOT, Project
+from tests.support.tiny_models import float_model, qdq_model, sample
 
-CONTEXT = "tests/test_context.py::"
+CONTEXT = "tests/stages/test_context.py::"
 HERE = "tests/test_silent_failures.py::"
 ROWS: Mapping[str, tuple[str, ...]] = {
     "soc_model=9999": (f"{CONTEXT}TestSilentFailures::test_a_soc_that_the_sdk_does_not_know",),
@@ -42,7 +42,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     ),
     "vtcm_mb=32": (
         f"{HERE}test_targets_that_make_no_sense_are_refused_before_anything_runs",
-        "tests/test_readback.py::test_another_vtcm_than_asked_for",
+        "tests/qnn/test_readback.py::test_another_vtcm_than_asked_for",
     ),
     "a model with dynamic shapes": (
         f"{CONTEXT}TestSilentFailures::test_a_dim_that_is_not_fixed",
@@ -57,12 +57,12 @@ ROWS: Mapping[str, tuple[str, ...]] = {
         f"{HERE}test_a_binary_that_was_damaged_in_the_store_is_found_dropped_and_made_again",
         f"{HERE}test_a_binary_that_was_damaged_in_the_artifacts_is_found_and_put_back",
         f"{CONTEXT}TestEmulator::test_reports_a_binary_that_is_cut_short",
-        "tests/test_emulate.py::test_a_damaged_context_is_an_error_of_the_compile_rung",
+        "tests/stages/test_emulate.py::test_a_damaged_context_is_an_error_of_the_compile_rung",
     ),
     "a v79 context on the emulator with v73 options": (
         f"{HERE}test_the_emulator_runs_a_context_of_another_target_and_we_refuse_to",
         f"{CONTEXT}TestEmulator::test_refuses_a_context_of_another_target",
-        "tests/test_emulate.py::test_a_context_for_another_target_is_refused",
+        "tests/stages/test_emulate.py::test_a_context_for_another_target_is_refused",
     ),
     "an output file that is there already": (
         f"{CONTEXT}TestBytes::test_nothing_of_what_was_in_the_folder_before_survives",
@@ -74,12 +74,12 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "a second compile in one process": (f"{CONTEXT}TestSilentFailures::test_a_second_compile_in_the_same_process",),
     "the same compile again": (
         f"{CONTEXT}TestBytes::test_do_not_depend_on_folder_process_hash_seed_or_threads",
-        "tests/test_build.py::test_two_builds_in_two_folders_are_byte_identical",
+        "tests/build/test_build.py::test_two_builds_in_two_folders_are_byte_identical",
     ),
     "the same model under another name or path": (
         f"{CONTEXT}TestBytes::test_do_not_depend_on_folder_process_hash_seed_or_threads",
-        "tests/test_rebuild.py::test_a_renamed_config_runs_nothing",
-        "tests/test_paths.py::test_a_build_under_any_path_makes_the_same_bytes",
+        "tests/plan/test_rebuild.py::test_a_renamed_config_runs_nothing",
+        "tests/build/test_paths.py::test_a_build_under_any_path_makes_the_same_bytes",
     ),
 }
 """What was tried, and the tests that try it and see our answer. docs/robustness.md has the answers in words."""
@@ -96,15 +96,14 @@ def test_every_row_has_its_tests_and_its_place_in_the_docs() -> None:
 
 
 def _tests() -> Iterator[str]:
-    for path in (ROOT / "tests").glob("test_*.py"):
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        name = path.relative_to(ROOT).as_posix()
         for node in ast.parse(path.read_bytes()).body:
             if isinstance(node, ast.FunctionDef):
-                yield f"tests/{path.name}::{node.name}"
+                yield f"{name}::{node.name}"
             if isinstance(node, ast.ClassDef):
                 yield from (
-                    f"tests/{path.name}::{node.name}::{each.name}"
-                    for each in node.body
-                    if isinstance(each, ast.FunctionDef)
+                    f"{name}::{node.name}::{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)
                 )
 
 
@@ -113,21 +112,10 @@ def qdq(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return qdq_model(tmp_path_factory.mktemp("qdq"))
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A built project with a store of its own."""
-    folder = tmp_path_factory.mktemp("tiny")
-    project = tiny_project.create(folder / "project", folder / "store", buckets=[8], targets=["sm8650"])
-    project.doit("build")
-    return project
-
-
 @pytest.fixture
-def project(tiny: Project, tmp_path: Path) -> Project:
-    """The same for a test to damage."""
-    copy = tiny.copy(tmp_path / "project")
-    shutil.copytree(tiny.store, tmp_path / "store")
-    copy.store = tmp_path / "store"
+def project(tiny_built: Project, tmp_path: Path) -> Project:
+    """A built project with a store of its own, for a test to damage."""
+    copy = tiny_built.copy(tmp_path / "project", tmp_path / "store")
     copy.doit("build")  # in a new place every file is read once
     return copy
 

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from tests.models import bert, supertonic
+from tests.support.models import bert, supertonic
 
 Arrays = Mapping[str, NDArray[Any]]
 RANDOM = np.random.default_rng(0)

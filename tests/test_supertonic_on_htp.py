@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from tests.models import supertonic
-from tests.on_htp import on_chip, on_cpu, sqnr_db
-from tests.stage_runs import Component
+from tests.support.models import supertonic
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db
+from tests.support.stage_runs import Component
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from packaging.markers import Marker
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
-from tests.project import ROOT
+from tests.support.project import ROOT
 
 PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 
@@ -108,7 +108,7 @@ def test_every_package_of_the_lock_has_a_wheel(name: str, python: tuple[int, int
 
 
 def test_no_package_that_is_in_keys_differs_between_hosts() -> None:
-    from pipeline import keys
+    from pipeline.plan import keys
 
     packages = _lock()
     computing = {tool for tools in keys.TOOLS.values() for tool in tools} - {"qairt"}

@@ -1,7 +1,7 @@
 """Train the demo model, a byte-level language identifier, and write `model.onnx` and `tokenizer.json` beside this file.
 
-    python configs/demo/train.py            train on all of train.tsv, export, report held-out accuracy
-    python configs/demo/train.py --fold 0   leave every fifth sentence out, report accuracy on those, write nothing
+    python calibration/demo/train.py            train on all of train.tsv, export, report held-out accuracy
+    python calibration/demo/train.py --fold 0   leave every fifth sentence out, report accuracy on those, write nothing
 
 Not a part of any build: the files it writes are committed. Made with Python 3.11, torch 2.13.0 (CPU), onnx 1.23.2 and
 tokenizers 0.23.3; torch is not a dependency of the project, so run it where that is installed. One thread and fixed
@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 
-HERE = Path(__file__).resolve().parent
-TEXTS = HERE.parent.parent / "calibration" / "demo"
+TEXTS = Path(__file__).resolve().parent
+MODEL = TEXTS.parents[1] / "configs" / "demo"
 
 WIDTH, HEADS, MLP_WIDTH, BLOCKS = 128, 8, 256, 2
 REACH = 16
@@ -261,8 +261,8 @@ def main() -> None:
     print(f"train: accuracy {accuracy(model, sentences, languages):.2%} of {len(sentences)}")
     print(f"held-out: accuracy {accuracy(model, held_out, languages):.2%} of {len(held_out)}")
     data = export(model, languages).SerializeToString(deterministic=True)
-    (HERE / "model.onnx").write_bytes(data)
-    byte_tokenizer().save(str(HERE / "tokenizer.json"))
+    (MODEL / "model.onnx").write_bytes(data)
+    byte_tokenizer().save(str(MODEL / "tokenizer.json"))
     print(f"model.onnx: {len(data)} bytes, {sum(p.numel() for p in model.parameters())} parameters")
 
 

@@ -8,23 +8,24 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import cast
 
-from pipeline import hosts
-from pipeline.config import HubSource
-from pipeline.engine.crew import Crew
-from pipeline.errors import SourceError, StoreError, WaitingError, WorkerError
-from pipeline.hub import remembered
-from pipeline.keys import CodeDigests
-from pipeline.model import FileEntry, Json, Manifest, StageInput, StageRequest, StageResult
-from pipeline.pins import pin
-from pipeline.plan import Step
-from pipeline.resolve import Resolved, resolve
-from pipeline.storage import locks
-from pipeline.storage.durable import disk_errors
-from pipeline.storage.manifests import read_manifest, write_manifest
-from pipeline.storage.store import Store
-from pipeline.workspace import Workspace
+from pipeline.build.crew import Crew
+from pipeline.config.load import HubSource
+from pipeline.config.yaml.problems import dotted
+from pipeline.contracts import fetch
+from pipeline.errors import ConfigError, SourceError, StoreError, WaitingError, WorkerError
+from pipeline.inputs.hub import remembered
+from pipeline.inputs.pins import pin
+from pipeline.model import FileEntry, Manifest, StageInput, StageRequest, StageResult
+from pipeline.plan import hosts
+from pipeline.plan.keys import CodeDigests
+from pipeline.plan.resolve import Resolved, resolve
+from pipeline.plan.steps import Step
+from pipeline.plan.workspace import Workspace
+from pipeline.store import locks
+from pipeline.store.durable import disk_errors
+from pipeline.store.manifests import read_manifest, write_manifest
+from pipeline.store.store import Store
 
 _DAMAGED = (
     "what the shared store had of it is damaged; a host that has it writes it there anew when it asks again:"
@@ -47,6 +48,10 @@ class Result:
 
     outcome: Outcome
     seconds: float
+
+
+class ChangedError(StoreError):
+    """What a step is made from changed while it ran."""
 
 
 class _MadeElsewhereError(Exception):
@@ -204,8 +209,11 @@ def _run(resolved: Resolved, workspace: Workspace, crew: Crew, started: Callable
 
         out = scratch / "out"
         out.mkdir()
-        request = StageRequest(step.id, resolved.params, inputs, resolved.files, out)
-        result, seconds = crew.work(step, request, scratch, claim)
+        request = StageRequest(step.id, resolved.params.to_json(), inputs, resolved.files, out)
+        try:
+            result, seconds = crew.work(step, request, scratch, claim)
+        except ConfigError as error:
+            raise _placed(error, step) from error
         _check_unchanged(resolved, workspace)
         files = store.adopt(out, _reused(result, resolved.inputs))
         made = Manifest(step.stage, resolved.key, files, result.facts)
@@ -213,6 +221,13 @@ def _run(resolved: Resolved, workspace: Workspace, crew: Crew, started: Callable
         _compare_with_known(made, step, workspace)
         store.record(made)
         return made, seconds
+
+
+def _placed(error: ConfigError, step: Step) -> ConfigError:
+    """The error with the file, line and column of what it is about, where the config has that."""
+    own = f"{dotted(('components', step.component or ''))}.{error.where}"
+    place = next((step.config.places[name] for name in (own, error.where) if name in step.config.places), error.where)
+    return ConfigError(error.what, where=place, why=error.why, remedy=error.remedy)
 
 
 def _claim(key: str, store: Store, claimed: ExitStack) -> None:
@@ -246,8 +261,9 @@ def _commit_memory(resolved: Resolved, workspace: Workspace) -> Path | None:
     source = resolved.step.config.source
     if resolved.step.stage != "fetch" or not isinstance(source, HubSource):
         return None
-    fetched = cast("Mapping[str, Json]", resolved.params["source"])
-    return remembered.path_of(workspace.store.root, source.hub, str(fetched["revision"]))
+    params = resolved.params
+    assert isinstance(params, fetch.Params)
+    return remembered.path_of(workspace.store.root, source.hub, params.commit.revision) if params.commit else None
 
 
 def _compare_with_known(made: Manifest, step: Step, workspace: Workspace) -> None:
@@ -267,7 +283,7 @@ def _check_unchanged(resolved: Resolved, workspace: Workspace) -> None:
     """Refuse an output whose inputs were edited while it was made: it must not be kept under the key of either."""
     again = resolve(resolved.step, replace(workspace, code=CodeDigests(workspace.memo)))
     if again is None or again.key != resolved.key:
-        raise StoreError(
+        raise ChangedError(
             f"something that {resolved.step.id} is made from changed while it ran",
             why="a file of the source, of the calibration set or of the code was edited; the output is dropped",
             remedy="run the same command again",

@@ -14,19 +14,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.engine.schedule import Schedule, remaining_s
-from pipeline.engine.warm import AVAILABLE, NotForkedError, Template, TemplateLostError
-from pipeline.engine.worker import SECRETS, SHARED_STORE, SIGNING_KEY, dump_request, load_answer, load_usage
+from pipeline.build.schedule import Schedule, remaining_s
+from pipeline.build.warm import AVAILABLE, NotForkedError, Template, TemplateLostError
+from pipeline.build.worker import SECRETS, SHARED_STORE, SIGNING_KEY, dump_request, load_answer, load_usage
 from pipeline.errors import ConfigError
 from pipeline.model import StageRequest, StageResult
-from pipeline.plan import ON_DEMAND, Step
-from pipeline.storage.costs import Cost, Costs
-from pipeline.system import process
-from pipeline.system.memory import budget_bytes, given_bytes, oom_kills, total_bytes
-from pipeline.workspace import Workspace
+from pipeline.plan.steps import ON_DEMAND, Step
+from pipeline.plan.workspace import Workspace
+from pipeline.processes import process
+from pipeline.processes.memory import budget_bytes, given_bytes, oom_kills, total_bytes
+from pipeline.store.costs import Cost, Costs
 
 if TYPE_CHECKING:
-    from pipeline.system.watch import Watch, Watched
+    from pipeline.processes.watch import Watch, Watched
 
 WORKERS_VARIABLE = "PIPELINE_WORKERS"
 _ALLOCATOR = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")  # they would take the compiler the heap of its own
@@ -126,11 +126,11 @@ class Crew:
                 pass  # a fresh process may find room where a copy of the template did not
             except TemplateLostError:
                 self._give_up(template, request.out)
-        command = [sys.executable, "-P", "-m", "pipeline.engine.worker", str(path)]
+        command = [sys.executable, "-P", "-m", "pipeline.build.worker", str(path)]
         return process.run(command, log=log, cwd=path.parent, env=environ, during=during)
 
     def _watched(self, step: Step) -> Watched:
-        from pipeline.system.watch import Allowance, Watch, Watched  # psutil takes 60 ms
+        from pipeline.processes.watch import Allowance, Watch, Watched  # psutil takes 60 ms
 
         limits = step.config.limits
         with self._lock:
@@ -168,7 +168,7 @@ class Crew:
         try:
             return load_answer(answer)
         except (OSError, ValueError, KeyError) as error:
-            from pipeline.engine.worker_errors import died, exceeded
+            from pipeline.build.worker_errors import died, exceeded
 
             log = self._workspace.log(step)
             if watched.excess is not None:

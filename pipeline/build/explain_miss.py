@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from dataclasses import replace
 
-from pipeline import gates
-from pipeline.build import bring_up_to_date
-from pipeline.engine.crew import Crew
-from pipeline.engine.schedule import WithdrawnError
+from pipeline.build import gates
+from pipeline.build.bring import bring_up_to_date
+from pipeline.build.crew import Crew
+from pipeline.build.schedule import WithdrawnError
+from pipeline.contracts import blame, emulate, probe, quantize
+from pipeline.contracts.blame import RowFacts
+from pipeline.contracts.forecast import Forecast, harmful
 from pipeline.errors import PipelineError, WaitingError
-from pipeline.model import Json
-from pipeline.plan import Step
-from pipeline.storage.manifests import read_manifest
-from pipeline.workspace import Workspace
+from pipeline.plan.resolve import resolve
+from pipeline.plan.steps import Step
+from pipeline.plan.workspace import Workspace
+from pipeline.store.manifests import read_manifest
 
 _SEARCHES = {"verify": "blame", "emulate": "probe"}
 """The stage that looks for what went wrong, by the stage that found that something did."""
+_MOST = 8
+"""Forecasts that a message quotes."""
 
 
 def judge(step: Step, workspace: Workspace) -> gates.Miss | None:
@@ -28,7 +33,25 @@ def judge(step: Step, workspace: Workspace) -> gates.Miss | None:
 
 
 def explain(miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: Workspace, crew: Crew) -> PipelineError:
-    """The error for a miss, with the first values that went wrong if it is one of the ladder."""
+    """The error for a miss, with what was forecast, and the first values that went wrong if it is one of the ladder."""
+    foretold = _foretold(step, workspace) if miss.rung in ("compile", "total") and step.stage == "emulate" else ()
+    lines = "".join(f"\n    | {forecast.line()}" for forecast in foretold[:_MOST])
+    error = _with(miss.error, f"forecast before it was compiled:{lines}") if foretold else miss.error
+    return _first_wrong(replace(miss, error=error), step, steps, workspace, crew)
+
+
+def _foretold(step: Step, workspace: Workspace) -> tuple[Forecast, ...]:
+    """What was forecast of the model that a step measured, and that nothing avoids."""
+    resolved = resolve(step, workspace)
+    params = resolved.params if resolved else None
+    if resolved is None or not isinstance(params, emulate.Params) or params.last != "quantization":
+        return ()
+    return harmful(quantize.PartFacts.from_json(resolved.inputs["model"].facts).forecasts)
+
+
+def _first_wrong(
+    miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: Workspace, crew: Crew
+) -> PipelineError:
     search = steps.get(f"{_SEARCHES.get(step.stage, '')}:{step.name}")
     if search is None or not miss.rung:
         return miss.error
@@ -43,9 +66,9 @@ def explain(miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: 
     except PipelineError as error:
         return _with(miss.error, f"{search.id} failed: {error.what}")
     manifest = read_manifest(workspace.current(search))
-    wrong = cast("Mapping[str, list[Mapping[str, Json]]]", manifest.facts["first_wrong"]) if manifest else {}
+    facts = (probe if search.stage == "probe" else blame).Facts.from_json(manifest.facts) if manifest else None
     rung = "quantization" if miss.rung == "total" and step.stage == "verify" else miss.rung
-    found = wrong.get("compile" if step.stage == "emulate" else rung, [])
+    found = facts.first_wrong.get("compile" if step.stage == "emulate" else rung) if facts else None
     if not found:
         return miss.error
     return _with(
@@ -54,13 +77,10 @@ def explain(miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: 
 
 
 def _with(error: PipelineError, why: str) -> PipelineError:
-    return type(error)(
-        error.what, where=error.where, why="; ".join(filter(None, (error.why, why))), remedy=error.remedy
-    )
+    return error.but(why="; ".join(filter(None, (error.why, why))))
 
 
-def _line(row: Mapping[str, Json]) -> str:
-    value, reason = row["sqnr_db"], row["reason"]
-    found = f"{value:.1f} dB" if isinstance(value, float | int) else "no number"
-    why = f": {reason['name']}: {reason['text']}" if isinstance(reason, dict) else ""
-    return f"{row['value']!r} {found}, {row['node']}{why}"
+def _line(row: RowFacts) -> str:
+    found = "no number" if row.sqnr_db is None else f"{row.sqnr_db:.1f} dB"
+    why = f": {row.reason.name}: {row.reason.text}" if row.reason else ""
+    return f"{row.value!r} {found}, {row.node}{why}"

@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
 
-from pipeline.errors import VerificationError
-from pipeline.model import PARTS, Json
+from pipeline.config.thresholds import Thresholds
+from pipeline.contracts import context, emulate, verify
+from pipeline.contracts.limits import WORST_BELOW_DB
+from pipeline.contracts.measures import Subject
+from pipeline.errors import PipelineError, VerificationError
+from pipeline.graph.accuracy.verdict import TOTAL, Shortfall, shortfalls
+from pipeline.ladder import RUNGS
+from pipeline.model import Json
 from pipeline.qnn import hints
-from pipeline.thresholds import RUNGS, Thresholds
 
-Measured = Mapping[str, Mapping[str, Json]]
-"""Figures of :meth:`pipeline.graph.accuracy.Accuracy.facts` by output."""
+Ladder = verify.Facts | emulate.Facts
 
 NOISE_DB = 10.0
 """Below this, an error is a third of the signal: nobody is advised to accept that."""
@@ -26,7 +29,8 @@ _CAUSES: Mapping[str, tuple[str, str]] = {
     "padding": (
         "the padded tail reaches into the valid part: a norm, a mean, a softmax or a recurrence over the length without"
         " a mask",
-        "export the model with a mask input, build the exact lengths that are used as buckets",
+        "export the model with a mask input; or, if the application always pads, say verification: {{truth: padded}};"
+        " or build the exact lengths that are used, with verification: {{truth: exact}}",
     ),
     "rewrite": (
         "a rewrite for HTP changed what the model computes",
@@ -34,144 +38,173 @@ _CAUSES: Mapping[str, tuple[str, str]] = {
     ),
     "quantization": (
         "rounding to the encodings loses too much",
-        "keep what {blame} ranks first in 16 bits or fp16 under quantization.overrides, calibrate with more or more"
-        " typical samples, let {{precision: auto}} choose, or use {{precision: fp16}}",
+        "leave 'quantization' out, and the build looks for a precision that keeps to this; or keep what {blame} ranks"
+        " first in 16 bits or fp16 under quantization.overrides, or calibrate with more or more typical samples",
     ),
     "compile": (
         "HTP computes a node with less accuracy than onnxruntime's CPU does",
-        "keep what is named above in float with quantization.overrides: [{{nodes: [...], precision: fp16}}], or use"
-        " {{precision: fp16}}",
+        "leave 'quantization' out, and the build looks for a precision that keeps to this; or name what went wrong:"
+        " quantization.overrides: [{{nodes: [...], precision: fp16}}] keeps it in float, activations: uint16 does not",
     ),
     "total": (
         "the errors of all rungs add up to too much",
-        "raise the precision of what {blame} ranks first under quantization.overrides, or let {{precision: auto}}"
-        " choose",
+        "leave 'quantization' out, and the build looks for a precision that keeps to this; or raise the precision of"
+        " what {blame} ranks first under quantization.overrides",
     ),
 }
 
 
 @dataclass(frozen=True)
 class Miss:
-    """Why a step's output may not ship; `rung` is the one of the ladder that it misses, if it is one."""
+    """Why a step's output may not ship: `rung` is the one of the ladder that it misses, if it is one.
 
-    error: VerificationError
+    `state` says whether what misses is a state, which the next run takes.
+    """
+
+    error: PipelineError
     rung: str = ""
+    state: bool = False
 
 
 def check(stage: str, name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> Miss | None:
     """The first reason why the output of a step may not ship; `name` is the step's, as `minilm/encoder/64`."""
-    if stage in ("verify", "emulate"):
-        return next(_misses(name, facts, thresholds), None)
+    if stage == "verify":
+        return next(_misses(name, verify.Facts.from_json(facts), thresholds), None)
+    if stage == "emulate":
+        return next(_misses(name, emulate.Facts.from_json(facts), thresholds), None)
     if stage == "context":
-        parts = cast("Mapping[str, Mapping[str, Mapping[str, Json]]]", facts[PARTS])
-        missed = (error for part in parts.values() for error in _fallbacks(part["facts"], thresholds))
+        parts = context.Facts.from_json(facts).parts
+        missed = (error for part in parts.values() for error in _fallbacks(part.facts, thresholds))
         return next(map(Miss, missed), None)
     return None
 
 
-def _misses(name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> Iterator[Miss]:
-    rungs = cast("Mapping[str, Measured]", facts["rungs"])
-    outputs = cast("Measured", facts["outputs"])
+def _misses(name: str, facts: Ladder, thresholds: Thresholds) -> Iterator[Miss]:
+    total = shortfalls(TOTAL, facts.outputs, facts.subjects, thresholds)
+    # What lies far outside is told before how much it costs in dB.
+    yield from (_miss(name, missed, facts, thresholds) for missed in total if missed.kind == "outside")
     for rung in RUNGS:
-        if rung in rungs and (missed := _worst(rungs[rung], thresholds.of(rung))):
-            yield _miss(name, rung, missed, rungs[rung], facts, thresholds)
-    if missed := _worst(outputs, thresholds.total_db):
-        yield _miss(name, "total", missed, outputs, facts, thresholds)
-    if thresholds.cosine is not None:
-        for output, figures in outputs.items():
-            cosine = figures["cosine"]
-            if not isinstance(cosine, float | int) or cosine < thresholds.cosine:
-                error = VerificationError(
-                    f"output {output!r} points elsewhere than the original's: cosine {cosine}, not {thresholds.cosine}",
-                    where=_where(name, figures, facts),
-                    remedy="raise the precision, or lower thresholds.cosine",
-                )
-                yield Miss(error, "total")
-    if "of" not in facts:  # on the few samples that are emulated, one label may be a tenth of the score
+        for missed in shortfalls(rung, facts.rungs.get(rung, {}), facts.subjects, thresholds):
+            yield _miss(name, missed, facts, thresholds)
+    yield from (_miss(name, missed, facts, thresholds) for missed in total)
+    if isinstance(facts, verify.Facts):  # on the few samples that are emulated, one label may be a tenth of the score
         yield from map(Miss, _score_changed(name, facts, thresholds))
 
 
-def _worst(measured: Measured, least: float) -> str | None:
-    """The output that is furthest below `least` dB, or without any figure; None if none is."""
-    figures = {output: found["sqnr_db"] for output, found in measured.items()}
-    missed = {output: value for output, value in figures.items() if not isinstance(value, float | int) or value < least}
-    return min(
-        missed, key=lambda output: value if isinstance(value := missed[output], float | int) else -1e9, default=None
-    )
-
-
-def _miss(
-    name: str, rung: str, output: str, measured: Measured, facts: Mapping[str, Json], thresholds: Thresholds
-) -> Miss:
-    figures, least = measured[output], _least(rung, thresholds)
-    found = _shown(figures["sqnr_db"])
-    against = "the original model" if rung in ("padding", "total") else "the rung above"
-    cause, remedy = _CAUSES[rung]
+def _miss(name: str, missed: Shortfall, facts: Ladder, thresholds: Thresholds) -> Miss:
+    rung, remedy = missed.rung, _CAUSES[missed.rung][1]
     blame = f"'doit blame:{'/'.join(name.split('/')[:3])}'"
-    what = "the whole ladder" if rung == "total" else f"the {rung} rung"
+    if rung == "padding":
+        remedy += _exact_lengths(facts)
+    state = facts.subjects.get(missed.label, Subject(missed.label)).state
     error = VerificationError(
-        f"{what} misses its threshold: output {output!r} is {found} against {against}, {least:g} dB are asked for",
-        where=_where(name, figures, facts),
-        why=cause,
+        _told(missed, state=state),
+        where=_where(name, missed, facts),
+        why=_CAUSES[rung][0],
         remedy=remedy.format(blame=blame) + _acceptable(facts, thresholds),
     )
-    return Miss(error, rung)
+    # What lies outside was not looked for on a rung of its own.
+    return Miss(error, RUNGS[-1] if missed.kind == "outside" and isinstance(facts, emulate.Facts) else rung, state)
 
 
-def _least(rung: str, thresholds: Thresholds) -> float:
-    return thresholds.total_db if rung == "total" else thresholds.of(rung)
-
-
-def _acceptable(facts: Mapping[str, Json], thresholds: Thresholds) -> str:
-    """How to accept this output: the thresholds that it keeps to. Nothing for one that is noise."""
-    rungs = cast("Mapping[str, Measured]", facts["rungs"])
-    lowered: dict[str, int] = {}
-    for rung, measured in {**rungs, "total": cast("Measured", facts["outputs"])}.items():
-        if output := _worst(measured, _least(rung, thresholds)):
-            found = measured[output]["sqnr_db"]
-            lowered[rung] = math.floor(found) if isinstance(found, float | int) else 0
-    if min(lowered.values()) < NOISE_DB:
-        return ""
-    return f"; or accept it with thresholds: {{{', '.join(f'{rung}_db: {value}' for rung, value in lowered.items())}}}"
-
-
-def _where(name: str, figures: Mapping[str, Json], facts: Mapping[str, Json]) -> str:
-    return f"{name}, worst of {facts['samples']} samples: {figures['worst_sample']} ({_shown(figures['worst_db'])})"
-
-
-def _shown(sqnr_db: Json) -> str:
-    """Rounded down, so that what misses a threshold is never shown as what was asked for."""
-    return f"{math.floor(sqnr_db * 10) / 10:.1f} dB" if isinstance(sqnr_db, float | int) else "not a number"
-
-
-def _score_changed(name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> Iterator[VerificationError]:
-    score = facts.get("score")
-    if thresholds.score_change is None or not isinstance(score, dict):
-        return
-    values = {model: value for model, value in score.items() if isinstance(value, float | int)}
-    truth = values.pop("fp32")
-    for model, value in values.items():
-        if abs(value - truth) > thresholds.score_change:
-            yield VerificationError(
-                f"{score['name']}() is {value:g} for the {model} model and {truth:g} for the original, a change of"
-                f" {abs(value - truth):g} where {thresholds.score_change:g} is allowed",
-                where=f"{name}, {facts['samples']} samples",
-                remedy="raise the precision, or raise thresholds.score_change",
+def _told(missed: Shortfall, *, state: bool) -> str:
+    """What misses what, in a line."""
+    what = "the whole ladder" if missed.rung == TOTAL else f"the {missed.rung} rung"
+    against = "the original model" if missed.rung in ("padding", TOTAL) else "the rung above"
+    head = f"{what} misses its threshold: output {missed.label!r}"
+    figures, outlier = missed.figures, missed.figures.outlier
+    match missed.kind:
+        case "outside":
+            assert outlier is not None
+            value = "not a number" if outlier.value is None else f"{outlier.value:g}"
+            return (
+                f"output {missed.label!r} of {outlier.sample} is {value} where the original's are"
+                f" {outlier.low:g} to {outlier.high:g}"
             )
+        case "error":
+            off = "without a number" if figures.max_abs_error is None else f"off by up to {figures.max_abs_error:g}"
+            return f"{head} is {off} against {against}, {missed.asked:g} is allowed"
+        case "worst":
+            return (
+                f"{head} is {_shown(figures.worst_db)} against {against} in {figures.worst_sample},"
+                f" {missed.asked:g} dB are asked for in every sample"
+            )
+        case "cosine":
+            return (
+                f"output {missed.label!r} points elsewhere than the original's:"
+                f" cosine {figures.cosine}, not {missed.asked:g}"
+            )
+        case "db":
+            asked = f"{missed.asked:g} dB are asked for" + (" of a state, as every later run meets its error" * state)
+            return f"{head} is {_shown(figures.sqnr_db)} against {against}, {asked}"
 
 
-def _fallbacks(facts: Mapping[str, Json], thresholds: Thresholds) -> Iterator[VerificationError]:
-    listed = cast("list[Mapping[str, str]]", facts["cpu_nodes"])
-    inside = [node for node in listed if not node.get("edge")]
-    name = str(facts["context_model"])
-    partitions = facts["partitions"]
-    assert isinstance(partitions, int)
-    told = "".join(
-        f"\n    | {node['op']} {node['name']!r}: {node['reason'] or 'no reason given'}" for node in inside[:8]
-    )
+def _exact_lengths(facts: Ladder) -> str:
+    """The buckets in which these samples would need no padding."""
+    lengths = facts.lengths if isinstance(facts, verify.Facts) else {}
+    listed = ", ".join(f"{axis}: [{', '.join(map(str, sizes))}]" for axis, sizes in lengths.items())
+    return f", here buckets: {{{{{listed}}}}}" if len(lengths) == 1 else f", here {listed}" if lengths else ""
+
+
+def _acceptable(facts: Ladder, thresholds: Thresholds) -> str:
+    """How to accept this output: the thresholds that it keeps to. Nothing for one that is noise, or far outside."""
+    lowered: dict[str, int] = {}
+    states: dict[str, int] = {}
+    for rung, measured in {**facts.rungs, TOTAL: facts.outputs}.items():
+        for missed in shortfalls(rung, measured, facts.subjects, thresholds):
+            figures = missed.figures
+            if missed.kind not in ("db", "worst"):
+                return ""
+            key = "worst_db" if missed.kind == "worst" else f"{rung}_db"
+            found = figures.worst_db if missed.kind == "worst" else figures.sqnr_db
+            if facts.subjects.get(missed.label, Subject(missed.label)).state:
+                total = math.floor(found or 0) + (WORST_BELOW_DB if missed.kind == "worst" else 0)
+                states[missed.label] = min(states.get(missed.label, int(total)), int(total))
+                continue
+            lowered[key] = min(lowered.get(key, math.floor(found or 0)), math.floor(found or 0))
+    # The worst sample of an output that is accepted with less may be as much worse as ever.
+    least = {key: value + (WORST_BELOW_DB if key == "worst_db" else 0) for key, value in lowered.items()}
+    if min((*least.values(), *states.values()), default=0) < NOISE_DB:
+        return ""
+    accepted = []
+    if lowered:
+        accepted.append(f"thresholds: {{{', '.join(f'{key}: {value}' for key, value in lowered.items())}}}")
+    if states:
+        outputs = ", ".join(f"{label}: {{total_db: {value}}}" for label, value in states.items())
+        accepted.append(f"outputs: {{{outputs}}}, if its states are not handed on")
+    return f"; or accept it with {' and '.join(accepted)}"
+
+
+def _where(name: str, missed: Shortfall, facts: Ladder) -> str:
+    figures = missed.figures
+    return f"{name}, worst of {facts.samples} samples: {figures.worst_sample} ({_shown(figures.worst_db)})"
+
+
+def _shown(sqnr_db: float | None) -> str:
+    """Rounded down, so that what misses a threshold is never shown as what was asked for."""
+    return "not a number" if sqnr_db is None else f"{math.floor(sqnr_db * 10) / 10:.1f} dB"
+
+
+def _score_changed(name: str, facts: verify.Facts, thresholds: Thresholds) -> Iterator[VerificationError]:
+    if thresholds.score_change is None or facts.score is None:
+        return
+    model, made = facts.score.made
+    change = abs(made - facts.score.fp32)
+    if change > thresholds.score_change:
+        yield VerificationError(
+            f"{facts.score.name}() is {made:g} for the {model} model and {facts.score.fp32:g} for the original,"
+            f" a change of {change:g} where {thresholds.score_change:g} is allowed",
+            where=f"{name}, {facts.samples} samples",
+            remedy="raise the precision, or raise thresholds.score_change",
+        )
+
+
+def _fallbacks(facts: context.PartFacts, thresholds: Thresholds) -> Iterator[VerificationError]:
+    inside, name, partitions = facts.fallbacks, facts.context_model, facts.partitions
+    told = "".join(f"\n    | {node.op} {node.name!r}: {node.reason or 'no reason given'}" for node in inside[:8])
     if len(inside) > 8:
         told += f"\n    | and {len(inside) - 8} more, which the step's manifest lists"
-    advice = "; ".join(dict.fromkeys(hints.of(node["op"], node["reason"]) for node in inside[:8]))
+    advice = "; ".join(dict.fromkeys(hints.of(node.op, node.reason) for node in inside[:8]))
     if len(inside) > thresholds.max_cpu_nodes:
         yield VerificationError(
             f"{_count(len(inside), 'node')} would run on the CPU, {thresholds.max_cpu_nodes} may",

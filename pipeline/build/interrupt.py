@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NoReturn
 
-from pipeline.system import process, stopping
+from pipeline.processes import process, stopping
 
 INTERRUPTED = 130
 """The exit code; it is what shells report for a program that Ctrl-C ended."""

@@ -1,12 +1,12 @@
 """A process with everything imported that stages need, of which each step gets a copy.
 
-It is started as `python -m pipeline.engine.template`.
+It is started as `python -m pipeline.build.template`.
 
 Its standard input is a Unix socket. Every byte that comes has a channel of its own with it, another socket, and the
-read end of a :mod:`pipeline.system.lifeline`. The template forks, and writes the child's process id and later its exit
-status into the channel, a line each; the child reads one line of JSON from it: the path of its request, its log, its
-folder and its environment. If there can be no child now, the template writes a 0 and closes the channel. See
-:mod:`pipeline.engine.warm` for the other end.
+read end of a :mod:`pipeline.processes.lifeline`. The template forks, and writes the child's process id and later its
+exit status into the channel, a line each; the child reads one line of JSON from it: the path of its request, its log,
+its folder and its environment. If there can be no child now, the template writes a 0 and closes the channel. See
+:mod:`pipeline.build.warm` for the other end.
 
 The template itself runs no stage, starts no thread and loads no QNN library, so that a child is what a fresh process
 would be after its imports. When its standard input ends, its build has died; it ends its children and itself.
@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import NoReturn
 
 import pipeline.stages
-from pipeline.engine import worker
-from pipeline.system import lifeline
-from pipeline.system.memory import go_first
+from pipeline.build import worker
+from pipeline.processes import lifeline
+from pipeline.processes.memory import go_first
 
 assert sys.platform != "win32"
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -113,9 +113,13 @@ def _serve(control: socket.socket, stamps: Mapping[str, tuple[int, int, int]]) -
 
 def _reap(channels: dict[int, socket.socket]) -> None:
     while channels:
-        child, status = os.waitpid(-1, os.WNOHANG)
-        if not child:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
             return
+        child = ended.si_pid
+        with contextlib.suppress(OSError):  # none is left in its group, whose number is its own until it is reaped
+            os.killpg(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
         with channels.pop(child) as channel:
             _tell(channel, os.waitstatus_to_exitcode(status))
 
@@ -156,7 +160,7 @@ def _become_worker(
         os.chdir(job["cwd"])
         if _stamps() != stamps:  # our code was edited: what is imported here is no longer what the step's key says
             os.execve(
-                sys.executable, [sys.executable, "-P", "-m", "pipeline.engine.worker", job["request"]], job["environ"]
+                sys.executable, [sys.executable, "-P", "-m", "pipeline.build.worker", job["request"]], job["environ"]
             )
         os.environ.clear()
         os.environ.update(job["environ"])

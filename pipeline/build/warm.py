@@ -1,23 +1,26 @@
-"""Workers that start warm: the build's end of :mod:`pipeline.engine.template`."""
+"""Workers that start warm: the build's end of :mod:`pipeline.build.template`."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
-from pipeline.system import process
+from pipeline.processes import process
 
 # Elsewhere there is no fork, or one that system libraries do not survive.
 AVAILABLE = sys.platform == "linux"
 _GRACE_S = 5
+_LOOK_S = 1.0
+_STOPPED_S = 5.0  # who stops it by mistake has so long to have it go on
 
 
 class TemplateLostError(Exception):
@@ -36,7 +39,7 @@ class Template:
         self._control, theirs = socket.socketpair()
         log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, log.open("wb") as stream:
-            command = [sys.executable, "-P", "-m", "pipeline.engine.template"]
+            command = [sys.executable, "-P", "-m", "pipeline.build.template"]
             self._process = process.start(command, stdin=theirs.fileno(), log=stream, cwd=cwd, env=env)
 
     def run(
@@ -56,21 +59,50 @@ class Template:
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
-        with ours, ours.makefile("r", encoding="ascii") as replies, ExitStack() as unowned:
+        with ours, ExitStack() as unowned:
+            replies = self._replies(ours)
             try:
                 writing = self._ask(theirs)
                 unowned.callback(os.close, writing)
                 job = {"request": str(request), "log": str(log), "cwd": str(cwd), "environ": dict(env)}
                 with contextlib.suppress(ConnectionError):  # nobody reads it: the replies say why, or end
                     ours.sendall(json.dumps(job).encode() + b"\n")
-                child = int(replies.readline())
+                child = next(replies)
                 if not child:
                     raise NotForkedError
                 unowned.pop_all()
-                with process.adopted(child, writing), during(child):
-                    return int(replies.readline())
-            except (OSError, ValueError) as error:
+                with process.adopted(child, writing) as release, during(child):
+                    status = next(replies)
+                    release()
+                    return status
+            except (OSError, ValueError, StopIteration) as error:
                 raise TemplateLostError from error
+
+    def _replies(self, channel: socket.socket) -> Iterator[int]:
+        """The numbers that the template writes, to its end. One that is stopped (SIGSTOP) writes none: it is ended."""
+        said = b""
+        stopped_s = 0.0
+        while True:
+            while b"\n" not in said:
+                ready, _, _ = select.select([channel], [], [], _LOOK_S)
+                if ready:
+                    if not (more := channel.recv(64)):
+                        return
+                    said += more
+                    continue
+                stopped_s = stopped_s + _LOOK_S if self._is_stopped() else 0.0
+                if stopped_s >= _STOPPED_S:
+                    process.end(self._process.pid)
+                    return
+            line, said = said.split(b"\n", 1)
+            yield int(line)
+
+    def _is_stopped(self) -> bool:
+        import psutil  # slow: a build with nothing to do need not pay for it
+
+        with contextlib.suppress(psutil.Error):
+            return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
+        return False
 
     def _ask(self, channel: socket.socket) -> int:
         """Ask for a child at the other end of `channel`; our end of its lifeline."""

@@ -1,4 +1,4 @@
-"""Runs one step in a process of its own: `python -m pipeline.engine.worker REQUEST`, where REQUEST is a JSON file.
+"""Runs one step in a process of its own: `python -m pipeline.build.worker REQUEST`, where REQUEST is a JSON file.
 
 The stage's answer, facts or an error, goes into the file that the request names as `answer`. Output on stdout and
 stderr is the step's log. The exit status is 0, or the exit code of the error. With that of a StoreError and no answer,
@@ -20,9 +20,9 @@ from typing import Any
 
 from pipeline.errors import BY_NAME, PipelineError, StoreError, WorkerError
 from pipeline.model import FileEntry, StageInput, StageRequest, StageResult
-from pipeline.storage.durable import is_full, no_room
-from pipeline.system import lifeline
-from pipeline.system.memory import go_first, peak_bytes
+from pipeline.processes import lifeline
+from pipeline.processes.memory import go_first, peak_bytes
+from pipeline.store.durable import is_full, no_room
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Environment variables that are for `fetch` alone."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.errors import PipelineError, StoreError, WorkerError
-from pipeline.plan import Step
+from pipeline.plan.steps import Step
+from pipeline.processes.exit_status import exit_reason
+from pipeline.processes.log_tail import log_tail
+from pipeline.processes.watch import Excess
 from pipeline.qnn import failures
-from pipeline.storage.durable import no_room
-from pipeline.system.exit_status import exit_reason
-from pipeline.system.log_tail import log_tail
-from pipeline.system.watch import Excess
+from pipeline.store.durable import no_room
 
 _LOG_LINES = 12
 _KEPT = "everything already built is kept"

@@ -1,4 +1,4 @@
-"""Writes the schemas in `configs/` and `docs/config.md` from the types: `python -m pipeline.config_docs`.
+"""Writes the schemas in `configs/` and `docs/config.md` from the types: `python -m pipeline.config.docs`.
 
 They are kept in version control, so that editors and readers have them without running anything.
 """
@@ -9,16 +9,16 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from pipeline.config_file import ModelFile
-from pipeline.project_file import Settings
+from pipeline.config.file import ModelFile
+from pipeline.config.project_file import Settings
+from pipeline.config.yaml.docstrings import attribute_docs, summary
+from pipeline.config.yaml.field_types import Field, Form, ListOf, MapOf, OneOf, Record, describe, record_of
+from pipeline.config.yaml.json_schema import plain, schema_of
 from pipeline.qnn import catalog
 from pipeline.qnn.target import FLOAT16_HTP_ARCH
-from pipeline.yamltypes.docstrings import attribute_docs, summary
-from pipeline.yamltypes.forms import Field, Form, ListOf, MapOf, OneOf, Record, describe, record_of
-from pipeline.yamltypes.json_schema import plain, schema_of
 
 _HEAD = """\
-<!-- Written by `python -m pipeline.config_docs` from pipeline/config_file.py and project_file.py; edit those. -->
+<!-- Written by `python -m pipeline.config.docs` from pipeline/config/file.py and project_file.py; edit those. -->
 # Configuration
 
 `configs/<model>.yaml` describes one model; its name names the model. Most models need no more than this:
@@ -48,7 +48,13 @@ _RULES = """\
 
 - An axis is either under `fixed` or has buckets. A component uses the axes it has, and buckets that are equal on those
   are one bucket for it.
+- An axis to which the ONNX file gives no name goes by its place: `'x[0]'` is the first dim of input `x`. YAML wants
+  such names in quotes where they stand in braces, as in `fixed: {'x[0]': 1}`.
+- With several axes in `buckets`, `{height: [320, 640], width: [480, 640]}` builds 320x480 and 640x640; with
+  `cross: true` beside it 320x480, 320x640, 640x480 and 640x640. A sample or an input goes to the bucket of fewest
+  elements that holds it in every axis.
 - All points of `buckets` name the same axes. Points and values may be written in any order; each may occur once.
+- `verification.outputs` is for a model with one component; where there are several, each has its own `outputs`.
 - `verification.samples` may not be the file, folder or function that `calibration` takes its samples from.
 - `calibration` may be left out only if every component is fp16.
 - A component's `quantization` changes the keys it names and keeps the others of the model's; where the model's is
@@ -82,7 +88,7 @@ like a slip for a name by nature is refused. Which hosts may run a stage is in n
 
 def main() -> None:
     """Write the files into the checkout this module belongs to."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     for name, text in generated().items():
         (root / name).write_bytes(text.encode())
 
@@ -187,11 +193,13 @@ _TITLES = {
     "QuantizationOverride": "components.name.quantization",
     "Fp16": "quantization to fp16",
     "Auto": "quantization found by search",
+    "Climb": "quantization by default",
     "Quantization": "quantization to integers",
     "OpsRule": "overrides by operator",
     "NodesRule": "overrides by node",
     "TensorsRule": "overrides by value",
     "ThresholdsFile": "thresholds",
+    "OutputFile": "verification.outputs.name",
     "TargetOptions": "targets with options",
     "TextReader": "calibration with text",
     "NpzReader": "calibration with npz",

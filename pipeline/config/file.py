@@ -1,8 +1,8 @@
 """What may be written in `configs/<model>.yaml`, as types.
 
 These dataclasses are the only definition of the file: decoding, `configs/config.schema.json` and `docs/config.md` are
-made from them, the text in the latter two from the docstrings here (`python -m pipeline.config_docs`). What the rest of
-the program uses is :class:`pipeline.config.ModelConfig`, which has the merged and resolved values.
+made from them, the text in the latter two from the docstrings here (`python -m pipeline.config.docs`). What the rest of
+the program uses is :class:`pipeline.config.load.ModelConfig`, which has the merged and resolved values.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pipeline.config_quantization import Auto, Fp16, Quantization, QuantizationOverride
-from pipeline.yamltypes.forms import Bases, Between, Convert, Distinct, Pattern, Size
+from pipeline.config.judging import Outputs, ThresholdsFile, Truth
+from pipeline.config.quantization import BUDGET_MINUTES, Auto, Climb, Fp16, Quantization, QuantizationOverride
+from pipeline.config.yaml.field_types import Bases, Between, Convert, Distinct, Numbers, Pattern, Size
+from pipeline.contracts.codec import NumberTree
 
 PROJECT = "project"
 """Base of paths in a config but `source.path`: the folder that holds `configs/`."""
@@ -60,6 +62,7 @@ Name = Annotated[str, NAME]
 Axis = Annotated[str, Pattern(r"[^\x00-\x1f]{1,100}", "the name of a length axis")]
 AxisValue = Annotated[int, Between(1, 2**31 - 1)]
 TensorName = Annotated[str, Pattern(r"[^\x00-\x1f]{1,500}", "the name of a model input")]
+ConstantValue = Annotated[NumberTree, Numbers()]
 SourceFile = Annotated[str, Pattern(rf"{_SEGMENT}(?:/{_SEGMENT})*", "a path in the source, with '/' and without '..'")]
 OnnxFile = Annotated[
     str, Pattern(rf"(?=.*\.onnx$){_SEGMENT}(?:/{_SEGMENT})*", "an .onnx file in the source, with '/' and without '..'")
@@ -113,30 +116,6 @@ class LocalSource:
 
 
 @dataclass(frozen=True)
-class ThresholdsFile:
-    """What an artifact must keep to; a build that misses one fails. Figures are SQNR in dB if nothing else is said."""
-
-    padding_db: float | None = None
-    """Fixed shape and padded, against the original; 60 when left out."""
-    rewrite_db: float | None = None
-    """Rewritten for HTP, against the rung above; 60 when left out."""
-    quantization_db: float | None = None
-    """The QDQ model, against the rung above; what `total_db` says when left out."""
-    compile_db: float | None = None
-    """The context on the emulator, against the rung above; what `total_db` says when left out."""
-    total_db: float | None = None
-    """The last rung that was measured, against the original; 20 when left out."""
-    cosine: float | None = None
-    """Least cosine between the outputs of the last rung and the original's; not looked at when left out."""
-    score_change: float | None = None
-    """The most that the score may differ from the original's; not looked at when left out."""
-    max_cpu_nodes: Annotated[int, Between(0, 1_000_000)] | None = None
-    """Nodes that may run on the CPU, conversions at the graph's edge not counted; 0 when left out."""
-    max_partitions: Annotated[int, Between(1, 1_000_000)] | None = None
-    """Parts that the NPU may run the model in; 1 when left out."""
-
-
-@dataclass(frozen=True)
 class ComponentFile:
     """One ONNX file of the model. Its external data is found and fetched with it."""
 
@@ -145,10 +124,16 @@ class ComponentFile:
     padding: Mapping[TensorName, float] = field(default_factory=dict)
     """Value to fill each input with up to the bucket's length; 0 for an input that is not named, which is right for
     masks, ids and latents."""
-    quantization: QuantizationOverride | Fp16 | Auto | None = None
+    constants: Mapping[TensorName, ConstantValue] = field(default_factory=dict)
+    """Inputs of this component that always have one value, besides and before those of the model's `constants`."""
+    quantization: QuantizationOverride | Fp16 | Auto | Climb | None = None
     """What this component does differently from the model's `quantization`."""
     score: FunctionRef | None = None
     """A score for this component, in place of `verification.score`."""
+    outputs: Outputs = field(default_factory=dict)
+    """How single outputs of this component are judged, in place of `verification.outputs`."""
+    truth: Truth | None = None
+    """What this component is held against, in place of `verification.truth`."""
     thresholds: ThresholdsFile | None = None
     """What this component must keep to, where it differs from the model's `thresholds`."""
 
@@ -226,11 +211,21 @@ class Verification:
     score: FunctionRef | None = None
     """A function that scores outputs on the task, as `calibration/<file>.py:<function>`; called as
     `function(samples, outputs)`, or with the original's outputs as a third argument if it takes one."""
-    emulator_samples: Annotated[int, Between(0, 100_000)] = 16
-    """Most samples of a bucket to run on the emulator, the worst on the CPU among them; 0 for none."""
+    outputs: Outputs = field(default_factory=dict)
+    """How single outputs, or slices of them, are judged, by name or label:
+    `{boxes: {slice: ":, :4"}, scores: {slice: ":, 4:", max_abs_error: 0.02}}`. For a model with one component; where
+    there are several, under `components.<name>.outputs`."""
+    truth: Truth = "unpadded"
+    """What a bucket is held against: `unpadded`, the original on samples as they come; `padded`, the original on
+    samples that are padded to the bucket, for applications that always pad; `exact`, only samples that have exactly the
+    bucket's lengths, for models that can't be padded and are built for each length that is used."""
+    emulator_samples: Annotated[int, Between(0, 100_000)] | None = None
+    """Most samples of a bucket to run on the emulator; 0 for none. As many as `emulator_seconds` allow when left
+    out."""
     emulator_seconds: Annotated[int, Between(1, 1_000_000)] = 30
-    """Emulation to spend on a context, by an estimate from the size of the model that is the same on every machine.
-    Two samples are run even if that takes longer."""
+    """Emulation to spend on a context, all held-out samples of the bucket or as many as can be run in that time: the
+    worst on the CPU first, then those that touch edges of operators. One is run however long it takes. A busy machine
+    may take twice as long for what fits by an estimate from the size of the model."""
 
 
 @dataclass(frozen=True)
@@ -284,11 +279,11 @@ class Release:
 
 
 AxisValues = Annotated[
-    tuple[AxisValue, ...], Size(1, 256, expected="at least one value, such as [64], and 256 at most"), Distinct()
+    tuple[AxisValue, ...], Size(1, 256, expected="at least one value, such as [64], and 256 at most")
 ]
 AxisBuckets = Annotated[
     Mapping[Axis, AxisValues],
-    Size(1, 1, "one axis here; where several move together, a list of points such as [{text: 64, latent: 64}]"),
+    Size(1, expected="at least one axis, such as {sequence: [64]}"),
 ]
 Point = Annotated[Mapping[Axis, AxisValue], Size(1, expected="at least one axis")]
 PointBuckets = Annotated[tuple[Point, ...], Size(1, 256, expected="at least one point, and 256 at most"), Distinct()]
@@ -312,15 +307,24 @@ class ModelFile:
     """Further files to fetch from the source, for calibration code to use. Components, their external data and the
     text reader's tokenizer are fetched anyway."""
     fixed: Mapping[Axis, AxisValue] = field(default_factory=dict)
-    """Axes with the same value in all buckets, such as `{batch: 1}`."""
+    """Axes with the same value in all buckets, such as `{batch: 1}`. Samples must have just that; they are padded to
+    `buckets` alone. An axis without a name goes by its place, in quotes for YAML's sake: `{'x[0]': 1}`."""
+    constants: Mapping[TensorName, ConstantValue] = field(default_factory=dict)
+    """Inputs that always have one value where the model is used, such as `{sr: 16000}`, in every component that has
+    them. They are computed with beforehand, `If` branches that they choose included, and are inputs no more: who gives
+    one all the same has to give this value. A number fills an input of fixed shape; lists give all its elements."""
     buckets: AxisBuckets | PointBuckets = ()
-    """The shapes to build: the values of one length axis, as `{sequence: [32, 64, 128]}`, or a list of points, as
-    `[{text_length: 64, latent_length: 64}]`, when several axes move together. Values are not crossed. Without it there
-    is one bucket, `all`, in which only `fixed` applies."""
+    """The shapes to build: the values of a length axis, as `{sequence: [32, 64, 128]}`, or of several, as
+    `{height: [320, 640], width: [320, 640]}`: their first values make a bucket, their second ones the next, and so on,
+    if `cross` says nothing else. A list of points, as `[{text_length: 64, latent_length: 64}]`, says the same bucket by
+    bucket. Without it there is one bucket, `all`, in which only `fixed` applies."""
+    cross: bool = False
+    """Build a bucket for every combination of the values in `buckets`, not only for those in the same place."""
     calibration: Reader | None = None
     """Samples to take the ranges of activations from. Only a model whose components are all fp16 may leave it out."""
-    quantization: Quantization | Fp16 | Auto = field(default_factory=Quantization)
-    """How numbers are represented on the chip; a component may differ under `components.<name>.quantization`."""
+    quantization: Quantization | Fp16 | Auto | Climb = field(default_factory=lambda: Climb(BUDGET_MINUTES))
+    """How numbers are represented on the chip; a component may differ under `components.<name>.quantization`. When left
+    out, w8a16 is built, and where that misses a threshold, the build looks for what keeps to it."""
     verification: Verification = field(default_factory=Verification)
     """Samples and a score, by which the accuracy of what was built is measured."""
     thresholds: ThresholdsFile = field(default_factory=ThresholdsFile)

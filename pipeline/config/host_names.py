@@ -17,7 +17,7 @@ from pipeline.qnn import catalog
 VARIABLE = "PIPELINE_HOST"
 """Further names of this host, separated by commas."""
 X86_64, AARCH64 = "x86_64", "aarch64"
-_SYSTEMS = ("linux", "windows")
+_ARCHS, _SYSTEMS = (X86_64, AARCH64), ("linux", "windows")
 _SAME = {
     "amd64": X86_64,
     "x64": X86_64,
@@ -30,29 +30,29 @@ _SAME = {
     "win64": "windows",
 }
 _SLIP = 0.8
-"""How like a name that hosts have by nature a word must be to be taken for a slip (difflib's ratio)."""
+"""A word that is this similar to a name (difflib's ratio) is taken for a slip."""
 _NEAR = 8
-"""So many are looked at for swapped letters."""
+"""So many similar names are looked at for swapped letters."""
 _SOC0 = Path("/sys/devices/soc0/machine")
-# The kernel and Windows tell part numbers that the tables of SoCs don't have. X1P42100 and the like are another die.
+# The kernel and Windows give part numbers that the catalogue doesn't have. X1P42100 and the like are another die.
 # https://github.com/torvalds/linux/blob/master/drivers/soc/qcom/socinfo.c; names of processors as Windows shows them
 _PARTS = {"x1e": "snapdragon-x-elite", "x1p64": "snapdragon-x-elite", "x1p66": "snapdragon-x-elite"}
 
 
 @dataclass(frozen=True)
 class Host:
-    """The machine that this Python runs on: its names, and what rules by nature ask for."""
+    """A machine that builds: its names, and what the compiler and the emulator ask of it."""
 
     arch: str
-    """For which Python is made; emulated or not, that decides which compiler there is."""
+    """The architecture that Python is made for. It decides which compiler there is, also where Python is emulated."""
     system: str
     soc: str | None
-    """The SoC by its name in the catalogue, None where it can't be told or is none of Qualcomm's."""
+    """The SoC by its name in the catalogue; None if the system does not say which, or it is not Qualcomm's."""
     names: tuple[str, ...]
 
     @classmethod
     def of(cls, arch: str, system: str, soc: str | None, given: str = "") -> Host:
-        """A host; `given` is what PIPELINE_HOST says. On ARM64, a SoC named there is believed."""
+        """A host; `given` is the text of PIPELINE_HOST. On ARM64, a SoC in it counts as the host's."""
         own = given_names(given)
         if arch == AARCH64 and soc is None:
             soc = next((name for name in own if name in catalog.names()), None)
@@ -66,16 +66,18 @@ class Host:
 
 
 def given_names(text: str) -> list[str]:
-    """The names in PIPELINE_HOST: separated by commas, or by blanks where that makes no SoC's name of several words."""
+    """The names in PIPELINE_HOST: separated by commas, or by blanks that are no part of a SoC's name."""
     found: list[str] = []
     for part in re.split("[,;]", text):
         found += [part] if catalog.find(part) else part.split()
     return [*dict.fromkeys(canonical(name) for name in found if name.strip())]
 
 
-def by_nature() -> Collection[str]:
-    """The names that hosts have without being given them."""
-    return _by_nature()
+@cache
+def by_nature() -> tuple[str, ...]:
+    """The names that hosts have without being given them: architectures, systems, pairs of both, and SoCs."""
+    pairs = [f"{system}-{arch}" for system in _SYSTEMS for arch in _ARCHS]
+    return (*_ARCHS, *_SYSTEMS, *pairs, *catalog.names())
 
 
 def canonical(name: str) -> str:
@@ -85,45 +87,42 @@ def canonical(name: str) -> str:
 
 
 def meant(name: str) -> str:
-    """The name by nature that a name is another word or a slip for; empty where it is one itself, or one of its own.
+    """The name by nature that a user means by another spelling of it or by a slip; empty for all other names.
 
-    A name that only begins with one, as `linux-2` does, is one of its own.
+    A name that only begins with one by nature, as `linux-2` does, is a name of the user's own.
     """
-    if name in _by_nature():
+    if name in by_nature():
         return ""
-    if name in _SAME:
-        return _SAME[name]
-    parts = re.fullmatch(r"([a-z]+[0-9]*)[-_ ](.+)|(.+)[-_ ]([a-z]+[0-9]*)", name)
-    if parts:
-        first, second = (parts[1], parts[2]) if parts[1] else (parts[4], parts[3])
-        system, arch = (_SAME.get(part, part) for part in (first, second))
-        if f"{system}-{arch}" in _by_nature():
-            return f"{system}-{arch}"
-        if f"{arch}-{system}" in _by_nature():
-            return f"{arch}-{system}"
-    if any(re.match(rf"{re.escape(known)}[-._ 0-9]", name) for known in _by_nature()):
+    if name in _spellings():
+        return _spellings()[name]
+    if any(re.match(rf"{re.escape(known)}[-._ 0-9]", name) for known in by_nature()):
         return ""
-    return like(name, _by_nature())
+    return like(name, by_nature())
+
+
+@cache
+def _spellings() -> dict[str, str]:
+    """Other spellings of names by nature: `arm64` for aarch64, `win-x64` and `x86_64-windows` for windows-x86_64."""
+    words = _SAME | {name: name for name in (*_ARCHS, *_SYSTEMS)}
+    pairs = [(one, other) for one in words for other in words if f"{words[one]}-{words[other]}" in by_nature()]
+    found = dict(_SAME)
+    for system, arch in pairs:
+        for spelling in ((system, arch), (arch, system)):
+            found |= {separator.join(spelling): f"{words[system]}-{words[arch]}" for separator in "-_ "}
+    return found
 
 
 def like(name: str, names: Collection[str]) -> str:
-    """The one of `names` that a word is a slip for, or nothing: one with letters swapped before others as near."""
+    """The one of `names` that a word is a slip for, swapped letters before other slips; empty if it is none."""
     near = difflib.get_close_matches(name, names, n=_NEAR, cutoff=_SLIP)
     swapped = (other for other in near if sorted(other) == sorted(name))
     return next(swapped, near[0] if near else "")
 
 
 @cache
-def _by_nature() -> tuple[str, ...]:
-    archs = (X86_64, AARCH64)
-    both = [f"{system}-{arch}" for system in _SYSTEMS for arch in archs]
-    return (*archs, *_SYSTEMS, *both, *catalog.names())
-
-
-@cache
 def _nature() -> tuple[str, str, str | None]:
-    """Architecture, system and SoC of this host, as far as they can be told."""
-    # `linux-x86_64`, `win-amd64`, `win-arm64`: of Python, where platform.machine() tells of the machine
+    """Architecture, system and SoC of this host."""
+    # `linux-x86_64`, `win-amd64`, `win-arm64`: that of Python, where platform.machine() is that of the machine
     arch = sysconfig.get_platform().rpartition("-")[2]
     arch = _SAME.get(arch, arch)
     system = {"win32": "windows"}.get(sys.platform, sys.platform)
@@ -131,7 +130,7 @@ def _nature() -> tuple[str, str, str | None]:
 
 
 def _processor() -> str:
-    """What the system calls the SoC; nothing where it doesn't say."""
+    """The system's name for the SoC; empty if it has none."""
     if sys.platform == "win32":
         import platform
         import winreg

@@ -2,8 +2,8 @@
 
     configs/<model>.yaml --parse--> tree --decode--> config_file types --check, merge, resolve--> ModelConfig
 
-:mod:`pipeline.config_file` says what may be written, :mod:`pipeline.yamltypes` reads it. Every mistake in every file is
-found before anything is raised, and none is found later: what has come through here is consistent in itself.
+:mod:`pipeline.config.file` says what may be written, :mod:`pipeline.config.yaml` reads it. Every mistake in every file
+is found before anything is raised, and none is found later: what has come through here is consistent in itself.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pipeline import project_file, quantization_checks, release_checks
-from pipeline.config_file import (
+from pipeline.config import project_file, release_checks, target_checks
+from pipeline.config.buckets import Bucket, by_size, read_buckets
+from pipeline.config.file import (
     CONFIGS,
     NAME,
     PROJECT,
@@ -34,18 +35,21 @@ from pipeline.config_file import (
     Release,
     TargetOptions,
     TextReader,
-    ThresholdsFile,
     Verification,
 )
-from pipeline.config_quantization import Auto, Fp16, Quantization, QuantizationOverride
+from pipeline.config.judging import OutputFile, Truth, check_outputs, thresholds_of
+from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride
+from pipeline.config.sample_checks import check_held_out
+from pipeline.config.thresholds import Thresholds
+from pipeline.config.yaml.decode import INVALID, decode_fields
+from pipeline.config.yaml.field_types import Record, record_of
+from pipeline.config.yaml.problems import Keys, Place, Problems, dotted, nearest
+from pipeline.config.yaml.tree import Node, Value, parse, place_of, read, walk
+from pipeline.contracts.codec import NumberTree
+from pipeline.contracts.packing import Form
 from pipeline.errors import ConfigError
 from pipeline.qnn import catalog
 from pipeline.qnn.target import ON_DEVICE_HTP_ARCH, SHARED_WEIGHTS_HTP_ARCH
-from pipeline.thresholds import Thresholds
-from pipeline.yamltypes.decode import INVALID, decode_fields
-from pipeline.yamltypes.forms import Record, record_of
-from pipeline.yamltypes.problems import Keys, Place, Problems, dotted, nearest
-from pipeline.yamltypes.tree import Node, Value, parse, place_of, read, walk
 
 __all__ = [
     "PINS_FILE",
@@ -70,6 +74,7 @@ __all__ = [
     "Verification",
     "load",
     "load_all",
+    "load_healthy",
 ]
 
 PINS_FILE = "pins.yaml"
@@ -79,35 +84,27 @@ RESERVED = frozenset({PINS_FILE, project_file.PROJECT_FILE})
 
 HOST, DEVICE = "host", "device"
 """Where a target's contexts are compiled."""
-_LONGEST_BUCKET = 64
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """One fixed value for each length axis, axes in the order of the config."""
-
-    axes: Mapping[str, int]
-
-    @property
-    def name(self) -> str:
-        """The name in steps and artifacts: `64`, `64x128`, or `all` where there is no length axis."""
-        return "x".join(str(value) for value in self.axes.values()) or "all"
-
-    def on(self, axes: Collection[str]) -> Bucket:
-        """This bucket with only those of its axes that are in `axes`."""
-        return Bucket({axis: value for axis, value in self.axes.items() if axis in axes})
 
 
 @dataclass(frozen=True)
 class Component:
-    """One ONNX file of the model. `padding` has the inputs whose fill value was given; others are filled with 0."""
+    """One ONNX file of the model. `padding` has the inputs whose fill value was given; others are filled with 0.
+
+    `constants` are the model's and its own; it may have no input for some of the model's. `outputs` has how single
+    outputs are judged, by label; `truth` what the component is held against. `budget_minutes` is for how long other
+    precisions are tried where this one misses a threshold; None: it is built as it is written.
+    """
 
     name: str
     file: str
     padding: Mapping[str, float]
+    constants: Mapping[str, NumberTree]
     quantization: Quantization | Fp16 | Auto
     score: PythonFunction | None
     thresholds: Thresholds
+    outputs: Mapping[str, OutputFile] = field(default_factory=dict)
+    truth: Truth = "unpadded"
+    budget_minutes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,7 @@ class Target:
 class ModelConfig:
     """One model, with everything merged and resolved. Paths are absolute; those in the source are POSIX and relative.
 
-    `buckets` is sorted by value, has no duplicates and at least one entry. `calibration` is there unless all components
+    `buckets` is sorted by size, has no duplicates and at least one entry. `calibration` is there unless all components
     are fp16. `places` maps `components.encoder.file` and the like to `file:line:column`, for messages of later steps.
     """
 
@@ -142,7 +139,7 @@ class ModelConfig:
     calibration: Reader | None
     verification: Verification
     targets: tuple[Target, ...]
-    packing: str
+    packing: Form | Literal["auto"]
     limits: Limits
     release: Release | None
     on_request: bool
@@ -154,7 +151,7 @@ class ModelConfig:
         for bucket in self.buckets:
             if (own := bucket.on(axes)) not in found:
                 found.append(own)
-        return tuple(found)
+        return tuple(sorted(found, key=by_size))
 
 
 def load(path: Path) -> ModelConfig:
@@ -178,6 +175,14 @@ def load_all(folder: Path) -> dict[str, ModelConfig]:
     Raises:
         ConfigError: listing every mistake in every file, the project's settings included.
     """
+    configs, refusal = load_healthy(folder)
+    if refusal is not None:
+        raise refusal
+    return configs
+
+
+def load_healthy(folder: Path) -> tuple[dict[str, ModelConfig], ConfigError | None]:
+    """As :func:`load_all`, the models whose files have no mistake, and the error that lists the mistakes of others."""
     problems = Problems()
     configs: dict[str, ModelConfig] = {}
     if not folder.is_dir():
@@ -188,9 +193,7 @@ def load_all(folder: Path) -> dict[str, ModelConfig]:
         elif path.suffix == ".yaml" and path.name not in RESERVED and (config := _read(path, problems)):
             configs[config.name] = config
     project_file.decode(folder, problems)  # of a mistake there, a build should hear with all others
-    if len(problems):
-        raise problems.refusal()
-    return configs
+    return configs, problems.refusal() if len(problems) else None
 
 
 @cache
@@ -211,12 +214,15 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     folder = Path(os.path.abspath(path)).parent
     fields = decode_fields(_form(), node, problems, {PROJECT: folder.parent, CONFIGS: folder})
     targets = _targets(fields.get("targets", ()), node, problems)
-    buckets = _buckets(fields.get("buckets", ()), fields.get("fixed", {}), node, problems)
+    buckets = read_buckets(fields, node, problems)
     components = _components(fields)
     quantized = {name: component.quantization for name, component in components.items()}
-    quantization_checks.check(quantized, [target.soc for target in targets], node, problems)
+    target_checks.check(quantized, [target.soc for target in targets], node, problems)
     _check_calibration(fields, components, node, problems)
-    _check_held_out(fields, node, problems)
+    check_held_out(fields, node, problems)
+    verification: Verification | None = fields.get("verification")
+    own = {name: component.outputs for name, component in fields.get("components", {}).items()}
+    check_outputs(verification.outputs if verification else {}, own, node, problems)
     _check_packing(fields, targets, node, problems)
     release_checks.check(fields.get("release"), components, node, problems)
     if len(problems) > before:
@@ -271,62 +277,36 @@ def _targets(written: Sequence[Any], node: Node, problems: Problems) -> tuple[Ta
     return tuple(found.values())
 
 
-def _buckets(
-    written: Mapping[str, Sequence[Any]] | Sequence[Any], fixed: Mapping[str, int], node: Node, problems: Problems
-) -> tuple[Bucket, ...]:
-    """The buckets, smallest first; of the list form all points must have the axes of the first, in its order."""
-    points: list[Mapping[str, int]] = []
-    if isinstance(written, Mapping):
-        points += ({axis: value} for axis, values in written.items() for value in values if value is not INVALID)
-        axes = list(written)
-    else:
-        axes = list(next((point for point in written if point is not INVALID), ()))
-        for index, point in enumerate(written):
-            if point is not INVALID and point.keys() != set(axes):
-                keys: Keys = ("buckets", index)
-                problems.add(
-                    place_of(node, keys), keys, "has other axes than the first point", expected=" and ".join(axes)
-                )
-            elif point is not INVALID:
-                points.append(point)
-    for axis in fixed.keys() & axes:
-        keys = ("fixed", axis)
-        problems.add(place_of(node, keys), keys, "is fixed and has buckets too", expected="one of the two")
-    for number, point in enumerate(points):
-        if len(Bucket(point).name) > _LONGEST_BUCKET:
-            keys = ("buckets",) if isinstance(written, Mapping) else ("buckets", number)
-            what = f"the bucket's name in file names would have {len(Bucket(point).name)} characters"
-            problems.add(place_of(node, keys), keys, what, expected="fewer axes; name those under 'fixed' that can be")
-    by_value = sorted(points, key=lambda point: [point.get(axis, 0) for axis in axes])
-    return tuple(Bucket({axis: point[axis] for axis in axes if axis in point}) for point in by_value) or (Bucket({}),)
-
-
 def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
     """The components whose quantization is known, with what they override merged in."""
     written: Mapping[str, ComponentFile] = fields.get("components", {})
-    model: Quantization | Fp16 | Auto | None = fields.get("quantization")
+    model: Quantization | Fp16 | Auto | Climb | None = fields.get("quantization")
     found = {}
     for name, component in written.items():
         own = component.quantization
-        merged = own if isinstance(own, Fp16 | Auto) else model
+        merged = own if isinstance(own, Fp16 | Auto | Climb) else model
         if isinstance(own, QuantizationOverride) and model:
             base = model if isinstance(model, Quantization) else Quantization()
             merged = replace(base, **_given(own))
+        budget = merged.budget_minutes if isinstance(merged, Auto | Climb) else None
+        merged = Quantization() if isinstance(merged, Climb) else merged
         if merged:
             verification: Verification | None = fields.get("verification")
-            score = component.score or (verification.score if verification else None)
-            thresholds = _thresholds(fields.get("thresholds"), component.thresholds)
-            found[name] = Component(name, component.file, component.padding, merged, score, thresholds)
+            outputs = component.outputs or (verification.outputs if verification else {})
+            truth = component.truth or (verification.truth if verification else "unpadded")
+            found[name] = Component(
+                name=name,
+                file=component.file,
+                padding=component.padding,
+                constants={**fields.get("constants", {}), **component.constants},
+                quantization=merged,
+                score=component.score or (verification.score if verification else None),
+                thresholds=thresholds_of((fields.get("thresholds"), component.thresholds), outputs),
+                outputs=outputs,
+                truth=truth,
+                budget_minutes=budget,
+            )
     return found
-
-
-def _thresholds(*written: ThresholdsFile | None) -> Thresholds:
-    """The thresholds that are written, the later over the earlier, over the defaults."""
-    given: dict[str, Any] = {}
-    for each in written:
-        given |= _given(each) if each else {}
-    total = given.get("total_db", Thresholds.total_db)
-    return Thresholds(**{"quantization_db": total, "compile_db": total, **given})
 
 
 def _given(written: object) -> dict[str, Any]:
@@ -347,17 +327,6 @@ def _check_calibration(
         problems.add(node.place, ("calibration",), "is missing", expected=expected)
 
 
-def _check_held_out(fields: Mapping[str, Any], node: Node, problems: Problems) -> None:
-    """Accuracy on samples that the ranges were taken from says little about any others."""
-    calibration: Reader | None = fields.get("calibration")
-    verification: Verification | None = fields.get("verification")
-    held_out = verification.samples if verification else None
-    if calibration and held_out and _origin(calibration) == _origin(held_out):
-        keys: Keys = ("verification", "samples")
-        expected = "other samples, held out from calibration"
-        problems.add(place_of(node, keys), keys, "the same samples as calibration", expected=expected)
-
-
 def _check_packing(fields: Mapping[str, Any], targets: Sequence[Target], node: Node, problems: Problems) -> None:
     """The compiler takes what the chip can't run, and the emulator runs no shared binary that would show it."""
     packing = fields.get("packing")
@@ -373,17 +342,6 @@ def _check_packing(fields: Mapping[str, Any], targets: Sequence[Target], node: N
             what = f"buckets can't share weights on {soc.name}, whose HTP is v{soc.htp_arch}"
             expected = f"targets from HTP v{SHARED_WEIGHTS_HTP_ARCH} on, or packing: separate"
             problems.add(place_of(node, ("packing",)), ("packing",), what, expected=expected)
-
-
-def _origin(reader: Reader) -> tuple[object, ...]:
-    """What decides which samples there are. A function may make any of its file; the other readers take its lines."""
-    match reader:
-        case PythonReader(run=run, file=file):
-            return run, file
-        case NpzReader(folder=folder):
-            return (folder,)
-        case TextReader(file=file) | RecordReader(file=file):
-            return (file,)
 
 
 def _shown(path: Path) -> str:

@@ -1,6 +1,6 @@
 """What may be written in `configs/project.yaml`, as types: settings of the project, whatever its models.
 
-As in :mod:`pipeline.config_file`, these dataclasses are the only definition: decoding, `configs/project.schema.json`
+As in :mod:`pipeline.config.file`, these dataclasses are the only definition: decoding, `configs/project.schema.json`
 and a section of `docs/config.md` are made from them.
 """
 
@@ -12,12 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pipeline import host_names
-from pipeline.config_file import CONFIGS, PROJECT
-from pipeline.yamltypes.decode import decode_fields
-from pipeline.yamltypes.forms import Convert, Distinct, Pattern, Record, Size, record_of
-from pipeline.yamltypes.problems import Keys, Problems, dotted
-from pipeline.yamltypes.tree import MapNode, Node, Value, parse, place_of, read, walk
+from pipeline.config import host_names
+from pipeline.config.file import CONFIGS, PROJECT
+from pipeline.config.yaml.decode import decode_fields
+from pipeline.config.yaml.field_types import Convert, Distinct, Pattern, Record, Size, record_of
+from pipeline.config.yaml.problems import Keys, Problems, dotted
+from pipeline.config.yaml.tree import MapNode, Node, Value, parse, place_of, read, walk
 
 PROJECT_FILE = "project.yaml"
 """In `configs/`, but not a model."""
@@ -109,7 +109,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Project:
+class ProjectFile:
     """Settings, and the places where they are written: `store.shared` and the like to `file:line:column`."""
 
     settings: Settings = field(default_factory=Settings)
@@ -120,7 +120,7 @@ class Project:
         return self.places.get(key, f"{CONFIGS}/{PROJECT_FILE}")
 
 
-def load(folder: Path) -> Project:
+def load(folder: Path) -> ProjectFile:
     """The settings in `folder` (`<project>/configs`); all defaults where there is no file.
 
     Raises:
@@ -133,15 +133,15 @@ def load(folder: Path) -> Project:
     return project
 
 
-def decode(folder: Path, problems: Problems) -> Project | None:
+def decode(folder: Path, problems: Problems) -> ProjectFile | None:
     """As :func:`load`; None when something was added to `problems`."""
     path, before = folder / PROJECT_FILE, len(problems)
     file = f"{folder.name}/{PROJECT_FILE}"
     if not path.exists() and not path.is_symlink():
-        return Project()
+        return ProjectFile()
     data = read(path, file, problems)
     if data is not None and not any(line.strip() and not line.startswith(b"#") for line in data.splitlines()):
-        return Project()
+        return ProjectFile()
     node = parse(data, file, problems) if data is not None else None
     if node is None:
         return None
@@ -154,7 +154,7 @@ def decode(folder: Path, problems: Problems) -> Project | None:
     _check_hosts(node, problems)
     if len(problems) > before:
         return None
-    return Project(Settings(**fields), {dotted(keys): str(found.place) for keys, found in walk(node)})
+    return ProjectFile(Settings(**fields), {dotted(keys): str(found.place) for keys, found in walk(node)})
 
 
 @cache

@@ -1,14 +1,16 @@
-"""What may be written under `quantization` in a config file, as types; see :mod:`pipeline.config_file`."""
+"""What may be written under `quantization` in a config file, as types; see :mod:`pipeline.config.file`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pipeline.yamltypes.forms import Between, Distinct, Pattern, Size
+from pipeline.config.yaml.field_types import Between, Distinct, Pattern, Size
 
 Activations = Literal["uint16", "uint8"]
-Weights = Literal["uint8", "int8", "int4"]
+Weights = Literal["uint8", "int8", "int4", "int16"]
+Minutes = Annotated[int, Between(1, 100_000)]
+BUDGET_MINUTES = 30
 Method = Literal["minmax", "percentile", "entropy", "mse"]
 Glob = Annotated[str, Pattern(r"[^\x00-\x1f]{1,500}", "a name, in which * and ? stand for any letters")]
 OpType = Annotated[str, Pattern(r"[A-Za-z][A-Za-z0-9_]{0,99}", "an ONNX operator, such as MatMul")]
@@ -71,7 +73,8 @@ class Quantization:
     activations: Activations = "uint16"
     """Type of activations. Before arch v73, HTP computes `uint16` much less exactly."""
     weights: Weights = "uint8"
-    """Type of weights. `int4` is for the weights of MatMul, Gemm and Conv; others stay at 8 bits."""
+    """Type of weights. `int4` is for the weights of MatMul, Gemm and Conv; others stay at 8 bits. `int16` is for HTP
+    v73 and later."""
     per_channel: bool = True
     """One scale for each output channel of a weight; `false` is one scale for the whole weight, and less accurate."""
     method: Method = "minmax"
@@ -95,6 +98,15 @@ class Fp16:
 
 
 @dataclass(frozen=True)
+class Climb:
+    """w8a16, and where that misses a threshold the least that keeps to all of them: what is done without this key."""
+
+    budget_minutes: Minutes
+    """For how long precisions may be tried: another one is begun as long as there is time left. What was tried is kept,
+    and the next build goes on from there."""
+
+
+@dataclass(frozen=True)
 class Auto:
     """The cheapest quantization that keeps to `thresholds`, found by measuring on calibration samples."""
 
@@ -106,6 +118,8 @@ class Auto:
     """How many quantizations may be tried on the CPU."""
     max_emulations: Annotated[int, Between(1, 1000)] = 6
     """How many of them may be compiled and tried on the emulator."""
+    budget_minutes: Minutes = BUDGET_MINUTES
+    """Where what was found misses a threshold: for how long other precisions may be tried."""
 
 
 @dataclass(frozen=True)

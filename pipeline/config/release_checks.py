@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pipeline.config_file import Release
-from pipeline.yamltypes.problems import Keys, Place, Problems, nearest
-from pipeline.yamltypes.tree import Node, place_of
+from pipeline.config.file import Release
+from pipeline.config.yaml.problems import Keys, Place, Problems, nearest
+from pipeline.config.yaml.tree import Node, place_of
 
 FOLDER = "releases"
 """In `artifacts/`, the folder of archives, among those of models."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pipeline.config_quantization import Auto, Fp16, Quantization, Rule, TensorsRule
+from pipeline.config.quantization import Auto, Fp16, Quantization, Rule, TensorsRule
+from pipeline.config.yaml.problems import Keys, Problems
+from pipeline.config.yaml.tree import Node, place_of
 from pipeline.qnn import catalog
 from pipeline.qnn.target import FLOAT16_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
-from pipeline.yamltypes.problems import Keys, Problems
-from pipeline.yamltypes.tree import Node, place_of
 
 Written = Quantization | Fp16 | Auto
 
@@ -44,8 +44,17 @@ def _problems(quantization: Written, targets: Sequence[catalog.Soc]) -> Iterator
                 if soc.htp_arch < WIDE_PRODUCTS_HTP_ARCH:
                     what = f"can't multiply 16 by 16 bits on {soc.name}, whose HTP is v{soc.htp_arch}"
                     yield ("wide_products",), what, f"targets from HTP v{WIDE_PRODUCTS_HTP_ARCH} on"
+            yield from _wide_weights((), quantization.weights, targets)
             for number, rule in enumerate(quantization.overrides):
+                yield from _wide_weights(("overrides", number), rule.weights, targets)
                 yield from _rule(("overrides", number), rule, targets)
+
+
+def _wide_weights(keys: Keys, weights: str | None, targets: Sequence[catalog.Soc]) -> Iterator[tuple[Keys, str, str]]:
+    for soc in targets if weights == "int16" else ():
+        if soc.htp_arch < WIDE_PRODUCTS_HTP_ARCH:
+            what = f"can't have 16 bit weights on {soc.name}, whose HTP is v{soc.htp_arch}"
+            yield (*keys, "weights"), what, f"targets from HTP v{WIDE_PRODUCTS_HTP_ARCH} on"
 
 
 def _method(quantization: Quantization) -> Iterator[tuple[Keys, str, str]]:

@@ -5,17 +5,17 @@ Imports neither onnx nor numpy, so that a configuration can be judged before any
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final
 
-from pipeline.model import Json
+from pipeline.contracts.codec import Contract
 
 ACTIVATIONS: Final = ("uint8", "uint16")
 """Types an activation may be stored in."""
-WEIGHTS: Final = ("uint8", "int8", "int4")
-"""Types a constant weight may be stored in; int4 only where HTP takes it, else 8 bits."""
+WEIGHTS: Final = ("uint8", "int8", "int4", "int16")
+"""Types a constant weight may be stored in; int4 only where HTP takes it, else 8 bits; int16 from HTP v73 on."""
 FP16: Final = "fp16"
 """The precision of nodes that stay in float, which HTP computes in 16 bits."""
 
@@ -26,7 +26,7 @@ def bits(kind: str) -> int:
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(Contract):
     """What differs at some places of a graph, which are named by exactly one of `ops`, `nodes` and `tensors`."""
 
     ops: tuple[str, ...] = ()
@@ -43,17 +43,6 @@ class Rule:
     """Whether those weights get a scale for each output channel."""
     precision: str | None = None
     """``fp16``: the nodes stay in float."""
-
-    @classmethod
-    def from_json(cls, written: Mapping[str, Any]) -> Rule:
-        """A rule as it is in the parameters of a step; keys left out or null say nothing."""
-        ops, nodes, tensors = (tuple(written.get(key) or ()) for key in ("ops", "nodes", "tensors"))
-        activations, weights, precision = (written.get(key) for key in ("activations", "weights", "precision"))
-        return cls(ops, nodes, tensors, activations, weights, written.get("per_channel"), precision)
-
-    def to_json(self) -> dict[str, Json]:
-        """The inverse of :meth:`from_json`, with every key."""
-        return {key: [*value] if isinstance(value, tuple) else value for key, value in vars(self).items()}
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -75,33 +64,22 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Scheme:
+class Scheme(Contract):
     """Types of activations (uint8, uint16) and weights (uint8, int8, int4), scales per channel, and exceptions."""
 
     activations: str
     weights: str
     per_channel: bool
-    overrides: tuple[Rule, ...] = ()
-    """Where rules meet, the later one wins, key by key."""
     wide_products: bool = False
     """Whether 16 bit activations may be multiplied with each other at full width: HTP does so from v73 on."""
-
-    @classmethod
-    def from_json(cls, params: Mapping[str, Any]) -> Scheme:
-        """The scheme in the parameters of a step; `overrides` and `wide_products` may be missing."""
-        rules = tuple(Rule.from_json(rule) for rule in params.get("overrides") or ())
-        types = str(params["activations"]), str(params["weights"])
-        return cls(*types, bool(params["per_channel"]), rules, bool(params.get("wide_products")))
-
-    def to_json(self) -> dict[str, Json]:
-        """The inverse of :meth:`from_json`."""
-        types: dict[str, Json] = {"activations": self.activations, "weights": self.weights}
-        rules: list[Json] = [rule.to_json() for rule in self.overrides]
-        return {**types, "per_channel": self.per_channel, "overrides": rules, "wide_products": self.wide_products}
+    overrides: tuple[Rule, ...] = ()
+    """Where rules meet, the later one wins, key by key."""
 
     @property
     def name(self) -> str:
-        """The short name people use: ``w8a16``; with rules, ``w8a16 mixed``."""
+        """The short name people use: ``w8a16``; with rules, ``w8a16 mixed``; with all of it in float, ``fp16``."""
+        if self.overrides == (Rule(nodes=("*",), precision=FP16),):
+            return FP16
         short = f"w{bits(self.weights)}a{bits(self.activations)}"
         return f"{short} mixed" if self.overrides else short
 

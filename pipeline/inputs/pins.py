@@ -8,10 +8,10 @@ from pathlib import Path
 
 import yaml
 
+from pipeline.config.yaml.problems import Problems
+from pipeline.config.yaml.tree import MapNode, Value, parse, read
 from pipeline.errors import ConfigError, SourceError
-from pipeline.storage.durable import write_atomically
-from pipeline.yamltypes.problems import Problems
-from pipeline.yamltypes.tree import MapNode, Value, parse, read
+from pipeline.store.durable import write_atomically
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HEADER = """\
@@ -34,7 +34,7 @@ def pin(repo: str, revision: str, pins: Path, say: Callable[[str], None] = print
     """
     if pinned := pinned_revision(repo, revision, pins):
         return pinned
-    from pipeline.hub.revisions import resolve_commit  # the network client: only for who needs the network
+    from pipeline.inputs.hub.revisions import resolve_commit  # the network client: only for who needs the network
 
     commit = resolve_commit(repo, revision)
     try:

@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 
 from pipeline.errors import ModelError, SourceError
 from pipeline.model import Json
-from pipeline.storage.digests import StatMemo
-from pipeline.suggest import did_you_mean
+from pipeline.plain_text import did_you_mean
+from pipeline.store.digests import StatMemo
 
 _IR_VERSION = b"\x08"  # the tag of the first field of onnx.ModelProto, with which serializers begin
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -103,7 +103,7 @@ def external_names(name: str, path: Path, memo: StatMemo | None = None) -> list[
 def _locations(path: Path) -> Json:
     if not _mentions_external_data(path):
         return []
-    from pipeline.graph.external_data import locations  # imports onnx: only for files that changed
+    from pipeline.graph.files.external_data import locations  # imports onnx: only for files that changed
 
     return [*locations(path)]
 

@@ -1,27 +1,28 @@
-"""Which hosts may run a step: by rules of the project, and by what the compiler and the emulator are made for.
+"""Which hosts may run a step: rules of the project say so, and the compiler and the emulator run on some hosts only.
 
-A rule is a set of host names, of which a host needs one. Where there are two rules, it needs one of each.
+A rule is a set of host names, of which a host needs one. A host needs a name of each rule.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import cast
 
-from pipeline import host_names
-from pipeline.config import DEVICE
+from pipeline.config import host_names
+from pipeline.config.host_names import AARCH64, X86_64, Host
+from pipeline.config.load import DEVICE
+from pipeline.config.project_file import ProjectFile
+from pipeline.config.yaml.problems import dotted
+from pipeline.contracts import context, packing
+from pipeline.contracts.codec import Contract
 from pipeline.errors import ConfigError, WaitingError
-from pipeline.host_names import AARCH64, X86_64, Host
-from pipeline.model import Json, Manifest
-from pipeline.plan import ON_DEMAND, Step
-from pipeline.project_file import Project
+from pipeline.model import Manifest
+from pipeline.plan.steps import ON_DEMAND, Step
 from pipeline.qnn import catalog
 from pipeline.qnn.target import ON_DEVICE_HTP_ARCH
-from pipeline.shared import address
-from pipeline.yamltypes.problems import dotted
+from pipeline.store.shared import address
 
 _DEVICE = (
     "for HTP v68 the device itself compiles: binaries that x86_64 makes fail there"
@@ -33,28 +34,29 @@ _PACK = "on ARM64 the compiler makes binaries for one bucket and the host's own 
 
 
 @dataclass(frozen=True)
-class Rule:
-    """Names of which a host needs one, and why; none: any host will do."""
+class HostRule:
+    """Names of which a host needs one, and why; without names, any host will do."""
 
     names: tuple[str, ...] = ()
     why: str = ""
     where: str = ""
 
 
-def check(steps: Iterable[Step], project: Project) -> None:
-    """Raise ConfigError for steps that no host could run: the project's rules leave none that is able to."""
+def check(steps: Iterable[Step], project: ProjectFile) -> None:
+    """Raise ConfigError for a step that no host could run: no host that may is able to."""
     if not project.settings.stages:
         return
     for step in steps:
-        if step.stage != "context" or step.params["form"] == "separate":  # whether others make anything is not known
+        # Whether the other forms of a context are made is not known yet.
+        if not isinstance(step.params, context.Params) or step.params.form == "separate":
             _hosts(step, _by_nature(step, step.params), _by_project(step, project))
 
 
 def check_step(
     step: Step,
-    params: Mapping[str, Json],
+    params: Contract,
     inputs: Mapping[str, Manifest],
-    project: Project,
+    project: ProjectFile,
     host: Host | None = None,
     environ: Mapping[str, str] = os.environ,
     *,
@@ -62,7 +64,7 @@ def check_step(
 ) -> None:
     """Raise WaitingError if a step may not run on this host; `params` and `inputs` are those it was resolved to.
 
-    `besides` is what else may be why the output is not here.
+    `besides` is another reason why the output may not be here.
     """
     if _makes_nothing(params, inputs):
         return
@@ -93,55 +95,53 @@ def check_step(
 
 
 def command(step: Step) -> str:
-    """What to type where a step may run."""
+    """What to type on a host that may run a step."""
     return f"doit {step.id}" if step.stage in ON_DEMAND else f"doit build:{step.config.name}"
 
 
-def no_tier(project: Project, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether nothing says that what another host makes comes to this one."""
+def no_tier(project: ProjectFile, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether neither the project nor the environment names a store that this host shares with others."""
     shared, _ = address.configured(environ, project.settings.store.shared, "")
     return not (shared or environ.get("PIPELINE_STORE"))
 
 
-def _by_project(step: Step, project: Project) -> Rule:
+def _by_project(step: Step, project: ProjectFile) -> HostRule:
     names = project.settings.hosts(step.stage)
     if names is None:
-        return Rule()
+        return HostRule()
     keys = project.settings.ruled_by(step.stage)
-    return Rule(names, f"{'.'.join(map(str, keys))} names {' and '.join(names)}", project.place(dotted(keys)))
+    return HostRule(names, f"{'.'.join(map(str, keys))} names {' and '.join(names)}", project.place(dotted(keys)))
 
 
-def _by_nature(step: Step, params: Mapping[str, Json]) -> Rule:
-    """What the step can't do without. Precision tries what it finds on the emulator; packing and blame need none."""
+def _by_nature(step: Step, params: Contract) -> HostRule:
+    """The hosts that are able to run a step. Precision tries its finds on the emulator; packing and blame don't."""
     if step.stage in ("emulate", "probe", "precision"):
-        return Rule((X86_64,), _EMULATOR)
-    if step.stage != "context":
-        return Rule()
+        return HostRule((X86_64,), _EMULATOR)
+    if not isinstance(params, context.Params):
+        return HostRule()
     target = step.target
-    if target is not None and params.get("compile") == DEVICE:
+    if target is not None and params.compile == DEVICE:
         index = step.config.targets.index(target)
         why = _DEVICE if catalog.resolve(target.soc).htp_arch == ON_DEVICE_HTP_ARCH else _ASKED
-        return Rule((target.soc,), why, step.config.places.get(f"targets[{index}]", step.config.path.name))
-    alone = target is not None and (params["form"] == "separate" or len(_buckets(step, params)) == 1)
+        return HostRule((target.soc,), why, step.config.places.get(f"targets[{index}]", step.config.path.name))
+    alone = target is not None and (params.form == "separate" or len(params.buckets) == 1)
     if target is not None and alone:
-        return Rule((X86_64, target.soc), "on ARM64 the compiler works for the host's own SoC only")
-    return Rule((X86_64,), _PACK)
+        return HostRule((X86_64, target.soc), "on ARM64 the compiler works for the host's own SoC only")
+    return HostRule((X86_64,), _PACK)
 
 
-def _buckets(step: Step, params: Mapping[str, Json]) -> Collection[str]:
-    return cast("Mapping[str, Json]", params.get("buckets", {bucket.name: None for bucket in step.config.buckets}))
+def _makes_nothing(params: Contract, inputs: Mapping[str, Manifest]) -> bool:
+    """Whether this is the context of a form that was not chosen: its output is empty, and any host can make it."""
+    choice = inputs.get("packing")
+    if choice is None or not isinstance(params, context.Params):
+        return False
+    return packing.Choice.from_json(choice.facts).chosen != params.form
 
 
-def _makes_nothing(params: Mapping[str, Json], inputs: Mapping[str, Manifest]) -> bool:
-    """Whether this is the context of a form that was not chosen: any host can make nothing."""
-    packing = inputs.get("packing")
-    return packing is not None and "form" in params and packing.facts["chosen"] != params["form"]
+def _hosts(step: Step, nature: HostRule, ruled: HostRule, *, able: bool = False) -> tuple[str, ...]:
+    """The hosts that may run a step, each in words; raises ConfigError if there is none.
 
-
-def _hosts(step: Step, nature: Rule, ruled: Rule, *, able: bool = False) -> tuple[str, ...]:
-    """Who may run a step, each in words; raises ConfigError if that is nobody.
-
-    Where this host is `able` to, what others need to be able is not worth a word.
+    The words leave out what a host needs to be able, if this host is `able`.
     """
     if not nature.names or not ruled.names:
         return nature.names or ruled.names
@@ -158,31 +158,31 @@ def _hosts(step: Step, nature: Rule, ruled: Rule, *, able: bool = False) -> tupl
 
 
 def _both(given: str, needed: str) -> str:
-    """A host that has both names, in words; nothing if there can't be one."""
-    mine, other = _told(given), _told(needed)
-    if any(a and b and a != b for a, b in zip(mine, other, strict=True)):
+    """A host that has both names, in words; empty if there can't be one."""
+    mine, other = _traits(given), _traits(needed)
+    if any(mine[kind] != other[kind] for kind in mine.keys() & other.keys()):
         return ""
-    if all(a or not b for a, b in zip(mine, other, strict=True)):
-        return given  # says as much
-    if any(mine) and all(b or not a for a, b in zip(mine, other, strict=True)):
+    if other.items() <= mine.items():
+        return given
+    if mine and mine.items() <= other.items():
         return needed
     return f"{given} ({needed})"
 
 
-def _told(name: str) -> tuple[str, str, str]:
-    """Architecture, system and SoC, as far as a name tells them."""
+def _traits(name: str) -> dict[str, str]:
+    """Architecture, system and SoC of hosts with this name, as far as it says so."""
     if name not in host_names.by_nature():
-        return "", "", ""
+        return {}
     if name in (X86_64, AARCH64):
-        return name, "", ""
+        return {"arch": name}
     system, _, arch = name.partition("-")
-    if system in ("linux", "windows"):
-        return arch, system, ""
-    return AARCH64, "", name
+    if system not in ("linux", "windows"):
+        return {"arch": AARCH64, "soc": name}
+    return {"system": system, "arch": arch} if arch else {"system": system}
 
 
-def _slip(ruled: Rule, host: Host) -> str:
-    """A word on a name that looks like one that this host was given."""
+def _slip(ruled: HostRule, host: Host) -> str:
+    """A question about a name in the rule that looks like one that this host was given; mostly empty."""
     own = [name for name in host.names if name not in host_names.by_nature()]
     free = [name for name in ruled.names if name not in host_names.by_nature()]
     found = next(((name, near) for name in free if (near := host_names.like(name, own))), None)
@@ -191,9 +191,9 @@ def _slip(ruled: Rule, host: Host) -> str:
 
 def _remedy(
     step: Step,
-    params: Mapping[str, Json],
+    params: Contract,
     hosts: Iterable[str],
-    project: Project,
+    project: ProjectFile,
     environ: Mapping[str, str],
     *,
     able: bool,
@@ -201,6 +201,6 @@ def _remedy(
     said = f"run '{command(step)}' on {' or '.join(hosts)}, then come back"
     if no_tier(project, environ):
         said += "; the two need a store that they share (store.shared in configs/project.yaml)"
-    if not able and params.get("compile") == DEVICE:
+    if not able and isinstance(params, context.Params) and params.compile == DEVICE:
         said += "; or compile it anywhere, with compile: host for the target"
     return said

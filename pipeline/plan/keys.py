@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import os
 import re
-import threading
 from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 
 from pipeline.errors import WorkerError
 from pipeline.model import Json, Manifest
-from pipeline.storage.digests import StatMemo
+from pipeline.plan.counted_code import RULES, CountedCode, counted_code
+from pipeline.store.digests import StatMemo
 
 # Packages whose version can change a stage's output: those that its code computes with, which a test holds against the
 # imports, and the SDK inside onnxruntime-qnn. `fetch` parses ONNX files only to see which files they name.
@@ -28,7 +27,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "samples": ("numpy", "onnx", "onnxruntime", "tokenizers"),
     "calibrate": ("numpy", "onnx", "onnxruntime"),
     "precision": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
-    "quantize": ("numpy", "onnx", "onnxruntime"),
+    "quantize": ("numpy", "onnx"),
     "verify": ("numpy", "onnx", "onnxruntime"),
     "packing": ("numpy", "onnx", "onnxruntime"),
     "context": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
@@ -36,20 +35,10 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "blame": ("numpy", "onnx", "onnxruntime"),
     "probe": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
 }
-# Modules that can only change what a message says, or how often the network is asked.
-_TEXT_ONLY = frozenset(
-    {
-        "pipeline.errors",
-        "pipeline.system.exit_status",
-        "pipeline.system.log_tail",
-        "pipeline.plain_text",
-        "pipeline.hub.failures",
-        "pipeline.qnn.failures",
-    }
-)
-_BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
-"""Where statements have statements."""
-_PACKAGE_ROOT = Path(__file__).resolve().parent.parent
+# Modules that can't change what a step produces. `errors` is about steps that failed. `failures` decides how often the
+# network is asked, and what is said then; what `fetch` keeps has the hash that it must have.
+_NOT_COUNTED = frozenset({"pipeline.errors", "pipeline.inputs.hub.failures"})
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
 def canonical_json(value: Json | Mapping[str, Json]) -> bytes:
@@ -127,6 +116,7 @@ class CodeDigests:
     def __init__(self, memo: StatMemo) -> None:
         self._memo = memo
         self._known: dict[tuple[Path, Path], str] = {}
+        self._counted: dict[Path, CountedCode] = {}
         self._direct: dict[tuple[Path, Path], Set[Path]] = {}
 
     def stage(self, stage: str) -> str:
@@ -134,16 +124,24 @@ class CodeDigests:
         return self.script(_PACKAGE_ROOT / "pipeline" / "stages" / f"{stage}.py", _PACKAGE_ROOT)
 
     def script(self, path: Path, root: Path) -> str:
-        """Digest of a Python file and of every module under `root` that it reaches by import."""
+        """Digest of a Python file and of every module under `root` that it reaches by import.
+
+        Where a file of them may read docstrings, all count with all their text.
+        """
         known = self._known.get((path, root))
         if known is None:
             files = self.closure(path, root)
-            lines = sorted(f"{self._memo.sha256(file)}  {file.relative_to(root).as_posix()}\n" for file in files)
+            as_text = any(self.counted(file).reads_text for file in files)
+            lines = sorted(
+                f"{self._memo.sha256(file) if as_text else self.counted(file).digest}"
+                f"  {file.relative_to(root).as_posix()}\n"
+                for file in files
+            )
             known = self._known[(path, root)] = hashlib.sha256("".join(lines).encode()).hexdigest()
         return known
 
     def closure(self, path: Path, root: Path) -> set[Path]:
-        """A Python file and every module under `root` that it reaches by import."""
+        """A Python file and every module under `root` that it reaches by import, the packages around them included."""
         reached = {path}
         pending = [path]
         while pending:
@@ -152,46 +150,47 @@ class CodeDigests:
             reached |= found
         return reached
 
+    def counted(self, path: Path) -> CountedCode:
+        """What counts of one file."""
+        found = self._counted.get(path)
+        if found is None:
+            value = self._memo.value(path, f"code {RULES}", _remembered)
+            assert isinstance(value, dict)
+            found = self._counted[path] = CountedCode.from_json(value)
+        return found
+
     def _imported(self, path: Path, root: Path) -> Set[Path]:
-        """The modules under `root` that a file imports itself."""
+        """The modules under `root` that a file imports itself, and the packages that it is in."""
         found = self._direct.get((path, root))
         if found is None:
-            names = self.imports(path) - _TEXT_ONLY
+            package = path.relative_to(root).parent.parts
+            names = {_absolute(name, package) for name in self.counted(path).imports} - _NOT_COUNTED
+            names.add(".".join(package))
             found = self._direct[(path, root)] = {file for name in names for file in _module_files(name, root)}
         return found
 
-    def imports(self, path: Path) -> set[str]:
-        """Dotted names of all absolute imports in a file; `from a import b` counts as `a` and `a.b`."""
-        names = self._memo.value(path, "imports", _imported_names)
-        assert isinstance(names, list)
-        return {str(name) for name in names}
+
+def _remembered(path: Path) -> Json:
+    return counted_code(path.read_bytes(), own=path.is_relative_to(_PACKAGE_ROOT / "pipeline")).to_json()
 
 
-_PARSING = threading.Lock()
-"""One thread at a time: before 3.11.8, Python loses count of its recursion when two do (python/cpython#106905)."""
-
-
-def _imported_names(path: Path) -> Json:
-    try:
-        with _PARSING:
-            tree = ast.parse(path.read_bytes(), str(path))
-    except (SyntaxError, ValueError):
-        return []  # whoever runs the file reports this properly
-    names: set[str] = set()
-    pending: list[ast.AST] = [tree]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module)
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-        for block in _BLOCKS:  # imports are statements: no need to look into expressions, where most nodes are
-            pending += getattr(node, block, ())
-    return [*sorted(names)]
+def _absolute(name: str, package: Sequence[str]) -> str:
+    """The name of a module that one of a package imports as `name`; `..a` is `a` beside the package."""
+    module = name.lstrip(".")
+    above = len(name) - len(module)
+    if not above:
+        return name
+    if above > len(package):
+        return ""  # Python refuses it
+    return ".".join([*package[: len(package) - above + 1], *([module] if module else [])])
 
 
 @cache
 def _module_files(name: str, root: Path) -> Sequence[Path]:
-    base = f"{root}/{name.replace('.', '/')}"  # as text: most of thousands of names are no files of ours
-    return [Path(file) for file in (f"{base}.py", f"{base}/__init__.py") if os.access(file, os.R_OK)]
+    """The file of a module and those of the packages that it is in, which Python runs before; `a.*` is all in `a`."""
+    if name.endswith(".*"):
+        return sorted(root.joinpath(*name.split(".")[:-1]).glob("*.py"))
+    parts = name.split(".") if name else []
+    files = [f"{root}/{'/'.join([*parts[:depth], '__init__'])}.py" for depth in range(1, len(parts) + 1)]
+    files.append(f"{root}/{'/'.join(parts)}.py")
+    return [Path(file) for file in files if os.access(file, os.R_OK)]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
-from pipeline import source
-from pipeline.config import HubSource, LocalSource, ModelConfig, TextReader
+from pipeline.config.load import HubSource, LocalSource, ModelConfig, TextReader
+from pipeline.config.yaml.problems import dotted
+from pipeline.contracts import fetch, ingest, precision, quantize, samples, shape
+from pipeline.contracts.codec import Contract, ContractError
+from pipeline.contracts.measures import Measuring, OverBuckets
 from pipeline.errors import ConfigError
-from pipeline.keys import step_key, tool_versions
-from pipeline.model import PARTS, Json, Manifest
-from pipeline.pins import pinned_revision
-from pipeline.plan import Step
-from pipeline.storage.manifests import read_manifest
-from pipeline.suggest import did_you_mean
-from pipeline.workspace import Workspace
+from pipeline.inputs import source
+from pipeline.inputs.pins import pinned_revision
+from pipeline.model import PARTS, Manifest
+from pipeline.plain_text import did_you_mean
+from pipeline.plan import climbing
+from pipeline.plan.keys import step_key, tool_versions
+from pipeline.plan.own_buckets import OwnBuckets
+from pipeline.plan.steps import Step
+from pipeline.plan.workspace import Workspace
+from pipeline.store.manifests import read_manifest
 
 
 @dataclass(frozen=True)
@@ -24,10 +29,12 @@ class Resolved:
     """All that decides what a step produces, and its key."""
 
     step: Step
-    params: Mapping[str, Json]
+    params: Contract
     inputs: Mapping[str, Manifest]
     files: Mapping[str, Path]
     key: str
+    climb_key: str = ""
+    """Under which the store has what the component climbed to, if it did; empty for what doesn't climb."""
 
 
 def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | None = None) -> Resolved | None:
@@ -38,41 +45,67 @@ def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | 
     upstream = {
         name: read_manifest(workspace.current(name)) if outputs is None else outputs.get(name) for name in step.after
     }
-    if any(manifest is None for manifest in upstream.values()):
+    manifests = {name: manifest for name, manifest in upstream.items() if manifest is not None}
+    if len(manifests) < len(upstream):
         return None
-    manifests = cast("dict[str, Manifest]", upstream)
-    axes = {component: _axes(manifests[ingest]) for component, ingest in step.ingests.items()}
+    try:
+        found = {name: ingest.Facts.from_json(manifests[id_].facts) for name, id_ in step.ingests.items()}
+    except ContractError:  # an older version of ours left it
+        return None
+    buckets = {name: OwnBuckets.of(step.config, facts) for name, facts in found.items()}
     files = dict(step.files) | dict(step.scripts)
-    params = dict(step.params)
-    if step.stage == "fetch":
+    params = step.params
+    if isinstance(params, fetch.Params):
         revision = _revision(step.config, workspace)
         if revision is None:
             return None
-        fetched, files = _fetch(step.config, revision, workspace)
-        params |= fetched
-    elif axes:
-        check_axes(step.config, axes)  # whichever of the steps after ingest comes first
-    params |= _bucket_params(step, axes)
+        params, files = _fetch(step.config, revision, workspace)
+    elif buckets:
+        # Whichever of the steps after ingest comes first.
+        check_axes(step.config, {name: own.axes for name, own in buckets.items()})
+        check_constants(step.config, found)
+        params = _on_own_axes(step, buckets)
 
-    inputs = _inputs(step, manifests, axes)
+    inputs = _inputs(step, manifests, buckets)
     if inputs is None:
         return None
     digests = {role: workspace.memo.sha256(_readable(path, role, step)) for role, path in files.items()}
     for role, script in step.scripts.items():
         digests[role] = workspace.code.script(script, workspace.root)
-    key = step_key(
+    if isinstance(params, quantize.Params) and "precision" in inputs:
+        # The step of an explicit scheme and that of the same scheme when it was searched for have one key.
+        found_by_search = precision.Facts.from_json(inputs.pop("precision").facts)
+        params = replace(params, scheme=found_by_search.quantization)
+    resolved = Resolved(step, params, inputs, files, _key(step, params, inputs, digests, workspace))
+    if step.climb is None or not isinstance(params, quantize.Params):
+        return resolved
+    climb_key = climbing.key(step.climb, resolved.key, manifests[step.climb.samples], workspace)
+    climbed = climbing.climbed(climb_key, workspace)
+    if climbed is None:
+        return replace(resolved, climb_key=climb_key)
+    params = replace(params, scheme=climbed.quantization)
+    return Resolved(step, params, inputs, files, _key(step, params, inputs, digests, workspace), climb_key)
+
+
+def _key(
+    step: Step,
+    params: Contract,
+    inputs: Mapping[str, Manifest],
+    digests: Mapping[str, str],
+    workspace: Workspace,
+) -> str:
+    return step_key(
         step.stage,
         code=workspace.code.stage(step.stage),
-        params=params,
+        params=params.to_json(),
         inputs=inputs,
         files=digests,
         tools=tool_versions(step.stage),
     )
-    return Resolved(step, params, inputs, files, key)
 
 
 def _inputs(
-    step: Step, manifests: Mapping[str, Manifest], axes: Mapping[str, Sequence[str]]
+    step: Step, manifests: Mapping[str, Manifest], buckets: Mapping[str, OwnBuckets]
 ) -> dict[str, Manifest] | None:
     """Input manifests by role, narrowed to the parts that the step reads; None while one lacks such a part.
 
@@ -82,21 +115,21 @@ def _inputs(
     for given in step.inputs:
         role, manifest = given.role, manifests[given.step]
         if given.bucket is not None and step.component:
-            role = role.format(bucket=given.bucket.on(axes[step.component]).name)
+            role = role.format(bucket=buckets[step.component].own(given.bucket).name)
         if given.part is not None and step.component:
             if manifest.facts.get(PARTS) == {}:
                 continue
-            part = manifest.part(given.part.on(axes[step.component]).name)
+            part = manifest.part(buckets[step.component].own(given.part).name)
             if part is None:  # it was made for other buckets
                 return None
             manifest = part
         if given.facts:
-            manifest = replace(manifest, files={}, facts={name: manifest.facts[name] for name in given.facts})
+            manifest = replace(manifest, files={}, facts={name: manifest.facts[name] for name in given.facts.names()})
         inputs[role] = manifest
     return inputs
 
 
-def check_axes(config: ModelConfig, available: Mapping[str, Sequence[str]]) -> None:
+def check_axes(config: ModelConfig, available: Mapping[str, Collection[str]]) -> None:
     """Raise ConfigError when the config names an axis that no component of the model has."""
     known = sorted({axis for axes in available.values() for axis in axes})
     bucketed = [axis for bucket in config.buckets for axis in bucket.axes]
@@ -108,6 +141,27 @@ def check_axes(config: ModelConfig, available: Mapping[str, Sequence[str]]) -> N
                 why=f"the models' inputs have these axes: {', '.join(known) or 'none'}",
                 remedy="use the name that the ONNX file gives the axis",
             )
+
+
+def check_constants(config: ModelConfig, facts: Mapping[str, ingest.Facts]) -> None:
+    """Raise ConfigError when the config fixes an input that the model does not have; `facts` are those of ingest."""
+    known = {component: _inputs_of(found) for component, found in facts.items()}
+    for component, names in known.items():
+        for name in config.components[component].constants:
+            own = dotted(("components", component, "constants", name))
+            candidates = names if own in config.places else {*known[component]}.union(*known.values())
+            if name not in candidates:
+                who = component if own in config.places or len(known) == 1 else f"any component of {config.name}"
+                raise ConfigError(
+                    f"'{name}' is no input of {who}{did_you_mean(name, candidates)}",
+                    where=config.places.get(own, config.places.get(dotted(("constants", name)), config.path.name)),
+                    why=f"the inputs are {', '.join(sorted(candidates)) or 'none'}",
+                    remedy="use the name that the ONNX file gives the input, or take it out of 'constants'",
+                )
+
+
+def _inputs_of(found: ingest.Facts) -> set[str]:
+    return {spec.name for spec in found.inputs} | {*found.constants}
 
 
 def fetched_files(config: ModelConfig) -> list[str]:
@@ -125,48 +179,32 @@ def _revision(config: ModelConfig, workspace: Workspace) -> str | None:
     return pinned_revision(config.source.hub, config.source.revision, workspace.pins)
 
 
-def _fetch(config: ModelConfig, revision: str, workspace: Workspace) -> tuple[dict[str, Json], dict[str, Path]]:
-    names = fetched_files(config)
+def _fetch(config: ModelConfig, revision: str, workspace: Workspace) -> tuple[fetch.Params, dict[str, Path]]:
+    names = tuple(fetched_files(config))
     if isinstance(config.source, HubSource):
-        hub: dict[str, Json] = {"hub": config.source.hub, "revision": revision}
-        return {"source": hub, "files": [*names]}, {}
+        return fetch.Params(fetch.Commit(config.source.hub, revision), names), {}
     files = source.local_files(config.source.path, names, workspace.memo)
-    return {"source": {"path": None}, "files": [*names]}, files
+    return fetch.Params(None, names), files
 
 
-def _axes(ingest: Manifest) -> list[str]:
-    axes = ingest.facts["axes"]
-    assert isinstance(axes, dict)
-    return list(axes)
-
-
-def _bucket_params(step: Step, axes: Mapping[str, Sequence[str]]) -> dict[str, Json]:
-    config = step.config
-    if step.stage == "samples":
-        fixed: dict[str, Json] = {component: _fixed(config, have) for component, have in axes.items()}
-        return {"buckets": {component: _buckets(config, have) for component, have in axes.items()}, "fixed": fixed}
-    if step.component and step.bucket is None and step.stage != "ingest":
-        return {"buckets": _buckets(config, axes[step.component])}
-    if step.bucket is None or step.component is None:
-        return {}
-    have = axes[step.component]
-    bucket = step.bucket.on(have)
-    if step.stage == "context":
-        return {"buckets": {bucket.name: dict(bucket.axes)}}
-    params: dict[str, Json] = {"bucket": bucket.name, "axes": dict(bucket.axes)}
-    if step.stage == "shape":
-        params["fixed"] = _fixed(config, have)
-    if step.stage in ("verify", "emulate", "blame", "probe"):
-        params["buckets"] = _buckets(config, have)
+def _on_own_axes(step: Step, buckets: Mapping[str, OwnBuckets]) -> Contract:
+    """The step's parameters with the buckets of its component, or of each, in place of those of the config."""
+    params = step.params
+    if isinstance(params, samples.Params):
+        named = {component: own.named for component, own in buckets.items()}
+        return replace(params, buckets=named, fixed={component: own.fixed for component, own in buckets.items()})
+    if step.component is None:
+        return params
+    own = buckets[step.component]
+    bucket = own.own(step.bucket) if step.bucket else None
+    match params:
+        case shape.Params() if bucket:
+            return replace(params, axes=bucket.axes, fixed=own.fixed)
+        case Measuring() if bucket:
+            return replace(params, bucket=bucket.name, axes=bucket.axes, buckets=own.named)
+        case OverBuckets():
+            return replace(params, buckets={bucket.name: bucket.axes} if bucket else own.named)
     return params
-
-
-def _buckets(config: ModelConfig, have: Sequence[str]) -> Json:
-    return {bucket.name: dict(bucket.axes) for bucket in config.buckets_on(have)}
-
-
-def _fixed(config: ModelConfig, have: Sequence[str]) -> Json:
-    return {axis: value for axis, value in config.fixed.items() if axis in have}
 
 
 def _readable(path: Path, role: str, step: Step) -> Path:

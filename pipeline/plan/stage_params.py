@@ -1,11 +1,13 @@
-"""Parts of a configuration as the parameters of stages: JSON values that enter keys."""
+"""Parts of a configuration as the parameters of stages."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from pipeline.config import (
+from pipeline.config.judging import OutputFile
+from pipeline.config.load import (
     NpzReader,
     PythonFunction,
     PythonReader,
@@ -14,8 +16,11 @@ from pipeline.config import (
     Target,
     TextReader,
 )
-from pipeline.config_quantization import Quantization, Rule
-from pipeline.model import Json
+from pipeline.config.quantization import Quantization
+from pipeline.contracts.measures import Declared
+from pipeline.contracts.samples import Reading
+from pipeline.contracts.scheme import Rule, Scheme
+from pipeline.contracts.target import HtpTarget
 from pipeline.qnn import catalog
 
 
@@ -30,42 +35,42 @@ def content(reader: Reader) -> tuple[Path | None, PythonFunction | None]:
             return reader.file, reader.run
 
 
-def of_reader(reader: Reader) -> dict[str, Json]:
+def of_reader(reader: Reader) -> Reading:
     """A reader, without where its files are."""
-    params: dict[str, Json] = {"reader": reader.reader, "max_samples": reader.max_samples}
     match reader:
         case TextReader():
-            return params | {"tokenizer": reader.tokenizer, "max_length": reader.max_length}
+            return Reading(reader.reader, reader.max_samples, tokenizer=reader.tokenizer, max_length=reader.max_length)
         case NpzReader():
-            return params
+            return Reading(reader.reader, reader.max_samples)
         case PythonReader() | RecordReader():
-            return params | {"run": reader.run.function}
+            return Reading(reader.reader, reader.max_samples, run=reader.run.function)
 
 
-def of_quantization(quantization: Quantization) -> dict[str, Json]:
+def of_quantization(quantization: Quantization) -> Scheme:
     """How numbers are stored; calibration has parameters of its own."""
+    return Scheme(
+        quantization.activations,
+        quantization.weights,
+        quantization.per_channel,
+        wide_products=quantization.wide_products,
+        overrides=tuple(Rule(**asdict(rule)) for rule in quantization.overrides),
+    )
+
+
+def percentile(quantization: Quantization) -> float | None:
+    """What calibration leaves out with the method of that name; None with others."""
+    return quantization.percentile if quantization.method == "percentile" else None
+
+
+def of_outputs(outputs: Mapping[str, OutputFile]) -> dict[str, Declared]:
+    """What of the outputs is judged by itself, without what it must keep to."""
     return {
-        "activations": quantization.activations,
-        "weights": quantization.weights,
-        "per_channel": quantization.per_channel,
-        "wide_products": quantization.wide_products,
-        "overrides": [_rule(rule) for rule in quantization.overrides],
+        label: Declared(output=output.output, slice=output.slice, choice=output.choice, tie=output.tie)
+        for label, output in outputs.items()
     }
 
 
-def of_method(quantization: Quantization) -> dict[str, Json]:
-    """How calibration makes ranges."""
-    chosen: dict[str, Json] = {"method": quantization.method}
-    return chosen | ({"percentile": quantization.percentile} if quantization.method == "percentile" else {})
-
-
-def of_target(target: Target) -> dict[str, Json]:
+def of_target(target: Target) -> HtpTarget:
     """A target as the compiler sees it."""
     soc = catalog.resolve(target.soc)
-    return {"soc_model": soc.soc_model, "htp_arch": soc.htp_arch, "vtcm_mb": target.vtcm_mb}
-
-
-def _rule(rule: Rule) -> Json:
-    """A rule with all its keys, those that are not written as null or empty."""
-    places: dict[str, Json] = {"ops": [], "nodes": [], "tensors": [], "precision": None}
-    return places | {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(rule).items()}
+    return HtpTarget(soc.soc_model, soc.htp_arch, target.vtcm_mb)

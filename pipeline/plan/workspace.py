@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.keys import CodeDigests
-from pipeline.plan import Step
-from pipeline.project_file import Project
-from pipeline.shared import address
-from pipeline.storage import costs, database, digests
-from pipeline.storage.digests import StatMemo
-from pipeline.storage.scratch import Scratch
-from pipeline.storage.store import Store
+from pipeline.config.project_file import ProjectFile
+from pipeline.plan.keys import CodeDigests
+from pipeline.plan.steps import Step
+from pipeline.store import costs, database, digests
+from pipeline.store.digests import StatMemo
+from pipeline.store.scratch import Scratch
+from pipeline.store.shared import address
+from pipeline.store.store import Store
 
 if TYPE_CHECKING:
-    from pipeline.shared.tier import SharedStore
+    from pipeline.store.shared.tier import SharedStore
 
 STORE_VARIABLE = "PIPELINE_STORE"
 
@@ -34,7 +34,7 @@ class Workspace:
     store: Store
     memo: StatMemo
     code: CodeDigests
-    project: Project = field(default_factory=Project)
+    project: ProjectFile = field(default_factory=ProjectFile)
     shared: SharedStore | None = None
 
     @classmethod
@@ -45,12 +45,12 @@ class Workspace:
         memo = StatMemo(build / "memo.json")
         return cls(root, Store(root / store), memo, CodeDigests(memo))
 
-    def configured(self, project: Project, environ: Mapping[str, str] = os.environ) -> Workspace:
+    def configured(self, project: ProjectFile, environ: Mapping[str, str] = os.environ) -> Workspace:
         """The same with settings, and with the shared store that they or the environment name."""
         url, where = address.configured(environ, project.settings.store.shared, project.place("store.shared"))
         if not url:
             return replace(self, project=project)
-        from pipeline.shared.tier import SharedStore
+        from pipeline.store.shared.tier import SharedStore
 
         shared = SharedStore(url, where, self.root, self.shared_record, self.store)
         return replace(self, project=project, shared=shared)
@@ -77,12 +77,12 @@ class Workspace:
 
     def caches(self) -> Mapping[Path, str]:
         """Files that only save time, and what each must have."""
-        from pipeline.shared import known
+        from pipeline.store.shared import remote_index
 
         return {
             self.build / "memo.json": digests.MEMBER,
             self.database: database.MEMBER,
-            self.shared_record: known.MEMBER,
+            self.shared_record: remote_index.MEMBER,
             self.store.root / "costs.json": costs.MEMBER,
         }
 

@@ -1,4 +1,4 @@
-"""What the exit status of a process means, in words."""
+"""Puts the exit status of a process into words."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NTSTATUS = {
     0xC0000374: "STATUS_HEAP_CORRUPTION",
     0xC0000409: "STATUS_STACK_BUFFER_OVERRUN",
 }
-_SIGNED = -0x80000000  # the least of a status of Windows that some interface gave as a signed number
+_SIGNED = -0x80000000  # the least status of Windows if read as a signed number, as some interfaces do
 
 
 def exit_reason(status: int) -> str:
-    """What an exit status as :mod:`subprocess` gives it means.
+    """The meaning of an exit status of :mod:`subprocess`.
 
     For instance `killed by signal 11 (SIGSEGV)`, `exit status 127` or `exit status 0xC0000135 (STATUS_DLL_NOT_FOUND)`.
     """

@@ -1,8 +1,8 @@
-"""Job objects of Windows: processes that end together, and when the handle of whoever started them closes.
+"""Job objects of Windows: their processes end together, at the latest when the handle of our process closes.
 
-A job is to a worker there what a process group and a :mod:`pipeline.system.lifeline` are on Linux. The child is started
-suspended, put into the job, and resumed, so that none of its children can be outside. Constants and layouts are those
-of `winnt.h` (https://learn.microsoft.com/windows/win32/api/winnt/ns-winnt-jobobject_extended_limit_information).
+A job does on Windows what a process group and a :mod:`pipeline.processes.lifeline` do on Linux. The child is started
+suspended, put into the job, and resumed, so that all of its children are in the job. Constants and layouts are those of
+`winnt.h` (https://learn.microsoft.com/windows/win32/api/winnt/ns-winnt-jobobject_extended_limit_information).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CREATE_SUSPENDED = 0x00000004
 _KILL_ON_JOB_CLOSE = 0x00002000  # JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
 _EXTENDED_LIMITS = 9  # JobObjectExtendedLimitInformation
 _TERMINATE_AND_SET_QUOTA = 0x0001 | 0x0100  # what AssignProcessToJobObject needs of a process
-_ENDED_BY_US = 1  # exit status of what is in a job that is ended
+_ENDED_BY_US = 1  # exit status of the processes of a job that we end
 
 
 class BasicLimits(ctypes.Structure):
@@ -47,7 +47,7 @@ class ExtendedLimits(ctypes.Structure):
 
 
 class Kernel(Protocol):
-    """The functions of kernel32.dll that a job needs; each returns 0 for failure."""
+    """The functions of kernel32.dll that a job needs; each returns 0 if it fails."""
 
     def CreateJobObjectW(self, attributes: None, name: None) -> int | None: ...  # noqa: N802, D102
 
@@ -79,7 +79,7 @@ class Job:
             raise OSError("SetInformationJobObject failed")
 
     def add(self, pid: int) -> None:
-        """Put a process into the job, and with it all that it will start; raises OSError if that can't be done."""
+        """Put a process, and all that it will start, into the job. Raises OSError if that fails."""
         assert self._handle is not None
         process = self._kernel.OpenProcess(_TERMINATE_AND_SET_QUOTA, 0, pid)
         if not process:

@@ -1,12 +1,12 @@
 """A pipe by which the kernel kills a process group as soon as the process that started it is gone (Linux).
 
-We hold the only write end; the group's processes hold the read end. When we end, however that is, the kernel closes the
-write end, and it sends SIGKILL to the group: `F_SETSIG`, `F_SETOWN` and `O_ASYNC` of fcntl(2). Nobody has to be awake
-for that. A thread that watches the pipe could not run while native code holds Python's lock, and `PR_SET_PDEATHSIG`
-fires when the thread that forked ends, and knows nothing of grandchildren.
+We hold the only write end; the group's processes hold the read end. When we end for whatever reason, the kernel closes
+the write end and sends SIGKILL to the group: `F_SETSIG`, `F_SETOWN` and `O_ASYNC` of fcntl(2). This needs no running
+code of ours. A thread that watches the pipe could not run while native code holds Python's lock, and
+`PR_SET_PDEATHSIG` fires when the thread that forked ends, and does not reach grandchildren.
 
-It holds as long as any process of the group has the read end open. A child that is started by
-:func:`subprocess.run` needs it in `pass_fds` (:func:`inherited`) to be killed should its own parent be killed first.
+The lifeline works as long as any process of the group has the read end open. A child started by :func:`subprocess.run`
+needs it in `pass_fds` (:func:`inherited`), so that it is killed even if its own parent was killed before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VARIABLE = "PIPELINE_LIFELINE"
 
 
 def arm(descriptor: int, group: int) -> None:
-    """Have the process group killed when the other end closes; at once if it is closed already."""
+    """Make the kernel kill the process group when the other end closes; kill it now if that end is closed."""
     if sys.platform == "linux":
         import fcntl
 
@@ -36,7 +36,7 @@ def arm(descriptor: int, group: int) -> None:
 
 
 def inherited() -> tuple[int, ...]:
-    """The read end that this process was started with, for `pass_fds`; empty if it has none."""
+    """The read end that this process inherited, for `pass_fds`; empty if it inherited none."""
     with contextlib.suppress(KeyError, ValueError, OSError):
         descriptor = int(os.environ[VARIABLE])
         os.fstat(descriptor)
@@ -45,7 +45,7 @@ def inherited() -> tuple[int, ...]:
 
 
 def hold() -> None:
-    """Arm the inherited read end: whoever started this process may have died before it could."""
+    """Arm the inherited read end, as the process that started this one may have died before it did."""
     if sys.platform == "linux":
         for descriptor in inherited():
             arm(descriptor, os.getpgrp())

@@ -1,4 +1,4 @@
-"""The end of a log that nobody knows the size or the content of: native code writes what and as much as it likes."""
+"""Reads the end of a log of any size and content, as native code writes them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def log_tail(path: Path, lines: int) -> list[str]:
-    """The last lines of a log that are not blank, safe to print, each of at most 300 characters; none if there is none.
+    """The last lines of a log that are not blank, safe to print, at most 300 characters each; none without a log.
 
-    Of a log of any size no more than its last 32 kB are read.
+    Reads no more than the last 32 kB of the log.
     """
     try:
         with path.open("rb") as stream:
@@ -27,5 +27,5 @@ def log_tail(path: Path, lines: int) -> list[str]:
 
 
 def _shown(line: str) -> str:
-    shown = printable(_COLOUR.sub("", line[: 2 * _WIDTH]))  # what is written out instead makes it longer, never shorter
+    shown = printable(_COLOUR.sub("", line[: 2 * _WIDTH]))  # escapes make a line longer, never shorter
     return shown if len(shown) <= _WIDTH else f"{shown[: _WIDTH - 1]}…"

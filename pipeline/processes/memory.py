@@ -1,26 +1,25 @@
-"""Bytes of memory: how many there are, how many a build may use, and how many this process used at most."""
+"""Measures memory in bytes: of this machine, of what a build may use, and of the peak of this process."""
 
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipeline.errors import ConfigError
+from pipeline.sizes import parse_size
 
 VARIABLE = "PIPELINE_MEMORY"
-_SHARE = 0.8  # of what is available; the rest is for the build itself, the page cache and estimates that are too low
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_OOM_SCORE = 500  # of 1000: as if it used half of the memory more than it does (proc_pid_oom_score_adj(5))
+_SHARE = 0.8  # of the free memory; the rest is for the build itself, the page cache and estimates that are too low
+_OOM_SCORE = 500  # of 1000: counts as if the process used half of all memory in addition (proc_pid_oom_score_adj(5))
 _CGROUPS = Path("/sys/fs/cgroup")
 # (limit, use) of control groups, version 2 and 1 (https://docs.kernel.org/admin-guide/cgroup-v2.html)
 _FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 
 
 def given_bytes(environ: Mapping[str, str]) -> int | None:
-    """What all running steps may use together as PIPELINE_MEMORY says (`12G`, `800M`), None if it isn't there.
+    """What all running steps together may use by PIPELINE_MEMORY (`12G`, `800M`); None if it is not set.
 
     Raises:
         ConfigError: the variable is no size.
@@ -28,19 +27,19 @@ def given_bytes(environ: Mapping[str, str]) -> int | None:
     if VARIABLE not in environ:
         return None
     text = environ[VARIABLE].strip()
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text, re.IGNORECASE)
-    if match is None or float(match[1]) == 0:
+    size = parse_size(text)
+    if not size:
         raise ConfigError(
             f"{VARIABLE}={text} is not an amount of memory",
             where="environment",
             why="" if text else "it is set, and blank",
             remedy=f"write a number of bytes, or one with K, M or G, such as {VARIABLE}=12G, or unset it",
         )
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    return size
 
 
 def budget_bytes(environ: Mapping[str, str]) -> int:
-    """What all running steps may use together: as PIPELINE_MEMORY says, else 80 % of what is free now.
+    """What all running steps together may use: by PIPELINE_MEMORY, else 80 % of the free memory.
 
     Raises:
         ConfigError: the variable is no size.
@@ -55,20 +54,20 @@ def budget_bytes(environ: Mapping[str, str]) -> int:
 
 
 def total_bytes() -> int:
-    """The memory of this machine, or of the container if that has less."""
+    """The memory of this machine, or of its container if that has less."""
     import psutil
 
     return min([int(psutil.virtual_memory().total), *(limit for limit, _ in _cgroup_limits())])
 
 
 def go_first() -> None:
-    """Have Linux end this process and its children, rather than the build, when memory runs out."""
+    """Make Linux end this process and its children, not the build, when memory runs out."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(f"{_OOM_SCORE}\n", "ascii")
 
 
 def oom_kills() -> int | None:
-    """How many processes Linux has ended since it started for want of memory; None where that is not told."""
+    """How many processes Linux has ended for lack of memory since it started; None on other systems."""
     try:
         words = Path("/proc/vmstat").read_text("ascii").split()
         return int(words[words.index("oom_kill") + 1])
@@ -77,10 +76,10 @@ def oom_kills() -> int | None:
 
 
 def peak_bytes() -> int:
-    """The most that this process had resident at once, plus the same of the largest of its children that ended.
+    """The peak of resident memory of this process, plus that of the largest of its children that ended.
 
-    Never too low, but Linux says of a child that it had at least as much as its parent had when it started it. Windows
-    says nothing of children.
+    Linux counts a child as at least as large as its parent was at the start of the child, so this may be too high.
+    Windows reports no children.
     """
     if sys.platform == "win32":
         import psutil
@@ -95,17 +94,17 @@ def peak_bytes() -> int:
 
 
 def _cgroup_limits() -> Iterator[tuple[int, int]]:
-    """Limit and use of each control group that this process is in, where there is a limit."""
+    """Limit and use of each control group that this process is in and that has a limit."""
     for folder in {*_cgroup_folders()}:
         for limit_file, use_file in _FILES:
-            try:  # without a limit the file says `max`, or a number no machine has
+            try:  # without a limit the file holds `max`, or a number that no machine has
                 yield int((folder / limit_file).read_text("ascii")), int((folder / use_file).read_text("ascii"))
             except (OSError, ValueError):
                 continue
 
 
 def _cgroup_folders() -> Iterator[Path]:
-    """Those of the memory controllers; in a container, what the host calls its group is the root."""
+    """Folders of memory controllers that may apply. In a container its own group is the root, whatever its name."""
     roots = (_CGROUPS, _CGROUPS / "memory")
     yield from roots
     try:

@@ -1,7 +1,7 @@
-"""Child processes that never outlive us, nor do their own: each with a group of its own and its output in a log file.
+"""Starts child processes that never outlive us, nor do their descendants: each in its own group, its output in a log.
 
-On Linux a group is a process group with a :mod:`pipeline.system.lifeline`, on Windows a
-:mod:`pipeline.system.job_object`. Either is ended by the system when we end, however that is.
+On Linux a group is a process group with a :mod:`pipeline.processes.lifeline`, on Windows a
+:mod:`pipeline.processes.job_object`. The system ends either when we end for whatever reason.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
 
-from pipeline.system import lifeline
+from pipeline.processes import lifeline
 
 During = Callable[[int], AbstractContextManager[object]]
-"""Makes of the id of a child the context that it runs in."""
+"""Given the id of a child, returns the context that is open while the child runs."""
 
 _ends: dict[int, Callable[[], None]] = {}
-"""For the group of each child, by the child's id, what ends it."""
+"""By the id of each child, the function that ends its group."""
 _lock = threading.Lock()
 _closing = False
 
@@ -38,16 +38,17 @@ def run(
         process = start(command, stdin=subprocess.DEVNULL, log=stream, cwd=cwd, env=env)
         try:
             with during(process.pid):
-                return process.wait()
+                _await_end(process)
         finally:
             end(process.pid)  # also grandchildren left behind by a child that is already dead
             process.wait()
+        return process.returncode
 
 
 def start(
     command: Sequence[str], *, stdin: int, log: IO[bytes], cwd: Path, env: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a command in a group of its own, which :func:`end` ends, and the system when we end."""
+    """Start a command in its own group. :func:`end` ends the group, and the system does when we end."""
     with _lock:
         if _closing:
             raise KeyboardInterrupt
@@ -57,18 +58,25 @@ def start(
 
 
 @contextmanager
-def adopted(child: int, writing: int) -> Iterator[None]:
-    """A process that another one started for us is ours inside, and its group ended afterwards, or when we end.
+def adopted(child: int, writing: int) -> Iterator[Callable[[], None]]:
+    """Treat a process that another one started for us as our child; its group is ended with the block, or when we end.
 
-    `writing` is our end of its lifeline.
+    `writing` is our end of its lifeline. Yields a function to call once the starter has ended the group and reaped the
+    process, whose number may then be another's.
     """
+
+    def release() -> None:
+        with _lock:
+            if child in _ends:
+                _ends[child] = lambda: os.close(writing)
+
     with _lock:
         _ends[child] = lambda: _end_group(child, writing)
         closing = _closing
     try:
         if closing:
             raise KeyboardInterrupt
-        yield
+        yield release
     finally:
         end(child)
 
@@ -84,7 +92,7 @@ def end_all() -> None:
 
 
 def ending() -> bool:
-    """Whether :func:`end_all` was called, so that a child that was killed was killed by us."""
+    """Whether :func:`end_all` was called; a killed child was then killed by us."""
     return _closing
 
 
@@ -97,12 +105,12 @@ def end(child: int) -> None:
 
 
 if sys.platform == "win32":
-    from pipeline.system import job_object
+    from pipeline.processes import job_object
 
     def _begin(
         command: Sequence[str], stdin: int, log: IO[bytes], cwd: Path, env: dict[str, str]
     ) -> tuple[subprocess.Popen[bytes], Callable[[], None]]:
-        """Start a command; its process, and what ends its group."""
+        """Start a command. Returns its process, and the function that ends its group."""
         import psutil
 
         # A process group of its own keeps Ctrl-C from reaching the child before us.
@@ -123,15 +131,19 @@ if sys.platform == "win32":
             raise
         return process, job.end
 
+    def _await_end(process: subprocess.Popen[bytes]) -> None:
+        """Wait for the end of a child."""
+        process.wait()
+
     def _end_group(child: int, writing: int) -> None:
-        """Nothing is adopted there."""
+        """Does nothing: no process is adopted on Windows."""
 
 else:
 
     def _begin(
         command: Sequence[str], stdin: int, log: IO[bytes], cwd: Path, env: dict[str, str]
     ) -> tuple[subprocess.Popen[bytes], Callable[[], None]]:
-        """Start a command; its process, and what ends its group."""
+        """Start a command. Returns its process, and the function that ends its group."""
         reading, writing = os.pipe()
         try:
             process = subprocess.Popen(
@@ -152,6 +164,11 @@ else:
         finally:
             os.close(reading)
         return process, lambda: _end_group(process.pid, writing)
+
+    def _await_end(process: subprocess.Popen[bytes]) -> None:
+        """Wait for the end of a child without reaping it, so that its group's number is not given to another."""
+        with contextlib.suppress(ChildProcessError):  # somebody else reaps our children
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
     def _end_group(child: int, writing: int) -> None:
         with contextlib.suppress(OSError):  # nothing is left of it

@@ -1,7 +1,7 @@
-"""Whether this build is being stopped, and what must be tidied up before its process ends.
+"""Knows whether this build is being stopped, and tidies up before its process ends.
 
-Ctrl-C reaches the main thread alone, and the process ends within two seconds of it, whatever its other threads do. So
-a thread that loops for long calls :func:`check`, and what must not be left behind is inside :func:`undone`.
+Ctrl-C reaches only the main thread, and the process ends within two seconds of it, whatever other threads do. So a
+thread that loops for long calls :func:`check`, and a block that must leave nothing behind is inside :func:`undone`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from contextlib import contextmanager
 _asked = False
 _changed = threading.Condition()
 _blocks: dict[object, Callable[[], object] | None] = {}
-"""What each open block must undo; None while it is doing so."""
+"""For each open block, the function to call at its end; None while that runs."""
 
 
 def ask() -> None:
-    """Have every thread stop. Safe to call from a signal handler: takes no lock."""
+    """Ask every thread to stop. A signal handler may call it, as it takes no lock."""
     global _asked
     _asked = True
 
@@ -36,10 +36,9 @@ def check() -> None:
 
 @contextmanager
 def undone(undo: Callable[[], object]) -> Iterator[None]:
-    """Call `undo` once at the end of the block, however it ends, or before the process is stopped within it.
+    """Call `undo` once: when the block ends, or before the process is stopped within it, from another thread.
 
-    In the latter case another thread calls it. Any thread but the main one, which tidies up, gets a KeyboardInterrupt
-    instead of a block when we are stopping.
+    Once we are stopping, only the main thread, which tidies up, may open a block; others get a KeyboardInterrupt.
     """
     block = object()
     with _changed:
@@ -53,7 +52,7 @@ def undone(undo: Callable[[], object]) -> Iterator[None]:
 
 
 def undo_all(within_s: float) -> None:
-    """Give open blocks that many seconds to end by themselves; then undo for those that have not."""
+    """Wait some seconds for open blocks to end; then call `undo` for those that have not."""
     with _changed:
         _changed.wait_for(lambda: not _blocks, within_s)
         left = [*_blocks]
@@ -64,7 +63,7 @@ def undo_all(within_s: float) -> None:
 def _undo(block: object) -> None:
     with _changed:
         undo = _blocks.get(block)
-        if undo is None:  # done by another thread, or about to be
+        if undo is None:  # another thread has done so, or does
             return
         _blocks[block] = None
     try:

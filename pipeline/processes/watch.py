@@ -1,4 +1,4 @@
-"""Limits of time and memory: ends the processes of a step that takes more than it may."""
+"""Watches the time and memory of steps, and ends the processes of a step that exceeds its limits."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import psutil
 
 _EVERY_S = 0.5
-_OFTEN_S = 0.05  # once a step uses half of what it may: memory can grow by gigabytes a second
-_GAP_S = 5.0  # if we were stopped ourselves (Ctrl-Z), the time until we go on is not the step's
+_OFTEN_S = 0.05  # once a step uses half of its memory limit, as memory can grow by gigabytes a second
+_GAP_S = 5.0  # the most that one look adds to a step's time: more means that we were stopped ourselves (Ctrl-Z)
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a step may take: seconds of wall time, and bytes of memory of all its processes together."""
+    """The limits of a step: seconds of wall time, and bytes of memory of all its processes together."""
 
     seconds: float
     bytes: int
@@ -28,7 +28,7 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Excess:
-    """What a step had taken when it was ended; for its memory, or else for its time."""
+    """What a step had used when it was ended for its memory or for its time."""
 
     allowed: Allowance
     seconds: float
@@ -41,26 +41,26 @@ class Excess:
 
 
 class Watched:
-    """What is watched of one step: its worker and all that descends from it."""
+    """One watched step: its worker and all descendants of that."""
 
     def __init__(self, allowance: Allowance) -> None:
         self.allowance = allowance
         self.excess: Excess | None = None
-        """There once the step was ended for it."""
+        """Set when the step is ended; None before."""
         self.seconds = 0.0
         self.members: dict[int, psutil.Process] = {}
 
     def bytes(self) -> int:
-        """Resident memory of all members; if that is more than is allowed, with what they share counted once.
+        """Resident memory of all members. If that exceeds the limit, shared pages are counted once.
 
-        Pages of the process that a worker was forked from are resident in both. To tell them apart, the system walks
-        over the page tables, which is not done twice a second.
+        A worker shares pages with the process that it was forked from. Counting them once makes the system walk over
+        the page tables, which is too slow to do at every look.
         """
         resident = self._sum(_resident)
         return resident if resident <= self.allowance.bytes else self._sum(_share)
 
     def kill(self) -> None:
-        """Kill each member, also one that has left the worker's group."""
+        """Kill each member, even if it has left the worker's group."""
         for process in [*self.members.values()]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -68,13 +68,13 @@ class Watched:
     def _sum(self, measure: Callable[[psutil.Process], int]) -> int:
         total = 0
         for process in [*self.members.values()]:
-            with contextlib.suppress(psutil.Error, OSError):  # it has ended, or there is no room for one more open file
+            with contextlib.suppress(psutil.Error, OSError):  # it has ended, or we may open no more files
                 total += measure(process)
         return total
 
 
 class Watch:
-    """Looks at running workers twice a second, in a thread that lives while there are any."""
+    """Looks at running workers twice a second, in a thread that lives as long as any worker runs."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -85,9 +85,9 @@ class Watch:
 
     @contextmanager
     def over(self, worker: int, watched: Watched, end: Callable[[int], None]) -> Iterator[None]:
-        """Watch a worker, given by its process id; `end` is called with that if it takes more than it may.
+        """Watch a worker, given by its process id; call `end` with the id if the step exceeds a limit.
 
-        At the end of the block, what is left of its descendants is killed.
+        The end of the block kills descendants of the worker that still run.
         """
         with contextlib.suppress(psutil.Error):
             watched.members[worker] = psutil.Process(worker)
@@ -102,13 +102,13 @@ class Watch:
             with self._changed:
                 del self._watched[worker]
                 self._changed.notify()
-            watched.members.pop(worker, None)  # whoever started it ends it, and knows its status
+            watched.members.pop(worker, None)  # its starter ends it, and reads its status
             watched.kill()
 
     def _look(self) -> None:
         try:
             self._look_on()
-        except BaseException:  # a bug, which is printed; the next worker is watched all the same
+        except BaseException:  # a bug, which is printed; a new thread watches the next worker
             with self._changed:
                 self._thread = None
             raise
@@ -125,7 +125,7 @@ class Watch:
                 watched = dict(self._watched)
             now = time.monotonic()
             passed_s, before = min(now - before, _GAP_S), now
-            with contextlib.suppress(psutil.Error, OSError):  # no room for one more open file: look again later
+            with contextlib.suppress(psutil.Error, OSError):  # we may open no more files now; look again later
                 self._find_members({worker: each for worker, (each, _) in watched.items()})
             wait_s = _EVERY_S
             for worker, (each, end) in watched.items():
@@ -140,12 +140,12 @@ class Watch:
                     wait_s = _OFTEN_S
 
     def _find_members(self, watched: dict[int, Watched]) -> None:
-        """Look up the parents of processes that are new. One that loses its parent later stays a member."""
+        """Make members of new processes by their parents. A member that loses its parent later stays one."""
         running = set(psutil.pids())
         for each in watched.values():
             for gone in {*each.members} - running:
-                each.members.pop(gone, None)  # unless the end of its block was faster
-        if self._workers != watched.keys():  # a worker may be older than we know it, and so its children
+                each.members.pop(gone, None)  # the end of the block may have removed it
+        if self._workers != watched.keys():  # a new worker may have started children before we knew it
             self._seen, self._workers = set(), set(watched)
         new = {pid: process for pid in running - self._seen if (process := _process(pid))}
         self._seen = running
@@ -186,7 +186,7 @@ def _resident(process: psutil.Process) -> int:
 
 
 def _share(process: psutil.Process) -> int:
-    """Resident memory, of what is shared a part: as many share it (PSS); where that isn't known, without it (USS)."""
+    """Resident memory with shared pages divided among their users (PSS), or without shared pages (USS)."""
     try:
         found = process.memory_full_info()
     except psutil.AccessDenied:

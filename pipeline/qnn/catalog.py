@@ -3,7 +3,7 @@
 Ids, chip names, Hexagon architectures and VTCM sizes are facts that public tables agree on: ExecuTorch's
 `backends/qualcomm/serialization/qc_schema.py`, LiteRT's Qualcomm SoC table, and `devices_and_chipsets` of AI Hub
 Models. Id, chip name and architecture of every row are also held against the installed QNN SDK by
-`tests/test_catalog.py`; where a table says otherwise, the SDK's answer is here and the row says so.
+`tests/qnn/test_catalog.py`; where a table says otherwise, the SDK's answer is here and the row says so.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from pipeline.errors import ConfigError
+from pipeline.plain_text import did_you_mean
 from pipeline.qnn.target import FLOAT16_HTP_ARCH
-from pipeline.suggest import did_you_mean
 
 
 @dataclass(frozen=True)

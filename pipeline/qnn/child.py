@@ -17,17 +17,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.contracts.context import CompiledModel
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import BY_NAME, CompileError, PipelineError, StoreError, VerificationError, WorkerError
 from pipeline.model import Json
+from pipeline.processes import lifeline
+from pipeline.processes.exit_status import exit_reason
+from pipeline.processes.log_tail import log_tail
 from pipeline.qnn import failures
 from pipeline.qnn.compile import compile_context
-from pipeline.qnn.emulate import run_context
+from pipeline.qnn.emulate import Budget, run_each
 from pipeline.qnn.native_log import STEP_LOG
-from pipeline.qnn.target import HtpTarget
-from pipeline.storage.durable import is_full, no_room
-from pipeline.system import lifeline
-from pipeline.system.exit_status import exit_reason
-from pipeline.system.log_tail import log_tail
+from pipeline.store.durable import is_full, no_room
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -36,23 +37,30 @@ _LOG_LINES = 8
 _SIGKILL = 9
 
 
-def compile_apart(model: Path, name: str, target: HtpTarget, out: Path) -> Mapping[str, Json]:
-    """:func:`pipeline.qnn.compile.compile_context` in a child; returns the facts of the context.
+def compile_apart(model: Path, name: str, target: HtpTarget, out: Path) -> CompiledModel:
+    """:func:`pipeline.qnn.compile.compile_context` in a child.
 
     Raises:
         PipelineError: what the child raised.
         CompileError: the child died.
     """
-    answer = _run({"do": "compile", "model": str(model), "name": name, "out": str(out), **_fields(target)}, out)
+    answer = _run(
+        {"do": "compile", "model": str(model), "name": name, "out": str(out), "target": target.to_json()}, out
+    )
     if isinstance(answer, int):
         raise _died(f"the compiler ended its process on {name}", answer, CompileError)
-    return answer
+    return CompiledModel.from_json(answer)
 
 
 def run_apart(
-    folder: Path, context_model: str, target: HtpTarget, feeds: Sequence[Arrays], work: Path
+    folder: Path,
+    context_model: str,
+    target: HtpTarget,
+    feeds: Sequence[Arrays],
+    work: Path,
+    budget: Budget | None = None,
 ) -> list[list[NDArray[Any]]]:
-    """:func:`pipeline.qnn.emulate.run_context` in a child, with its arrays in the empty folder `work`.
+    """:func:`pipeline.qnn.emulate.run_each` in a child, with its arrays in the empty folder `work`.
 
     Raises:
         PipelineError: what the child raised.
@@ -67,12 +75,17 @@ def run_apart(
         "context_model": context_model,
         "count": len(feeds),
         "names": [*names],
+        "target": target.to_json(),
+        "seconds": budget.seconds if budget else None,
+        "estimate": budget.estimate if budget else 0,
     }
-    answer = _run(request | _fields(target), work)
+    answer = _run(request, work)
     if isinstance(answer, int):
         raise _died(f"the emulator ended its process on {context_model}", answer, VerificationError)
     outputs = []
     for number in range(len(feeds)):
+        if budget and not (work / _result(number)).exists():
+            break
         with np.load(work / _result(number), allow_pickle=False) as archive:
             outputs.append([archive[name] for name in archive.files])
     return outputs
@@ -111,10 +124,6 @@ def _died(what: str, status: int, kind: type[PipelineError]) -> PipelineError:
     return (WorkerError if status == -_SIGKILL else kind)(what, why=why, remedy=remedy)
 
 
-def _fields(target: HtpTarget) -> dict[str, Json]:
-    return {"soc_model": target.soc_model, "htp_arch": target.htp_arch, "vtcm_mb": target.vtcm_mb}
-
-
 def _feed(number: int) -> str:
     return f"feed_{number:04d}.npz"
 
@@ -126,20 +135,20 @@ def _result(number: int) -> str:
 def main(request_path: str) -> None:
     """Do what the request file says and leave the answer beside it; without room for it, a StoreError's exit status."""
     request: dict[str, Any] = json.loads(Path(request_path).read_text("utf-8"))
-    work = Path(request_path).parent
+    work = Path(request_path).resolve().parent  # the emulator runs in another folder
     try:
         (work / _ANSWER).write_text(json.dumps(_answer(request, work)), "utf-8")
     except OSError as error:
         if not is_full(error):
             raise
-        sys.exit(StoreError.exit_code)
+        raise SystemExit(StoreError.exit_code) from None
 
 
 def _answer(request: Mapping[str, Any], work: Path) -> Mapping[str, Json]:
-    target = HtpTarget(request["soc_model"], request["htp_arch"], request["vtcm_mb"])
+    target = HtpTarget.from_json(request["target"])
     try:
         if request["do"] == "compile":
-            return compile_context(Path(request["model"]), request["name"], target, Path(request["out"])).facts()
+            return compile_context(Path(request["model"]), request["name"], target, Path(request["out"])).to_json()
         _emulate(request, work, target)
     except PipelineError as error:
         fields = {"type": type(error).__name__, "what": error.what, "where": error.where}
@@ -148,13 +157,16 @@ def _answer(request: Mapping[str, Any], work: Path) -> Mapping[str, Json]:
 
 
 def _emulate(request: Mapping[str, Any], work: Path, target: HtpTarget) -> None:
-    feeds = []
-    for number in range(request["count"]):
-        with np.load(work / _feed(number), allow_pickle=False) as archive:
-            feeds.append(dict(zip(request["names"], archive.values(), strict=True)))
-    outputs = run_context(Path(request["folder"]), request["context_model"], target, feeds)
-    for number, arrays in enumerate(outputs):
+    budget = Budget(request["seconds"], request["estimate"]) if request["seconds"] is not None else None
+    feeds = (_loaded(work / _feed(number), request["names"]) for number in range(request["count"]))
+    results = run_each(Path(request["folder"]), request["context_model"], target, feeds, budget)
+    for number, arrays in enumerate(results):
         np.savez(work / _result(number), *arrays, allow_pickle=False)
+
+
+def _loaded(path: Path, names: Sequence[str]) -> Arrays:
+    with np.load(path, allow_pickle=False) as archive:
+        return dict(zip(names, archive.values(), strict=True))
 
 
 if __name__ == "__main__":

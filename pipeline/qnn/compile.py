@@ -11,17 +11,18 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pipeline.contracts.context import CompiledModel
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import PipelineError
-from pipeline.graph.model_file import load_graph, save_graph
+from pipeline.graph.files.model_file import load_graph, save_graph
 from pipeline.qnn.compiler import Source, claim_process, on_a_fresh_heap, run_compiler, workshop
-from pipeline.qnn.context_model import binary_names, rename_binary
-from pipeline.qnn.flexible import in_record_order, without_timestamps
-from pipeline.qnn.readback import Context, check_pack, read_context
-from pipeline.qnn.target import HtpTarget
+from pipeline.qnn.format.context_model import binary_names, rename_binary
+from pipeline.qnn.format.flexible import in_record_order, without_timestamps
+from pipeline.qnn.readback import check_pack, read_context
 
 
 @on_a_fresh_heap
-def compile_context(model: Path, name: str, target: HtpTarget, out: Path) -> Context:
+def compile_context(model: Path, name: str, target: HtpTarget, out: Path) -> CompiledModel:
     """Compile the model file `model` into `<name>_ctx.onnx` and `<name>_ctx_qnn.bin` in the folder `out`.
 
     `name` becomes part of the bytes. To be called once in a process.
@@ -42,7 +43,7 @@ def compile_context(model: Path, name: str, target: HtpTarget, out: Path) -> Con
 
 
 @on_a_fresh_heap
-def compile_flexible(model: Path, name: str, targets: Sequence[HtpTarget], out: Path) -> Context:
+def compile_flexible(model: Path, name: str, targets: Sequence[HtpTarget], out: Path) -> CompiledModel:
     """Like :func:`compile_context` for several targets, which share the weights in one binary.
 
     Their order makes no difference.
@@ -63,7 +64,9 @@ def compile_flexible(model: Path, name: str, targets: Sequence[HtpTarget], out: 
 
 
 @on_a_fresh_heap
-def compile_shared(models: Mapping[str, Path], target: HtpTarget, out: Path, *, binary: str) -> dict[str, Context]:
+def compile_shared(
+    models: Mapping[str, Path], target: HtpTarget, out: Path, *, binary: str
+) -> dict[str, CompiledModel]:
     """Compile each of `models` into `<name>_ctx.onnx`, all with the one context binary `binary`; by their names.
 
     Weights that are the same in several models, to the bit and in their encodings, are in the binary once. The order
@@ -78,7 +81,7 @@ def compile_shared(models: Mapping[str, Path], target: HtpTarget, out: Path, *, 
             sources.append(Source(name, models[name], [target]))
         except PipelineError as error:
             where = f"{name}, {error.where}" if error.where else name
-            raise type(error)(error.what, where=where, why=error.why, remedy=error.remedy) from error
+            raise error.but(where=where) from error
     claim_process(", ".join(sorted(models)))
     with workshop(out) as work:
         traces = {}
@@ -107,7 +110,7 @@ def _rename_binary(folder: Path, context_models: Sequence[str], binary: str) -> 
         save_graph(model, folder / name)
 
 
-def _hand_out(work: Path, out: Path, contexts: Sequence[Context]) -> None:
+def _hand_out(work: Path, out: Path, contexts: Sequence[CompiledModel]) -> None:
     """Move finished contexts to where they were asked for, binaries before the models that refer to them."""
     for binary in dict.fromkeys(binary for context in contexts for binary in context.binaries):
         os.replace(work / binary, out / binary)

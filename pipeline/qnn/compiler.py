@@ -23,15 +23,15 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, PipelineError
-from pipeline.graph.model_file import is_external, load_graph, tensor_array
+from pipeline.graph.files.model_file import is_external, load_graph, tensor_array
 from pipeline.qnn import admission, failures
-from pipeline.qnn.context_model import binary_names
+from pipeline.qnn.format.context_model import binary_names
 from pipeline.qnn.native_log import NativeLog, recorded
 from pipeline.qnn.readback import OpTrace, read_trace
 from pipeline.qnn.session import session_options
-from pipeline.qnn.target import HtpTarget
-from pipeline.storage.durable import no_room
+from pipeline.store.durable import no_room
 
 COMPILE_OPTIONS = {
     # The context is made here and run elsewhere: nothing is loaded onto a device after the compile.
@@ -90,7 +90,7 @@ def claim_process(name: str) -> None:
             "a second compile in one process",
             where=name,
             why="its binary would differ from one that a fresh process makes of the same input",
-            remedy="compile each context in a process of its own, as pipeline.engine.worker does",
+            remedy="compile each context in a process of its own, as pipeline.build.worker does",
         )
     _compiled = True
 

@@ -7,7 +7,9 @@ a context that the emulator can't take may end the one it is in.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +17,53 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import VerificationError
-from pipeline.graph.model_file import load_graph
+from pipeline.graph.files.model_file import load_graph
 from pipeline.qnn import failures
-from pipeline.qnn.context_binary import read_binaries
-from pipeline.qnn.context_model import binary_names, is_flexible, partitions
+from pipeline.qnn.format.context_binary import read_binaries
+from pipeline.qnn.format.context_model import binary_names, is_flexible, partitions
 from pipeline.qnn.native_log import recorded
 from pipeline.qnn.session import EP, session_options
-from pipeline.qnn.target import HtpTarget
+
+_SLACK = 2.0
+"""By how much a busy machine may exceed a budget before it runs fewer samples than an idle one would."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Seconds that emulation may take, and the samples that fit into them by an estimate.
+
+    One sample is always run. Before each further one its cost is known, that of the dearest so far. As many as were
+    estimated are run in up to twice the time, so that how many does not depend on how busy a machine is.
+    """
+
+    seconds: float
+    estimate: int
+
+    def allows(self, number: int, elapsed: float, dearest: float) -> bool:
+        """Whether one more may be run after `number`, which took so many seconds so far."""
+        allowed = self.seconds * (_SLACK if number < self.estimate else 1.0)
+        return number == 0 or elapsed + dearest <= allowed
 
 
 def run_context(
     folder: Path, context_model: str, target: HtpTarget, feeds: Sequence[Mapping[str, NDArray[Any]]]
 ) -> list[list[NDArray[Any]]]:
+    """All that :func:`run_each` gives."""
+    return list(run_each(folder, context_model, target, feeds))
+
+
+def run_each(
+    folder: Path,
+    context_model: str,
+    target: HtpTarget,
+    feeds: Iterable[Mapping[str, NDArray[Any]]],
+    budget: Budget | None = None,
+) -> Iterator[list[NDArray[Any]]]:
     """The outputs of the context, in graph order, for each of `feeds` (input name -> array of the input's shape).
+
+    With a `budget`, of as many of the first as it allows.
 
     The libraries see names relative to `folder` only, in which the process is meanwhile: on Windows they don't take
     paths of every alphabet (https://github.com/microsoft/WindowsAppSDK/issues/6173).
@@ -45,13 +80,16 @@ def run_context(
         try:
             session = ort.InferenceSession(context_model, settings)
             _check_assignment(session, context_model)
-            return [_run(session, feed) for feed in feeds]
+            yield from _within(budget, session, feeds)
         except VerificationError:
             raise
         except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
-            why, remedy = failures.explain([str(error), *log.errors()], log.text())
-            what = f"the emulator can't run {context_model}"
-            raise VerificationError(what, where=str(target), why=why, remedy=remedy) from error
+            raise _cant_run(context_model, target, [str(error), *log.errors()], log.text()) from error
+
+
+def _cant_run(context_model: str, target: HtpTarget, said: Sequence[str], log: str) -> VerificationError:
+    why, remedy = failures.explain(said, log)
+    return VerificationError(f"the emulator can't run {context_model}", where=str(target), why=why, remedy=remedy)
 
 
 def can_emulate(folder: Path, context_model: str) -> bool:
@@ -93,6 +131,19 @@ def _check_assignment(session: ort.InferenceSession, context_model: str) -> None
             why=f"{', '.join(astray)} went elsewhere" if astray else "it holds no EPContext node",
             remedy="give a context model that was compiled for QNN",
         )
+
+
+def _within(
+    budget: Budget | None, session: ort.InferenceSession, feeds: Iterable[Mapping[str, NDArray[Any]]]
+) -> Iterator[list[NDArray[Any]]]:
+    start, dearest = time.monotonic(), 0.0
+    for number, feed in enumerate(feeds):
+        before = time.monotonic()
+        if budget is not None and not budget.allows(number, before - start, dearest):
+            return
+        outputs = _run(session, feed)
+        dearest = max(dearest, time.monotonic() - before)
+        yield outputs
 
 
 def _run(session: ort.InferenceSession, feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:

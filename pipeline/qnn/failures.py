@@ -1,7 +1,7 @@
 """What the known failures of QNN, of its execution provider (EP) and of their processes mean, and what to do then.
 
 Matched against what the libraries wrote: exception texts, log lines, reasons for leaving a node to the CPU; and against
-:func:`pipeline.system.exit_status.exit_reason` where a process died. The texts are those of onnxruntime-qnn 2.7 and
+:func:`pipeline.processes.exit_status.exit_reason` where a process died. The texts are those of onnxruntime-qnn 2.7 and
 QAIRT 2.51; where a public report or a document explains a failure, it is the source. What error codes of QNN below 1100
 are called is said in its header `QnnCommon.h`, of those above nothing is public.
 """

@@ -7,22 +7,22 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from onnx import numpy_helper
 
+from pipeline.contracts.context import CompiledModel
+from pipeline.contracts.scheme import Scheme
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, ModelError, QuantizationError, VerificationError
-from pipeline.graph.accuracy import Accuracy, Outputs, valid_outputs
+from pipeline.graph.accuracy.accuracy import Accuracy, Outputs, valid_outputs
+from pipeline.graph.accuracy.search import Emulation
+from pipeline.graph.accuracy.sensitivity import Choice, Feed, Trials
 from pipeline.graph.cpu import load_session, run
-from pipeline.graph.encodings import Range
-from pipeline.graph.model_file import MODEL, BlobWriter, load_graph, save_graph
-from pipeline.graph.quantizer import quantize
-from pipeline.graph.scheme import Scheme
-from pipeline.graph.search import Emulation
-from pipeline.graph.sensitivity import Choice, Feed, Trials
-from pipeline.model import Json
+from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.files.model_file import MODEL, load_graph, save_graph
+from pipeline.graph.quantization.quantizer import quantize
+from pipeline.graph.quantization.ranges import Range
 from pipeline.qnn.child import compile_apart, run_apart
-from pipeline.qnn.target import HtpTarget
 
 EMULATED = 2
 """Samples that a choice is emulated on; the emulator takes seconds for what the CPU does in milliseconds."""
@@ -115,31 +115,29 @@ class Judge:
         examples = [case.examples[number] for number in chosen]
         out = self._empty("context")
         try:
-            facts = compile_apart(folder / MODEL, f"trial_{case.bucket}", self._device.target, out)
-            if refused := self._refusal(facts):
-                return Emulation(failure=refused)
+            made = compile_apart(folder / MODEL, f"trial_{case.bucket}", self._device.target, out)
+            if refused := self._refusal(made):
+                return Emulation(failure=refused, why=refused)
             feeds = [example.feed.inputs for example in examples]
-            results = run_apart(out, str(facts["context_model"]), self._device.target, feeds, self._empty("run"))
+            results = run_apart(out, made.context_model, self._device.target, feeds, self._empty("run"))
         except (CompileError, ModelError, QuantizationError, VerificationError) as error:
-            return Emulation(failure=error.what)  # no more: it becomes a fact, and the rest may quote a log
-        listed = cast("Sequence[Mapping[str, str]]", facts["outputs"])
+            print(f"can't be emulated: {error.what}")
+            return Emulation(failure=type(error).__name__, why=error.what)
+        names = [output.name for output in made.outputs]
         outputs = [
-            valid_outputs(
-                dict(zip([output["name"] for output in listed], result, strict=True)), example.truth, "compile"
-            )
+            valid_outputs(dict(zip(names, result, strict=True)), example.truth, "compile")
             for result, example in zip(results, examples, strict=True)
         ]
         total = least_db([example.truth for example in examples], outputs)
         return Emulation(total, least_db([self._outputs[number] for number in chosen], outputs))
 
-    def _refusal(self, facts: Mapping[str, Json]) -> str:
+    def _refusal(self, made: CompiledModel) -> str:
         """Why a context may not ship; empty if it may."""
-        nodes = cast("Sequence[Mapping[str, str]]", facts["cpu_nodes"])
-        inside = [f"{node['op']} {node['name']!r}" for node in nodes if not node.get("edge")]
+        inside = [f"{node.op} {node.name!r}" for node in made.fallbacks]
         if len(inside) > self._device.max_cpu_nodes:
             return f"{len(inside)} nodes would run on the CPU, the first is {inside[0]}"
-        if cast("int", facts["partitions"]) > self._device.max_partitions:
-            return f"it is split into {facts['partitions']} partitions"
+        if made.partitions > self._device.max_partitions:
+            return f"it is split into {made.partitions} partitions"
         return ""
 
     def _empty(self, name: str) -> Path:

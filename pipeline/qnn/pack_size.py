@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from pipeline.graph.inference import shape_of
-from pipeline.graph.model_file import byte_size, external_range, is_external, load_graph
-from pipeline.graph.qdq import Q_OPS
+from pipeline.graph.files.model_file import byte_size, external_range, is_external, load_graph
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.quantization.qdq import Q_OPS
 
 _LEAST_BYTES = 45_000
 _BYTES = 1.78

@@ -11,25 +11,26 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 from onnx import ModelProto, ValueInfoProto, helper
 
+from pipeline.contracts.measures import Reason
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import PipelineError
-from pipeline.graph.blame import Row, first_wrong, nearest
+from pipeline.graph.accuracy.blame import Row, first_wrong, nearest
+from pipeline.graph.accuracy.reasons import COMPILE
+from pipeline.graph.accuracy.value_errors import ValueSums
 from pipeline.graph.cpu import load_session, run
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.model_file import load_graph, save_graph
-from pipeline.graph.observe import FLOATS
-from pipeline.graph.qdq import Q_OPS, computing_node, encoding_of, standing_for
-from pipeline.graph.reasons import COMPILE, Reason
-from pipeline.graph.traverse import label, reads
-from pipeline.graph.value_sums import ValueSums
+from pipeline.graph.files.model_file import load_graph, save_graph
+from pipeline.graph.ir.index import FLOATS, GraphIndex
+from pipeline.graph.ir.traverse import label, reads
+from pipeline.graph.quantization.qdq import Q_OPS, computing_node, encoding_of, standing_for
+from pipeline.ladder import EXACT_DB
 from pipeline.qnn.child import compile_apart, run_apart
-from pipeline.qnn.target import HtpTarget
-from pipeline.thresholds import EXACT_DB
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -39,14 +40,27 @@ AT_ONCE = 12
 _NAME = "probe"
 
 
+@dataclass(frozen=True)
+class Probed:
+    """What a search found: rows in the graph's order, and the model's outputs on the CPU and on the emulator.
+
+    The outputs are empty where nothing could be run.
+    """
+
+    rows: list[Row]
+    expected: Arrays
+    got: Arrays
+
+
 def probe(
     model: Path, sample: Arrays, target: HtpTarget, work: Path, *, threshold_db: float, most_compiles: int = 3
-) -> list[Row]:
+) -> Probed:
     """Values of a model, QDQ or float, on the emulator against the CPU, in the graph's order, for one sample.
 
     The model's outputs are among them. `sample` is padded to the model's shape; `work` is an empty folder on the file
     system of the model's. At most `most_compiles` compiles look ever closer at what is under `threshold_db`; one that
-    fails, as a model with more outputs may, ends the search. :func:`pipeline.graph.blame.first_wrong` tells the rest.
+    fails, as a model with more outputs may, ends the search. :func:`pipeline.graph.accuracy.blame.first_wrong` tells
+    the rest.
     """
     probed = _ProbedModel(model)
     span = probed.values
@@ -68,7 +82,7 @@ def probe(
             break
         fine = [row.value for row in rows if row.sqnr_db is not None and row.sqnr_db >= threshold_db]
         span = probed.between(wrong[0].value, fine)
-    return rows
+    return Probed(rows, probed.expected, probed.got)
 
 
 class _ProbedModel:
@@ -78,6 +92,8 @@ class _ProbedModel:
         self._path = path
         self._index = GraphIndex(load_graph(path), path.parent)
         self._sums: dict[str, ValueSums] = {}
+        self.expected: Arrays = {}
+        self.got: Arrays = {}
         last = [computing_node(self._index, name) for name in self._index.outputs]
         outputs = {name for node in last if node is not None for name in node.output}
         self.values = [
@@ -100,8 +116,11 @@ class _ProbedModel:
         (folder / "context").mkdir()
         (folder / "run").mkdir()
         compiled = compile_apart(path, _NAME, target, folder / "context")
-        (chip,) = run_apart(folder / "context", str(compiled["context_model"]), target, [sample], folder / "run")
-        for name, array in zip(names, chip, strict=True):
+        (chip,) = run_apart(folder / "context", compiled.context_model, target, [sample], folder / "run")
+        given: Arrays = dict(zip(names, chip, strict=True))
+        self.expected = {name: cpu[name] for name in self._index.outputs}
+        self.got = {name: given[name] for name in self._index.outputs}
+        for name, array in given.items():
             if array.dtype.kind == "f":
                 value = shown.get(name, name)
                 self._sums[value] = ValueSums(encoding_of(self._index, standing_for(self._index, value) or ""))

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from onnx import ModelProto, NodeProto
 
+from pipeline.contracts.context import CompiledModel, CpuNode
+from pipeline.contracts.target import HtpTarget
+from pipeline.contracts.values import Signature
 from pipeline.errors import CompileError
-from pipeline.graph.model_file import load_graph, signature
-from pipeline.model import Json
-from pipeline.qnn.context_binary import HTP_BACKEND, BinaryInfo, read_binaries
-from pipeline.qnn.context_model import binary_names, compatibility, is_plain, partition_name, partitions
+from pipeline.graph.files.model_file import load_graph, signature
+from pipeline.qnn.format.context_binary import HTP_BACKEND, BinaryInfo, read_binaries
+from pipeline.qnn.format.context_model import binary_names, compatibility, is_plain, partition_name, partitions
 from pipeline.qnn.session import bundled_sdk
-from pipeline.qnn.target import HtpTarget
-
-
-@dataclass(frozen=True)
-class CpuNode:
-    """A node that QNN left to the CPU, and why, in QNN's words; the reason is empty where it gave none.
-
-    `edge`: it converts an input or output of the graph from or to its encoding, which is meant to happen there.
-    """
-
-    name: str
-    op: str
-    reason: str
-    edge: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,30 +30,6 @@ class OpTrace:
         return next((told.reason for told in self.unsupported if told.name and told.name == node.name), "")
 
 
-@dataclass(frozen=True)
-class Context:
-    """A context model and its binaries as they are on disk, after all checks.
-
-    The figures of `targets` are the binaries' own. `compatibility` is the string by which ONNX Runtime decides whether
-    a device can load the context, see :class:`pipeline.qnn.context_model.Compatibility`.
-    """
-
-    context_model: str
-    binaries: tuple[str, ...]
-    inputs: Json
-    outputs: Json
-    partitions: int
-    cpu_nodes: tuple[CpuNode, ...]
-    targets: tuple[HtpTarget, ...]
-    sdk: str
-    compatibility: str
-
-    def facts(self) -> dict[str, Json]:
-        """As the facts of a step."""
-        facts: dict[str, Json] = json.loads(json.dumps(asdict(self)))
-        return facts
-
-
 def read_trace(folder: Path) -> OpTrace:
     """The trace that QNN wrote into `folder`; an empty one when there is none."""
     path = folder / "qnn_op_trace.json"
@@ -78,7 +41,7 @@ def read_trace(folder: Path) -> OpTrace:
 
 def read_context(
     folder: Path, context_model: str, targets: Sequence[HtpTarget], source: ModelProto, trace: OpTrace
-) -> Context:
+) -> CompiledModel:
     """Read back a context that was compiled from `source` for `targets`.
 
     Raises:
@@ -87,7 +50,7 @@ def read_context(
     model = load_graph(folder / context_model)
     nodes = partitions(model)
     if not nodes:
-        _refuse(context_model, "it has no EPContext node: QNN took none of the model", "look at the step's log")
+        raise _refused(context_model, "it has no EPContext node: QNN took none of the model", "look at the step's log")
     binaries = {name: _open(folder, name, context_model) for name in binary_names(model)}
     for name, infos in binaries.items():
         _check_targets(name, infos, targets)
@@ -95,11 +58,11 @@ def read_context(
             _check_graphs(context_model, nodes, name, info)
     values = _checked_signature(context_model, model, source)
     _check_compatibility(context_model, compatibility(model), targets)
-    return Context(
+    return CompiledModel(
         context_model=context_model,
         binaries=tuple(binaries),
-        inputs=values["inputs"],
-        outputs=values["outputs"],
+        inputs=values.inputs,
+        outputs=values.outputs,
         partitions=len(nodes),
         cpu_nodes=tuple(
             CpuNode(node.name, node.op_type, trace.reason(node), _is_edge(node, model))
@@ -126,7 +89,7 @@ def check_pack(folder: Path, context_models: Sequence[str]) -> None:
         for info in read_binaries(folder / binary):
             graphs = sorted(graph.name for graph in info.graphs)
             if graphs != names:
-                _refuse(
+                raise _refused(
                     binary,
                     f"its graphs are {', '.join(graphs)}, those of {' and '.join(context_models)} {', '.join(names)}",
                     "report this with the model",
@@ -135,7 +98,7 @@ def check_pack(folder: Path, context_models: Sequence[str]) -> None:
 
 def _open(folder: Path, name: str, context_model: str) -> tuple[BinaryInfo, ...]:
     if not is_plain(name) or not (folder / name).is_file():
-        _refuse(context_model, f"it refers to {name!r}, which is not beside it", "don't rename a context binary")
+        raise _refused(context_model, f"it refers to {name!r}, which is not beside it", "don't rename a context binary")
     return read_binaries(folder / name)
 
 
@@ -148,7 +111,7 @@ def _check_targets(name: str, infos: Sequence[BinaryInfo], targets: Sequence[Htp
     """The binary's own records, not the options that ONNX Runtime repeats in the context model."""
     have = [HtpTarget(info.soc_model, info.htp_arch) for info in infos]
     if sorted(map(_chip, have)) != sorted(map(_chip, targets)):
-        _refuse(
+        raise _refused(
             name,
             f"it is for {' and '.join(map(str, have))}, {' and '.join(map(str, targets))} was asked for",
             "check the SoC's id and architecture in the catalogue; an ARM64 host with an NPU compiles for its own SoC "
@@ -165,12 +128,16 @@ def _chip(target: HtpTarget) -> tuple[int, int]:
 
 def _check_info(name: str, info: BinaryInfo, vtcm_mb: int | None) -> None:
     if info.backend != HTP_BACKEND:
-        _refuse(name, f"it is for QNN backend {info.backend}, not HTP ({HTP_BACKEND})", "reinstall onnxruntime-qnn")
+        raise _refused(
+            name, f"it is for QNN backend {info.backend}, not HTP ({HTP_BACKEND})", "reinstall onnxruntime-qnn"
+        )
     if not info.sdk.startswith(f"v{bundled_sdk()}."):
-        _refuse(name, f"it was made by QNN SDK {info.sdk}, not by the installed {bundled_sdk()}", "run 'uv sync'")
+        raise _refused(
+            name, f"it was made by QNN SDK {info.sdk}, not by the installed {bundled_sdk()}", "run 'uv sync'"
+        )
     for graph in info.graphs:
         if vtcm_mb not in (None, graph.vtcm_mb):
-            _refuse(name, f"it is for {graph.vtcm_mb} MB of VTCM, {vtcm_mb} were asked for", "set vtcm_mb")
+            raise _refused(name, f"it is for {graph.vtcm_mb} MB of VTCM, {vtcm_mb} were asked for", "set vtcm_mb")
 
 
 def _check_graphs(context_model: str, nodes: Iterable[NodeProto], binary: str, info: BinaryInfo) -> None:
@@ -178,16 +145,16 @@ def _check_graphs(context_model: str, nodes: Iterable[NodeProto], binary: str, i
     for node in nodes:
         name = partition_name(node)
         if name not in graphs:
-            _refuse(context_model, f"its partition {name!r} is not in {binary}", "build it again")
+            raise _refused(context_model, f"its partition {name!r} is not in {binary}", "build it again")
 
 
-def _checked_signature(context_model: str, model: ModelProto, source: ModelProto) -> Mapping[str, Json]:
+def _checked_signature(context_model: str, model: ModelProto, source: ModelProto) -> Signature:
     have, want = signature(model), signature(source)
-    for kind in ("inputs", "outputs"):
-        if have[kind] != want[kind]:
-            _refuse(
+    for kind, made, asked in (("inputs", have.inputs, want.inputs), ("outputs", have.outputs, want.outputs)):
+        if made != asked:
+            raise _refused(
                 context_model,
-                f"its {kind} are {json.dumps(have[kind])}, the model's are {json.dumps(want[kind])}",
+                f"its {kind} are {', '.join(map(str, made))}, the model's are {', '.join(map(str, asked))}",
                 "report this with the model: the compiler changed its interface",
             )
     return have
@@ -201,7 +168,7 @@ def _check_compatibility(context_model: str, given: str, targets: Sequence[HtpTa
     want = f"v2:{HTP_BACKEND}:{bundled_sdk()}:*:{archs}:{socs}:{vtcm_mb}:*"
     has, wanted = given.split(":"), want.split(":")
     if len(has) != len(wanted) or any(b not in ("*", a) for a, b in zip(has, wanted, strict=True)):
-        _refuse(
+        raise _refused(
             context_model,
             f"its compatibility string is {given!r}, not {want!r}",
             "run 'uv sync'; if that gives the same, onnxruntime-qnn has changed the string's form",
@@ -214,5 +181,5 @@ def _is_edge(node: NodeProto, model: ModelProto) -> bool:
     return node.op_type == "DequantizeLinear" and any(value.name == node.output[0] for value in model.graph.output)
 
 
-def _refuse(file: str, why: str, remedy: str) -> NoReturn:
-    raise CompileError("the compiled context is not what was asked for", where=file, why=why, remedy=remedy)
+def _refused(file: str, why: str, remedy: str) -> CompileError:
+    return CompileError("the compiled context is not what was asked for", where=file, why=why, remedy=remedy)

@@ -14,9 +14,9 @@ from pathlib import Path
 import onnxruntime as ort
 import onnxruntime_qnn
 
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError
 from pipeline.qnn import failures
-from pipeline.qnn.target import HtpTarget
 
 EP = "QNNExecutionProvider"
 

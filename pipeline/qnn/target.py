@@ -1,12 +1,6 @@
-"""What a context is compiled for, as QNN sees it."""
+"""What differs between the architectures that contexts are compiled for."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
-
-from pipeline.model import Json
 
 FLOAT16_HTP_ARCH = 73
 """The first Hexagon architecture that float models are compiled for.
@@ -15,27 +9,6 @@ The compiler takes them for v68 all the same and gives a binary that the device 
 https://github.com/onnxruntime/onnxruntime-qnn/pull/708. For v69 public accounts differ
 (https://github.com/microsoft/onnxruntime/issues/21848 says v73), and no v69 device was at hand: it is left out.
 """
-
-
-@dataclass(frozen=True)
-class HtpTarget:
-    """A SoC by the SDK's id, with what to compile for. `vtcm_mb` None leaves it to the compiler, which takes 4 MB."""
-
-    soc_model: int
-    htp_arch: int
-    vtcm_mb: int | None = None
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Json]) -> Self:
-        """The target that a step's parameters describe; other keys are passed by."""
-        soc_model, htp_arch, vtcm_mb = raw["soc_model"], raw["htp_arch"], raw["vtcm_mb"]
-        assert isinstance(soc_model, int)
-        assert isinstance(htp_arch, int)
-        assert isinstance(vtcm_mb, int | None)
-        return cls(soc_model, htp_arch, vtcm_mb)
-
-    def __str__(self) -> str:
-        return f"SoC {self.soc_model} (HTP v{self.htp_arch})"
 
 
 ON_DEVICE_HTP_ARCH = 68

@@ -1,8 +1,8 @@
-"""Archives of releases: ZIP files of exactly one form, so that equal contents are equal bytes.
+"""Writes and reads archives of releases: ZIP files of exactly one form, so that equal contents give equal bytes.
 
-Any program can open them. The reader here takes no other form: it writes every header again from what the directory
-says and compares, so that a changed byte, a second entry of one name, a gap, or anything before, between or after the
-entries is refused, and said by name.
+Any program can open them. The reader here accepts no other form: it writes every header again from what the directory
+says and compares. So it refuses, and names, a changed byte, a second entry of one name, a gap, and anything before,
+between or after the entries.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import BinaryIO, NoReturn, Self
 from pipeline.errors import StoreError, VerificationError
 from pipeline.release import zip_records as records
 from pipeline.release.zip_records import Entry
-from pipeline.storage.digests import sha256_file
-from pipeline.storage.durable import UNRELATED, move, sync_file, sync_folder
+from pipeline.store.digests import sha256_file
+from pipeline.store.durable import UNRELATED, move, sync_file, sync_folder
 
 _CHUNK = 1 << 20
 _MAX_DIRECTORY = 1 << 26
@@ -34,12 +34,12 @@ _DEVICE = re.compile(
 
 
 class UnusableError(StoreError):
-    """A file that is to go into an archive is not what it was."""
+    """A file that is to go into an archive does not have its digest."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """What goes in under one name: bytes, or a file whose content must have the digest."""
+    """The content for one name: bytes, or a file that must have the digest."""
 
     sha256: str
     size: int
@@ -52,13 +52,13 @@ class Member:
 
 
 def write_archive(path: Path, members: Mapping[str, Member], folder: Path | None = None) -> str:
-    """Write `path` atomically; the SHA-256 of the archive.
+    """Write `path` atomically. Returns the SHA-256 of the archive.
 
-    It is written in `folder`, which somebody tidies if we die, or else beside the file under a hidden name.
+    It is first written in `folder`, which is tidied if we die, or else under a hidden name beside the file.
 
     Raises:
-        UnusableError: a file is not what its digest says, or can't be read.
-        ValueError: a name is not one that every system can have.
+        UnusableError: a file does not have its digest, or can't be read.
+        ValueError: some systems can't have a file of this name.
         OSError: `path` can't be written.
     """
     for name in members:
@@ -82,7 +82,7 @@ def write_archive(path: Path, members: Mapping[str, Member], folder: Path | None
 
 
 def _write_entry(stream: BinaryIO, name: str, member: Member) -> Entry:
-    """Write header and content; the CRC is put into the header when the content was read."""
+    """Write header and content, then the header again with the CRC of the content."""
     entry = Entry(name, member.size, 0, stream.tell())
     stream.write(records.local_header(entry))
     digest, crc, size = hashlib.sha256(), 0, 0
@@ -123,9 +123,9 @@ def _unusable(name: str, source: bytes | Path, why: str) -> UnusableError:
 
 
 class Archive:
-    """An archive whose headers were checked; contents are checked by their CRC when they are read.
+    """An archive whose headers were checked on opening. Reading a file checks its CRC.
 
-    Raises VerificationError for what is not an archive of this form, as all methods do, and OSError.
+    Opening and every method raise VerificationError for an archive of another form, and OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -144,7 +144,7 @@ class Archive:
         self._stream.close()
 
     def read(self, name: str, limit: int) -> bytes:
-        """All of one file, which may have `limit` bytes."""
+        """All of one file, which may have at most `limit` bytes."""
         entry = self.entries.get(name)
         if entry is None:
             self._refuse(f"{name} is missing")
@@ -216,7 +216,7 @@ class Archive:
         return start, count
 
     def _parse(self, tail: bytes, position: int) -> tuple[Entry, int]:
-        """The entry of the directory's record at `position`, and where the next begins; what is odd is found later."""
+        """The entry of the directory's record at `position`, and where the next begins. The caller checks the entry."""
         if len(tail) < position + records.CENTRAL.size:
             self._refuse("its directory is cut short")
         fields = records.CENTRAL.unpack_from(tail, position)
@@ -246,7 +246,7 @@ class Archive:
 
 
 def damaged(path: Path, what: str, why: str = "") -> VerificationError:
-    """The error for a release that is not as it was made."""
+    """The error for a release that was changed."""
     return VerificationError(
         f"{path.name}: {printable(what)}",
         where=str(path),
@@ -256,12 +256,12 @@ def damaged(path: Path, what: str, why: str = "") -> VerificationError:
 
 
 def printable(text: str) -> str:
-    """A text that a file brought along, without what a terminal would take for a command."""
+    """A text from a file, without characters that a terminal could take for a command."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def _other_record(entries: Iterable[Entry], tail: bytes) -> str:
-    """Which part of a directory is not what these entries make it."""
+    """The first part of a directory that differs from what these entries give."""
     at = 0
     for entry in entries:
         header = records.central_header(entry)
@@ -272,7 +272,7 @@ def _other_record(entries: Iterable[Entry], tail: bytes) -> str:
 
 
 def _alike(names: Iterable[str]) -> tuple[str, str] | None:
-    """Two names that are one where case does not count."""
+    """Two names that differ in case alone; None if there are none."""
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.setdefault(name.casefold(), name)) != name:
@@ -281,7 +281,7 @@ def _alike(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def _name_fault(name: str) -> str:
-    """Why a name can't be one in an archive; empty if it can."""
+    """Why an archive can't have this name; "" if it can."""
     if not _NAME.fullmatch(name) or _DEVICE.search(name):
         return "which some systems can't have"
     return "which is too long" if len(name.encode()) > 4000 else ""

@@ -1,46 +1,60 @@
-"""What belongs into `artifacts/<model>/`: files, and what manifest.json says of them.
+"""Works out which files belong into `artifacts/<model>/`, and what manifest.json says of them.
 
 artifacts/<model>/<target>/    context models and binaries for that target alone
-artifacts/<model>/socs/        those whose binaries hold a context for each of several targets
-artifacts/<model>/qdq/         the QDQ models that they were compiled from
+artifacts/<model>/socs/        context models whose binaries hold a context for each of several targets
+artifacts/<model>/qdq/         the QDQ models that contexts were compiled from
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-from pipeline import report, stage_params
-from pipeline.config import Auto, Bucket, LocalSource, ModelConfig, Quantization, Target
+from pipeline.config.load import Auto, Bucket, LocalSource, ModelConfig, Quantization, Target
+from pipeline.contracts import climb, context, ingest, rewrite
 from pipeline.errors import StoreError
-from pipeline.keys import package_version, qairt_version
-from pipeline.model import PARTS, FileEntry, Json, Manifest
-from pipeline.pins import pinned_revision
-from pipeline.plan import Step
+from pipeline.inputs.pins import pinned_revision
+from pipeline.model import FileEntry, Json, Manifest
+from pipeline.plan import climbing, stage_params
+from pipeline.plan.keys import package_version, qairt_version
+from pipeline.plan.own_buckets import OwnBuckets
+from pipeline.plan.resolve import resolve
+from pipeline.plan.steps import FOR_SEARCH, Step
+from pipeline.plan.workspace import Workspace
 from pipeline.qnn import catalog
-from pipeline.storage.manifests import read_manifest
-from pipeline.workspace import Workspace
+from pipeline.release.index import constants_of, text_of
+from pipeline.report import report
+from pipeline.store.manifests import read_manifest
 
 SCHEMA_VERSION = 3
 MANIFEST = "manifest.json"
 QDQ = "qdq"
 SOCS = "socs"
 
+_WORKINGS = frozenset({"lengths", "order", "silent", "spans"})
+"""Facts of verify that emulate and the gates read; a manifest leaves them out."""
+
 
 @dataclass(frozen=True)
 class Folder:
-    """One folder of artifacts as it should be: payloads by file name, and the text of its manifest."""
+    """What one folder of artifacts should hold: payloads by file name, and the text of its manifest."""
 
     path: Path
     files: Mapping[str, FileEntry]
     manifest: bytes
 
 
-def folders(config: ModelConfig, steps: Sequence[Step], workspace: Workspace) -> list[Folder]:
-    """The folders that these steps of a model should leave behind; raises StoreError while a step has no output."""
+def folders(
+    config: ModelConfig, steps: Sequence[Step], workspace: Workspace, missing: Sequence[str] = ()
+) -> list[Folder]:
+    """The folders that these steps of a model should leave behind.
+
+    `missing` are components that failed; the manifests name them.
+
+    Raises:
+        StoreError: a step has no output.
+    """
     manifests: dict[str, Manifest] = {}
     for step in steps:
         manifest = read_manifest(workspace.current(step))
@@ -52,13 +66,17 @@ def folders(config: ModelConfig, steps: Sequence[Step], workspace: Workspace) ->
                 remedy=f"run 'doit {step.id}', then the same command again",
             )
         manifests[step.id] = manifest
+        if step.climb and (climbed := _climbed(step, workspace)):
+            manifests[_climb_of(step)] = climbed
     source = _source(config, manifests[f"fetch:{config.name}"], workspace)
     by_folder: dict[str, list[Step]] = {}
     for step in steps:
-        if step.stage == "context" and manifests[step.id].facts[PARTS]:
+        if step.stage == "context" and context.Facts.from_json(manifests[step.id].facts).parts:
             name = step.target.soc if step.target else SOCS
             by_folder.setdefault(name, []).append(step)
-    found = [_context_folder(config, name, made, manifests, source, workspace) for name, made in by_folder.items()]
+    found = [
+        _context_folder(config, name, made, manifests, source, missing, workspace) for name, made in by_folder.items()
+    ]
     quantized = [step for step in steps if step.stage == "quantize"]
     if quantized:
         found.append(_qdq_folder(config, quantized, manifests, workspace))
@@ -71,17 +89,21 @@ def _context_folder(
     steps: Sequence[Step],
     manifests: Mapping[str, Manifest],
     source: Json,
+    missing: Sequence[str],
     workspace: Workspace,
 ) -> Folder:
-    """The folder of these context steps, which are for the same targets."""
+    """The folder for these context steps, all of which are for the same targets."""
     files: dict[str, FileEntry] = {}
-    components: dict[str, dict[str, Json]] = {}
+    components: dict[str, Json] = {}
+    buckets: dict[str, list[Json]] = {}
     for step in steps:
         assert step.component is not None
         manifest = manifests[step.id]
         files |= manifest.files
-        component = components.setdefault(step.component, {"packing": manifest.facts["form"], "buckets": []})
-        listed = cast("list[Json]", component["buckets"])
+        constants = constants_of(ingest.Facts.from_json(manifests[step.ingests[step.component]].facts))
+        listed = buckets.setdefault(step.component, [])
+        form = context.Facts.from_json(manifest.facts).form
+        components.setdefault(step.component, {"packing": form, **constants, "buckets": listed})
         for bucket, part in _parts(step, manifest, manifests):
             entry = _bucket(step, bucket, part, manifests)
             if entry not in listed:  # two buckets of the model may be one of this component
@@ -97,8 +119,9 @@ def _context_folder(
             "qairt": qairt_version(),
         },
         "components": {**components},
+        **({"missing": [*missing]} if missing else {}),
     }
-    return Folder(workspace.artifacts / config.name / name, files, _text(raw))
+    return Folder(workspace.artifacts / config.name / name, files, text_of(raw))
 
 
 def _target(target: Target) -> Json:
@@ -113,10 +136,11 @@ def _target(target: Target) -> Json:
 
 
 def _parts(step: Step, manifest: Manifest, manifests: Mapping[str, Manifest]) -> Iterator[tuple[Bucket, Manifest]]:
-    """What a context step made for each bucket, with the bucket as the config has it; the smallest first."""
+    """Each bucket of the config and what a context step made for it, the smallest bucket first."""
+    own = _own_buckets(step, manifests)
     seen = set()
     for bucket in step.config.buckets if step.bucket is None else (step.bucket,):
-        name = bucket.on(_axes_of(step, manifests)).name
+        name = own.own(bucket).name
         part = manifest.part(name)
         if part is not None and name not in seen:
             seen.add(name)
@@ -124,20 +148,21 @@ def _parts(step: Step, manifest: Manifest, manifests: Mapping[str, Manifest]) ->
 
 
 def _bucket(step: Step, bucket: Bucket, part: Manifest, manifests: Mapping[str, Manifest]) -> Json:
-    facts = part.facts
+    made = context.PartFacts.from_json(part.facts)
     assert step.component is not None
     return {
-        "axes": facts["axes"],
-        "context_model": facts["context_model"],
-        "binaries": facts["binaries"],
+        "axes": dict(made.axes),
+        "context_model": made.context_model,
+        "binaries": [*made.binaries],
         "files": _entries(part.files),
-        "inputs": facts["inputs"],
-        "outputs": facts["outputs"],
+        "inputs": part.facts["inputs"],
+        "outputs": part.facts["outputs"],
         "padding": dict(step.config.components[step.component].padding),
-        "partitions": facts["partitions"],
-        "cpu_nodes": facts["cpu_nodes"],
-        "compatibility": facts["compatibility"],
+        "partitions": made.partitions,
+        "cpu_nodes": part.facts["cpu_nodes"],
+        "compatibility": made.compatibility,
         "quantization": _quantization(step, manifests),
+        "forecasts": [each.to_json() for each in report.forecasts_of(step, bucket, manifests)],
         "rewrites": _rewrites(step, bucket, manifests),
         "verification": _verification(step, bucket, manifests),
     }
@@ -146,17 +171,18 @@ def _bucket(step: Step, bucket: Bucket, part: Manifest, manifests: Mapping[str, 
 def _qdq_folder(
     config: ModelConfig, steps: Iterable[Step], manifests: Mapping[str, Manifest], workspace: Workspace
 ) -> Folder:
-    """QDQ models in one folder, with what a search found, each file under the name that quantize gave it."""
+    """The folder of QDQ models, under the names that quantize gave them, and of the quantization a search found."""
     files: dict[str, FileEntry] = {}
     components: dict[str, Json] = {}
     for step in steps:
         assert step.component is not None
         found: dict[str, FileEntry] = {}
-        if precision := manifests.get(f"precision:{config.name}/{step.component}"):
+        found_by = (_climb_of(step), f"precision:{config.name}/{step.component}")
+        if precision := next((manifests[name] for name in found_by if name in manifests), None):
             found[f"{step.component}_quantization.yaml"] = precision.files["quantization.yaml"]
         files |= {**manifests[step.id].files, **found}
         buckets: list[Json] = []
-        for bucket in config.buckets_on(_axes_of(step, manifests)):
+        for bucket in _own_buckets(step, manifests).all:
             part = manifests[step.id].part(bucket.name)
             assert part is not None
             model = f"{step.component}_{bucket.name}.onnx"
@@ -173,29 +199,46 @@ def _qdq_folder(
             )
         components[step.component] = {"buckets": buckets}
     raw: dict[str, Json] = {"schema_version": SCHEMA_VERSION, "model": config.name, "components": components}
-    return Folder(workspace.artifacts / config.name / QDQ, files, _text(raw))
+    return Folder(workspace.artifacts / config.name / QDQ, files, text_of(raw))
 
 
-def _axes_of(step: Step, manifests: Mapping[str, Manifest]) -> list[str]:
-    """The axes that the step's component has."""
-    assert step.component is not None
-    axes = manifests[step.ingests[step.component]].facts["axes"]
-    assert isinstance(axes, dict)
-    return list(axes)
+def _own_buckets(step: Step, manifests: Mapping[str, Manifest]) -> OwnBuckets:
+    """The buckets of the step's component."""
+    own = OwnBuckets.of_step(step, manifests)
+    assert own is not None
+    return own
 
 
 def _entries(files: Mapping[str, FileEntry]) -> dict[str, Json]:
     return {name: {"sha256": entry.sha256, "bytes": entry.bytes} for name, entry in files.items()}
 
 
+def _climb_of(step: Step) -> str:
+    """The name under which what a component climbed to is among the manifests."""
+    return f"{climbing.STAGE}:{step.config.name}/{step.component}"
+
+
+def _climbed(step: Step, workspace: Workspace) -> Manifest | None:
+    """What the component of a quantize step climbed to, if it did."""
+    resolved = resolve(step, workspace)
+    return workspace.store.get(resolved.climb_key) if resolved else None
+
+
 def _quantization(step: Step, manifests: Mapping[str, Manifest]) -> dict[str, Json]:
-    """How numbers are stored, and how that was found."""
+    """The member `quantization` of a bucket: how numbers are stored, and how that was chosen."""
     assert step.component is not None
     quantization = step.config.components[step.component].quantization
     found: dict[str, Json] = {"scheme": report.scheme(step, manifests)}
+    if climbed := manifests.get(_climb_of(step)):
+        facts = climb.Facts.from_json(climbed.facts)
+        how = FOR_SEARCH if isinstance(quantization, Auto) else Quantization()
+        tried: list[Json] = [attempt.to_json() for attempt in facts.attempts]
+        return {**found, **facts.quantization.to_json(), "method": how.method, "climb": tried}
     match quantization:
         case Quantization():
-            return {**found, **stage_params.of_quantization(quantization), **stage_params.of_method(quantization)}
+            percentile = stage_params.percentile(quantization)
+            found |= {**stage_params.of_quantization(quantization).to_json(), "method": quantization.method}
+            return found if percentile is None else {**found, "percentile": percentile}
         case Auto():
             precision = manifests[f"precision:{step.config.name}/{step.component}"].facts
             return {**found, "precision": "auto", "search": dict(precision)}
@@ -204,20 +247,20 @@ def _quantization(step: Step, manifests: Mapping[str, Manifest]) -> dict[str, Js
 
 
 def _rewrites(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> dict[str, Json]:
-    """Those that changed the model, and in how many places."""
-    applied = manifests[report.of_bucket(step, "rewrite", bucket)].facts["applied"]
-    assert isinstance(applied, dict)
+    """The rewrites that changed the model, each with the number of places."""
+    applied = rewrite.Facts.from_json(manifests[report.of_bucket(step, "rewrite", bucket)].facts).applied
     return {name: count for name, count in applied.items() if count}
 
 
 def _verification(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> Json:
-    """What was measured on the CPU, and on the emulator for each target; null for what was not."""
+    """Figures from the CPU, and from the emulator for each target; None where nothing was measured."""
     verify = manifests.get(report.of_bucket(step, "verify", bucket))
     emulated: dict[str, Json] = {}
     for target in step.targets:
         if emulate := manifests.get(report.emulation(step, bucket, target)):
             emulated[target.soc] = dict(emulate.facts)
-    return {"cpu": dict(verify.facts) if verify else None, "emulator": emulated or None}
+    cpu = {name: fact for name, fact in verify.facts.items() if name not in _WORKINGS} if verify else None
+    return {"cpu": cpu, "emulator": emulated or None}
 
 
 def _source(config: ModelConfig, fetch: Manifest, workspace: Workspace) -> Json:
@@ -226,7 +269,3 @@ def _source(config: ModelConfig, fetch: Manifest, workspace: Workspace) -> Json:
         return {"hub": None, "revision": None, "files": files}
     hub = config.source.hub
     return {"hub": hub, "revision": pinned_revision(hub, config.source.revision, workspace.pins), "files": files}
-
-
-def _text(raw: Mapping[str, Json]) -> bytes:
-    return json.dumps(raw, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"

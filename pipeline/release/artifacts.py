@@ -1,29 +1,30 @@
-"""`artifacts/<model>/` on disk: is what should be there, there; make it so; remove it."""
+"""Compares `artifacts/<model>/` on disk with what belongs there, writes what differs, and removes folders."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from pipeline.artifact_folders import MANIFEST, QDQ, SOCS, Folder
 from pipeline.model import FileEntry
+from pipeline.plan.workspace import Workspace
 from pipeline.qnn import catalog
-from pipeline.storage import locks
-from pipeline.storage.digests import StatMemo
-from pipeline.storage.durable import disk_errors, is_temporary, sync_folder, write_atomically
-from pipeline.workspace import Workspace
+from pipeline.release.artifact_folders import MANIFEST, QDQ, SOCS, Folder
+from pipeline.store import locks
+from pipeline.store.digests import StatMemo
+from pipeline.store.durable import disk_errors, is_temporary, sync_folder, visible, write_atomically
 
 _OUTDATED = "is outdated"
 
 
 def is_published(folder: Folder, workspace: Workspace) -> bool:
-    """Whether the folder on disk holds what it should; contents are hashed when their stat changed.
+    """Whether the folder on disk holds what it should; a file is hashed when its stat changed.
 
-    What is damaged is told, and so are files that are not ours: they stay.
+    Tells of damaged files, and of files that no build wrote, which stay.
     """
     if not folder.path.is_dir():
         return False
@@ -41,7 +42,7 @@ def is_published(folder: Folder, workspace: Workspace) -> bool:
 
 
 def _faults(folder: Folder, workspace: Workspace) -> dict[str, str] | None:
-    """What is wrong with each file; None when it is time to publish others."""
+    """What is wrong with each file; None if the folder is an older build's."""
     present = listed(folder.path)
     fault = _manifest_fault(folder, present, workspace)
     if fault == _OUTDATED:
@@ -55,7 +56,7 @@ def _faults(folder: Folder, workspace: Workspace) -> dict[str, str] | None:
 
 @contextmanager
 def _writing(workspace: Workspace) -> Iterator[None]:
-    """One build at a time writes artifacts of a checkout."""
+    """Hold the lock with which one build at a time writes artifacts of a checkout."""
     folder = workspace.scratch.parent
     folder.mkdir(parents=True, exist_ok=True)
     with locks.held(folder / "artifacts.lock", "artifacts/", tell=workspace.store.tell):
@@ -63,23 +64,23 @@ def _writing(workspace: Workspace) -> Iterator[None]:
 
 
 def foreign(folder: Folder, present: Collection[str]) -> list[str]:
-    """Which of the names in the folder are not ours."""
+    """The names in the folder that no build wrote."""
     return sorted(name for name in {*present} - {*folder.files, MANIFEST} if not is_temporary(name))
 
 
 def tell_strangers(model: str, wanted: Collection[Folder], workspace: Workspace) -> None:
-    """Tell what is beside the folders of a model's artifacts and no build made."""
+    """Tell of whatever lies beside the folders of a model's artifacts and was made by no build."""
     ours = {folder.name for folder in (*_ours(model, workspace), *(folder.path for folder in wanted))}
     for name in sorted(listed(workspace.artifacts / model) - ours):
         workspace.store.tell(f"not of this build, and left alone: artifacts/{model}/{name}")
 
 
 def publish(folder: Folder, workspace: Workspace) -> None:
-    """Make the folder on disk what it should be: payloads first, manifest last, then leftovers of ours removed.
+    """Write payloads that differ, then the manifest, then remove files that an older manifest of ours names.
 
     Raises:
-        StoreError: the disk refuses; DamagedError: a payload in the store went bad. No claim is made about a folder
-            that is half done: its manifest is gone.
+        StoreError: the disk can't be written.
+        DamagedError: a payload in the store is corrupt. A folder that is half written has no manifest.
     """
     manifest = folder.path / MANIFEST
     with (
@@ -90,7 +91,7 @@ def publish(folder: Folder, workspace: Workspace) -> None:
         ours = {*claimed(manifest)}
         stale = [name for name, entry in folder.files.items() if not _same(folder.path / name, entry, workspace)]
         if stale:
-            manifest.unlink(missing_ok=True)  # while payloads change, the folder makes no claim about them
+            manifest.unlink(missing_ok=True)  # it would be wrong while payloads change
         for name in stale:
             workspace.store.export(folder.files[name], folder.path / name, scratch)
             workspace.memo.remember(folder.path / name, folder.files[name].sha256)
@@ -102,8 +103,16 @@ def publish(folder: Folder, workspace: Workspace) -> None:
             (folder.path / name).unlink(missing_ok=True)
 
 
+def is_whole(folder: Path) -> bool:
+    """Whether a build in which nothing failed published this folder."""
+    try:
+        return not json.loads((folder / MANIFEST).read_bytes()).get("missing")
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def remove(model: str, workspace: Workspace) -> list[Path]:
-    """Delete all artifacts of a model that a manifest of ours names; the files deleted."""
+    """Delete the artifacts of a model that manifests of ours name. Returns the deleted files."""
     removed = [path for folder in _ours(model, workspace) for path in remove_folder(folder, workspace.memo)]
     workspace.memo.save()
     root = workspace.artifacts / model
@@ -114,12 +123,12 @@ def remove(model: str, workspace: Workspace) -> list[Path]:
 
 
 def remove_folder(folder: Path, memo: StatMemo) -> list[Path]:
-    """Delete the files that the folder's manifest names, and the folder if that empties it; the files deleted."""
+    """Delete the files that a folder's manifest names, and an empty folder. Returns the deleted files."""
     with disk_errors(folder, "artifacts can't be removed"):
         paths = [folder / name for name in sorted(claimed(folder / MANIFEST)) if (folder / name).is_file()]
         paths.append(folder / MANIFEST)
         for path in paths:
-            path.unlink(missing_ok=True)  # another build of this checkout may be at it, too
+            path.unlink(missing_ok=True)  # another build of this checkout may delete it, too
             memo.forget(path)
         with contextlib.suppress(FileNotFoundError):
             if not any(folder.iterdir()):
@@ -127,21 +136,27 @@ def remove_folder(folder: Path, memo: StatMemo) -> list[Path]:
     return paths
 
 
+def of_no_config(models: Collection[str], workspace: Workspace) -> list[Path]:
+    """Folders of artifacts that builds made of models other than these."""
+    names = sorted(name for name in listed(workspace.artifacts) if name not in models)
+    return [folder for name in names for folder in _ours(name, workspace)]
+
+
 def leftovers(model: str, wanted: Collection[Folder], workspace: Workspace) -> list[Path]:
-    """Folders of artifacts of ours that the model no longer has: of a target, or of a form of binaries."""
+    """Folders that builds made of targets or packings that the model no longer has."""
     paths = {folder.path for folder in wanted}
     return [folder for folder in _ours(model, workspace) if folder not in paths]
 
 
 def _ours(model: str, workspace: Workspace) -> list[Path]:
-    """The folders that builds made: by their names, and by what their manifests say. Others are not touched."""
+    """The folders of a model that builds made, as their names and their manifests tell."""
     names = {QDQ, SOCS, *catalog.names()}
     manifests = sorted((workspace.artifacts / model).glob(f"*/{MANIFEST}"))
     return [path.parent for path in manifests if path.parent.name in names and _model_of(path) == model]
 
 
 def _model_of(manifest: Path) -> str | None:
-    """The model that a manifest is of; None if it is not one of ours."""
+    """The model that a manifest names; None for a file that is no manifest of ours."""
     try:
         raw = json.loads(manifest.read_bytes())
         return str(raw["model"]) if isinstance(raw["schema_version"], int) else None
@@ -150,9 +165,9 @@ def _model_of(manifest: Path) -> str | None:
 
 
 def _manifest_fault(folder: Folder, present: Collection[str], workspace: Workspace) -> str:
-    """What is wrong with the folder's manifest, "" if nothing is, `_OUTDATED` if it is time to publish another.
+    """What is wrong with the folder's manifest; "" if nothing is, `_OUTDATED` if an older build wrote it.
 
-    One that is not known, as in a copy of a checkout, is outdated if all is as it says, and else damaged.
+    The memo does not know the manifest of a copied checkout. It is outdated if it is true of its folder, else damaged.
     """
     path = folder.path / MANIFEST
     recorded = workspace.memo.recorded(path)
@@ -178,11 +193,8 @@ def _is_as_it_says(folder: Path, workspace: Workspace) -> bool:
 
 
 def listed(folder: Path) -> set[str]:
-    """Names of what is in a folder, none if there is no folder."""
-    try:
-        return {path.name for path in folder.iterdir()}
-    except OSError:
-        return set()
+    """The names in a folder; none if it can't be read."""
+    return {path.name for path in visible(folder)}
 
 
 def _same(path: Path, entry: FileEntry, workspace: Workspace) -> bool:
@@ -193,7 +205,7 @@ def _same(path: Path, entry: FileEntry, workspace: Workspace) -> bool:
 
 
 def claimed(manifest: Path) -> dict[str, str]:
-    """As :func:`claims`; nothing, too, for a manifest that can't be read."""
+    """As :func:`claims`; also empty for a manifest that can't be read."""
     try:
         return claims(manifest)
     except OSError:
@@ -203,7 +215,7 @@ def claimed(manifest: Path) -> dict[str, str]:
 def claims(manifest: Path) -> dict[str, str]:
     """SHA-256 by file name as a manifest of ours lists them; never a path that leaves its folder.
 
-    Nothing for one that is not there or not ours. Raises OSError when it can't be read.
+    Empty for a file that is missing or no manifest of ours. Raises OSError when it can't be read.
     """
     try:
         raw = json.loads(manifest.read_bytes())
@@ -213,9 +225,7 @@ def claims(manifest: Path) -> dict[str, str]:
     return {name: sha256 for name, sha256 in found.items() if name == Path(name).name and name not in (".", "..")}
 
 
-def _files(
-    components: Mapping[str, Mapping[str, Sequence[Mapping[str, Mapping[str, Mapping[str, object]]]]]],
-) -> Iterator[tuple[str, Mapping[str, object]]]:
+def _files(components: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, object]]]:
     for component in components.values():
         for bucket in component["buckets"]:
             yield from bucket["files"].items()

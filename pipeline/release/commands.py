@@ -1,6 +1,6 @@
-"""What is done with releases by doit's tasks, without doit: package, publish, verify, check, clean.
+"""What doit's tasks do with releases, without doit: package, publish, verify, check, clean.
 
-Imported whenever doit runs, so what does the work is imported where it is needed.
+doit imports this module at every start, so functions import what does the work.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pipeline.config import ModelConfig
-from pipeline.findings import Finding
-from pipeline.plan import Step
-from pipeline.workspace import Workspace
+from pipeline.config.load import ModelConfig
+from pipeline.plan.steps import Step
+from pipeline.plan.workspace import Workspace
+from pipeline.store.finding import FsckFinding
 
 
 def needed(config: ModelConfig, steps: Sequence[Step]) -> tuple[list[str], list[Step]]:
-    """What must be done before a model is packaged: tasks that must succeed, and steps that may fail their gates.
+    """What packaging a model needs: tasks that must succeed before, and steps that may fail their gates.
 
-    Usually that is the model's build. Where the config names artifacts that may ship unverified, a build would stop at
-    their gates; then it is all steps but these and what comes after them, which are brought up to date afterwards.
+    Usually that is the model's build alone. If the config lets artifacts ship unverified, the build would stop at their
+    gates. Then the tasks are all other steps, and packaging itself brings these and the steps after them up to date.
     """
     if config.release is None:
         return [], []
@@ -35,7 +35,7 @@ def needed(config: ModelConfig, steps: Sequence[Step]) -> tuple[list[str], list[
 
 
 def nothing_to_package(configs: Iterable[ModelConfig]) -> str:
-    """Why there is no release to be made of these models, unless one is named."""
+    """Says why `doit package` without a name packages none of these models."""
     configs = list(configs)
     if later := [config.name for config in configs if config.release]:
         return f"Nothing to package, as only on request: {', '.join(f'doit package:{name}' for name in later)}"
@@ -44,9 +44,9 @@ def nothing_to_package(configs: Iterable[ModelConfig]) -> str:
 
 
 def check_signing_key(environ: Mapping[str, str] = os.environ) -> None:
-    """Raise ConfigError if the environment names a key that nothing can be signed with."""
+    """Raise ConfigError if the environment names a signing key that can't be used."""
     if environ.get("PIPELINE_SIGNING_KEY"):
-        from pipeline.signing_key import private_key  # imports cryptography
+        from pipeline.release.signing_key import private_key  # imports cryptography
 
         private_key(environ)
 
@@ -58,11 +58,11 @@ def package_model(
     workspace: Workspace,
     bring_up_to_date: Callable[[Step], None],
 ) -> bool:
-    """Write the archives of a model and say so; whether one had to be written. Raises PipelineError."""
+    """Write the archives of a model and print a line on each. Returns whether one was written. Raises PipelineError."""
     from pipeline.release.package import archive_paths, package, release_of
 
     release = release_of(config)
-    archive_paths(config, targets, workspace)  # refuses before anything is done
+    archive_paths(config, targets, workspace)  # refuses early
     for step in needed(config, steps)[1]:
         bring_up_to_date(step)
     if not release.licenses:
@@ -81,8 +81,8 @@ def package_model(
     return written
 
 
-def check_archives(configs: Iterable[ModelConfig], workspace: Workspace) -> Iterator[Finding]:
-    """What is wrong with the archives in this checkout."""
+def check_archives(configs: Iterable[ModelConfig], workspace: Workspace) -> Iterator[FsckFinding]:
+    """Findings on the archives in this checkout."""
     from pipeline.release import on_disk
 
     expected = {path for config in configs for path in _all_paths(config, workspace)}
@@ -90,7 +90,7 @@ def check_archives(configs: Iterable[ModelConfig], workspace: Workspace) -> Iter
 
 
 def remove_archives(config: ModelConfig, workspace: Workspace) -> list[Path]:
-    """Delete the archives of a model; the files deleted. Raises StoreError."""
+    """Delete the archives of a model. Returns the deleted files. Raises StoreError."""
     from pipeline.release import on_disk
 
     return on_disk.remove(config.name, _all_paths(config, workspace), workspace)
@@ -109,7 +109,7 @@ def publish_models(
 ) -> None:
     """Publish the archives of these models to each of the destinations.
 
-    One that is refused does not stop others; all but the first refusal are printed.
+    A refusal does not stop the others; all refusals but the first are printed.
 
     Raises:
         PipelineError: the first refusal.
@@ -140,7 +140,7 @@ def check_destinations(urls: Sequence[str]) -> None:
 
 
 def verify_files(files: Sequence[str], key: str) -> None:
-    """Check archives and say what they are; raises PipelineError."""
+    """Check archives and print what they hold. Raises PipelineError."""
     from pipeline.errors import ConfigError
     from pipeline.release.verify import verify_release
 

@@ -1,36 +1,35 @@
-"""What a place to publish to can do, and the plainest one: a folder."""
+"""The interface of a destination of releases, and the plainest destination: a folder."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from pipeline.errors import StoreError
 from pipeline.model import FileEntry
-from pipeline.storage.digests import copy_hashed, sha256_file
-from pipeline.storage.durable import disk_errors, write_atomically
-from pipeline.storage.locks import held
-from pipeline.storage.payloads import MISSING
+from pipeline.store.digests import copy_hashed, sha256_file
+from pipeline.store.durable import disk_errors, sync_file, write_atomically
+from pipeline.store.locks import held
+from pipeline.store.payloads import MISSING
 
 ALTERED = "its SHA-256 is another one"
-"""What is wrong with an archive whose bytes are others, of the same number."""
+"""The fault of an archive that has the right size and the wrong content."""
 
 
 class Destination(Protocol):
     """A place that archives are published to."""
 
     def read(self, name: str) -> bytes | None:
-        """A small file that is there; None if it is not."""
+        """The bytes of a small file; None if there is none."""
 
     def fault(self, name: str, entry: FileEntry) -> str:
-        """What is wrong with an archive there, all of which is looked at; "" if nothing is."""
+        """What is wrong with all of an archive there; "" if nothing is."""
 
     def send(self, archive: Path, index_name: str, index: bytes, there: bytes | None) -> str | None:
-        """Put the archive there, then its index, unless that is what is `there`, as :meth:`read` had it.
+        """Send the archive, then its index unless that is there. `there` is the index as :meth:`read` returned it.
 
-        What to add to a message about it; None if somebody else published there since.
+        Returns text to add to the message about it; None if somebody else published there since :meth:`read`.
         """
 
 
@@ -41,7 +40,7 @@ class FolderDestination:
     folder: Path
 
     def read(self, name: str) -> bytes | None:
-        """A small file that is there; None if it is not."""
+        """The bytes of a small file; None if there is none."""
         with disk_errors(self.folder, "the folder to publish to can't be read"):
             try:
                 return (self.folder / name).read_bytes()
@@ -49,7 +48,7 @@ class FolderDestination:
                 return None
 
     def fault(self, name: str, entry: FileEntry) -> str:
-        """What is wrong with an archive there, which is read; "" if nothing is."""
+        """Read an archive and say what is wrong with it; "" if nothing is."""
         path = self.folder / name
         with disk_errors(self.folder, "the folder to publish to can't be read"):
             try:
@@ -60,9 +59,9 @@ class FolderDestination:
                 return MISSING
 
     def send(self, archive: Path, index_name: str, index: bytes, there: bytes | None) -> str | None:
-        """Each under another name first, synced and renamed; what was copied is what was read, or nothing is there.
+        """Copy the archive to a temporary name, sync it, read it back and rename it; then write the index.
 
-        One at a time publishes under a name, so that an index never names another's archive.
+        A lock lets one process at a time publish under a name, so that an index never names another's archive.
         """
         temporary, lock = (self.folder / f".{archive.name}.{end}" for end in ("tmp", "lock"))
         with disk_errors(self.folder, "the folder to publish to can't be written"):
@@ -72,8 +71,7 @@ class FolderDestination:
                     return None
                 try:
                     sha256 = copy_hashed(archive, temporary)
-                    with temporary.open("r+b") as stream:
-                        os.fsync(stream.fileno())
+                    sync_file(temporary)
                     if sha256_file(temporary) != sha256:
                         raise StoreError(
                             f"{archive.name} arrived as something else",

@@ -1,7 +1,7 @@
-"""How the shapes of a component depend on its length axes: what to pad inputs to, and where to cut outputs.
+"""Works out how shapes depend on length axes: what to pad inputs to, and where to cut outputs.
 
-An input's dims are named in the model, or are expressions of its axes. An output's often are neither; what it does is
-then read from the shapes that the buckets have, and only where these leave no doubt.
+The model names an input's dims, or gives expressions of its axes. It often gives neither for an output's dims; their
+rule is then inferred from the shapes in the buckets, and only if one rule alone fits.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pipeline.model import Json
 
 UNKNOWN: Mapping[str, Json] = {"unknown": True}
 _MULTIPLES = (2, 3, 5)
-"""Of a bucket's length, at which an expression is evaluated."""
+"""Multiples of a bucket's length at which an expression is evaluated."""
 
 Axes = Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Dim:
-    """One dim of an input or output: what the model declares it to be, and its size in each of the buckets.
+    """One dim of an input or output: what the model declares, and its size in each bucket.
 
-    `fixed` has the axes that have the same value in all buckets.
+    `fixed` has the axes with the same value in all buckets.
     """
 
     declared: Json
@@ -31,7 +31,7 @@ class Dim:
     fixed: Axes
 
     def of_input(self) -> Json:
-        """A size, the name of an axis, ``{"axis", "times", "offset"}``, or None where it can't be told."""
+        """A size, the name of an axis, ``{"axis", "times", "offset"}``, or None if no rule is certain."""
         rule = self.of_output()
         if "size" in rule:
             return rule["size"]
@@ -49,9 +49,9 @@ class Dim:
             varied = all(len({bucket[axis] for bucket in self.buckets}) > 1 for axis in axes)
             return {"size": self.sizes[0]} if varied else {**UNKNOWN}
         rules = {axis: rule for axis in named if (rule := self._rule(axis, declared=True))}
-        if len(rules) != 1:  # it is not what it is declared to be, or that is no expression of one axis
+        if len(rules) != 1:  # the sizes contradict the declaration, or it is no expression of one axis
             rules = {axis: rule for axis in axes if (rule := self._rule(axis, declared=False))}
-        if len(rules) != 1:  # of axes that move together, each would do
+        if len(rules) != 1:  # several axes that grow together would fit
             return {**UNKNOWN}
         ((axis, (times, offset)),) = rules.items()
         return {"axis": axis} if (times, offset) == (1, 0) else {"axis": axis, "times": times, "offset": offset}
@@ -60,14 +60,14 @@ class Dim:
         return len({*self.sizes}) == 1
 
     def _named(self) -> list[str]:
-        """The axes of the buckets that are in what the model declares."""
-        from pipeline.graph.axes import axis_names  # imports onnx
+        """The axes of the buckets that the declaration names."""
+        from pipeline.graph.shapes.axes import axis_names  # imports onnx
 
         found = axis_names(self.declared) if isinstance(self.declared, str) else ()
         return [axis for axis in found if axis in self.buckets[0]]
 
     def _rule(self, axis: str, *, declared: bool) -> tuple[int, int] | None:
-        """`times` and `offset` with which every size is ``times * length + offset``; None if they can't be told."""
+        """`times` and `offset` with which every size is ``times * length + offset``; None if they are uncertain."""
         points = {*zip((bucket[axis] for bucket in self.buckets), self.sizes, strict=True)}
         if declared:
             points |= self._evaluated(axis)
@@ -82,8 +82,8 @@ class Dim:
         return (times, offset) if len(points) >= (2 if offset == 0 else 3) else None
 
     def _evaluated(self, axis: str) -> set[tuple[int, int]]:
-        """Lengths beyond those of the buckets, and what the dim would be there by what the model declares."""
-        from pipeline.graph.axes import DimError, dim_size
+        """Lengths beyond those of the buckets, each with the dim's size there by the declaration."""
+        from pipeline.graph.shapes.axes import DimError, dim_size
 
         found = set()
         for multiple in _MULTIPLES:

@@ -1,6 +1,6 @@
-"""Publishing to whatever fsspec can write to: `s3://bucket/folder`, `gs://`, `sftp://`, `memory://` and others.
+"""Publishes to what fsspec can write to: `s3://bucket/folder`, `gs://`, `sftp://` and others.
 
-Credentials are found as the library behind each finds them, by its usual environment.
+The library behind each finds credentials in its usual environment.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import TypeVar
 from pipeline.errors import ConfigError, StoreError
 from pipeline.model import FileEntry
 from pipeline.release.destinations import ALTERED
-from pipeline.shared import fsspec_place
-from pipeline.shared.fsspec_place import FsspecPlace, NoBucketError
-from pipeline.shared.patience import GoneError, Patience
-from pipeline.shared.place import MismatchError, Moved
-from pipeline.shared.reach import Rarely, size
-from pipeline.storage.digests import sha256_file
-from pipeline.storage.payloads import MISSING
-from pipeline.storage.urls import redacted, told
+from pipeline.sizes import human_bytes
+from pipeline.store.digests import sha256_file
+from pipeline.store.payloads import MISSING
+from pipeline.store.shared import fsspec_place
+from pipeline.store.shared.call_timeouts import GoneError, Patience
+from pipeline.store.shared.connection import Rarely, why
+from pipeline.store.shared.fsspec_place import FsspecPlace, NoBucketError
+from pipeline.store.shared.place import MismatchError, Moved
+from pipeline.store.urls import protocol_of, redacted
 
 WAITS_S = (0.5, 1.0, 2.0, 4.0)
 """Pauses between tries, in seconds; one try more than there are pauses."""
@@ -39,41 +40,47 @@ _FINAL = (
     ValueError,
 )
 _FINAL_NAMES = {"ParamValidationError", "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}
-"""What stays as it is, however often it is tried. Those by name are of the client of S3, which may not be installed;
-whatever else is a library's own kind may pass."""
+"""Errors that no further try changes. Those by name belong to the client of S3, which may not be installed; any other
+error of a library may pass."""
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
 class FsspecDestination:
-    """A folder of a file system of fsspec. One that does not answer is given up after some seconds."""
+    """A folder of a file system of fsspec, which is given up if it does not answer for some seconds."""
 
     place: FsspecPlace
     url: str
-    """As it may be shown."""
+    """The URL without secrets."""
     _secret_url: str = field(repr=False)
     _patience: Patience = field(repr=False)
 
     @classmethod
     def of(cls, url: str) -> FsspecDestination:
-        """Where a URL leads; raises ConfigError if its kind is unknown, or its package is not installed."""
+        """The destination that a URL names. Raises ConfigError if its kind is unknown or its package is missing."""
         shown, opened = redacted(url), list[FsspecPlace]()
+        if protocol_of(url) == "memory":
+            raise ConfigError(
+                f"what is published to {shown} is gone when this process ends",
+                where="command line",
+                remedy="name a folder, hf://owner/name, or a URL that keeps files, such as s3://bucket/folder",
+            )
         patience = Patience(lambda: opened[0].size("index.json"))
         fsspec_place.load(url, shown)
         try:
             opened.append(patience.ask(lambda: FsspecPlace.of(url, shown)))
         except ConfigError:
             raise
-        except Exception as error:  # what the libraries behind fsspec raise has nothing in common
-            raise _refused("the destination can't be opened", shown, _why(error, url)) from None
+        except Exception as error:  # errors of the libraries behind fsspec share no class
+            raise _refused("the destination can't be opened", shown, why(error, url)) from None
         return cls(opened[0], shown, url, patience)
 
     def read(self, name: str) -> bytes | None:
-        """A small file that is there; None if it is not."""
+        """The bytes of a small file; None if there is none."""
         return self._trying(lambda: self._patience.ask(lambda: self.place.read(name, _INDEX_BYTES)), name)
 
     def fault(self, name: str, entry: FileEntry) -> str:
-        """What is wrong with an archive there, which is fetched; "" if nothing is."""
+        """Fetch an archive and say what is wrong with it; "" if nothing is."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, name)
 
@@ -87,9 +94,9 @@ class FsspecDestination:
             return fault or ("" if sha256_file(path) == entry.sha256 else ALTERED)
 
     def send(self, archive: Path, index_name: str, index: bytes, there: bytes | None) -> str | None:
-        """The archive, whose size is compared, then the index if there is none."""
+        """Send the archive and compare its size, then send the index if there is none."""
         name, whole = archive.name, archive.stat().st_size
-        # No folder is made first: where folders are but names, that may try to make a bucket.
+        # This makes no folder first: in an object store that may try to make a bucket.
         self._moved(lambda moved: self.place.send(archive, name, moved), name, whole)
         found = self._trying(lambda: self._patience.ask(lambda: self.place.size(name)), name)
         if found != whole:
@@ -104,25 +111,27 @@ class FsspecDestination:
         return ""
 
     def _moved(self, act: Callable[[Moved], _Answer], what: str, whole: int) -> _Answer:
-        """What comes of moving a file; how far it is, is said every now and then."""
+        """What `act`, which moves a file, returns; prints its progress now and then."""
 
         def moved() -> _Answer:
             rarely = Rarely(lambda text: print(text, flush=True))
-            return self._patience.move(act, lambda done: rarely(lambda: f"{what}: {size(done)} of {size(whole)}"))
+            return self._patience.move(
+                act, lambda done: rarely(lambda: f"{what}: {human_bytes(done)} of {human_bytes(whole)}")
+            )
 
         return self._trying(moved, what)
 
     def _trying(self, call: Callable[[], _Answer], what: str) -> _Answer:
-        """What `call` returns, tried again after failures that may pass."""
+        """What `call` returns, after more tries if it fails with an error that may pass."""
         for tries in range(len(WAITS_S) + 1):
             try:
                 return call()
             except Exception as error:  # as above
-                why = _why(error, self._secret_url)
+                told = why(error, self._secret_url)
                 if tries == len(WAITS_S) or _is_final(error):
-                    raise _refused(f"{what} can't be published", self.url, why) from None
+                    raise _refused(f"{what} can't be published", self.url, told) from None
                 wait = WAITS_S[tries]
-                print(f"{what}: {why}; try {tries + 2} of {len(WAITS_S) + 1} in {wait:g} s", flush=True)
+                print(f"{what}: {told}; try {tries + 2} of {len(WAITS_S) + 1} in {wait:g} s", flush=True)
                 time.sleep(wait)
         raise AssertionError("unreachable")
 
@@ -131,14 +140,10 @@ def _is_final(error: Exception) -> bool:
     return isinstance(error, _FINAL) or not _FINAL_NAMES.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
-def _why(error: Exception, url: str) -> str:
-    return str(error) if isinstance(error, GoneError) else told(error, url)
-
-
-def _refused(what: str, where: str, why: str) -> StoreError:
+def _refused(what: str, where: str, told: str) -> StoreError:
     return StoreError(
         what,
         where=where,
-        why=why,
+        why=told,
         remedy="check the URL, the credentials in the environment and the network, then run the same command again",
     )

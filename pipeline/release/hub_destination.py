@@ -1,4 +1,4 @@
-"""Publishing to a repo of the Hugging Face hub: archive and index in one commit, so readers see both or neither."""
+"""Publishes to a repo of the Hugging Face hub: archive and index in one commit, so readers see both or neither."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.errors import ConfigError
-from pipeline.hub.upload import commit_files, described, head_of, read_file
+from pipeline.inputs.hub.upload import commit_files, described, head_of, read_file
 from pipeline.model import FileEntry
 from pipeline.release.destinations import ALTERED
-from pipeline.storage.payloads import MISSING
-from pipeline.storage.urls import redacted
+from pipeline.store.payloads import MISSING
+from pipeline.store.urls import redacted
 
 _ADDRESS = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<branch>[\w.-]+))?(?:/(?P<folder>[\w.-]+(?:/[\w.-]+)*))?/?")
 
 
 @dataclass
 class HubDestination:
-    """A folder of a branch of a repo. The repo and the branch must be there: nothing public is made unasked."""
+    """A folder of a branch of a repo. Repo and branch must exist: we make nothing public unasked."""
 
     repo: str
     branch: str
@@ -27,7 +27,7 @@ class HubDestination:
 
     @classmethod
     def of(cls, address: str) -> HubDestination:
-        """Where `owner/name`, with `@branch` and `/folder` if wanted, leads; raises ConfigError for another text."""
+        """The destination `owner/name`, maybe with `@branch` and `/folder`. Raises ConfigError for another text."""
         found = _ADDRESS.fullmatch(address)
         if found is None or ".." in address.split("/"):
             raise ConfigError(
@@ -38,12 +38,12 @@ class HubDestination:
         return cls(found["repo"], found["branch"] or "main", found["folder"] or "")
 
     def read(self, name: str) -> bytes | None:
-        """A small file of the branch as it is now; None if it is not there."""
+        """The bytes of a small file in the newest commit of the branch; None if there is none."""
         self._head = head_of(self.repo, self.branch)
         return read_file(self.repo, self._head, self._path(name))
 
     def fault(self, name: str, entry: FileEntry) -> str:
-        """What is wrong with an archive of the branch as it was read, by what the hub says of it; "" if nothing is."""
+        """What is wrong with an archive in the commit that was read, by the hub's word; "" if nothing is."""
         found = described(self.repo, self._head, self._path(name))
         if found is None:
             return MISSING
@@ -53,7 +53,7 @@ class HubDestination:
         return "" if sha256 in ("", entry.sha256) else ALTERED
 
     def send(self, archive: Path, index_name: str, index: bytes, there: bytes | None) -> str | None:
-        """Both in one commit on top of what was read; None if the branch has moved on since."""
+        """Commit both on top of the commit that was read; None if the branch has moved on since."""
         files: dict[str, Path | bytes] = {self._path(archive.name): archive, self._path(index_name): index}
         commit = commit_files(self.repo, self.branch, self._head, files, f"Release {archive.name}")
         return None if commit is None else f", commit {commit}"

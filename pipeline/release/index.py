@@ -1,12 +1,14 @@
-"""release.json, as release.schema.json describes it: what a runtime needs to choose and run, what an auditor asks."""
+"""Makes release.json, which release.schema.json describes: what a runtime needs to choose and run, and audits ask."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
+from pipeline.contracts import ingest
+from pipeline.contracts.values import TensorSpec
 from pipeline.errors import ConfigError
 from pipeline.model import Json
 from pipeline.release.archive import Member
@@ -18,41 +20,41 @@ PROVENANCE = "provenance.json"
 SIGNATURE = "release.dsse.json"
 SBOM = "sbom.cdx.json"
 UNLISTED = frozenset({INDEX, PROVENANCE, SIGNATURE})
-"""Files that release.json does not list: itself, and what is made of its digest."""
+"""Files that release.json can't list: itself, and those that hold its digest."""
 
 Bucket = Mapping[str, Any]
-"""A bucket as a build's manifest.json has it."""
+"""A bucket as JSON: of manifest.json while release.json is made, of release.json afterwards."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A folder of artifacts as it goes into an archive: under `prefix`, with what its manifest.json says."""
+    """A folder of artifacts that goes into an archive under `prefix`; `manifest` is its parsed manifest.json."""
 
     prefix: str
     manifest: Mapping[str, Any]
     members: Mapping[str, Member]
 
     def path(self, name: str) -> str:
-        """Where a file of the folder is in the archive."""
+        """The name in the archive of a file of the folder."""
         return f"{self.prefix}/{name}"
 
 
 def components_of(
-    contexts: Sequence[Part], qdq: Part | None, declared: Mapping[str, Mapping[str, Json]], fixed: Mapping[str, int]
+    contexts: Sequence[Part], qdq: Part | None, declared: Mapping[str, ingest.Facts], fixed: Mapping[str, int]
 ) -> dict[str, dict[str, Json]]:
-    """The components, each with its inputs, outputs and buckets.
+    """`components` of release.json: each component's inputs, outputs and buckets.
 
     `declared` has the facts of each component's ingest: inputs and outputs with the dims that the model names.
 
     Raises:
-        ConfigError: how an input grows with the axes can't be told.
+        ConfigError: nothing tells how a dim of an input grows with the axes.
     """
     names = dict.fromkeys(name for part in contexts for name in part.manifest["components"])
     return {name: _component(name, contexts, qdq, declared[name], fixed) for name in names}
 
 
 def targets_of(contexts: Iterable[Part]) -> list[Json]:
-    """The targets, each with the oldest driver that loads what was compiled for it."""
+    """`targets` of release.json, each with the oldest driver that loads its contexts."""
     found: dict[str, Json] = {}
     for part in contexts:
         sdk = ".".join(str(part.manifest["tools"]["qairt"]).split(".")[:2])
@@ -61,8 +63,15 @@ def targets_of(contexts: Iterable[Part]) -> list[Json]:
     return [*found.values()]
 
 
+def buckets_of(components: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Bucket]]:
+    """The buckets that release.json has under `components`, each as `<component>/<bucket>` and its JSON."""
+    for component, listed in components.items():
+        for bucket in listed["buckets"]:
+            yield f"{component}/{'x'.join(map(str, bucket['axes'].values())) or 'all'}", bucket
+
+
 def listed(members: Mapping[str, Member]) -> dict[str, Json]:
-    """The files of an archive with their digests."""
+    """`files` of release.json: digest and size of each member."""
     return {
         name: {"sha256": member.sha256, "bytes": member.size}
         for name, member in sorted(members.items())
@@ -71,25 +80,25 @@ def listed(members: Mapping[str, Member]) -> dict[str, Json]:
 
 
 def text_of(raw: Mapping[str, Json]) -> bytes:
-    """A JSON file of a release: equal values are equal bytes."""
+    """A value as JSON; equal values give equal bytes."""
     return json.dumps(raw, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def _component(
-    name: str, contexts: Sequence[Part], qdq: Part | None, declared: Mapping[str, Json], fixed: Mapping[str, int]
+    name: str, contexts: Sequence[Part], qdq: Part | None, declared: ingest.Facts, fixed: Mapping[str, int]
 ) -> dict[str, Json]:
     built = [*_built(name, contexts)]
     example = built[0][1]
     inputs: list[Json] = []
     for at, given in enumerate(example["inputs"]):
-        dims = [dim.of_input() for dim in _dims("inputs", at, built, declared, fixed)]
+        dims = [dim.of_input() for dim in _dims("inputs", at, built, declared.inputs, fixed)]
         if None in dims:
             raise _untold(name, given["name"], dims.index(None))
         padding = example["padding"].get(given["name"], 0)
         inputs.append({"name": given["name"], "dtype": given["dtype"], "dims": dims, "padding": padding})
     outputs: list[Json] = []
     for at, made in enumerate(example["outputs"]):
-        rules: list[Json] = [dim.of_output() for dim in _dims("outputs", at, built, declared, fixed)]
+        rules: list[Json] = [dim.of_output() for dim in _dims("outputs", at, built, declared.outputs, fixed)]
         outputs.append({"name": made["name"], "dtype": made["dtype"], "dims": rules})
     buckets: dict[str, dict[str, Any]] = {}
     for part, bucket in built:
@@ -104,7 +113,12 @@ def _component(
         )
         for target in part.manifest["targets"]:
             entry["contexts"][target["name"]] = _context(name, target["name"], part, bucket)
-    return {"inputs": inputs, "outputs": outputs, "buckets": [*buckets.values()]}
+    return {"inputs": inputs, **constants_of(declared), "outputs": outputs, "buckets": [*buckets.values()]}
+
+
+def constants_of(declared: ingest.Facts) -> dict[str, Json]:
+    """The member `constants` of a component; empty where it has no constants."""
+    return {"constants": declared.to_json()["constants"]} if declared.constants else {}
 
 
 def _untold(component: str, name: str, position: int) -> ConfigError:
@@ -150,14 +164,14 @@ def _dims(
     kind: str,
     position: int,
     built: Sequence[tuple[Part, Bucket]],
-    declared: Mapping[str, Json],
+    declared: Sequence[TensorSpec],
     fixed: Mapping[str, int],
 ) -> list[Dim]:
     """The dims of one of the inputs or outputs."""
     values = [bucket[kind][position] for _, bucket in built]
     axes = [bucket["axes"] for _, bucket in built]
-    said = {value["name"]: value["shape"] for value in cast("list[dict[str, Any]]", declared[kind])}
+    said = {value.name: value.shape for value in declared}
     rank = len(values[0]["shape"])
-    names = said.get(values[0]["name"], [])
-    names = names if len(names) == rank else [None] * rank
+    names = said.get(values[0]["name"], ())
+    names = names if len(names) == rank else (None,) * rank
     return [Dim(names[at], [value["shape"][at] for value in values], axes, fixed) for at in range(rank)]

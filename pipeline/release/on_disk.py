@@ -1,22 +1,23 @@
-"""`artifacts/releases/` on disk: is an archive what was written there; write it; check all; remove those of a model."""
+"""Writes archives to `artifacts/releases/`, unless they are up to date; checks them; removes those of a model."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
+from pipeline.config.release_checks import FOLDER
+from pipeline.contracts.codec import Contract
 from pipeline.errors import PipelineError
-from pipeline.findings import FOREIGN, LEFT, Finding
 from pipeline.model import FileEntry, Manifest
+from pipeline.plan.workspace import Workspace
 from pipeline.release.archive import Member, UnusableError, write_archive
-from pipeline.release_checks import FOLDER
-from pipeline.storage import sealed_json
-from pipeline.storage.digests import sha256_file
-from pipeline.storage.durable import disk_errors, write_atomically
-from pipeline.workspace import Workspace
+from pipeline.store import sealed_json
+from pipeline.store.digests import sha256_file
+from pipeline.store.durable import disk_errors, visible, write_atomically
+from pipeline.store.finding import FOREIGN, LEFT, FsckFinding
 
 SUFFIX = ".qnn.zip"
 _AGAIN = "the next 'doit package' writes it again"
@@ -24,8 +25,8 @@ _STAYS = "left alone: no config makes it any more"
 
 
 @dataclass(frozen=True)
-class _Record:
-    """What was written under a name: of which model, and the digests of the list of its members and of the archive."""
+class _Record(Contract):
+    """What was written under a name: the model, and the SHA-256 of the list of members and of the archive."""
 
     model: str
     members: str
@@ -33,16 +34,16 @@ class _Record:
 
 
 def folder_of(workspace: Workspace) -> Path:
-    """Where archives are."""
+    """The folder of archives."""
     return workspace.artifacts / FOLDER
 
 
 def write(path: Path, model: str, members: Mapping[str, Member], workspace: Workspace) -> tuple[str, bool]:
-    """Have the archive of these members there; its SHA-256, and whether it had to be written for that.
+    """Write the archive of these members unless it is up to date; its SHA-256, and whether it was written.
 
     Raises:
-        DamagedError: a payload in the store went bad, and was dropped.
-        StoreError: the disk refuses; a file that is not of the store is not what it was.
+        DamagedError: a payload in the store was corrupt, and was dropped.
+        StoreError: the disk can't be written, or a member that is not in the store was changed.
     """
     listing = "".join(f"{member.sha256}  {name}\n" for name, member in sorted(members.items()))
     wanted = hashlib.sha256(listing.encode()).hexdigest()
@@ -56,13 +57,13 @@ def write(path: Path, model: str, members: Mapping[str, Member], workspace: Work
             _look_at_payloads(members, workspace, scratch)
             raise
         workspace.memo.remember(path, sha256)
-        record = sealed_json.dump(asdict(_Record(model, wanted, sha256)))
+        record = sealed_json.dump(_Record(model, wanted, sha256).to_json())
         write_atomically(_record(path, workspace), record, durable=False, folder=scratch)
     return sha256, True
 
 
 def names(path: Path) -> Collection[str]:
-    """The names in an archive; none if there is none, or it can't be read."""
+    """The names in an archive; none if it is missing or can't be read."""
     try:
         with ZipFile(path) as archive:
             return archive.namelist()
@@ -70,24 +71,24 @@ def names(path: Path) -> Collection[str]:
         return ()
 
 
-def check(expected: Collection[Path], workspace: Workspace) -> Iterator[Finding]:
-    """What is wrong with the archives that are there, all of whose bytes are read; `expected` are those of the configs.
+def check(expected: Collection[Path], workspace: Workspace) -> Iterator[FsckFinding]:
+    """Read all archives on disk and report what is wrong with them; `expected` are those that configs make.
 
-    The digest of a damaged one is forgotten, so that the next `package` looks at the file.
+    Forgets the digest of a damaged archive, so that the next `package` reads the file.
     """
-    for path in _listed(folder_of(workspace)):
+    for path in visible(folder_of(workspace)):
         if not path.name.endswith(SUFFIX):
-            yield Finding(path, FOREIGN, LEFT, is_wrong=False)
+            yield FsckFinding(path, FOREIGN, LEFT, is_wrong=False)
         elif problem := _fault(path, _recorded(path, workspace)):
             workspace.memo.forget(path)
-            yield Finding(path, problem, _AGAIN if path in expected else _STAYS)
+            yield FsckFinding(path, problem, _AGAIN if path in expected else _STAYS)
 
 
 def remove(model: str, expected: Iterable[Path], workspace: Workspace) -> list[Path]:
-    """Delete the archives of a model, those of other versions, too; the files deleted."""
+    """Delete the archives of all versions of a model. Returns the deleted files."""
     folder = folder_of(workspace)
     with disk_errors(folder, "releases can't be removed"):
-        paths = {path for path in _listed(folder) if (known := _recorded(path, workspace)) and known.model == model}
+        paths = {path for path in visible(folder) if (known := _recorded(path, workspace)) and known.model == model}
         paths |= {path for path in expected if path.is_file()}
         for path in paths:
             path.unlink()
@@ -100,7 +101,7 @@ def remove(model: str, expected: Iterable[Path], workspace: Workspace) -> list[P
 
 
 def _look_at_payloads(members: Mapping[str, Member], workspace: Workspace, scratch: Path) -> None:
-    """Have the store drop what went bad: that raises DamagedError."""
+    """Have the store check the payloads among the members; it drops a corrupt one and raises DamagedError."""
     stored = {
         name: FileEntry(member.sha256, member.size)
         for name, member in members.items()
@@ -110,7 +111,7 @@ def _look_at_payloads(members: Mapping[str, Member], workspace: Workspace, scrat
 
 
 def _fault(path: Path, known: _Record | None) -> str:
-    """What is wrong with an archive; one that nothing is known of is held against what it says itself."""
+    """What is wrong with an archive, "" if nothing is; one without a record is compared with its own index."""
     from pipeline.release.verify import verify_release  # libraries for signatures and schemas
 
     try:
@@ -138,16 +139,8 @@ def _record(path: Path, workspace: Workspace) -> Path:
 
 
 def _recorded(path: Path, workspace: Workspace) -> _Record | None:
-    """What was written under the name last; None if that is not known."""
+    """What was last written under the name; None if no record tells."""
     try:
-        raw = sealed_json.load(_record(path, workspace).read_bytes())
-        return _Record(str(raw["model"]), str(raw["members"]), str(raw["archive"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        return _Record.from_json(sealed_json.load(_record(path, workspace).read_bytes()))
+    except (OSError, ValueError):
         return None
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []

@@ -9,31 +9,31 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
-from pipeline.artifact_folders import QDQ, SOCS, Folder, folders
-from pipeline.config import ModelConfig, Release
+from pipeline.config.load import ModelConfig, Release
+from pipeline.contracts import ingest
 from pipeline.errors import ConfigError
-from pipeline.keys import tool_versions
 from pipeline.model import FileEntry, Json, Manifest
-from pipeline.plan import STAGES, Step
+from pipeline.plain_text import did_you_mean
+from pipeline.plan.keys import tool_versions
+from pipeline.plan.steps import STAGES, Step
+from pipeline.plan.workspace import Workspace
 from pipeline.release import index, notices, on_disk, provenance, skipped
 from pipeline.release.archive import Member
+from pipeline.release.artifact_folders import QDQ, SOCS, Folder, folders
 from pipeline.release.index import Part
-from pipeline.storage.digests import sha256_file
-from pipeline.storage.durable import write_atomically
-from pipeline.storage.manifests import read_manifest
-from pipeline.suggest import did_you_mean
-from pipeline.workspace import Workspace
+from pipeline.store.digests import sha256_file
+from pipeline.store.durable import write_atomically
+from pipeline.store.manifests import read_manifest
 
 _PRECISION = "_quantization.yaml"
 
 
 @dataclass(frozen=True)
 class Packaged:
-    """An archive that is as it should be.
+    """An archive that is up to date.
 
-    `written` tells whether it had to be written for that, `was_signed` that one with a signature was overwritten.
+    `written` is false if it was up to date before. `was_signed` tells that the archive before it had a signature.
     """
 
     path: Path
@@ -45,10 +45,10 @@ class Packaged:
 
 
 def archive_paths(config: ModelConfig, targets: Collection[str], workspace: Workspace) -> dict[str, Path]:
-    """Where the archives for these targets are, by target; by the empty name if there is one for all the model's.
+    """The paths of the archives for these targets, by target; "" stands for one archive for all targets.
 
     Raises:
-        ConfigError: there is one for all, and these are not all.
+        ConfigError: the config asks for one archive for all targets, and `targets` lacks some.
     """
     release = release_of(config)
     folder, stem = on_disk.folder_of(workspace), f"{config.name}-{release.version}"
@@ -71,10 +71,10 @@ def package(
     workspace: Workspace,
     environ: Mapping[str, str] = os.environ,
 ) -> Iterator[Packaged]:
-    """Write the archives of a model for these targets, unless they are there already.
+    """Write the archives of a model for these targets, but for those that are up to date.
 
     Raises:
-        ConfigError: the config has no release, or names what is not there.
+        ConfigError: the config has no release, or names a file or an artifact that does not exist.
         VerificationError: an artifact failed or skipped a gate, and is not named under release.unverified.
         StoreError: an output is missing or corrupt; an archive can't be written.
     """
@@ -104,70 +104,65 @@ def _package(
     environ: Mapping[str, str],
     work: ExitStack,
 ) -> Packaged:
+    from pipeline.release.sbom import sbom  # with signing a quarter of a second, which listing tasks need not take
+    from pipeline.release.signing import signed
+
     release = release_of(config)
     found = folders(config, steps, workspace)
     manifests = {step.id: manifest for step in steps if (manifest := read_manifest(workspace.current(step)))}
     contexts = [part for part in _contexts(found, target, workspace, work) if part.members]
-    qdq = next((_part(folder, QDQ, workspace) for folder in found if folder.path.name == QDQ), None)
-    declared = {name: manifests[f"ingest:{config.name}/{name}"].facts for name in config.components}
-    components = index.components_of(contexts, qdq if release.qdq else None, declared, config.fixed)
+    qdq = next((_part(folder, QDQ, workspace) for folder in found if folder.path.name == QDQ and release.qdq), None)
+    declared = {
+        name: ingest.Facts.from_json(manifests[f"ingest:{config.name}/{name}"].facts) for name in config.components
+    }
+    components = index.components_of(contexts, qdq, declared, config.fixed)
+
+    where = config.places.get("release", config.path.name)
     lapses = [*skipped.failed(steps, manifests), *skipped.skipped(components)]
-    _may_ship(config, components, lapses)
-    members = {part.path(name): member for part in contexts for name, member in part.members.items()}
-    if qdq and release.qdq:
-        members |= {qdq.path(name): member for name, member in qdq.members.items()}
-    members |= _files(config, manifests[f"fetch:{config.name}"], workspace)
-    about: dict[str, Any] = {
+    skipped.check_names(release.unverified, skipped.artifacts_of(components), where)
+    skipped.may_ship(lapses, release.unverified, config.name, where)
+
+    members = {
+        part.path(name): member
+        for part in (*contexts, *([qdq] if qdq else []))
+        for name, member in part.members.items()
+    }
+    members |= _files(release, where, manifests[f"fetch:{config.name}"], workspace)
+    tools = dict(tool for stage in STAGES for tool in tool_versions(stage).items())
+    about = {
         "schema_version": index.SCHEMA_VERSION,
         "model": config.name,
         "version": release.version,
         "source": contexts[0].manifest["source"],
-        "tools": _tools(contexts),
+        "tools": dict(sorted({**contexts[0].manifest["tools"], **tools}.items())),
     }
-    _complete(members, about, contexts, components, lapses, config, manifests, environ)
-    was_signed = index.SIGNATURE in on_disk.names(path)
-    sha256, written = on_disk.write(path, config.name, members, workspace)
-    return Packaged(path, sha256, written, index.SIGNATURE in members, was_signed, (*lapses,))
-
-
-def _complete(
-    members: dict[str, Member],
-    about: Mapping[str, Any],
-    contexts: Sequence[Part],
-    components: Mapping[str, dict[str, Json]],
-    lapses: Sequence[skipped.Lapse],
-    config: ModelConfig,
-    manifests: Mapping[str, Manifest],
-    environ: Mapping[str, str],
-) -> None:
-    """Add what is written about the payload: SBOM, release.json, provenance, signature."""
-    from pipeline.release.sbom import sbom  # with signing a quarter of a second, which listing tasks need not take
-    from pipeline.release.signing import signed
-
     members[index.SBOM] = Member.of(sbom(about, members))
     text = config.path.read_bytes()
-    gates: dict[str, Json] = {
-        "skipped": [lapse.json() for lapse in lapses if not lapse.measured],
-        "failed": [lapse.json() for lapse in lapses if lapse.measured],
-    }
-    release: dict[str, Json] = {
+    raw: dict[str, Json] = {
         **about,
         "targets": index.targets_of(contexts),
         "components": {**components},
         "config": {"sha256": hashlib.sha256(text).hexdigest(), "text": text.decode()},
         "keys": {step: manifest.key for step, manifest in sorted(manifests.items())},
-        "gates": gates,
+        "gates": {
+            "skipped": [lapse.json() for lapse in lapses if not lapse.measured],
+            "failed": [lapse.json() for lapse in lapses if lapse.measured],
+        },
         "files": index.listed(members),
     }
-    members[index.INDEX] = Member.of(index.text_of(release))
-    said = index.text_of(provenance.statement(release, members))
-    members[index.PROVENANCE] = Member.of(said)
-    if envelope := signed(said, environ):
+    members[index.INDEX] = Member.of(index.text_of(raw))
+    statement = index.text_of(provenance.statement(raw, members))
+    members[index.PROVENANCE] = Member.of(statement)
+    if envelope := signed(statement, environ):
         members[index.SIGNATURE] = Member.of(envelope)
+
+    was_signed = index.SIGNATURE in on_disk.names(path)
+    sha256, written = on_disk.write(path, config.name, members, workspace)
+    return Packaged(path, sha256, written, index.SIGNATURE in members, was_signed, (*lapses,))
 
 
 def _contexts(found: Sequence[Folder], target: str, workspace: Workspace, work: ExitStack) -> Iterator[Part]:
-    """The folders of contexts; for one target, binaries that are for several are pruned to it."""
+    """The folders of contexts. For one target, binaries for several targets are pruned to it."""
     for folder in found:
         name = folder.path.name
         part = _part(folder, f"contexts/{name}", workspace)
@@ -185,7 +180,7 @@ def _part(folder: Folder, prefix: str, workspace: Workspace) -> Part:
 
 
 def _pruned(part: Part, target: str, work: Path, workspace: Workspace) -> Part:
-    from pipeline.prune import prune_folder  # imports onnx
+    from pipeline.release.prune import prune_folder  # imports onnx
 
     whole, out = work / "whole", work / "pruned"
     given = {name: FileEntry(member.sha256, member.size) for name, member in part.members.items()}
@@ -199,38 +194,21 @@ def _pruned(part: Part, target: str, work: Path, workspace: Workspace) -> Part:
     return Part(f"contexts/{target}", manifest, members)
 
 
-def _files(config: ModelConfig, fetched: Manifest, workspace: Workspace) -> dict[str, Member]:
-    """What the config names of the source, and the licences."""
-    release = release_of(config)
+def _files(release: Release, where: str, fetched: Manifest, workspace: Workspace) -> dict[str, Member]:
+    """The files of the source that the config names, and the licences. `where` says where the config names them."""
     found = {}
     for folder, names in (("files", release.files), ("licenses/model", release.licenses)):
         for name in names:
             if name not in fetched.files:
                 raise ConfigError(
                     f"the source has no file {name}{did_you_mean(name, fetched.files)}",
-                    where=config.places.get("release", config.path.name),
+                    where=where,
                     remedy="correct the name under release",
                 )
             found[f"{folder}/{name}"] = _stored(fetched.files[name], workspace)
     for name, path in notices.notices().items():
         found[f"licenses/{notices.PACKAGE}/{name}"] = Member.of(path.read_bytes())
     return found
-
-
-def _may_ship(
-    config: ModelConfig, components: Mapping[str, Mapping[str, Json]], lapses: Sequence[skipped.Lapse]
-) -> None:
-    release = release_of(config)
-    where = config.places.get("release", config.path.name)
-    skipped.check_names(release.unverified, skipped.artifacts_of(components), where)
-    skipped.may_ship(lapses, release.unverified, config.name, where)
-
-
-def _tools(contexts: Sequence[Part]) -> dict[str, str]:
-    tools = cast("dict[str, str]", contexts[0].manifest["tools"])
-    return dict(
-        sorted({**tools, **{name: at for stage in STAGES for name, at in tool_versions(stage).items()}}.items())
-    )
 
 
 def _stored(entry: FileEntry, workspace: Workspace) -> Member:

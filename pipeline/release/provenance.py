@@ -1,13 +1,13 @@
-"""Where a release came from, in the words of in-toto (Statement v1) and SLSA (provenance v1).
+"""Says where a release came from, in the form of in-toto (Statement v1) and SLSA (provenance v1).
 
-https://in-toto.io/Statement/v1, https://slsa.dev/spec/v1.1/provenance. Nothing of it depends on when, where or by whom
-the archive was made, so that it can be made again.
+https://in-toto.io/Statement/v1, https://slsa.dev/spec/v1.1/provenance. The statement names no time, place or person, so
+that anybody can make the same archive again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from pipeline.model import Json
 from pipeline.release.archive import Member
@@ -21,7 +21,7 @@ BUILDER = "urn:qnn-context-pipeline:builder"
 
 
 def statement(index: Mapping[str, Any], members: Mapping[str, Member]) -> dict[str, Json]:
-    """The statement about an archive's files, release.json among them."""
+    """The statement about all files of an archive but itself and its signature; `index` is release.json."""
     subjects: list[Json] = [
         {"name": name, "digest": {"sha256": member.sha256}}
         for name, member in sorted(members.items())
@@ -49,7 +49,7 @@ def statement(index: Mapping[str, Any], members: Mapping[str, Member]) -> dict[s
 
 
 def _dependencies(index: Mapping[str, Any]) -> list[Json]:
-    """The model's files at their commit, and the packages that made something of them."""
+    """The commit of the model, its files, the config, and the packages that compiled it."""
     source = index["source"]
     found: list[Json] = []
     if source["hub"]:
@@ -58,8 +58,8 @@ def _dependencies(index: Mapping[str, Any]) -> list[Json]:
         {"name": f"source/{name}", "digest": {"sha256": sha256}} for name, sha256 in sorted(source["files"].items())
     ]
     found.append({"name": "config", "digest": {"sha256": index["config"]["sha256"]}})
-    tools = cast("Mapping[str, str]", index["tools"])
-    found += [{"uri": f"pkg:pypi/{name}@{version}"} for name, version in sorted(tools.items()) if name != "qairt"]
+    tools = sorted(index["tools"].items())
+    found += [{"uri": f"pkg:pypi/{name}@{version}"} for name, version in tools if name != "qairt"]
     return found
 
 

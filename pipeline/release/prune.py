@@ -1,7 +1,7 @@
-"""Makes of a folder whose binaries are for several targets one for fewer: `python -m pipeline.prune FOLDER TARGET …`.
+"""Cuts binaries for several targets down to fewer: `python -m pipeline.release.prune FOLDER TARGET …`.
 
-For a device or a download that needs only its own. FOLDER is `artifacts/<model>/socs`; it is left as it is. QNN is not
-needed, so that it runs on any host.
+A device or a download then carries only what it needs. FOLDER is `artifacts/<model>/socs`, which is not changed. This
+needs no QNN, so it runs on any host.
 """
 
 from __future__ import annotations
@@ -11,29 +11,28 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifact_folders import MANIFEST, SCHEMA_VERSION
 from pipeline.errors import ConfigError, PipelineError, StoreError
 from pipeline.qnn import catalog
-from pipeline.qnn.context_model import is_plain
-from pipeline.qnn.flexible import prune
-from pipeline.storage.digests import sha256_file
-from pipeline.storage.durable import disk_errors, write_atomically
+from pipeline.qnn.format.context_model import is_plain
+from pipeline.qnn.format.flexible import prune
+from pipeline.release.artifact_folders import MANIFEST, SCHEMA_VERSION
+from pipeline.store.digests import sha256_file
+from pipeline.store.durable import disk_errors, write_atomically
 
 _LARGEST_MANIFEST = 1 << 26
 
 
 def prune_folder(folder: Path, targets: Iterable[str], out: Path) -> Mapping[str, Any]:
-    """Write the contexts of `folder` into `out`, which must be new or empty, for these targets; the new manifest.
+    """Write the contexts of `folder` for these targets into `out`. Returns the new manifest.
 
     Raises:
-        ConfigError: an unknown target, or one that the folder is not for; `out` holds something.
+        ConfigError: a target is unknown, or the folder is not for it; `out` is not empty.
         StoreError: the folder has no manifest of ours, or a file is not the one that the manifest names.
-        CompileError: a context is not as expected.
+        CompileError: a context has a form that can't be pruned.
     """
     chosen = [catalog.resolve(target) for target in targets]
     socs = [soc.soc_model for soc in chosen]
@@ -52,24 +51,17 @@ def prune_folder(folder: Path, targets: Iterable[str], out: Path) -> Mapping[str
     with disk_errors(out):
         if out.exists() and any(out.iterdir()):
             raise ConfigError("the folder to write to is not empty", where=str(out), remedy="name a new one")
-        with _removed_on_error(out):
+        out.mkdir(parents=True, exist_ok=True)
+        try:
             _write(manifest, folder, socs, out)
+        except BaseException:
+            shutil.rmtree(out, ignore_errors=True)
+            raise
     return manifest
 
 
-@contextmanager
-def _removed_on_error(folder: Path) -> Iterator[None]:
-    """Make a folder, or take an empty one; if what is done in it fails, it is gone."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
 def _write(manifest: dict[str, Any], folder: Path, socs: list[int], out: Path) -> None:
-    """Prune every context into `out`, and bring the manifest in step."""
+    """Prune every context into `out`, and update the manifest."""
     with tempfile.TemporaryDirectory(prefix=".prune-", dir=out) as work:
         for component in manifest["components"].values():
             for bucket in component["buckets"]:
@@ -107,7 +99,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _check_form(manifest: Mapping[str, Any]) -> None:
-    """Raise ValueError, KeyError, TypeError or AttributeError for what a build would not have written."""
+    """Raise ValueError, KeyError, TypeError or AttributeError for a manifest that no build writes."""
     if manifest["schema_version"] != SCHEMA_VERSION:
         raise ValueError(f"schema_version is {manifest['schema_version']!r}, not {SCHEMA_VERSION}")
     if not all(isinstance(target["name"], str) and target["soc_model"] is not None for target in manifest["targets"]):
@@ -130,7 +122,7 @@ def _check_form(manifest: Mapping[str, Any]) -> None:
 
 
 def _prune_bucket(bucket: dict[str, Any], folder: Path, socs: list[int], out: Path) -> None:
-    """Prune one context, and bring its entry in the manifest in step."""
+    """Prune one context, and update its entry in the manifest."""
     for name, entry in bucket["files"].items():
         path = folder / name
         if not path.is_file() or sha256_file(path) != entry["sha256"]:
@@ -155,7 +147,7 @@ def _not_as_named(name: str, folder: Path, why: str) -> StoreError:
 
 
 def _keep_measured(manifest: dict[str, Any]) -> None:
-    """Drop what was measured for the targets that are gone."""
+    """Drop figures of targets that were pruned away."""
     names = {target["name"] for target in manifest["targets"]}
     for component in manifest["components"].values():
         for bucket in component["buckets"]:
@@ -167,7 +159,7 @@ def _keep_measured(manifest: dict[str, Any]) -> None:
 def main(arguments: list[str]) -> int:
     """The command line; returns the exit status, which README.md lists."""
     parser = argparse.ArgumentParser(
-        prog="python -m pipeline.prune",
+        prog="python -m pipeline.release.prune",
         description="Make of contexts for several targets contexts for fewer. The folder itself is left as it is.",
     )
     parser.add_argument("folder", type=Path, help="a folder that a build left, such as artifacts/<model>/socs")

@@ -1,8 +1,8 @@
 """Publishes releases: to a folder, a repo of the Hugging Face hub, or whatever fsspec can write to.
 
-Beside the archive comes a small file of JSON, its index, with the digest of the archive. The archive is sent first and
-the index last, so who follows an index finds a whole archive. What was published stays: another archive of the same
-name is refused, and one that is not there any more as its index says is sent again.
+Publishing puts a small JSON file, the index, beside the archive, with the archive's digest. It sends the archive first
+and the index last, so an index always leads to a whole archive. It never replaces what was published: it refuses
+another archive of the same name, and sends an archive again only if the one there no longer matches its index.
 
     python -m pipeline.release.publish FILE DESTINATION
 """
@@ -21,20 +21,20 @@ from pipeline.model import FileEntry
 from pipeline.release.destinations import Destination, FolderDestination
 from pipeline.release.index import text_of
 from pipeline.release.verify import verify_release
-from pipeline.storage.digests import sha256_file
-from pipeline.storage.urls import folder_of, is_url, redacted
+from pipeline.store.digests import sha256_file
+from pipeline.store.urls import folder_of, is_url, redacted
 
 HUB = "hf://"
 
 
 def publish(archive: Path, url: str) -> str:
-    """Publish an archive, after all of it was checked; a line that says what was done.
+    """Check all of an archive and publish it. Returns a line that says what was done.
 
     Raises:
-        VerificationError: the archive is not as it was made.
-        ConfigError: nothing can be published there, or another archive is there under this name.
-        SourceError: the hub refuses it, or can't be reached.
-        StoreError: another destination does.
+        VerificationError: the archive was changed since it was made.
+        ConfigError: `url` names no destination, or another archive was published there under this name.
+        SourceError: the hub refuses the archive, or can't be reached.
+        StoreError: another destination refuses it, or can't be reached.
     """
     release = verify_release(archive)
     destination = destination_of(url)
@@ -66,11 +66,11 @@ def publish(archive: Path, url: str) -> str:
 
 
 _RACES = 5
-"""How often to look again when somebody else published between our look and our writing."""
+"""How many tries there are when somebody else keeps publishing between our reading and our writing."""
 
 
 def destination_of(url: str) -> Destination:
-    """Where a URL or a path leads; raises ConfigError for what can't be one."""
+    """The destination that a URL or a path names. Raises ConfigError if it names none."""
     if url.startswith(HUB):
         from pipeline.release.hub_destination import HubDestination  # the network client
 
@@ -89,7 +89,7 @@ def destination_of(url: str) -> Destination:
 
 
 def index_name_of(archive: str) -> str:
-    """The name of the file that says what an archive is."""
+    """The name of an archive's index."""
     return f"{archive.removesuffix('.zip')}.json"
 
 

@@ -23,7 +23,7 @@ _NAMESPACE = uuid.UUID("8a3b5c0e-4d0f-5b8e-9d53-1f7c1e2f6a10")
 
 
 def sbom(about: Mapping[str, Any], members: Mapping[str, Member]) -> bytes:
-    """The list for these files; `about` has `model`, `version`, `source` and `tools` as release.json has them."""
+    """The SBOM for these files; `about` has `model`, `version`, `source` and `tools` as release.json has them."""
     contents = "".join(f"{name} {member.sha256}\n" for name, member in sorted(members.items()))
     name, version = str(about["model"]), str(about["version"])
     bom = Bom(serial_number=uuid.uuid5(_NAMESPACE, f"{name}\n{version}\n{contents}"))
@@ -43,7 +43,7 @@ def sbom(about: Mapping[str, Any], members: Mapping[str, Member]) -> bytes:
 
 
 def _source(model: str, source: Mapping[str, Any]) -> Component:
-    """The model as it came."""
+    """The model before our pipeline: its repo or folder, and its files."""
     files = [_file(name, sha256, f"source:{name}") for name, sha256 in sorted(source["files"].items())]
     return Component(
         name=source["hub"] or model,

@@ -1,6 +1,6 @@
-"""Signatures: DSSE envelopes around the statement (https://github.com/secure-systems-lab/dsse), by securesystemslib.
+"""Signs the statement and checks its signature: DSSE envelopes (https://github.com/secure-systems-lab/dsse).
 
-Keys are ed25519, whose signatures of equal bytes are equal.
+Keys are ed25519, because its signatures of equal bytes are equal.
 
 Make a pair of keys with OpenSSL::
 
@@ -22,17 +22,14 @@ from securesystemslib.exceptions import FormatError, VerificationError
 from securesystemslib.signer import CryptoSigner, SSlibKey  # type: ignore[attr-defined]  # public, not marked so
 
 from pipeline.release.provenance import PAYLOAD_TYPE
-from pipeline.signing_key import VARIABLE, no_key, private_key
-
-KEY_VARIABLE = VARIABLE
-"""Names the private key to sign releases with."""
+from pipeline.release.signing_key import no_key, private_key
 
 
 def signed(statement: bytes, environ: Mapping[str, str]) -> bytes | None:
-    """The statement in an envelope, signed with the key of the environment; None where that names none.
+    """The statement in a signed envelope; None if the environment names no key.
 
     Raises:
-        ConfigError: it names no ed25519 key that can be read. The key itself is in no message.
+        ConfigError: what the environment names is no ed25519 key. No message holds the key itself.
     """
     key = private_key(environ)
     if key is None:
@@ -42,25 +39,25 @@ def signed(statement: bytes, environ: Mapping[str, str]) -> bytes | None:
     return json.dumps(envelope.to_dict(), indent=2, sort_keys=True).encode() + b"\n"
 
 
-def key_ids(envelope: bytes) -> list[str]:
-    """Which keys an envelope is signed with; raises ValueError for what is no envelope."""
-    return sorted(_opened(envelope).signatures)
+def signers(envelope: bytes, statement: bytes) -> tuple[str, ...]:
+    """The ids of the keys that an envelope claims to be signed with; :func:`verify` checks a signature.
 
-
-def check(envelope: bytes, statement: bytes) -> None:
-    """Raise ValueError if the envelope is not around this statement; its signatures are not looked at."""
+    Raises:
+        ValueError: it is no envelope, is around another statement, or has no signature.
+    """
     opened = _opened(envelope)
     if opened.payload != statement or opened.payload_type != PAYLOAD_TYPE:
         raise ValueError("it is around another statement")
     if not opened.signatures:
         raise ValueError("it has no signature")
+    return (*sorted(opened.signatures),)
 
 
 def verify(envelope: bytes, public_key: Path) -> str:
-    """The id of the key, if the envelope is signed with it.
+    """The id of the public key, with which the envelope is signed.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is not signed with this key.
         ConfigError: the file holds no ed25519 public key.
     """
     key = _public_key(public_key)

@@ -1,4 +1,4 @@
-"""The private key that releases are signed with, as the environment names it."""
+"""Reads the private key to sign releases with, which the environment names."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pipeline.errors import ConfigError
 
 VARIABLE = "PIPELINE_SIGNING_KEY"
-"""The path of a PEM file, or its text."""
+"""The environment variable with the path of a PEM file, or with its text."""
 
 
 def private_key(environ: Mapping[str, str]) -> Ed25519PrivateKey | None:
-    """The key of the environment; None where that names none.
+    """The key that the environment names; None if it names none.
 
     Raises:
-        ConfigError: it names no ed25519 key that can be read. The key itself is in no message.
+        ConfigError: what it names is no ed25519 key. No message holds the key itself.
     """
     given = environ.get(VARIABLE, "").strip()
     if not given:
@@ -37,7 +37,7 @@ def private_key(environ: Mapping[str, str]) -> Ed25519PrivateKey | None:
 
 
 def no_key(where: str, why: str) -> ConfigError:
-    """The error for what should be a key and is none."""
+    """The error for a key that can't be read or used."""
     return ConfigError(
         "there is no ed25519 key to be had",
         where=where,

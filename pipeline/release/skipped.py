@@ -1,20 +1,22 @@
-"""Artifacts that failed their gates or never came to one, and whether a release may hold them all the same."""
+"""Finds artifacts that failed a gate or skipped it, and decides whether a release may hold them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any
 
-from pipeline.config import Bucket
+from pipeline.build.gates import check
+from pipeline.contracts import context
 from pipeline.errors import ConfigError, VerificationError
-from pipeline.gates import check
-from pipeline.model import PARTS, Json, Manifest
-from pipeline.plan import Step
-from pipeline.suggest import did_you_mean
+from pipeline.model import Json, Manifest
+from pipeline.plain_text import did_you_mean
+from pipeline.plan.own_buckets import OwnBuckets
+from pipeline.plan.steps import Step
+from pipeline.release.index import buckets_of
 
 _GATES = {"context": "context", "verify": "cpu", "emulate": "emulator"}
-"""What a gate is called, by the stage whose output it judges."""
+"""The name of each gate, by the stage whose output it judges."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +27,15 @@ class Lapse:
     gate: str
     why: str
     measured: bool = True
-    """False where the gate was skipped: nothing is known."""
+    """False if the gate was skipped because nothing was measured."""
 
     def json(self) -> dict[str, Json]:
-        """As in release.json."""
+        """The lapse as release.json lists it."""
         return {"artifact": self.artifact, "gate": self.gate, "why": self.why}
 
 
 def failed(steps: Sequence[Step], manifests: Mapping[str, Manifest]) -> list[Lapse]:
-    """The gates that the outputs of these steps don't pass."""
+    """The gates that outputs of these steps fail."""
     return [*dict.fromkeys(lapse for step in steps for lapse in _failed(step, manifests))]
 
 
@@ -41,11 +43,14 @@ def _failed(step: Step, manifests: Mapping[str, Manifest]) -> Iterator[Lapse]:
     if step.stage not in _GATES or step.component is None:
         return
     thresholds = step.config.components[step.component].thresholds
-    axes = cast("Mapping[str, Json]", manifests[step.ingests[step.component]].facts["axes"])
     facts = manifests[step.id].facts
-    judged: Mapping[str, Mapping[str, Json]] = {step.bucket.on(axes).name: facts} if step.bucket else {}
+    judged: dict[str, Mapping[str, Json]] = {}
     if step.stage == "context":
-        judged = {bucket: {PARTS: {bucket: part}} for bucket, part in cast("Mapping[str, Json]", facts[PARTS]).items()}
+        made = context.Facts.from_json(facts)
+        judged = {bucket: replace(made, parts={bucket: part}).to_json() for bucket, part in made.parts.items()}
+    elif step.bucket:
+        own = OwnBuckets.of_step(step, manifests)
+        judged = {own.own(step.bucket).name: facts} if own else {}
     for bucket, found in judged.items():
         if miss := check(step.stage, step.name, found, thresholds):
             for target in step.targets or (None,):
@@ -53,47 +58,39 @@ def _failed(step: Step, manifests: Mapping[str, Manifest]) -> Iterator[Lapse]:
                 yield Lapse(name, _GATES[step.stage], miss.error.what)
 
 
-def skipped(components: Mapping[str, Mapping[str, Json]]) -> list[Lapse]:
-    """The gates that these components, as in release.json, never came to: nothing was measured."""
+def skipped(components: Mapping[str, Mapping[str, Any]]) -> list[Lapse]:
+    """The gates that nothing was measured for, in `components` of release.json."""
     return [*dict.fromkeys(_skipped(components))]
 
 
-def _skipped(components: Mapping[str, Mapping[str, Json]]) -> Iterator[Lapse]:
-    for component, listed in components.items():
-        for bucket in cast("list[Mapping[str, Mapping[str, Json]]]", listed["buckets"]):
-            name = f"{component}/{_bucket_name(bucket)}"
-            if why := _unmeasured(bucket["verification"]["cpu"]):
-                yield Lapse(name, "cpu", why, measured=False)
-            for target, context in cast("Mapping[str, Mapping[str, Json]]", bucket["contexts"]).items():
-                if why := _unmeasured(context["verification"]):
-                    yield Lapse(f"{name}/{target}", "emulator", why, measured=False)
+def _skipped(components: Mapping[str, Mapping[str, Any]]) -> Iterator[Lapse]:
+    for name, bucket in buckets_of(components):
+        if why := _unmeasured(bucket["verification"]["cpu"]):
+            yield Lapse(name, "cpu", why, measured=False)
+        for target, made in bucket["contexts"].items():
+            if why := _unmeasured(made["verification"]):
+                yield Lapse(f"{name}/{target}", "emulator", why, measured=False)
 
 
-def _unmeasured(facts: Json) -> str:
-    """Why nothing is known; empty if something was measured."""
-    if not isinstance(facts, dict):
+def _unmeasured(facts: Mapping[str, Json] | None) -> str:
+    """Why nothing was measured; "" if something was."""
+    if facts is None:
         return "not measured: the config leaves it out"
     return "" if facts["samples"] else "not measured: no sample fits into the bucket"
 
 
-def artifacts_of(components: Mapping[str, Mapping[str, Json]]) -> list[str]:
-    """The names of all contexts of these components."""
-    return [
-        f"{component}/{_bucket_name(bucket)}/{target}"
-        for component, listed in components.items()
-        for bucket in cast("list[Mapping[str, Mapping[str, Json]]]", listed["buckets"])
-        for target in bucket["contexts"]
-    ]
+def artifacts_of(components: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The names of all contexts in `components` of release.json: `<component>/<bucket>/<target>`."""
+    return [f"{name}/{target}" for name, bucket in buckets_of(components) for target in bucket["contexts"]]
 
 
 def may_ship(lapses: Sequence[Lapse], allowed: Sequence[str], model: str, where: str) -> None:
-    """Refuse a release with lapses that the config does not name.
+    """Refuse a release with lapses that the config does not allow.
 
-    `allowed` has names as `encoder`, `encoder/32` or `encoder/32/sm8650`; each stands for all that begin with it.
+    `allowed` has names such as `encoder`, `encoder/32` or `encoder/32/sm8650`; each covers all artifacts below it.
 
     Raises:
-        VerificationError: listing the artifacts that are not named.
-        ConfigError: a name stands for nothing that there is.
+        VerificationError: a lapse is not allowed; the message lists the artifacts.
     """
     rest = [lapse for lapse in lapses if not any(covers(name, lapse.artifact) for name in allowed)]
     if not rest:
@@ -110,12 +107,8 @@ def may_ship(lapses: Sequence[Lapse], allowed: Sequence[str], model: str, where:
     )
 
 
-def _bucket_name(bucket: Mapping[str, Mapping[str, Json]]) -> str:
-    return Bucket(cast("Mapping[str, int]", bucket["axes"])).name
-
-
 def check_names(allowed: Sequence[str], artifacts: Sequence[str], where: str) -> None:
-    """Raise ConfigError for a name that stands for none of the artifacts."""
+    """Raise ConfigError for a name that covers none of the artifacts."""
     for name in allowed:
         if not any(covers(name, artifact) for artifact in artifacts):
             raise ConfigError(
@@ -126,10 +119,10 @@ def check_names(allowed: Sequence[str], artifacts: Sequence[str], where: str) ->
 
 
 def covers(name: str, artifact: str) -> bool:
-    """Whether `name` stands for an artifact."""
+    """Whether `name` is the artifact, or one of the names that its own begins with."""
     return artifact == name or artifact.startswith(f"{name}/")
 
 
 def is_gated(step: Step, allowed: Sequence[str]) -> bool:
-    """Whether a step may fail its gate and be packaged: the config names something of its component."""
+    """Whether a step has a gate that it may fail and be packaged: the config names something of its component."""
     return step.stage in _GATES and step.component in {name.partition("/")[0] for name in allowed}

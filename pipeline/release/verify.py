@@ -1,8 +1,8 @@
-"""Whether a release is as it was made: `doit verify-release FILE`, or `python -m pipeline.release.verify FILE`.
+"""Checks that a release is unchanged: `doit verify-release FILE`, or `python -m pipeline.release.verify FILE`.
 
-Neither QNN nor onnxruntime is needed, so it runs where releases are received. In this order: the archive's form, the
-index against its schema, every file against its digest, the statement against all of them, its signature, and what each
-context says it is for against the targets.
+This needs neither QNN nor onnxruntime, so it runs where releases are received. It checks, in this order: the form of
+the archive, the index against its schema, every file against its digest, the statement against all files, its
+signature, and the compatibility string of each context against the targets.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pipeline.errors import ConfigError, PipelineError, StoreError, Verification
 from pipeline.qnn.compatibility import Compatibility
 from pipeline.release import signing
 from pipeline.release.archive import Archive, damaged, printable
-from pipeline.release.index import INDEX, PROVENANCE, SIGNATURE, UNLISTED
+from pipeline.release.index import INDEX, PROVENANCE, SIGNATURE, UNLISTED, buckets_of
 from pipeline.release.provenance import PREDICATE, STATEMENT
 
 _MAX_TEXT = 1 << 26
-"""Bytes that a file of JSON may have."""
+"""The most bytes that a JSON file may have."""
 _MAX_CONTEXT_MODEL = 1 << 28
 
 
 @dataclass(frozen=True)
 class Verified:
-    """A release that is as it was made. `signed_by` is the id of the key that was given, if one was."""
+    """A release that is unchanged. `signed_by` is the id of the given key, None if no key was given."""
 
     index: Mapping[str, Any]
     files: int
@@ -39,7 +39,7 @@ class Verified:
     signed_by: str | None
 
     def lines(self) -> Iterator[str]:
-        """What to tell about it."""
+        """Lines for the user, safe to print."""
         return map(printable, self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -59,12 +59,12 @@ class Verified:
 
 
 def verify_release(path: Path, public_key: Path | None = None) -> Verified:
-    """Check all of a release, and that it is signed by the key if one is given.
+    """Check all of a release, and its signature if a key is given.
 
     Raises:
-        VerificationError: it is not as it was made, or not signed by that key; the message names what is wrong.
-        ConfigError: there is no such file, or no public key in the file given.
-        StoreError: the disk refuses.
+        VerificationError: the release was changed, or is not signed by that key; the message names what is wrong.
+        ConfigError: there is no such file, or `public_key` holds no public key.
+        StoreError: the disk can't be read.
     """
     try:
         with Archive(path) as archive:
@@ -99,7 +99,7 @@ def _json(path: Path, archive: Archive, name: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; of two values for a name, readers would choose differently."""
+    """A JSON object. Refuses one that has a name twice, as readers differ in which value they take."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name is there twice")
@@ -137,7 +137,10 @@ def _check_files(path: Path, archive: Archive, index: Mapping[str, Any]) -> None
 
 
 def _check_statement(path: Path, archive: Archive, index: Mapping[str, Any], said: Any) -> None:
-    """The subjects are all files but the statement itself and its signature; those of the index were hashed before."""
+    """Refuse a statement whose subjects are not all files but itself and its signature, with the right digests.
+
+    Files that the index lists were hashed before, so their digests are taken from there.
+    """
     try:
         subjects = {subject["name"]: subject["digest"]["sha256"] for subject in said["subject"]}
         forms = (said["_type"], said["predicateType"])
@@ -156,7 +159,7 @@ def _check_statement(path: Path, archive: Archive, index: Mapping[str, Any], sai
 def _check_signature(
     path: Path, archive: Archive, statement: bytes, public_key: Path | None
 ) -> tuple[tuple[str, ...], str | None]:
-    """The ids of the keys that the statement is signed with, and of the given one."""
+    """The ids of the keys that the statement claims to be signed with, and the id of the given key."""
     if SIGNATURE not in archive.entries:
         if public_key is not None:
             raise VerificationError(
@@ -168,15 +171,14 @@ def _check_signature(
         return (), None
     envelope = archive.read(SIGNATURE, _MAX_TEXT)
     try:
-        signing.check(envelope, statement)
-        signatures = (*signing.key_ids(envelope),)
+        signatures = signing.signers(envelope, statement)
         return signatures, signing.verify(envelope, public_key) if public_key is not None else None
     except ValueError as error:
         raise damaged(path, f"{SIGNATURE} is no signature of this release", str(error)) from None
 
 
 def _check_paths(path: Path, index: Mapping[str, Any]) -> None:
-    """Every file that a context or a QDQ model needs is listed, each binary beside its model."""
+    """Refuse an index that does not list every file of a context or QDQ model, each beside its model."""
     for where, model, needed in _models(index):
         for name in (model, *needed):
             if name not in index["files"]:
@@ -187,13 +189,11 @@ def _check_paths(path: Path, index: Mapping[str, Any]) -> None:
 
 def _models(index: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
     """Each model of the release: what needs it, its path, and the paths of the files it refers to."""
-    for component, listed in index["components"].items():
-        for bucket in listed["buckets"]:
-            name = f"{component}/{'x'.join(map(str, bucket['axes'].values())) or 'all'}"
-            for target, context in bucket["contexts"].items():
-                yield f"{name}/{target}", context["model"], context["binaries"]
-            if bucket["qdq"]:
-                yield f"{name} on the CPU", bucket["qdq"]["model"], bucket["qdq"]["files"]
+    for name, bucket in buckets_of(index["components"]):
+        for target, context in bucket["contexts"].items():
+            yield f"{name}/{target}", context["model"], context["binaries"]
+        if bucket["qdq"]:
+            yield f"{name} on the CPU", bucket["qdq"]["model"], bucket["qdq"]["files"]
 
 
 def _check_config(path: Path, index: Mapping[str, Any]) -> None:
@@ -202,22 +202,21 @@ def _check_config(path: Path, index: Mapping[str, Any]) -> None:
 
 
 def _check_compatibility(path: Path, archive: Archive, index: Mapping[str, Any]) -> None:
-    """What a context model says it is for is what the index says, and holds the targets as they are described."""
+    """Refuse a context model that does not hold the compatibility string of the index, or one of another target."""
     targets = {target["name"]: target for target in index["targets"]}
-    for component in index["components"].values():
-        for bucket in component["buckets"]:
-            for name, context in bucket["contexts"].items():
-                text = context["compatibility"]
-                if name not in targets:
-                    raise damaged(path, f"{context['model']} is for {name}, which is no target of the release")
-                if why := _misfit(text, targets[name]):
-                    raise damaged(path, f"{context['model']} is not for {name}: {why}", f"it says {text!r}")
-                if text.encode() not in archive.read(context["model"], _MAX_CONTEXT_MODEL):
-                    raise damaged(path, f"{context['model']} does not say that it is for {text!r}, as {INDEX} does")
+    for _, bucket in buckets_of(index["components"]):
+        for name, context in bucket["contexts"].items():
+            text = context["compatibility"]
+            if name not in targets:
+                raise damaged(path, f"{context['model']} is for {name}, which is no target of the release")
+            if why := _misfit(text, targets[name]):
+                raise damaged(path, f"{context['model']} is not for {name}: {why}", f"it says {text!r}")
+            if text.encode() not in archive.read(context["model"], _MAX_CONTEXT_MODEL):
+                raise damaged(path, f"{context['model']} does not say that it is for {text!r}, as {INDEX} does")
 
 
 def _misfit(text: str, target: Mapping[str, Any]) -> str:
-    """Why a compatibility string is not that of a target; empty if it is."""
+    """Why a compatibility string does not fit a target; "" if it fits."""
     fields = Compatibility.parse(text)
     if fields is None:
         return "its compatibility string has another form"
@@ -230,9 +229,9 @@ def _misfit(text: str, target: Mapping[str, Any]) -> str:
     if fields.vtcm_mb[at] != str(target["vtcm_mb"] or 0):
         return f"it is for {fields.vtcm_mb[at]} MB of VTCM, not {target['vtcm_mb']}"
     sdk = ".".join(fields.sdk.split(".")[:2])
-    return (
-        "" if sdk == target["minimum_driver_sdk"] else f"it needs a driver of {sdk}, not {target['minimum_driver_sdk']}"
-    )
+    if sdk != target["minimum_driver_sdk"]:
+        return f"it needs a driver of {sdk}, not {target['minimum_driver_sdk']}"
+    return ""
 
 
 def main(arguments: list[str]) -> int:

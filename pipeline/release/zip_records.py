@@ -1,4 +1,4 @@
-"""The records of a ZIP file, in the one form that releases have: every byte follows from names, sizes and CRCs.
+"""Makes the records of a ZIP file in the one form that releases have: names, sizes and CRCs determine every byte.
 
 PKWARE's APPNOTE 6.3.9, sections 4.3 and 4.5.3. Entries are stored, not compressed; their time is 1980-01-01, the
 earliest that a ZIP can hold, and their mode 0644. ZIP64 is used where a number needs it, never elsewhere.
@@ -32,7 +32,7 @@ _EXTRA_64 = 1
 
 @dataclass(frozen=True)
 class Entry:
-    """One file in an archive; `offset` is where its local header begins."""
+    """One file in an archive; its local header begins at `offset`."""
 
     name: str
     size: int
@@ -51,7 +51,7 @@ class Entry:
 
 
 def local_header(entry: Entry) -> bytes:
-    """What precedes the content."""
+    """The header before the content."""
     name = entry.name.encode()
     large = entry.size >= LIMIT_32
     extra = struct.pack("<2H2Q", _EXTRA_64, 16, entry.size, entry.size) if large else b""
@@ -79,7 +79,7 @@ def central_header(entry: Entry) -> bytes:
 
 
 def directory(entries: Sequence[Entry]) -> bytes:
-    """All that follows the last entry's content."""
+    """The directory and its end, which follow the content of the last entry."""
     records = b"".join(central_header(entry) for entry in entries)
     start, count = entries[-1].end if entries else 0, len(entries)
     tail = b""

@@ -1,21 +1,23 @@
 """`doit compare LAST.json [NOW.json]`: whether artifacts became larger or less accurate than in another run.
 
-Reads two files of :mod:`pipeline.run_record` and nothing else of either build.
+It reads two run.json of :mod:`pipeline.report.run_record`, and nothing else of either build.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline import run_report
-from pipeline.comparison import COLUMNS, Comparison, Record, compare
+from pipeline.config.project_file import CompareSettings
 from pipeline.errors import ConfigError, VerificationError
 from pipeline.model import Json
-from pipeline.project_file import CompareSettings
-from pipeline.run_record import RECORD, SCHEMA_VERSION
+from pipeline.report.comparison import COLUMNS, Comparison, compare
+from pipeline.report.run_record import RECORD, SCHEMA_VERSION
+from pipeline.report.run_report import RunRecord, moment
+from pipeline.report.tables import as_markdown, as_text, code, text
 
 _MOST_BYTES = 64 << 20
 _SHOWN = 40
@@ -42,7 +44,7 @@ def run(
     return VerificationError.exit_code if found.missed else 0
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> RunRecord:
     """The content of a run.json.
 
     Raises:
@@ -111,37 +113,28 @@ def _as_json(found: Comparison, limits: CompareSettings) -> dict[str, Json]:
         "artifacts": found.artifacts,
         "same": found.same,
         "left_out": found.left_out,
-        "limits": {"size_percent": limits.size_percent, "snr_db": limits.snr_db, "score": limits.score},
-        "rows": [row.as_json() for row in found.rows],
+        "limits": asdict(limits),
+        "rows": [change.as_json() for change in found.changes],
     }
 
 
 def _text(found: Comparison) -> Iterator[str]:
-    rows = [COLUMNS, *(row.cells() for row in found.rows)]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(COLUMNS))]
-    if found.rows:
-        for row in rows:
-            cells = [
-                cell.rjust(width) if title in ("last", "now", "limit") else cell.ljust(width)
-                for cell, width, title in zip(row, widths, COLUMNS, strict=True)
-            ]
-            yield "  ".join(cells).rstrip()
+    if found.changes:
+        yield as_text([COLUMNS, *(change.cells() for change in found.changes)], ruled=False)
         yield ""
     yield found.summary()
     if found.missed:
         yield "Limits are in configs/project.yaml under 'compare'; docs/nightly.md says how to accept a change."
 
 
-def _markdown(found: Comparison, last: Record) -> Iterator[str]:
-    began = run_report.moment(last["started"])
-    since = f"commit {run_report.code(last['commit'][:12])}, {began}" if last["commit"] else began
+def _markdown(found: Comparison, last: RunRecord) -> Iterator[str]:
+    began = moment(last["started"])
+    since = f"commit {code(last['commit'][:12])}, {began}" if last["commit"] else began
     yield f"## Compared with the last run: {'FAILED' if found.missed else 'ok'}"
-    yield f"Last: {since}. {run_report.text(found.summary())}."
-    rows = [
-        (cells[0], run_report.code(cells[1]), *map(run_report.text, cells[2:]))
-        for cells in (row.cells() for row in found.rows[:_SHOWN])
-    ]
-    if rows:
-        yield run_report.table([("verdict", *COLUMNS[1:]), *rows])
-    if len(found.rows) > _SHOWN:
-        yield f"and {len(found.rows) - _SHOWN} more"
+    yield f"Last: {since}. {text(found.summary())}."
+    shown = [change.cells() for change in found.changes[:_SHOWN]]
+    if shown:
+        rows = [(verdict, code(artifact), *map(text, rest)) for verdict, artifact, *rest in shown]
+        yield as_markdown([("verdict", *COLUMNS[1:]), *rows])
+    if len(found.changes) > _SHOWN:
+        yield f"and {len(found.changes) - _SHOWN} more"

@@ -1,4 +1,4 @@
-"""Progress of a build on a terminal (a live line per running step) or in a log (a line per finished step)."""
+"""Shows the progress of a build: on a terminal a live line per running step, in a log a line per finished step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Console:
-    """Writes to `stream`; live when it is a terminal. Called from doit's main thread and worker threads."""
+    """Writes to `stream`, live if that is a terminal. Safe to use from several threads."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -28,18 +28,18 @@ class Console:
         self._live: Live | None = None
 
     def start(self, steps: Collection[str]) -> None:
-        """The steps that are selected; called once."""
+        """Note which steps are selected; called once."""
         self._total = len(steps)
 
     def started(self, step: str, log: Path) -> None:
-        """A step that isn't current begins."""
+        """Show a step that runs now."""
         with self._lock:
             self._running[step] = (time.monotonic(), log)
             if self._terminal and self._live is None:
                 self._live = self._open()
 
     def finished(self, step: str, outcome: str, seconds: float) -> None:
-        """A step ended well; steps that were current get no line."""
+        """Show that a step ended well, unless it was current."""
         with self._lock:
             self._running.pop(step, None)
             self._done += 1
@@ -48,19 +48,19 @@ class Console:
             self.line(f"{self._count()}{outcome:<8} {elapsed}  {step}")
 
     def failed(self, step: str, text: str) -> None:
-        """A step failed; `text` is the whole message."""
+        """Show that a step failed; `text` is the whole message."""
         with self._lock:
             self._running.pop(step, None)
         self.line(f"{self._count()}FAILED             {step}\nerror: {text}")
 
     def waiting(self, step: str, hosts: Collection[str]) -> None:
-        """A step may not run on this host."""
+        """Show that a step waits for other hosts."""
         with self._lock:
             self._running.pop(step, None)
         self.line(f"{self._count()}waiting            {step}  for {' or '.join(hosts)}")
 
     def line(self, text: str) -> None:
-        """Print text above what is live; names in it can't steer the terminal."""
+        """Print text above the live lines. Control characters in it are escaped."""
         text = printable(text)
         with self._lock:
             if self._live is not None:

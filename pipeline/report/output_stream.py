@@ -1,4 +1,4 @@
-"""Standard output that outlives its reader: a build does not depend on who reads what it prints."""
+"""Standard output for a build, which goes on when nobody reads what it prints any more."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import signal
 from typing import IO
 
 
-class Lasting(io.TextIOBase):
-    """A text stream whose writes never fail: once one has, what follows goes nowhere.
+class LastingStream(io.TextIOBase):
+    """A text stream whose writes never fail. After the first that would, it drops all that is written.
 
-    Its reader may be gone (`doit build | head`), its disk full (`> build.log`), or it was never there (`>&-`).
+    The reader may have ended (`doit build | head`), the disk may be full (`> build.log`), or there was no
+    stream (`>&-`).
     """
 
     def __init__(self, stream: IO[str] | None) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write text, if it can be."""
+        """Write text; drop it if that fails."""
         if self._stream is not None:
             try:
                 self._stream.write(text)
@@ -28,7 +29,7 @@ class Lasting(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Pass on what was written, if it can be."""
+        """Pass on what was written; drop it if that fails."""
         if self._stream is not None:
             try:
                 self._stream.flush()
@@ -47,11 +48,11 @@ class Lasting(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # typeshed has an attribute
-        """That of the stream."""
+        """The encoding of the stream."""
         return getattr(self._stream, "encoding", None) or "utf-8"
 
     def _give_up(self) -> None:
-        """Let the stream's descriptor lead nowhere: what it still buffers is flushed when the process ends."""
+        """Redirect the stream's descriptor to nowhere: Python still flushes its buffer when the process ends."""
         stream, self._stream = self._stream, None
         assert stream is not None
         with contextlib.suppress(OSError, ValueError):
@@ -61,6 +62,6 @@ class Lasting(io.TextIOBase):
 
 
 def end_with_reader(wanted: bool) -> None:
-    """Whether this process ends, as commands do on Unix, when it writes to a pipe that nobody reads any more."""
+    """Set whether this process ends when it writes to a pipe without a reader, as commands do on Unix."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL if wanted else signal.SIG_IGN)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import cast
 
-from pipeline.config import Bucket, Target
-from pipeline.model import PARTS, Json, Manifest
-from pipeline.plan import Step
-from pipeline.thresholds import EXACT_DB, RUNGS
+from pipeline.config.load import Bucket, Target
+from pipeline.config.thresholds import Thresholds
+from pipeline.contracts import context, emulate, quantize, verify
+from pipeline.contracts.forecast import Forecast
+from pipeline.contracts.measures import Measured, Subject
+from pipeline.graph.accuracy.verdict import TOTAL, judged_by
+from pipeline.ladder import EXACT_DB, RUNGS
+from pipeline.model import Manifest
+from pipeline.plan.own_buckets import OwnBuckets
+from pipeline.plan.steps import Step
+from pipeline.report.tables import Table
+from pipeline.sizes import human_bytes
 
-_CONTEXTS = ("component", "bucket", "target", "scheme", "partitions", "CPU nodes", "size", "time", "")
-_ACCURACY = ("SQNR in dB", "bucket", "target", *RUNGS, "total", "cosine", "samples")
-_SCORES = ("score", "component", "bucket", "target", "original", "on the CPU", "emulated: original", "context")
-_LEFT = frozenset({"component", "SQNR in dB", "score", "bucket", "target", "scheme", "samples", ""})
-
-Facts = Mapping[str, Json]
-Table = Sequence[tuple[str, ...]]
-"""A heading and rows of as many cells; empty where there are no rows."""
+_CONTEXTS = ("component", "bucket", "target", "scheme", ">partitions", ">CPU nodes", ">size", ">time", "")
+_ACCURACY = ("SQNR in dB", "bucket", "target", *(f">{rung}" for rung in (*RUNGS, TOTAL)), ">cosine", "samples")
+_JUDGED = ("judged by itself", "component", "bucket", "target", "by", ">is", ">asked", "worst sample")
+_SCORES = ("score", "component", "bucket", "target", ">original", ">on the CPU", ">emulated: original", ">context")
+_FORECASTS = ("forecast", "rule", ">values", ">channels", "worst", ">figure", ">limit", "on HTP")
 
 
 def contexts(
@@ -29,76 +34,122 @@ def contexts(
         manifest = manifests.get(step.id)
         if step.stage != "context" or manifest is None:
             continue
-        parts = [_object(_object(part)["facts"]) for part in _object(manifest.facts[PARTS]).values()]
-        parts.sort(key=lambda facts: [*_object(facts["axes"]).values()])
+        made = context.Facts.from_json(manifest.facts).parts.values()
+        parts = sorted((part.facts for part in made), key=lambda facts: [*facts.axes.values()])
         if not parts:  # another form of binary was chosen
             continue
         outcome, seconds = outcomes.get(step.id, ("cached", 0.0))
         rows.append(
             (
                 f"{step.config.name}/{step.component}",
-                ", ".join(str(facts["bucket"]) for facts in parts),
+                ", ".join(facts.bucket for facts in parts),
                 ", ".join(target.soc for target in step.targets),
                 scheme(step, manifests),
-                str(max(cast("int", facts["partitions"]) for facts in parts)),
-                str(sum(fallbacks(facts) for facts in parts)),
+                str(max(facts.partitions for facts in parts)),
+                str(sum(len(facts.fallbacks) for facts in parts)),
                 human_bytes(sum(entry.bytes for entry in manifest.files.values())),
                 f"{seconds:.1f} s" if outcome == "built" else "-",
                 outcome,
             )
         )
-    return [_CONTEXTS, *rows] if rows else []
-
-
-def fallbacks(facts: Facts) -> int:
-    """How many nodes run on the CPU, conversions at the graph's edge not counted."""
-    cpu_nodes = cast("list[Mapping[str, Json]]", facts["cpu_nodes"])
-    return sum(not node.get("edge") for node in cpu_nodes)
+    return [_CONTEXTS, *rows]
 
 
 def accuracy(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
     """A row for each component, bucket and target of which a rung was measured, by a step among those `seen`."""
-    rows = [(*place, *_figures(verify, emulate)) for place, verify, emulate in _measured(steps, seen, manifests)]
-    return [_ACCURACY, *rows] if rows else []
+    found = _measured(steps, seen, manifests)
+    rows = [(*place, *_figures(cpu, emulator, limits)) for place, cpu, emulator, limits in found]
+    return [_ACCURACY, *rows]
+
+
+def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
+    """A row for each output that is not judged by its SQNR as a whole, and for each slice that is judged by itself."""
+    rows = []
+    for place, cpu, emulator, thresholds in _measured(steps, seen, manifests):
+        for label, figures in (emulator.outputs if emulator.samples else cpu.outputs).items():
+            subject = cpu.subjects.get(label, Subject(label))
+            by = judged_by(label, TOTAL, figures, subject, thresholds)
+            if by == "dB" and subject.by == "values" and label == subject.output and not subject.state:
+                continue
+            most = thresholds.most_error(label, TOTAL, bounded=subject.bounded)
+            least = f"{thresholds.least_db(label, TOTAL, state=subject.state):g} dB"
+            asked = f"{most:.3g}" if by == "error" and most is not None else least
+            found = figures.max_abs_error if by == "error" else figures.sqnr_db
+            shown = "none" if found is None else f"{found:.3g}" if by == "error" else f"{found:.1f} dB"
+            kind = (
+                "largest error"
+                if by == "error"
+                else {"values": "SQNR of a state" if subject.state else "SQNR"}.get(subject.by, subject.by)
+            )
+            rows.append((label, *place, kind, shown, asked, figures.worst_sample))
+    return [_JUDGED, *rows]
 
 
 def scores(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
-    """A row for each of the same that has a score: of the original and of what was made, on the same samples each.
+    """A row for each component, bucket and target with a score: that of the original, and that of what was made.
 
-    The last two are of the samples that were emulated, which are fewer.
+    The first two figures are of all held-out samples, the last two of the fewer samples that were emulated.
     """
     rows = []
-    for place, verify, emulate in _measured(steps, seen, manifests):
-        found = [_object(facts.get("score")) for facts in (verify, emulate)]
-        names = [score.pop("name", None) for score in found]
-        if names[0] is not None:
-            cells = [f"{value:.4g}" for score in found for value in score.values()]
-            rows.append((str(names[0]), *place, *cells, *["-"] * (4 - len(cells))))
-    return [_SCORES, *rows] if rows else []
+    for place, cpu, emulator, _ in _measured(steps, seen, manifests):
+        found = [facts.score for facts in (cpu, emulator) if facts.score]
+        if cpu.score:
+            cells = [f"{value:.4g}" for score in found for value in (score.fp32, score.made[1])]
+            rows.append((cpu.score.name, *place, *cells, *["-"] * (4 - len(cells))))
+    return [_SCORES, *rows]
 
 
 def _measured(
     steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]
-) -> Iterator[tuple[tuple[str, str, str], Facts, Facts]]:
-    """Component, bucket and target of which a rung was measured, with the facts of the CPU's and the emulator's."""
+) -> Iterator[tuple[tuple[str, str, str], verify.Facts, emulate.Facts, Thresholds]]:
+    """Each component, bucket and target of which a rung was measured.
+
+    With it: what was measured on the CPU and on the emulator, and the thresholds.
+    """
     steps = list(steps)
     wanted = {target for step in steps for target in step.targets}
     for step in steps:
         if step.stage != "verify" or step.id not in seen or step.id not in manifests:
             continue
         assert step.bucket is not None
+        limits = step.config.components[step.component or ""].thresholds
         for target in step.config.targets:
             if target in wanted:
-                emulate = emulation(step, step.bucket, target)
-                # What was emulated before a step above it changed is not this model's.
-                facts = manifests[emulate].facts if emulate in seen and emulate in manifests else {}
-                yield _place(step, target, manifests), manifests[step.id].facts, facts
+                cpu = verify.Facts.from_json(manifests[step.id].facts)
+                emulator = emulated(step, step.bucket, target, seen, manifests)
+                yield _place(step, target, manifests), cpu, emulator, limits
+
+
+def emulated(
+    step: Step, bucket: Bucket, target: Target, seen: Collection[str], manifests: Mapping[str, Manifest]
+) -> emulate.Facts:
+    """What a step among those `seen` measured of a bucket of the same component on the emulator.
+
+    Facts of a step that was not seen are those of an older model.
+    """
+    name = emulation(step, bucket, target)
+    found = manifests.get(name) if name in seen else None
+    return emulate.Facts.from_json(found.facts) if found else emulate.UNMEASURED
 
 
 def unmeasured(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """The buckets, as `minilm/encoder/64`, that no sample measured."""
-    found = [step for step in steps if step.stage == "verify" and step.id in seen]
-    return [step.name for step in found if (manifest := manifests.get(step.id)) and not manifest.facts["samples"]]
+    """The buckets, as `minilm/encoder/64`, that no sample measured; of exact lengths, with the lengths to add."""
+    found = []
+    for step in steps:
+        manifest = manifests.get(step.id) if step.stage == "verify" and step.id in seen else None
+        facts = verify.Facts.from_json(manifest.facts) if manifest else None
+        if facts and not facts.samples:
+            axes = ", ".join(f"{axis} {size}" for axis, size in (step.bucket.axes if step.bucket else {}).items())
+            found.append(f"{step.name} (of exactly {axes})" if facts.truth == "exact" else step.name)
+    return found
+
+
+def silent(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """Outputs between 0 and 1, as `vad/all 'output'`, that never get near 1 on the held-out samples."""
+    found = [step for step in steps if step.stage == "verify" and step.id in seen and step.id in manifests]
+    return [
+        f"{step.name} {label!r}" for step in found for label in verify.Facts.from_json(manifests[step.id].facts).silent
+    ]
 
 
 def unverified(steps: Iterable[Step], models: Iterable[str]) -> list[str]:
@@ -107,27 +158,45 @@ def unverified(steps: Iterable[Step], models: Iterable[str]) -> list[str]:
     return [model for model in models if model not in measured]
 
 
-def table(rows: Table) -> str:
-    """The rows as aligned text under their heading, without columns that are empty; nothing for no rows."""
-    if not rows:
-        return ""
-    kept = [index for index in range(len(rows[0])) if any(row[index] for row in rows[1:])]
-    widths = {index: max(len(row[index]) for row in rows) for index in kept}
-    text = []
-    for row in rows:
-        cells = (
-            row[index].ljust(widths[index]) if rows[0][index] in _LEFT else row[index].rjust(widths[index])
-            for index in kept
-        )
-        text.append("  ".join(cells).rstrip())
-    text.insert(1, "  ".join("-" * widths[index] for index in kept).rstrip())
-    return "\n".join(text)
+def forecasts(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
+    """A row for each rule and component whose forecast says something, by a quantize step among those `seen`.
+
+    Of several values that a rule is about in any bucket, the one that is furthest beyond the limit is shown.
+    """
+    rows = []
+    for step in steps:
+        manifest = manifests.get(step.id)
+        if step.stage != "quantize" or step.id not in seen or manifest is None:
+            continue
+        alike: dict[tuple[str, bool], dict[str, Forecast]] = {}
+        for part in quantize.Facts.from_json(manifest.facts).parts.values():
+            for told in part.facts.forecasts:
+                alike.setdefault((told.rule, told.mended), {})[told.value] = told
+        for (rule, mended), found in alike.items():
+            worst = max(found.values(), key=lambda told: abs(math.log(max(told.figure, 1e-300) / told.limit)))
+            rows.append(
+                (
+                    f"{step.config.name}/{step.component}", rule, str(len(found)),
+                    str(sum(told.channels for told in found.values()) or "-"), worst.value, f"{worst.figure:.3g}",
+                    f"{worst.limit:.3g}", "mended" if mended else worst.effect,
+                )
+            )  # fmt: skip
+    return [_FORECASTS, *rows]
+
+
+def forecasts_of(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> tuple[Forecast, ...]:
+    """What was forecast of a bucket's QDQ model; nothing of a model that was not quantized."""
+    found, own = manifests.get(quantization(step)), OwnBuckets.of_step(step, manifests)
+    if found is None or own is None:
+        return ()
+    part = quantize.Facts.from_json(found.facts).parts.get(own.own(bucket).name)
+    return part.facts.forecasts if part else ()
 
 
 def scheme(step: Step, manifests: Mapping[str, Manifest]) -> str:
     """How the numbers of a context are stored, such as `w8a16`."""
-    quantize = manifests.get(quantization(step))
-    return str(quantize.facts["scheme"]) if quantize else "fp16"
+    found = manifests.get(quantization(step))
+    return quantize.Facts.from_json(found.facts).scheme if found else "fp16"
 
 
 def quantization(step: Step) -> str:
@@ -145,56 +214,68 @@ def emulation(step: Step, bucket: Bucket, target: Target) -> str:
     return f"{of_bucket(step, 'emulate', bucket)}/{target.soc}"
 
 
-def human_bytes(count: int) -> str:
-    """A size in decimal units, e.g. `36.2 MB`."""
-    size = float(count)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
-
-
 def _place(step: Step, target: Target, manifests: Mapping[str, Manifest]) -> tuple[str, str, str]:
     """Component, bucket and target of a verify step, the bucket on the component's own axes."""
     assert step.bucket is not None
     assert step.component is not None
-    ingest = manifests.get(step.ingests[step.component])
-    bucket = step.bucket.on(_object(ingest.facts["axes"])) if ingest else step.bucket
+    own = OwnBuckets.of_step(step, manifests)
+    bucket = own.own(step.bucket) if own else step.bucket
     return f"{step.config.name}/{step.component}", bucket.name, target.soc
 
 
-def _figures(verify: Facts, emulate: Facts) -> tuple[str, ...]:
-    rungs = {**_object(verify.get("rungs")), **_object(emulate.get("rungs"))}
-    last = emulate if emulate.get("samples") else verify
+def _figures(cpu: verify.Facts, emulator: emulate.Facts, limits: Thresholds) -> tuple[str, ...]:
+    rungs = {**cpu.rungs, **emulator.rungs}
+    last = emulator.outputs if emulator.samples else cpu.outputs
+    shown = {rung: _least_db(rungs.get(rung, {}), rung, cpu, limits) for rung in RUNGS}
+    if cpu.truth == "padded" and cpu.samples:
+        shown["padding"] = "in truth"
     return (
-        *(_least(rungs.get(rung), "sqnr_db", ".1f") for rung in RUNGS),
-        _least(last.get("outputs"), "sqnr_db", ".1f"),
-        _least(last.get("outputs"), "cosine", ".5f"),
-        _samples(verify, emulate),
+        *shown.values(),
+        _least_db(last, TOTAL, cpu, limits),
+        _spelled(last, least_cosine(last), ".5f"),
+        _samples(cpu, emulator),
     )
 
 
-def _least(measured: Json, figure: str, form: str) -> str:
-    """The worst figure of all outputs."""
+def least_db(measured: Measured) -> float | None:
+    """The worst SQNR of all outputs in dB, None where one has none or there are none."""
+    return _least([figures.sqnr_db for figures in measured.values()])
+
+
+def least_cosine(measured: Measured) -> float | None:
+    """The worst cosine of all outputs, None where one has none or there are none."""
+    return _least([figures.cosine for figures in measured.values()])
+
+
+def _least(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return min(known, default=None) if len(known) == len(values) else None
+
+
+def _least_db(measured: Measured, rung: str, cpu: verify.Facts, limits: Thresholds) -> str:
+    """The least SQNR of the outputs that are judged in dB; `by error` if all are judged by their error."""
+    by_db = {
+        label: figures
+        for label, figures in measured.items()
+        if judged_by(label, rung, figures, cpu.subjects.get(label, Subject(label)), limits) == "dB"
+    }
+    if measured and not by_db:
+        return "by error"
+    least = least_db(by_db)
+    return "exact" if least is not None and least >= EXACT_DB else _spelled(by_db, least, ".1f")
+
+
+def _spelled(measured: Measured, least: float | None, form: str) -> str:
     if not measured:
         return "-"
-    values = [_object(found).get(figure) for found in _object(measured).values()]
-    if not all(isinstance(value, float | int) for value in values):
-        return "none"
-    least = min(cast("list[float]", values))
-    return "exact" if figure == "sqnr_db" and least >= EXACT_DB else format(least, form)
+    return "none" if least is None else format(least, form)
 
 
-def _samples(verify: Facts, emulate: Facts) -> str:
-    """How many were run on the CPU, and how many on the emulator."""
-    if not verify.get("samples"):
+def _samples(cpu: verify.Facts, emulator: emulate.Facts) -> str:
+    """How many samples ran on the CPU, and how many on the emulator."""
+    if not cpu.samples:
         return "none held out"
-    emulated = f"{emulate['samples']} emulated" if emulate.get("samples") else "not emulated"
-    if emulate.get("emulated") == "plain compile":
-        emulated += " (compiled plainly)"
-    return f"{verify['samples']}, {emulated}"
-
-
-def _object(value: Json | Mapping[str, Json]) -> dict[str, Json]:
-    return dict(value) if isinstance(value, Mapping) else {}
+    told = f"{emulator.samples} emulated" if emulator.samples else "not emulated"
+    if emulator.emulated == "plain compile":
+        told += " (compiled plainly)"
+    return f"{cpu.samples}, {told}"

@@ -1,4 +1,4 @@
-"""What a build prints while it runs and at its end, by the interface that doit has for reporters."""
+"""What a build prints while it runs and at its end: a reporter of doit."""
 
 from __future__ import annotations
 
@@ -6,97 +6,86 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import IO, NoReturn, Protocol, TextIO, cast
 
-from pipeline import interrupt, run_record, summary
-from pipeline.config import ModelConfig
-from pipeline.console import Console
-from pipeline.doctor.guard import Guard
-from pipeline.engine.crew import Crew
+from pipeline.build import interrupt
+from pipeline.build.crew import Crew
+from pipeline.config.load import ModelConfig
 from pipeline.errors import PipelineError, WaitingError
-from pipeline.lasting import Lasting, end_with_reader
 from pipeline.model import Manifest
-from pipeline.plan import Step
-from pipeline.system import stopping
-from pipeline.upkeep.commands import Session
-from pipeline.workspace import Workspace
+from pipeline.plan.steps import Step
+from pipeline.plan.workspace import Workspace
+from pipeline.processes import stopping
+from pipeline.report import run_record, summary
+from pipeline.report.console import Console
+from pipeline.report.output_stream import LastingStream, end_with_reader
+from pipeline.report.summary import BuildFailure
 
 TRACEBACK_VARIABLE = "PIPELINE_TRACEBACK"
-_REASON_CHARS = 200
 _BUG = 3
 """doit's exit code for an exception that it did not expect."""
 
 
 class Task(Protocol):
-    """What is used of a task of doit."""
+    """The part of a doit task that the reporter uses."""
 
     name: str
     task_dep: list[str]
     pos_arg_val: list[str] | None
 
 
-class Failure(Protocol):
-    """What is used of a failure of doit."""
+class DoitFailure(Protocol):
+    """The part of a doit failure that the reporter uses."""
 
     message: str
     report: bool
 
-    def get_name(self) -> str:
-        """The name of its class."""
-        ...
+    def get_name(self) -> str: ...  # noqa: D102
 
-    def get_msg(self) -> str:
-        """Its text."""
-        ...
+    def get_msg(self) -> str: ...  # noqa: D102
 
 
 class Build(Protocol):
     """What a reporter knows of the project that is built."""
 
     announce: Callable[[Step], None]
+    workspace: Workspace
+    configs: dict[str, ModelConfig]
+    steps: dict[str, Step]
+    crew: Crew
+    results: dict[str, tuple[str, float]]
+    missed: set[str]
+    waiting: dict[str, WaitingError]
+    status: int
+    is_whole: bool
 
-    def check_given(self, command: str, names: Sequence[str]) -> None: ...  # noqa: D102
+    def open(self, given: Mapping[str, Sequence[str]], steps: Collection[str]) -> None:
+        """Make ready to run tasks and these steps; raises PipelineError if that makes no sense.
 
-    @property
-    def workspace(self) -> Workspace: ...  # noqa: D102
+        `given` maps the tasks of the command line to the names that each was given.
+        """
+        ...
 
-    @property
-    def configs(self) -> Mapping[str, ModelConfig]: ...  # noqa: D102
+    def close(self) -> None:
+        """Let go of the store."""
+        ...
 
-    @property
-    def steps(self) -> Mapping[str, Step]: ...  # noqa: D102
+    def tell_removed(self) -> None:
+        """Tell of artifacts that are of no config any more."""
+        ...
 
-    @property
-    def crew(self) -> Crew: ...  # noqa: D102
-
-    @property
-    def results(self) -> Mapping[str, tuple[str, float]]: ...  # noqa: D102
-
-    @property
-    def missed(self) -> Set[str]: ...  # noqa: D102
-
-    @property
-    def waiting(self) -> Mapping[str, WaitingError]: ...  # noqa: D102
-
-    @property
-    def status(self) -> int: ...  # noqa: D102
-
-    @property
-    def is_whole(self) -> bool: ...  # noqa: D102
-
-    @property
-    def session(self) -> Session: ...  # noqa: D102
-
-    @property
-    def guard(self) -> Guard: ...  # noqa: D102
+    def publish_rest(self, models: Iterable[str], checked: Set[str]) -> dict[str, list[str]]:
+        """Publish what passed of models of which components failed; model -> the components that are not there."""
+        ...
 
     def manifests(self) -> dict[str, Manifest]:
         """What every step produced last, by step id."""
         ...
 
     def report_of(self, step: Step) -> str:
-        """What a step has to say to a reader."""
+        """The text that a step wrote for a reader."""
         ...
 
 
@@ -105,16 +94,13 @@ class Reporter:
 
     desc = "a line a step, then a table"
     project: Build
-    keep_going = False
-    """Whether steps are started after one has failed."""
 
     def __init__(self, outstream: IO[str] | None, options: Mapping[str, object]) -> None:
         end_with_reader(False)
-        sys.stdout = cast("TextIO", Lasting(outstream))  # for what actions print, too
+        sys.stdout = cast("TextIO", LastingStream(outstream))  # actions print there, too
         self._console = Console(sys.stdout)
         self.project.announce = self._started
-        self._errors: list[PipelineError | None] = []
-        self._failed: dict[str, list[str]] = {}
+        self._failures: dict[str, BuildFailure] = {}
         self._needs: dict[str, str] = {}
         self._checked: set[str] = set()
         self._selected: list[str] = []
@@ -122,6 +108,7 @@ class Reporter:
         self._clock = run_record.Clock()
         self._names: set[str] = set()
         self._refusal: PipelineError | None = None
+        self._partial: Mapping[str, Sequence[str]] = {}
 
     def initialize(self, tasks: Mapping[str, Task], selected_tasks: Iterable[str]) -> None:
         """Called once, before anything runs."""
@@ -132,10 +119,9 @@ class Reporter:
             run_record.begin(project.workspace.build)
         project.workspace.store.tell = self._console.line
         try:
-            for name in self._selected:
-                project.check_given(name, tasks[name].pos_arg_val or ())
-            project.session.open(self._selected)
-            project.guard.expect(step for name, step in project.steps.items() if name in names)
+            project.open({name: tasks[name].pos_arg_val or () for name in self._selected}, names)
+            if self._is_build():
+                project.tell_removed()
         except PipelineError as error:
             self._refusal = error
             refuse(error)
@@ -145,7 +131,7 @@ class Reporter:
         """Called before a task is checked."""
 
     def execute_task(self, task: Task) -> None:
-        """Called when a task gets a thread, where it may still wait for its turn."""
+        """Called when a task gets a thread. It may still wait for its turn there."""
 
     def _started(self, step: Step) -> None:
         """Called when a step's worker starts."""
@@ -159,7 +145,7 @@ class Reporter:
             self._console.finished(task.name, outcome, seconds)
 
     def skip_uptodate(self, task: Task) -> None:
-        """Called when a task needs nothing."""
+        """Called when a task is up to date."""
         self._checked.add(task.name)
         if task.name in self.project.steps:
             self._console.finished(task.name, "current", 0.0)
@@ -168,10 +154,10 @@ class Reporter:
         """Called when the user told doit to ignore a task."""
         self._console.line(f"{task.name}: ignored, as told by 'doit ignore'")
 
-    def add_failure(self, task: Task, fail: Failure) -> None:
+    def add_failure(self, task: Task, fail: DoitFailure) -> None:
         """Called when a task failed, or could not start because one it needs failed."""
         if fail.get_name() == "UnmetDependency":
-            if ":" in task.name or task.name == "publish":  # a group is no more than its members
+            if ":" in task.name or task.name == "publish":  # a group only stands for its members
                 self._needs[task.name] = self._cause(fail.message.split())
             return
         error: PipelineError | None = getattr(fail, "error", None)
@@ -182,38 +168,29 @@ class Reporter:
             return
         self.project.crew.failed()
         text = str(error) if error else f"{fail.get_name()}\n{fail.get_msg()}"
-        if text not in self._failed:  # what is wrong with a model may be met by several steps at once
-            self._errors.append(error)
+        if text not in self._failures:  # several steps may meet what is wrong with a model
             self._console.failed(task.name, text)
-        self._failed.setdefault(text, []).append(task.name)
+        self._failures.setdefault(text, BuildFailure(text, error)).tasks.append(task.name)
 
     def _waits(self, task: str, error: WaitingError) -> None:
-        """A step may not run here: no failure, and nothing else stops for it."""
+        """Note a step that may not run here. That is no failure, and nothing else stops for it."""
         self._waiting = True
-        if error.step != task:  # what packages makes steps itself
+        if error.step != task:  # `package` and `publish` bring steps up to date themselves
             self._needs[task] = error.step
         self._console.waiting(error.step, error.hosts)
 
     def _cause(self, names: Sequence[str]) -> str:
-        """Of tasks that a task could not do without, one that failed, else one that waits."""
+        """Of tasks without which a task was not tried: one that failed; if none failed, one that waits."""
         waiting = self.project.waiting
+        return next((name for name in names if summary.cause(name, self._needs) not in waiting), names[0])
 
-        def waits(name: str) -> bool:
-            while name in self._needs:
-                name = self._needs[name]
-            return name in waiting
-
-        return next((name for name in names if not waits(name)), names[0])
-
-    def cleanup_error(self, exception: Failure) -> None:
+    def cleanup_error(self, exception: DoitFailure) -> None:
         """Called when a teardown failed."""
         self._console.line(exception.get_msg())
 
     def runtime_error(self, msg: str) -> None:
         """Called when doit itself failed."""
-        if msg not in self._failed:
-            self._errors.append(None)
-        self._failed.setdefault(msg, []).append("doit")
+        self._failures.setdefault(msg, BuildFailure(msg)).tasks.append("doit")
         self._console.line(msg)
 
     def teardown_task(self, task: Task) -> None:
@@ -222,14 +199,15 @@ class Reporter:
     def complete_run(self) -> None:
         """Print the end of the report; leave with the exit code of the first error."""
         project = self.project
-        project.session.close()
+        project.close()
         if stopping.asked() or isinstance(sys.exc_info()[1], KeyboardInterrupt):
             project.crew.stop()
             project.workspace.memo.save()
             self._console.stop()
-            with contextlib.suppress(Exception):  # whatever it is, we are to stop
+            with contextlib.suppress(Exception):  # an error must not keep us from stopping
                 self._record(self._ran(), interrupt.INTERRUPTED)
             interrupt.leave(self._console.line)
+        self._publish_rest()
         project.crew.close()
         project.workspace.memo.save()
         self._console.stop()
@@ -249,10 +227,22 @@ class Reporter:
         if exit_code:
             raise SystemExit(exit_code)
 
+    def _publish_rest(self) -> None:
+        """Publish the components that passed of models of which others failed."""
+        models = [
+            name.removeprefix("build:")
+            for name in self._needs
+            if name.startswith("build:") and summary.cause(name, self._needs) not in self.project.waiting
+        ]
+        try:
+            self._partial = self.project.publish_rest(models, self._checked)
+        except PipelineError as error:
+            self._console.line(str(error))
+
     def _exit_code(self) -> int:
         """That of the first error; waiting is none."""
-        if self._errors:
-            return self._errors[0].exit_code if self._errors[0] else 1
+        for failure in self._failures.values():
+            return failure.exit_code
         return self.project.status or (WaitingError.exit_code if self._waiting else 0)
 
     def _is_build(self) -> bool:
@@ -260,44 +250,41 @@ class Reporter:
         return bool(self._names) or any(run_record.builds(name) for name in self._selected)
 
     def _record(self, ran: summary.Ran, exit_code: int) -> None:
-        """Keep what was done for those who can't watch."""
+        """Write run.json, if the command is a build."""
         if not self._is_build():
             return
-        found = zip(self._failed.items(), self._errors, strict=True)
-        failures = [run_record.Failure(names, text, error) for (text, names), error in found]
+        failures = [*ran.failures]
         if self._refusal:
-            failures.append(run_record.Failure([], str(self._refusal), self._refusal))
+            failures.append(BuildFailure(str(self._refusal), self._refusal))
         bug = sys.exc_info()[1]
         if bug is not None and not isinstance(bug, SystemExit | KeyboardInterrupt):
-            failures.append(run_record.Failure([], f"{type(bug).__name__}: {bug}"))
+            failures.append(BuildFailure(f"{type(bug).__name__}: {bug}"))
             exit_code = exit_code or _BUG
-        project = self.project
-        whole = project.is_whole and "build" in self._selected
+        workspace = self.project.workspace
         content = run_record.record(
-            ran,
-            failures,
+            replace(ran, failures=failures),
+            exit_code,
+            workspace.root,
             tried=self._names,
-            whole=whole,
+            whole=self.project.is_whole and "build" in self._selected,
             clock=self._clock,
-            exit_code=exit_code,
-            root=project.workspace.root,
         )
-        run_record.write(project.workspace.build, content, self._console.line)
+        run_record.write(workspace.build, content, self._console.line)
 
     def _ran(self) -> summary.Ran:
         project = self.project
         return summary.Ran(
+            self._selected,
             project.steps,
             [name for name, config in project.configs.items() if config.on_request],
-            self._selected,
             self._checked,
             frozenset(project.missed),  # copies: when interrupted, threads still change them
             dict(project.waiting),
             dict(project.results),
             project.manifests(),
-            [summary.Failed(names, _in_a_line(text)) for text, names in self._failed.items()],
+            [*self._failures.values()],
             self._needs,
-            self.keep_going,
+            self._partial,
         )
 
 
@@ -307,14 +294,6 @@ def refuse(error: PipelineError) -> NoReturn:
         traceback.print_exception(error)
     print(f"error: {error}", file=sys.stderr)
     raise SystemExit(error.exit_code) from None
-
-
-def _in_a_line(text: str) -> str:
-    """What a message begins with, and why."""
-    what, *rest = text.splitlines()
-    why = next((line.split(": ", 1)[1].split("; ")[0] for line in rest if line.startswith("  why: ")), "")
-    line = f"{what}: {why}" if why else what
-    return line if len(line) <= _REASON_CHARS else f"{line[: _REASON_CHARS - 1]}…"
 
 
 def _closure(tasks: Mapping[str, Task], selected: Iterable[str]) -> set[str]:

@@ -1,8 +1,8 @@
-"""`.build/run.json`: what a build did, why not all of it, and what there is now, for whoever acts on it.
+"""`.build/run.json`: what a build did, what failed and why, and the artifacts there are, for a program to act on.
 
-It is written at the end of every build, however it ended, and removed when one begins: one that is there is of the last
-build, and where there is none, that one was killed. Plain JSON in the form of `run.schema.json`, which lies beside this
-module; docs/nightly.md describes it.
+A build removes it when it begins and writes it when it ends, however it ends. So the file is always of the last build,
+and there is none if that build was killed. Its form is in `run.schema.json` beside this module; docs/nightly.md
+describes it.
 """
 
 from __future__ import annotations
@@ -13,51 +13,37 @@ import json
 import platform
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
+from pipeline import command_line
+from pipeline.config.host_names import Host
 from pipeline.errors import PipelineError
-from pipeline.host_names import Host
-from pipeline.keys import package_version, qairt_version
 from pipeline.model import Json
 from pipeline.plain_text import printable
-from pipeline.plan import STAGES
-from pipeline.run_artifacts import artifacts
-from pipeline.storage.durable import write_atomically
-from pipeline.storage.scratch import Scratch
-from pipeline.summary import Ran
+from pipeline.plan.keys import package_version, qairt_version
+from pipeline.plan.steps import STAGES
+from pipeline.report.run_artifacts import artifacts
+from pipeline.report.summary import BuildFailure, Ran, cause
+from pipeline.store.durable import write_atomically
+from pipeline.store.scratch import Scratch
 
 SCHEMA_VERSION = 1
 RECORD = "run.json"
 REPORT = "report.md"
 _TASKS = frozenset({*STAGES, "build", "package", "publish"})
-"""What builds, wholly or in part: whatever runs steps."""
-_COMMANDS = frozenset(
-    {"auto", "clean", "dumpdb", "forget", "help", "ignore", "info", "list", "reset-dep", "strace", "tabcompletion"}
-)
-"""doit's own, which are given tasks and run none, or not as a build does."""
+"""The tasks that run steps."""
 _GIVEN = ("compare", "verify-release")
-"""Tasks that take all that comes after them, whatever it looks like, and run no steps."""
+"""Tasks that run no steps and take all that follows them on the command line for names."""
 _RESULTS = {0: "ok", 19: "waiting", 130: "interrupted"}
 _RESTORED: Mapping[str, Mapping[str, Json]] = {
     "restored": {"outcome": "restored", "from": "store"},
     "shared": {"outcome": "restored", "from": "shared"},
 }
 _BY_LINE = frozenset({"failures", "steps", "artifacts"})
-_NOT_TRIED = "not tried"
-_NONE: Mapping[str, Json] = {}
+_OUTCOMES = ("built", "restored", "current", "failed", "waiting", "not tried")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Tasks that met the same error, and the error; its text alone where it is none of ours."""
-
-    tasks: Sequence[str]
-    text: str
-    error: PipelineError | None = None
 
 
 @dataclass
@@ -75,14 +61,11 @@ class Clock:
 
 def is_build(arguments: Sequence[str]) -> bool:
     """Whether a command line asks doit for a build or a part of one."""
-    if any(argument in ("--help", "--version", "-h") for argument in arguments):
+    line = command_line.parse(arguments)
+    if line.asks_for_help or line.command != "run":
         return False
-    names = [name for name in arguments if not (name.startswith("-") or "=" in name or name.isdecimal())]
-    if names and names[0] in _COMMANDS:
-        return False
-    names = names[1:] if names[:1] == ["run"] else names
-    before = [*itertools.takewhile(lambda name: name not in _GIVEN, names)]
-    return not names or any(builds(name) or "*" in name for name in before)
+    before = [*itertools.takewhile(lambda name: name not in _GIVEN, line.names)]
+    return not line.names or any(builds(name) or "*" in name for name in before)
 
 
 def builds(task: str) -> bool:
@@ -91,7 +74,7 @@ def builds(task: str) -> bool:
 
 
 def begin(build: Path) -> None:
-    """Remove what the last build left in its build folder: it says nothing of one that has begun."""
+    """Remove the record of the last build."""
     for name in (RECORD, REPORT):
         with contextlib.suppress(OSError):
             (build / name).unlink()
@@ -101,88 +84,29 @@ def refused(build: Path, arguments: Sequence[str], error: PipelineError) -> None
     """Record a build that was refused before anything ran."""
     with contextlib.suppress(OSError):
         build.mkdir(parents=True, exist_ok=True)
-        failure = Failure([], str(error), error)
-        write(build, _record(build.parent, arguments, [failure], error.exit_code))
+        ran = Ran(arguments, failures=[BuildFailure(str(error), error)])
+        write(build, record(ran, error.exit_code, build.parent))
 
 
 def record(
     ran: Ran,
-    failures: Iterable[Failure],
-    *,
-    tried: Collection[str],
-    whole: bool,
-    clock: Clock,
     exit_code: int,
     root: Path,
+    *,
+    tried: Collection[str] = (),
+    whole: bool = False,
+    clock: Clock | None = None,
 ) -> dict[str, Json]:
     """What a command did in the checkout at `root`. `tried` are the steps it was about.
 
     `whole` says that it was about all that a build of this project makes: what is not in it is not made any more.
     """
-    failures = list(failures)
+    steps = _steps(ran, tried)
+    outcomes = [step["outcome"] for step in steps.values()]
     built = sorted(task.split(":")[1] for task in ran.checked if task.startswith("build:"))
-    return _record(
-        root,
-        ran.selected,
-        failures,
-        exit_code,
-        whole=whole,
-        clock=clock,
-        steps=_steps(ran, failures, tried),
-        published={name: f"artifacts/{name}" for name in built},
-        artifacts=dict(artifacts(ran)),
-    )
-
-
-def write(build: Path, content: Mapping[str, Json], tell: Callable[[str], None] = lambda _: None) -> None:
-    """Write run.json and report.md; a disk that refuses is told, and both are gone then."""
-    from pipeline.run_report import markdown
-
-    try:
-        with Scratch(build / "tmp").folder() as folder:
-            for name, text in ((RECORD, _text(content)), (REPORT, markdown(content))):
-                write_atomically(build / name, text.encode("utf-8", "replace"), durable=False, folder=folder)
-    except OSError as error:
-        begin(build)
-        tell(f"{build.name}/{RECORD} can't be written: {error.strerror or error}")
-
-
-def _text(content: Mapping[str, Json]) -> str:
-    """The record as JSON, a line for each step, artifact and failure."""
-    dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-    members = []
-    for name, value in content.items():
-        if name in _BY_LINE and value:
-            rows = (
-                [f"{dumps(key)}: {dumps(each)}" for key, each in value.items()]
-                if isinstance(value, dict)
-                else [dumps(each) for each in cast("list[Json]", value)]
-            )
-            ends = "{}" if isinstance(value, dict) else "[]"
-            members.append(f"{dumps(name)}: {ends[0]}\n  " + ",\n  ".join(rows) + f"\n {ends[1]}")
-        else:
-            members.append(f"{dumps(name)}: {dumps(value)}")
-    return "{\n " + ",\n ".join(members) + "\n}\n"
-
-
-def _record(
-    root: Path,
-    command: Iterable[str],
-    failures: Iterable[Failure],
-    exit_code: int,
-    *,
-    whole: bool = False,
-    clock: Clock | None = None,
-    steps: Mapping[str, Json] = _NONE,
-    published: Mapping[str, Json] = _NONE,
-    artifacts: Mapping[str, Json] = _NONE,
-) -> dict[str, Json]:
-    """All members of the record, in their order; without the last ones, of a build in which nothing ran."""
-    outcomes = [cast("Mapping[str, Json]", step)["outcome"] for step in steps.values()]
-    names = ("built", "restored", "current", "failed", "waiting", _NOT_TRIED)
     return {
         "schema_version": SCHEMA_VERSION,
-        "command": [*command],
+        "command": [*ran.selected],
         "whole": whole,
         "result": _RESULTS.get(exit_code, "failed"),
         "exit_code": exit_code,
@@ -194,23 +118,51 @@ def _record(
             "python": platform.python_version(),
         },
         "versions": dict(_versions()),
-        "counts": {name.replace(" ", "_"): outcomes.count(name) for name in names},
-        "failures": [_failure(failure) for failure in failures],
-        "steps": dict(steps),
-        "published": dict(published),
-        "artifacts": dict(artifacts),
+        "counts": {name.replace(" ", "_"): outcomes.count(name) for name in _OUTCOMES},
+        "failures": [_failure(failure) for failure in ran.failures],
+        "steps": {name: dict(step) for name, step in steps.items()},
+        "published": {name: f"artifacts/{name}" for name in built},
+        "artifacts": dict(artifacts(ran)),
     }
 
 
+def write(build: Path, content: Mapping[str, Json], tell: Callable[[str], None] = lambda _: None) -> None:
+    """Write run.json and report.md. If the disk refuses that, both are removed, and `tell` is given a message."""
+    from pipeline.report.run_report import markdown
+
+    try:
+        with Scratch(build / "tmp").folder() as folder:
+            for name, text in ((RECORD, _text(content)), (REPORT, markdown(content))):
+                write_atomically(build / name, text.encode("utf-8", "replace"), durable=False, folder=folder)
+    except OSError as error:
+        begin(build)
+        tell(f"{build.name}/{RECORD} can't be written: {error.strerror or error}")
+
+
+def _text(content: Mapping[str, Json]) -> str:
+    """The record as JSON, with a line for each step, artifact and failure."""
+    dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+    members = []
+    for name, value in content.items():
+        text = dumps(value)
+        if name in _BY_LINE and value:
+            rows = [dumps(each) for each in value] if isinstance(value, list) else []
+            if isinstance(value, dict):
+                rows = [f"{dumps(key)}: {dumps(each)}" for key, each in value.items()]
+            text = f"{text[0]}\n  " + ",\n  ".join(rows) + f"\n {text[-1]}"
+        members.append(f"{dumps(name)}: {text}")
+    return "{\n " + ",\n ".join(members) + "\n}\n"
+
+
 def _versions() -> Iterator[tuple[str, Json]]:
-    """Of the packages that decide what comes out."""
+    """The versions of the packages that artifacts depend on."""
     for name in ("onnxruntime", "onnxruntime-qnn", "qairt", "onnx", "numpy"):
-        with contextlib.suppress(PipelineError):  # that it is missing is told elsewhere
+        with contextlib.suppress(PipelineError):  # other checks report a package that is missing
             yield name, qairt_version() if name == "qairt" else package_version(name)
 
 
 def _commit(root: Path) -> str | None:
-    """The commit that is checked out, as git's own files say; None where that is not so simple (a worktree)."""
+    """The commit that is checked out, as git's files say; None where they don't say it simply (a worktree)."""
     try:
         head = (root / ".git" / "HEAD").read_text("utf-8").strip()
         if not head.startswith("ref: "):
@@ -225,22 +177,22 @@ def _commit(root: Path) -> str | None:
     return next((line for line in found if _COMMIT.fullmatch(line)), None)
 
 
-def _failure(failure: Failure) -> Json:
+def _failure(failure: BuildFailure) -> Json:
     error = failure.error
     parts = dict(error.parts()) if error else {}
     return {
         "tasks": [*failure.tasks],
         "error": type(error).__name__ if error else "Error",
-        "exit_code": error.exit_code if error else 1,
+        "exit_code": failure.exit_code,
         "what": printable(error.what if error else failure.text),
         **{name: printable(parts.get(name, "")) for name in ("where", "why", "next")},
     }
 
 
-def _steps(ran: Ran, failures: Iterable[Failure], tried: Collection[str]) -> dict[str, Json]:
-    """How each step came out that the command was about, in the order of the plan."""
-    failed = {task for failure in failures for task in failure.tasks} | ran.missed
-    found: dict[str, Json] = {}
+def _steps(ran: Ran, tried: Collection[str]) -> dict[str, Mapping[str, Json]]:
+    """How each step ended that the command was about, in the order of the plan."""
+    failed = {task for failure in ran.failures for task in failure.tasks} | ran.missed
+    found: dict[str, Mapping[str, Json]] = {}
     for name in (name for name in ran.steps if name in tried or name in ran.checked or name in failed):
         outcome, seconds = ran.results.get(name, ("current", 0.0))
         entry: dict[str, Json]
@@ -251,17 +203,10 @@ def _steps(ran: Ran, failures: Iterable[Failure], tried: Collection[str]) -> dic
         elif name in ran.checked:
             entry = dict(_RESTORED.get(outcome, {"outcome": outcome}))
         else:
-            entry = {"outcome": _NOT_TRIED}
+            entry = {"outcome": "not tried"}
             if name in ran.needs:
-                entry["because"] = _cause(name, ran.needs)
-        if outcome == "built" and name in ran.results:
+                entry["because"] = cause(name, ran.needs)
+        if outcome == "built":
             entry["seconds"] = round(seconds, 1)
         found[name] = entry
     return found
-
-
-def _cause(name: str, needs: Mapping[str, str]) -> str:
-    """The step because of which another was not tried."""
-    while name in needs:
-        name = needs[name]
-    return name

@@ -1,4 +1,4 @@
-"""What a build did, as a page of Markdown: made of the content of run.json, and of nothing else."""
+"""What a build did, as a page of Markdown. All of it comes from run.json."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.ladder import EXACT_DB, RUNGS
 from pipeline.plain_text import printable
-from pipeline.report import human_bytes
-from pipeline.thresholds import EXACT_DB, RUNGS
+from pipeline.report.tables import as_markdown, code, text
+from pipeline.sizes import human_bytes
 
 _HEADS = {
     "ok": "Build: all is built",
@@ -19,54 +20,18 @@ _HEADS = {
 _SLOWEST = 12
 _LISTED = 40
 _EXPLAINED = 20
-_LEFT = frozenset(
-    {
-        "artifact",
-        "verdict",
-        "figure",
-        "scheme",
-        "step",
-        "outcome",
-        "for hosts",
-        "why",
-        "score",
-        "because of",
-        "what",
-        "samples",
-    }
-)
 
-Record = Mapping[str, Any]
+RunRecord = Mapping[str, Any]
+"""The content of a run.json, by run.schema.json."""
 
 
-def markdown(record: Record) -> str:
-    """The page: how it ended, what failed and why, what waits, what there is now, and what took long."""
+def markdown(record: RunRecord) -> str:
+    """The page: how the build ended, what failed and why, what waits, the artifacts, and what took longest."""
     return "\n\n".join(filter(None, _sections(record))) + "\n"
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """A heading and rows as a Markdown table, without columns that are empty; nothing for no rows."""
-    if len(rows) < 2:
-        return ""
-    kept = [index for index in range(len(rows[0])) if any(row[index] for row in rows[1:])]
-    lines = ["| " + " | ".join(row[index] for index in kept) + " |" for row in rows]
-    lines.insert(1, "|" + "|".join(" :-- " if rows[0][index] in _LEFT else " --: " for index in kept) + "|")
-    return "\n".join(lines)
-
-
-def text(value: str) -> str:
-    """Text for a cell or a line, which no name in it can break or mark up."""
-    plain = printable(" ".join(value.split()))
-    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", plain.replace("&", "&amp;").replace("<", "&lt;"))
-
-
-def code(value: str) -> str:
-    """A name, set as code."""
-    return "`" + printable(value, keep="").replace("`", "'").replace("|", "¦") + "`"
-
-
 def decibels(value: float | None) -> str:
-    """An SQNR as it is shown everywhere: `exact` from where outputs differ by the order of sums alone."""
+    """An SQNR as all reports show it: `exact` where outputs differ by no more than another order of sums."""
     if value is None:
         return "none"
     return "exact" if value >= EXACT_DB else f"{value:.1f}"
@@ -77,7 +42,7 @@ def moment(started: str) -> str:
     return f"{text(started[:10])} {text(started[11:16])} UTC"
 
 
-def _sections(record: Record) -> Iterator[str]:
+def _sections(record: RunRecord) -> Iterator[str]:
     head = _HEADS.get(record["result"], record["result"])
     exit_code = f" (exit code {record['exit_code']})" if record["exit_code"] else ""
     yield f"## {head}{exit_code}"
@@ -89,7 +54,7 @@ def _sections(record: Record) -> Iterator[str]:
     yield _where(record)
 
 
-def _about(record: Record) -> str:
+def _about(record: RunRecord) -> str:
     counts = record["counts"]
     shared = sum(step.get("from") == "shared" for step in record["steps"].values())
     notes = {"restored": f" ({shared} from the shared store)" if shared else ""}
@@ -99,7 +64,7 @@ def _about(record: Record) -> str:
     return f"{command} began at {moment(record['started'])} and took {_duration(record['seconds'])}. Steps: {done}."
 
 
-def _failures(failures: Sequence[Record]) -> Iterator[str]:
+def _failures(failures: Sequence[RunRecord]) -> Iterator[str]:
     if not failures:
         return
     yield f"### Failed ({len(failures)})"
@@ -112,13 +77,13 @@ def _failures(failures: Sequence[Record]) -> Iterator[str]:
         yield f"and {len(failures) - _EXPLAINED} more"
 
 
-def _waiting(steps: Mapping[str, Record]) -> Iterator[str]:
+def _waiting(steps: Mapping[str, RunRecord]) -> Iterator[str]:
     waiting = {name: step for name, step in steps.items() if step["outcome"] == "waiting"}
     after = sum(step.get("because") in waiting for step in steps.values())
     if waiting:
         yield f"### Waiting for other hosts ({len(waiting)})"
         rows = [(code(name), text(" or ".join(step["hosts"])), text(step["why"])) for name, step in _first(waiting)]
-        yield table([("step", "for hosts", "why"), *rows]) + _more(waiting)
+        yield as_markdown([("step", "for hosts", "why"), *rows]) + _more(waiting)
         if after:
             yield f"Not tried until then: {after} step(s)."
     because: dict[str, int] = {}
@@ -132,13 +97,13 @@ def _waiting(steps: Mapping[str, Record]) -> Iterator[str]:
         yield f"Not tried: {total} step(s), " + (causes or "as the build stopped at the first failure") + "."
 
 
-def _artifacts(record: Record) -> Iterator[str]:
+def _artifacts(record: RunRecord) -> Iterator[str]:
     artifacts, steps = record["artifacts"], record["steps"]
     if not artifacts:
         return
     yield f"### Artifacts ({len(artifacts)})"
     rungs = [rung for rung in (*RUNGS, "total") if any(rung in each["sqnr_db"] for each in artifacts.values())]
-    heading = ("artifact", "", "scheme", "size", "CPU nodes", *(f"{rung} dB" for rung in rungs), "score", "samples")
+    heading = ("artifact", "", "scheme", ">size", ">CPU nodes", *(f">{rung} dB" for rung in rungs), "score", "samples")
     rows = [
         (
             code(name),
@@ -152,39 +117,39 @@ def _artifacts(record: Record) -> Iterator[str]:
         )
         for name, each in _first(artifacts)
     ]
-    yield table([heading, *rows]) + _more(artifacts)
+    yield as_markdown([heading, *rows]) + _more(artifacts)
 
 
-def _score(score: Record | None) -> str:
+def _score(score: RunRecord | None) -> str:
     if not score:
         return ""
     made, original = (f"{value:.4g}" if value is not None else "none" for value in (score["made"], score["original"]))
     return f"{text(str(score['name']))} {made}" + (f" (original {original})" if made != original else "")
 
 
-def _samples(samples: Record) -> str:
+def _samples(samples: RunRecord) -> str:
     if not samples["cpu"]:
         return "not measured"
     return f"{samples['cpu']}, " + (f"{samples['emulator']} emulated" if samples["emulator"] else "not emulated")
 
 
-def _slowest(steps: Mapping[str, Record]) -> Iterator[str]:
+def _slowest(steps: Mapping[str, RunRecord]) -> Iterator[str]:
     ran = sorted(((step["seconds"], name) for name, step in steps.items() if "seconds" in step), reverse=True)
     if not ran:
         return
     yield f"### What ran ({len(ran)})"
     rows = [(code(name), f"{seconds:.1f}") for seconds, name in ran[:_SLOWEST]]
-    yield table([("step", "seconds"), *rows]) + _more(ran, _SLOWEST)
+    yield as_markdown([("step", ">seconds"), *rows]) + _more(ran, _SLOWEST)
 
 
-def _where(record: Record) -> str:
+def _where(record: RunRecord) -> str:
     names, versions = record["host"]["names"], record["versions"]
     told = ", ".join(f"{text(name)} {text(str(version))}" for name, version in versions.items())
     commit = f"Commit {code(record['commit'][:12])}. " if record.get("commit") else ""
     return f"{commit}Host: {', '.join(map(text, names))}; Python {text(record['host']['python'])}. With {told}."
 
 
-def _first(found: Mapping[str, Record]) -> list[tuple[str, Record]]:
+def _first(found: Mapping[str, RunRecord]) -> list[tuple[str, RunRecord]]:
     return [*found.items()][:_LISTED]
 
 
@@ -194,7 +159,7 @@ def _more(found: Iterable[object], most: int = _LISTED) -> str:
 
 
 def _fenced(message: str) -> str:
-    """Text in a block of its own, whatever backticks it has."""
+    """Text in a block with a fence that is longer than any backticks in the text."""
     plain = printable(message)
     longest = max((len(run) for run in re.findall(r"`+", plain)), default=0)
     fence = "`" * max(3, longest + 1)

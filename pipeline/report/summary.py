@@ -1,77 +1,111 @@
-"""The end of a build's report: tables of what there is now, and in a line what was done."""
+"""The end of a build's report: tables of what there is now, and a line that says what was done."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pipeline import report
-from pipeline.errors import WaitingError
-from pipeline.host_names import Host
+from pipeline.config.host_names import Host
+from pipeline.errors import PipelineError, WaitingError
 from pipeline.model import Manifest
-from pipeline.plan import Step
+from pipeline.plan.steps import Step
+from pipeline.report import report
+from pipeline.report.tables import as_text
 
 _NAMES = 8  # in a line; the rest is counted
+_REASON_CHARS = 200
 
 
 @dataclass(frozen=True)
-class Failed:
-    """Why steps failed, in a line: several may meet the same."""
+class BuildFailure:
+    """One error: its text, itself if it is one of ours, and the tasks that met it."""
 
-    names: Sequence[str]
-    reason: str
+    text: str
+    error: PipelineError | None = None
+    tasks: list[str] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """What a process ends with that fails for this."""
+        return self.error.exit_code if self.error else 1
+
+    @property
+    def reason(self) -> str:
+        """One line: what the message begins with, and why."""
+        what, *rest = self.text.splitlines()
+        why = next((line.split(": ", 1)[1].split("; ")[0] for line in rest if line.startswith("  why: ")), "")
+        line = f"{what}: {why}" if why else what
+        return line if len(line) <= _REASON_CHARS else f"{line[: _REASON_CHARS - 1]}…"
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What one command did: `checked` ended well, `missed` was made and may not ship, `waiting` other hosts may run.
+    """What one command did.
 
-    `needs` has, for each task that was not tried as one that it needs failed or was not tried, the latter's name.
+    `checked` are tasks that ended well, `missed` steps whose output may not ship, `waiting` steps for other hosts.
+    `needs` maps each task that was not tried to a task that it needs and that failed, waits or was not tried either.
+    `partial` maps each model that was published in part to its components that failed.
     """
 
-    steps: Mapping[str, Step]
-    on_request: Sequence[str]
     selected: Sequence[str]
-    checked: Set[str]
-    missed: Set[str]
-    waiting: Mapping[str, WaitingError]
-    results: Mapping[str, tuple[str, float]]
-    manifests: Mapping[str, Manifest]
-    failures: Sequence[Failed]
-    needs: Mapping[str, str]
-    kept_going: bool
+    steps: Mapping[str, Step] = field(default_factory=dict)
+    on_request: Sequence[str] = ()
+    checked: Set[str] = frozenset()
+    missed: Set[str] = frozenset()
+    waiting: Mapping[str, WaitingError] = field(default_factory=dict)
+    results: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    manifests: Mapping[str, Manifest] = field(default_factory=dict)
+    failures: Sequence[BuildFailure] = ()
+    needs: Mapping[str, str] = field(default_factory=dict)
+    partial: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def current(self) -> list[Step]:
         """The steps that are up to date now."""
         return [step for step in self.steps.values() if step.id in self.checked]
 
+    @property
+    def outcomes(self) -> list[str]:
+        """`built`, `restored` or `shared` for each step that was not current before."""
+        return [outcome for name, (outcome, _) in self.results.items() if name in self.steps]
+
 
 def tables(ran: Ran) -> Iterator[str]:
-    """Contexts, accuracy, scores; those that have rows."""
+    """Contexts, forecasts, accuracy, what is judged by itself, scores; those that have rows."""
     seen = ran.checked | ran.missed
     for rows in (
         report.contexts(ran.current, ran.manifests, ran.results),
+        report.forecasts(ran.steps.values(), seen, ran.manifests),
         report.accuracy(ran.steps.values(), seen, ran.manifests),
+        report.judged(ran.steps.values(), seen, ran.manifests),
         report.scores(ran.steps.values(), seen, ran.manifests),
     ):
-        if text := report.table(rows):
+        if text := as_text(rows):
             yield text
 
 
 def last_lines(ran: Ran) -> str:
-    """What was built, where it is, and what is not proven; empty for a command that is not about steps."""
+    """What was built, where it is, and what was not measured; empty for a command that is not about steps."""
     steps, built_all = ran.current, "build" in ran.selected
     if not (steps or ran.failures or ran.waiting or built_all):
         return ""
-    done = _Done.of(ran)
     models = sorted(name.split(":")[1] for name in ran.checked if name.startswith("build:"))
     if ran.failures:
-        head = f"FAILED: {len(ran.failures)} step(s); {done.built} built, {done.came} restored. What was built is kept."
+        built = ran.outcomes.count("built")
+        restored = len(ran.outcomes) - built
+        head = f"FAILED: {len(ran.failures)} step(s); {built} built, {restored} restored. What was built is kept."
         return "\n".join([head, *_what_failed(ran), *_what_waits(ran)])
-    lines = [done.line(), *(f"artifacts/{name}/" for name in models)]
+    lines = [_done(ran), *(f"artifacts/{name}/" for name in models)]
     if unmeasured := report.unmeasured(ran.steps.values(), ran.checked, ran.manifests):
-        lines.append(f"Not proven, as no held-out sample fits: {', '.join(unmeasured)}. Add samples to 'verification'.")
+        lines.append(
+            f"Not proven, as no held-out sample fits: {', '.join(unmeasured)}. Add samples to 'verification', or to"
+            " 'calibration', of which every fourth (of exact lengths: the second of each length) is held out."
+        )
+    if silent := report.silent(ran.steps.values(), ran.checked, ran.manifests):
+        names = ", ".join(silent)
+        lines.append(
+            f"Not shown, as no held-out sample gets above a half: how {names} says yes. Add samples where it does."
+        )
     if unverified := report.unverified(ran.steps.values(), models):
         names = ", ".join(unverified)
         lines.append(f"Not proven, as nothing is measured: {names}. See 'verification' in docs/config.md.")
@@ -82,14 +116,12 @@ def last_lines(ran: Ran) -> str:
 
 
 def _what_failed(ran: Ran) -> Iterator[str]:
-    """What failed and why, what was not tried because of it, and what there is all the same."""
-    if not ran.kept_going and len(ran.failures) == 1:
-        return  # the message is right above
-    for failed in ran.failures:
-        yield f"  {_listed(failed.names)}: {failed.reason}"
-    for cause, names in _not_tried(ran).items():
-        if cause not in ran.waiting:
-            yield f"Not tried, as {cause} failed: {_listed(names)}"
+    """What failed and why, what was not tried because of it, and what was built."""
+    for failure in ran.failures if len(ran.failures) > 1 else ():  # a single failure was printed in full
+        yield f"  {_listed(failure.tasks)}: {failure.reason}"
+    for name, names in _not_tried(ran).items():
+        if name not in ran.waiting:
+            yield f"Not tried, as {name} failed: {_listed(names)}"
     stages = [
         name.split(":")[0] for name, (outcome, _) in ran.results.items() if outcome == "built" and name in ran.steps
     ]
@@ -99,6 +131,8 @@ def _what_failed(ran: Ran) -> Iterator[str]:
     for name in sorted(ran.checked):
         if name.startswith("build:"):
             yield f"artifacts/{name.split(':')[1]}/"
+    for name, missing in ran.partial.items():
+        yield f"artifacts/{name}/ (without {_listed(missing)})"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -107,7 +141,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _what_waits(ran: Ran) -> Iterator[str]:
-    """What waits for which hosts, what to type there, and what stands on it."""
+    """Which steps wait for which hosts, what to type there, and which steps need them."""
     if not ran.waiting:
         return
     yield f"WAITING: {len(ran.waiting)} step(s) that may not run on this host ({', '.join(Host.here().names)})."
@@ -117,7 +151,7 @@ def _what_waits(ran: Ran) -> Iterator[str]:
         alike.setdefault((why, error.remedy), []).append(name)
     for (why, remedy), names in alike.items():
         yield f"  {_listed(names)}\n    why: {why}\n    next: {remedy}"
-    held = [name for cause, names in _not_tried(ran).items() if cause in ran.waiting for name in names]
+    held = [name for waits, names in _not_tried(ran).items() if waits in ran.waiting for name in names]
     if held:
         yield f"  Not tried until then: {_listed(held)}"
 
@@ -126,48 +160,32 @@ def _not_tried(ran: Ran) -> dict[str, list[str]]:
     """What was not tried, by what failed or waits."""
     causes: dict[str, list[str]] = {}
     for name in ran.needs:
-        cause = name
-        while cause in ran.needs:
-            cause = ran.needs[cause]
-        causes.setdefault(cause, []).append(name)
+        causes.setdefault(cause(name, ran.needs), []).append(name)
     return causes
 
 
-@dataclass(frozen=True)
-class _Done:
-    """How many steps were brought up to date, and how."""
+def cause(name: str, needs: Mapping[str, str]) -> str:
+    """The task that failed or waits, so that another was not tried; that other itself if it was tried."""
+    while name in needs:
+        name = needs[name]
+    return name
 
-    steps: int
-    built: int
-    restored: int
-    shared: int
-    waiting: bool
-    written: str
-    """What was written of what is current, with a blank behind; empty for nothing."""
-    published: bool
 
-    @classmethod
-    def of(cls, ran: Ran) -> _Done:
-        outcomes = [outcome for name, (outcome, _) in ran.results.items() if name in ran.steps]
+def _done(ran: Ran) -> str:
+    """One line: how many steps were brought up to date, and how."""
+    outcomes = ran.outcomes
+    built, restored, shared = (outcomes.count(outcome) for outcome in ("built", "restored", "shared"))
+    steps = len(ran.current)
+    if not steps and not ran.waiting:
+        return "No model is selected."
+    if not outcomes and not ran.waiting:
         kinds = {name.partition(":")[0] for name in ran.results}
         written = "Artifacts were written again; " if "build" in kinds else ""
         if "package" in kinds:
             written = f"{'Artifacts and releases' if written else 'Releases'} were written; "
-        built, restored, shared = (outcomes.count(outcome) for outcome in ("built", "restored", "shared"))
-        return cls(len(ran.current), built, restored, shared, bool(ran.waiting), written, "publish" in ran.checked)
-
-    @property
-    def came(self) -> int:
-        """Those that were made before, here or elsewhere."""
-        return self.restored + self.shared
-
-    def line(self) -> str:
-        if not self.steps and not self.waiting:
-            return "No model is selected."
-        if not self.built and not self.came and not self.waiting:
-            if self.published and not self.written:  # what of it was new, is said above
-                return f"Nothing to build: all {self.steps} steps are current."
-            return f"{self.written or 'Nothing to do: '}all {self.steps} steps are current."
-        parts = [f"{self.built} built", f"{self.restored} restored from the store"]
-        parts += [f"{self.shared} from the shared store"] if self.shared else []
-        return f"{', '.join(parts)}, {self.steps - self.built - self.came} already current."
+        if "publish" in ran.checked and not written:  # lines above say what of it was new
+            return f"Nothing to build: all {steps} steps are current."
+        return f"{written or 'Nothing to do: '}all {steps} steps are current."
+    from_shared = f", {shared} from the shared store" if shared else ""
+    current = steps - built - restored - shared
+    return f"{built} built, {restored} restored from the store{from_shared}, {current} already current."

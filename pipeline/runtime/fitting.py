@@ -25,6 +25,7 @@ class Fitting:
         self._name = component.name
         self._inputs = component.inputs
         self._names = frozenset(tensor.name for tensor in component.inputs)
+        self._constants = {constant.name: constant.value for constant in component.constants}
         self._buckets = [bucket.axes for bucket in component.buckets]
         self._limits = component.limits
         self._tells = list(_tells(component))
@@ -41,9 +42,12 @@ class Fitting:
         ]
 
     def lengths(self, inputs: Mapping[str, NDArray[Any]]) -> Lengths:
-        """The length of every axis; raises InputError if these are not the component's inputs."""
+        """The length of every axis; raises InputError if these are not the component's inputs.
+
+        An input that the release fixes may be there too, with the value that it is fixed to.
+        """
         if inputs.keys() != self._names:
-            raise self._other_names(inputs)
+            self._check_names(inputs)
         for tensor in self._inputs:
             array = inputs[tensor.name]
             if array.dtype != tensor.dtype or array.ndim != len(tensor.dims):
@@ -112,8 +116,23 @@ class Fitting:
             share *= lengths[axis] / size
         return share
 
+    def _check_names(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        if inputs.keys() - self._constants.keys() != self._names:
+            raise self._other_names(inputs)
+        for name in sorted(inputs.keys() & self._constants.keys()):
+            fixed, given = self._constants[name], np.asarray(inputs[name])
+            if given.size != fixed.size or (given.ravel() != fixed.ravel()).any():
+                shown = fixed.item() if fixed.size == 1 else f"one {fixed.dtype} {list(fixed.shape)}"
+                raise InputError(
+                    f"input {name} of {self._name} is fixed to {shown} in this release",
+                    where=f"{self._name}, {name}",
+                    why="the model was built for that value alone, and takes no other",
+                    next=f"leave {name} out, or use a release that was built for the value you need",
+                )
+
     def _other_names(self, inputs: Mapping[str, NDArray[Any]]) -> InputError:
-        missing, more = sorted(self._names - inputs.keys()), sorted(map(str, inputs.keys() - self._names))
+        missing = sorted(self._names - inputs.keys())
+        more = sorted(map(str, inputs.keys() - self._names - self._constants.keys()))
         why = [f"{', '.join(missing)} missing"] if missing else []
         why += [f"{', '.join(more)} unknown"] if more else []
         return InputError(

@@ -10,8 +10,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .errors import FormatError
 from .fields import Field
@@ -74,6 +76,14 @@ class Tensor:
     padding: float = 0
 
 
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """An input of the original that the release has one value for: `value` has its type and shape."""
+
+    name: str
+    value: NDArray[Any]
+
+
 @dataclass(frozen=True)
 class Context:
     """A context model and its binaries, as paths in the release; `compatibility` is the EP's own description."""
@@ -109,6 +119,7 @@ class Component:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     buckets: tuple[Bucket, ...]
+    constants: tuple[Constant, ...] = ()
 
     @property
     def limits(self) -> Mapping[str, int]:
@@ -189,7 +200,9 @@ def _component(name: str, entry: Field, files: Mapping[str, File], targets: set[
     if silent := sorted(axes - told):
         raise entry.get("inputs").wrong(f"an input that tells the length of axis {silent[0]}")
     ordered = sorted(buckets, key=lambda bucket: math.prod(bucket.axes.values()))  # stable: of equals, the first
-    return Component(name, inputs, outputs, tuple(ordered))
+    fixed = entry.get("constants")
+    constants = () if fixed.value is None else tuple(_constant(*each) for each in fixed.members())
+    return Component(name, inputs, outputs, tuple(ordered), constants)
 
 
 def _bucket(entry: Field, files: Mapping[str, File], targets: set[str]) -> Bucket:
@@ -229,14 +242,28 @@ def _listed(entry: Field, files: Mapping[str, File]) -> str:
     return entry.path()
 
 
-def _tensor(entry: Field, axes: set[str]) -> Tensor:
-    dtype = entry.get("dtype")
+def _constant(name: str, entry: Field) -> Constant:
+    kind = _dtype(entry.get("dtype"))
+    shape = tuple(size.integer(0) for size in entry.get("shape").items())
+    value = entry.get("value")
     try:
-        kind = np.dtype(dtype.text())
+        return Constant(name, np.broadcast_to(np.array(value.value, kind), shape))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise value.wrong(f"values of type {kind} that fill {list(shape)}") from error
+
+
+def _dtype(entry: Field) -> np.dtype[np.generic]:
+    try:
+        kind = np.dtype(entry.text())
     except TypeError as error:
-        raise dtype.wrong("a type of numpy") from error
+        raise entry.wrong("a type of numpy") from error
     if kind.kind not in "biuf":
-        raise dtype.wrong("a type of numbers")
+        raise entry.wrong("a type of numbers")
+    return kind
+
+
+def _tensor(entry: Field, axes: set[str]) -> Tensor:
+    kind = _dtype(entry.get("dtype"))
     padding = entry.get("padding")
     value = 0 if padding.value is None else padding.value
     if not isinstance(value, int | float) or not _exact(value, kind):

@@ -78,7 +78,7 @@ class Release:
             ArgumentError: an argument is not as said above.
             ReleaseError: the archive can't be unpacked.
         """
-        _check_arguments(path, target, fallback, cache, options, configure)
+        _check_arguments(path=path, target=target, fallback=fallback, cache=cache, options=options, configure=configure)
         folder, index = _opened(Path(path), Path(cache) if cache is not None else None)
         placement = place(index, target, device)
         refuse = fallback == "refuse"
@@ -244,9 +244,10 @@ class Release:
         )
 
 
-def _check_arguments(path: object, target: object, fallback: object, cache: object, *more: object) -> None:
+def _check_arguments(
+    *, path: object, target: object, fallback: object, cache: object, options: object, configure: object
+) -> None:
     """Raise ArgumentError for what a caller without a type checker may give."""
-    options, configure = more
     if not isinstance(path, str | PathLike):
         raise _argument("path", path, "the path of a folder or an archive")
     if not (target is None or isinstance(target, str)):

@@ -53,10 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr, flush=True)
         _send(answers, {"id": None, "error": _described(error)}, {})
         return _NO_RELEASE
-    with release:
+    with release, contextlib.suppress(BrokenPipeError):  # the client is gone
         _send(answers, {"id": None, **_hello(release, given.max_bytes)}, {})
-        with contextlib.suppress(BrokenPipeError):  # the client is gone
-            return _answer_all(release, requests, answers, given.max_bytes)
+        return _answer_all(release, requests, answers, given.max_bytes)
     os._exit(_ENDED)  # what was not written can't be, at the end either
 
 
@@ -109,9 +108,13 @@ def _answer(
 
 def _send(answers: BinaryIO, header: dict[str, Any], arrays: Mapping[str, Any]) -> None:
     listed, buffers = client.encode({name: np.asarray(array) for name, array in arrays.items()})
-    for part in client.encode_frame({**header, "arrays": listed}, buffers, client.MAX_BODY_BYTES):
-        answers.write(part)
-    answers.flush()
+    frame = client.encode_frame({**header, "arrays": listed}, buffers, client.MAX_BODY_BYTES)
+    try:
+        for part in frame:
+            answers.write(part)
+        answers.flush()
+    except OSError as error:  # of a pipe whose reader is gone, Windows says EINVAL
+        raise BrokenPipeError from error
 
 
 def _hello(release: Release, max_bytes: int) -> dict[str, Any]:

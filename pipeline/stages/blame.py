@@ -3,27 +3,29 @@
 Where ``verify`` measures outputs, this measures every float value, rung by rung, on some of the same held-out samples.
 
 Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and ``quantize`` and ``calibrate`` unless it stays in float.
-Params: ``component``, ``bucket``, ``axes``, ``buckets``, ``padding``, ``part`` (of the samples), and optionally
-``thresholds`` (rung -> dB). Output: ``blame.json``, ``{"rungs": {rung: rows}}``, rows ranked, the worst first;
-``report.txt``, what is printed. Facts: ``samples`` (0: nothing was measured), ``of`` (how many there are), ``worst``
-(the first rows of the quantization rung), ``first_wrong`` (rung -> rows).
+Output: ``blame.json``, ``{"rungs": {rung: rows}}``, rows ranked, the worst first; ``report.txt``, what is printed;
+``worst.npz``, the sample whose outputs the encodings cost most, in float and in QDQ.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import cast
 
-from pipeline.graph.blame import Row, compare_values, first_wrong, ranked, thresholds
-from pipeline.graph.buckets import Arrays, model_inputs, pad
-from pipeline.graph.encodings import Range, read_ranges
-from pipeline.graph.model_file import MODEL
-from pipeline.graph.quantization_blame import quantized_values
-from pipeline.graph.trace import TracedModel, View
-from pipeline.model import Json, StageRequest, StageResult
+from pipeline.contracts import ingest
+from pipeline.contracts.blame import Facts, Params
+from pipeline.graph.accuracy.blame import Row, compare_values, first_wrong, ranked
+from pipeline.graph.accuracy.quantization_blame import quantized_values
+from pipeline.graph.accuracy.trace import TracedModel, View
+from pipeline.graph.accuracy.worst_sample import error_db, write_worst
+from pipeline.graph.cpu import load_session
+from pipeline.graph.cpu import run as cpu
+from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.quantization.ranges import Range, read_ranges
+from pipeline.graph.shapes.buckets import Arrays
+from pipeline.inputs.samples.held_out import held_out
+from pipeline.model import StageRequest, StageResult
 from pipeline.plain_text import printable
-from pipeline.readers.held_out import held_out
 
 MOST_SAMPLES = 16
 """Samples that are run, from the first on: where a graph goes wrong shows on a few."""
@@ -40,16 +42,14 @@ def run(request: StageRequest) -> StageResult:
     Raises:
         CalibrationError: a sample fits no bucket, or the model can't compute it.
     """
-    inputs = model_inputs(request.inputs["ingest"].facts)
-    given = held_out(request.inputs["samples"].folder, request.params, inputs).samples
-    samples = given[:MOST_SAMPLES]
+    params = Params.from_json(request.params)
+    inputs = ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
+    given = held_out(request.inputs["samples"].folder, params, inputs)
+    samples, padded = given.samples[:MOST_SAMPLES], given.padded[:MOST_SAMPLES]
     if not samples:
-        print(f"not measured: bucket {request.params['bucket']} holds none of the samples")
-        return StageResult({"samples": 0, "of": 0, "worst": [], "first_wrong": {}})
-    axes = cast("Mapping[str, int]", request.params["axes"])
-    rules = cast("Mapping[str, float]", request.params["padding"])
-    padded = [pad(sample.inputs, inputs, axes, rules) for sample in samples]
-    original = _view(request, "ingest", [sample.inputs for sample in samples])
+        print(f"not measured: bucket {params.bucket} holds none of the samples")
+        return StageResult(Facts(samples=0, of=0, worst=(), first_wrong={}).to_json())
+    original = _view(request, "ingest", given.given[:MOST_SAMPLES])
     shaped, rewritten = _view(request, "shape", padded), _view(request, "rewrite", padded)
     rungs = {
         "padding": compare_values("padding", original, shaped),
@@ -59,21 +59,29 @@ def run(request: StageRequest) -> StageResult:
         ranges = read_ranges(request.inputs["calibrate"].folder / "ranges.json")
         quantized = _view(request, "quantize", padded)
         rungs["quantization"] = quantized_values(rewritten, quantized, original, ranges)
-    least = thresholds(request.params)
+        _write_worst(request, padded)
+    least = params.thresholds
     wrong = {rung: first_wrong(rows, least[rung]) for rung, rows in rungs.items()}
     worst = ranked(rungs.get("quantization", []))[:WORST]
     text = "".join(f"{line}\n" for line in (*_table(worst), *_named(wrong, least)))
     print(text, end="")
     (request.out / "report.txt").write_text(text, "utf-8", newline="\n")
-    listed = {rung: [row.facts() for row in ranked(rows)] for rung, rows in rungs.items()}
+    listed = {rung: [row.facts().to_json() for row in ranked(rows)] for rung, rows in rungs.items()}
     (request.out / "blame.json").write_text(json.dumps({"rungs": listed}, indent=1) + "\n", "utf-8", newline="\n")
-    facts: dict[str, Json] = {
-        "samples": len(samples),
-        "of": len(given),
-        "worst": [row.facts() for row in worst],
-        "first_wrong": {rung: [row.facts() for row in rows] for rung, rows in wrong.items()},
-    }
-    return StageResult(facts)
+    facts = Facts(
+        samples=len(samples),
+        of=len(given.samples),
+        worst=tuple(row.facts() for row in worst),
+        first_wrong={rung: tuple(row.facts() for row in rows) for rung, rows in wrong.items()},
+    )
+    return StageResult(facts.to_json())
+
+
+def _write_worst(request: StageRequest, padded: Sequence[Arrays]) -> None:
+    sessions = [load_session(request.inputs[role].folder / MODEL) for role in ("rewrite", "quantize")]
+    results = [[cpu(session, feeds) for session in sessions] for feeds in padded]
+    place = min(range(len(padded)), key=lambda number: error_db(*results[number]))
+    write_worst(request.out, padded[place], *results[place])
 
 
 def _named(wrong: Mapping[str, Sequence[Row]], least: Mapping[str, float]) -> list[str]:

@@ -1,45 +1,46 @@
 """emulate: the lowest rung of the accuracy ladder, the context binary itself, on QNN's emulator of the HTP.
 
-The emulator takes seconds for what the chip does in milliseconds, so only as many held-out samples are run as the
-budget allows: the one that is worst on the CPU, and others evenly spread over the set.
+The emulator takes seconds for what the chip does in milliseconds, so as many held-out samples are run as the budget
+allows, in the order that ``verify`` found: the worst on the CPU, those that touch edges of operators, those in between.
 
 Inputs: ``ingest``, ``samples``, ``model`` (what was compiled: QDQ or float), ``verify``, and ``context``, unless its
 binary is shared between buckets or targets, which the emulator doesn't take. Files: ``code``.
-Params: those of verify, ``soc_model``, ``htp_arch``, ``vtcm_mb``, ``max_samples``, ``max_seconds``, ``last`` (the
-rung that ``model`` is). Facts: ``samples`` (how many were run), ``of`` (how many there are), ``emulated``
-(``context``, or ``plain compile`` of the same model where there is none to emulate), ``rungs`` with ``compile`` against
-the rung above, ``outputs`` against the original, ``score``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Literal
 
-from numpy.typing import NDArray
-
-from pipeline.graph.accuracy import Outputs, compare, valid_outputs
-from pipeline.graph.buckets import model_inputs, pad
-from pipeline.graph.cost import macs
+from pipeline.contracts import context, ingest, verify
+from pipeline.contracts.emulate import UNMEASURED, Facts, Params
+from pipeline.contracts.measures import Score
+from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
+from pipeline.graph.accuracy.choices import values_of
+from pipeline.graph.accuracy.measuring import measure
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
-from pipeline.graph.model_file import MODEL, load_graph
-from pipeline.model import Json, StageRequest, StageResult
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.shapes.buckets import Arrays
+from pipeline.graph.shapes.cost import macs
+from pipeline.inputs.samples.held_out import ScoredSample, held_out
+from pipeline.inputs.samples.score import score
+from pipeline.model import StageRequest, StageResult
 from pipeline.qnn.child import compile_apart, run_apart
-from pipeline.qnn.emulate import can_emulate
-from pipeline.qnn.target import HtpTarget
-from pipeline.readers.held_out import ScoredSample, held_out
-from pipeline.readers.score import score
+from pipeline.qnn.emulate import Budget, can_emulate
 
 MACS_PER_SECOND = 0.5e9
 """Multiply-accumulates that the emulator does in a second, by which a budget becomes a number of samples.
 
 Measured with onnxruntime-qnn 2.7 on one core: MiniLM, 32 to 128 tokens, w8a16. Only the order of magnitude matters.
 """
-_LEAST = 2
-"""Samples that are run whatever they take: one may be an exception."""
+_LEAST, _ESTIMATED = 2, 16
+"""Samples that a busy machine runs, too, if the estimate allows them: as many as it says between these."""
+
+_BYTES = 1 << 30
+"""Inputs that are written for the emulator at a time."""
 
 
 def run(request: StageRequest) -> StageResult:
@@ -48,54 +49,45 @@ def run(request: StageRequest) -> StageResult:
     Raises:
         VerificationError: the context can't be run, an output has another size, or the score function fails.
     """
-    inputs = model_inputs(request.inputs["ingest"].facts)
-    given = held_out(request.inputs["samples"].folder, request.params, inputs)
-    samples = _chosen(request, given.samples)
-    if not samples:
-        return StageResult({"samples": 0, "of": 0, "rungs": {}, "outputs": {}, "score": None})
-    axes = cast("Mapping[str, int]", request.params["axes"])
-    rules = cast("Mapping[str, float]", request.params["padding"])
-    padded = [pad(sample.inputs, inputs, axes, rules) for sample in samples]
-    truth = _on_cpu(request, "ingest", [sample.inputs for sample in samples])
-    above = _valid(_on_cpu(request, "model", padded), truth, str(request.params["last"]))
-    results, emulated = _emulated(request, padded)
-    outputs = _valid(results, truth, "compile")
+    params = Params.from_json(request.params)
+    inputs = ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
+    given = held_out(request.inputs["samples"].folder, params, inputs)
+    cpu = verify.Facts.from_json(request.inputs["verify"].facts)
+    chosen = cpu.order[: _most(params, given.padded)]
+    if not chosen:
+        return StageResult(UNMEASURED.to_json())
+    results, emulated = _emulated(params, request, [given.padded[place] for place in chosen])
+    ran = sorted(zip(chosen, results, strict=False), key=lambda pair: pair[0])
+    places, samples = [place for place, _ in ran], [given.samples[place] for place, _ in ran]
+    originals, padded = ([feeds[place] for place in places] for feeds in (given.given, given.padded))
+    truth = _on_cpu(request, "ingest", originals)
+    above = _valid(_on_cpu(request, "model", padded), truth, params.last)
+    outputs = _valid([result for _, result in ran], truth, "compile")
     names = [sample.name for sample in samples]
-    rung = compare(names, above, outputs)
-    print(f"compile, {len(samples)} of {len(given.samples)} samples, {emulated}: {rung}")
-    facts: dict[str, Json] = {
-        "samples": len(samples),
-        "of": len(given.samples),
-        "emulated": emulated,
-        "rungs": {"compile": rung},
-        "outputs": compare(names, truth, outputs),
-        "score": _scores(request, samples, truth, outputs),
-    }
-    return StageResult(facts)
+    wanted = [subject.chosen_from for subject in cpu.subjects.values() if subject.chosen_from]
+    chosen_from = values_of(request.inputs["ingest"].folder / MODEL, wanted, originals)
+    rung = measure(cpu.subjects, names, above, outputs, chosen_from=chosen_from)
+    print(f"compile, {len(ran)} of {len(given.samples)} samples, {emulated}: {rung}")
+    facts = Facts(
+        samples=len(ran),
+        of=len(given.samples),
+        emulated=emulated,
+        rungs={"compile": rung},
+        outputs=measure(cpu.subjects, names, truth, outputs, spans=cpu.spans, chosen_from=chosen_from),
+        score=_score(params, request, samples, truth, outputs),
+        subjects=cpu.subjects,
+    )
+    return StageResult(facts.to_json())
 
 
-def _chosen(request: StageRequest, samples: Sequence[ScoredSample]) -> list[ScoredSample]:
-    """As many as the budget allows: the worst on the CPU, and others evenly spread, in the order of the set."""
-    seconds = macs(load_graph(request.inputs["model"].folder / MODEL)) / MACS_PER_SECOND
-    allowed, limit = request.params["max_seconds"], request.params["max_samples"]
-    assert isinstance(allowed, int)
-    assert isinstance(limit, int)
-    count = min(limit, len(samples), max(_LEAST, int(allowed / seconds) if seconds else len(samples)))
-    worst = _worst(request.inputs["verify"].facts)
-    names = [sample.name for sample in samples]
-    first = names.index(worst) if worst in names else 0
-    spread = [first, *(number * len(samples) // count for number in range(count))]
-    return [samples[number] for number in sorted(list(dict.fromkeys(spread))[:count])]
+def _most(params: Params, padded: Sequence[Arrays]) -> int:
+    """How many samples to try: all, but for those that are not asked for or take too much room on disk."""
+    size = max((sum(array.nbytes for array in feed.values()) for feed in padded), default=1)
+    most = max(_ESTIMATED, _BYTES // max(size, 1))
+    return most if params.max_samples is None else min(most, params.max_samples)
 
 
-def _worst(facts: Mapping[str, Json]) -> str:
-    """The sample that was furthest off in any output on the last rung before this one."""
-    outputs = cast("Mapping[str, Mapping[str, Any]]", facts["outputs"])
-    found = [(output["worst_db"], output["worst_sample"]) for output in outputs.values()]
-    return str(min(found, key=lambda entry: -1000.0 if entry[0] is None else entry[0])[1]) if found else ""
-
-
-def _on_cpu(request: StageRequest, role: str, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Outputs]:
+def _on_cpu(request: StageRequest, role: str, feeds: Sequence[Arrays]) -> list[Outputs]:
     session = load_session(request.inputs[role].folder / MODEL)
     return [run_model(session, feed) for feed in feeds]
 
@@ -104,30 +96,41 @@ def _valid(outputs: Sequence[Outputs], truth: Sequence[Outputs], rung: str) -> l
     return [valid_outputs(output, expected, rung) for output, expected in zip(outputs, truth, strict=True)]
 
 
-def _emulated(request: StageRequest, padded: Sequence[Mapping[str, NDArray[Any]]]) -> tuple[list[Outputs], str]:
+def _emulated(
+    params: Params, request: StageRequest, padded: Sequence[Arrays]
+) -> tuple[list[Outputs], Literal["context", "plain compile"]]:
     """The outputs of the context, or of the same model compiled plainly where the context can't be emulated."""
-    target, context = HtpTarget.from_json(request.params), request.inputs.get("context")
+    target, given = params.target, request.inputs.get("context")
+    made: context.CompiledModel
+    emulated: Literal["context", "plain compile"]
     # Beside the step's output, which they are no part of.
     with TemporaryDirectory(dir=request.out.parent) as plain, TemporaryDirectory(dir=request.out.parent) as work:
-        if context is not None and can_emulate(context.folder, str(context.facts["context_model"])):
-            folder, facts, emulated = context.folder, context.facts, "context"
+        compiled = context.PartFacts.from_json(given.facts) if given else None
+        if given and compiled and can_emulate(given.folder, compiled.context_model):
+            folder, made, emulated = given.folder, compiled, "context"
         else:
             folder, emulated = Path(plain), "plain compile"
-            facts = compile_apart(request.inputs["model"].folder / MODEL, "plain", target, folder)
-        names = [str(output["name"]) for output in cast("Sequence[Mapping[str, Any]]", facts["outputs"])]
-        results = run_apart(folder, str(facts["context_model"]), target, padded, Path(work))
+            made = compile_apart(request.inputs["model"].folder / MODEL, "plain", target, folder)
+        names = [output.name for output in made.outputs]
+        seconds = macs(load_graph(request.inputs["model"].folder / MODEL)) / MACS_PER_SECOND
+        estimate = min(_ESTIMATED, max(_LEAST, int(params.max_seconds / seconds) if seconds else _ESTIMATED))
+        budget = Budget(params.max_seconds, estimate)
+        results = run_apart(folder, made.context_model, target, padded, Path(work), budget)
     return [dict(zip(names, result, strict=True)) for result in results], emulated
 
 
-def _scores(
-    request: StageRequest, samples: Sequence[ScoredSample], truth: Sequence[Outputs], outputs: Sequence[Outputs]
-) -> dict[str, Json] | None:
-    name = request.params["score"]
-    if name is None:
+def _score(
+    params: Params,
+    request: StageRequest,
+    samples: Sequence[ScoredSample],
+    truth: Sequence[Outputs],
+    outputs: Sequence[Outputs],
+) -> Score | None:
+    if params.score is None:
         return None
-    function = (request.files["code"], str(name))
-    return {
-        "name": name,
-        "fp32": score(*function, samples, truth, truth),
-        "htp": score(*function, samples, outputs, truth),
-    }
+    function = (request.files["code"], params.score)
+    return Score(
+        params.score,
+        fp32=score(*function, samples, truth, truth),
+        htp=score(*function, samples, outputs, truth),
+    )

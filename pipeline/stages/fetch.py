@@ -6,10 +6,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from pipeline.contracts.fetch import Facts, Params
 from pipeline.errors import SourceError
-from pipeline.hub.files import fetch_file
+from pipeline.inputs.hub.files import fetch_file
+from pipeline.inputs.source import external_names, is_onnx, with_external_data
 from pipeline.model import StageRequest, StageResult
-from pipeline.source import external_names, is_onnx, with_external_data
 
 
 def run(request: StageRequest) -> StageResult:
@@ -21,22 +22,18 @@ def run(request: StageRequest) -> StageResult:
         SourceError: a file can't be had.
         ModelError: an ONNX file is damaged, or names external data outside its folder.
     """
-    source = request.params["source"]
-    assert isinstance(source, dict)
-    if "hub" not in source:
+    params = Params.from_json(request.params)
+    commit = params.commit
+    if commit is None:
         _copy(request.files, request.out)
         _check_complete(request.files)
-        return StageResult({})
-    repo, commit, names = source["hub"], source["revision"], request.params["files"]
-    assert isinstance(repo, str)
-    assert isinstance(commit, str)
-    assert isinstance(names, list)
+        return StageResult(Facts().to_json())
 
     def obtain(name: str, named_by: str) -> Path:
-        return fetch_file(repo, commit, name, named_by)
+        return fetch_file(commit.hub, commit.revision, name, named_by)
 
-    _copy(with_external_data([str(name) for name in names], obtain), request.out)
-    return StageResult({})
+    _copy(with_external_data(params.files, obtain), request.out)
+    return StageResult(Facts().to_json())
 
 
 def _copy(files: Mapping[str, Path], out: Path) -> None:

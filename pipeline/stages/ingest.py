@@ -1,36 +1,39 @@
 """ingest: takes in one component of a source, checks it, brings it into normal form.
 
-Weights stay where they are, in the files of the source: see :mod:`pipeline.graph.source_weights`. A float16 model
-computes in float32 from here on: see :mod:`pipeline.graph.single_precision`.
+Weights stay where they are, in the files of the source: see :mod:`pipeline.graph.files.source_weights`. A float16 model
+computes in float32 from here on: see :mod:`pipeline.graph.files.single_precision`.
 """
 
 from __future__ import annotations
 
+from pipeline.contracts.ingest import Facts, Params
 from pipeline.errors import SourceError
-from pipeline.graph.admission import check_functions, check_model
-from pipeline.graph.axes import model_axes
-from pipeline.graph.inference import Opsets
-from pipeline.graph.model_file import CONVERTED, MODEL, BlobWriter, save_graph, signature, tensor_array
-from pipeline.graph.normal_form import inline_functions, lift_opset, normalize
-from pipeline.graph.single_precision import widen
-from pipeline.graph.source_weights import SourceWeights
-from pipeline.graph.traverse import all_tensors, reads
-from pipeline.graph.wire import parse_lean
-from pipeline.model import Json, StageRequest, StageResult
+from pipeline.graph.files.admission import check_functions, check_model
+from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.files.given_constants import give_constants
+from pipeline.graph.files.lean_parse import parse_lean
+from pipeline.graph.files.model_file import CONVERTED, MODEL, save_graph, signature, tensor_array
+from pipeline.graph.files.single_precision import widen
+from pipeline.graph.files.source_weights import SourceWeights
+from pipeline.graph.ir.inference import Opsets
+from pipeline.graph.ir.traverse import all_tensors, reads
+from pipeline.graph.shapes.axes import model_axes
+from pipeline.graph.shapes.normal_form import inline_functions, lift_opset, normalize
+from pipeline.model import StageRequest, StageResult
 
 
 def run(request: StageRequest) -> StageResult:
     """Write ``model.onnx``, and ``converted.bin`` for constants that are not in the source as they are needed.
 
     ``weights.bin`` is the file of the source that the others are in, ``weights_2.bin`` and so on if there are several.
-    Params: ``file``, the component's name in the output of fetch. Facts: ``inputs`` and ``outputs`` with dims as sizes
-    or names, ``opset``, ``nodes``, ``axes`` (each with the inputs that carry it).
 
     Raises:
+        ConfigError: a value of ``constants`` does not fit its input.
         SourceError: the source has no such file.
         ModelError: the model is damaged, unsafe, quantized already, or not one that can be built.
     """
-    file = str(request.params["file"])
+    params = Params.from_json(request.params)
+    file = params.file
     source = request.inputs["fetch"].folder / file
     if file not in request.inputs["fetch"].files:
         raise SourceError(
@@ -41,6 +44,7 @@ def run(request: StageRequest) -> StageResult:
     model = parse_lean(source)
     check_functions(model)
     model = inline_functions(model)
+    fixed = give_constants(model, params.constants)
     check_model(model, file)
     model, constants = normalize(lift_opset(model), source.parent)
     widen(model)
@@ -59,8 +63,14 @@ def run(request: StageRequest) -> StageResult:
             tensor.CopyFrom(kept or weights.written_tensor(tensor.name, tensor_array(tensor, source.parent)))
     save_graph(model, request.out / MODEL)
     print(f"{file}: {len(graph.node)} nodes, {len(graph.initializer)} initializers")
-    axes: dict[str, Json] = {axis: [*inputs] for axis, inputs in model_axes(model).items()}
-    opset = Opsets.of(model).versions.get("")
-    facts: dict[str, Json] = {"opset": opset, "nodes": len(graph.node), "axes": axes}
+    known = signature(model)
+    facts = Facts(
+        inputs=known.inputs,
+        outputs=known.outputs,
+        constants=fixed,
+        opset=Opsets.of(model).versions.get(""),
+        nodes=len(graph.node),
+        axes={axis: tuple(inputs) for axis, inputs in model_axes(model).items()},
+    )
     reused = {name: ("fetch", of) for name, of in weights.kept.items()}
-    return StageResult({**signature(model), **facts}, reused)
+    return StageResult(facts.to_json(), reused)

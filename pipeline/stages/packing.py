@@ -1,19 +1,17 @@
 """packing: estimate the bytes of a component's binaries in each form, and choose the smallest.
 
-Inputs: ``model/<bucket>``, what will be compiled. Params: ``component``, ``buckets``, ``forms`` (those to choose from,
-the plainest first), ``targets`` (``soc_model``, ``htp_arch``, ``vtcm_mb``). Output: ``report.txt``. Facts: ``chosen``,
-``why``, ``estimates`` (form -> bytes of all binaries; null where the targets can't take it).
+Inputs: ``model/<bucket>``, what will be compiled. Output: ``report.txt``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Mapping
 
-from pipeline.graph.model_file import MODEL
-from pipeline.model import Json, StageRequest, StageResult
+from pipeline.contracts.packing import Facts, Form, Params
+from pipeline.graph.files.model_file import MODEL
+from pipeline.model import StageRequest, StageResult
 from pipeline.qnn.pack_size import Graph, estimate
-from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH, HtpTarget
+from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH
 
 WORTHWHILE = 0.9
 """A form that shares has to save a tenth: only binaries that share nothing are emulated as they ship."""
@@ -21,11 +19,10 @@ WORTHWHILE = 0.9
 
 def run(request: StageRequest) -> StageResult:
     """Estimate and choose."""
-    forms = cast("Sequence[str]", request.params["forms"])
-    targets = [HtpTarget.from_json(target) for target in cast("list[Mapping[str, Json]]", request.params["targets"])]
-    buckets = cast("Mapping[str, Json]", request.params["buckets"])
-    graphs = [Graph.of(request.inputs[f"model/{bucket}"].folder / MODEL) for bucket in buckets]
-    estimates: dict[str, int | None] = {form: estimate(form, graphs, len(targets)) for form in forms}
+    params = Params.from_json(request.params)
+    forms, targets = params.forms, params.targets
+    graphs = [Graph.of(request.inputs[f"model/{bucket}"].folder / MODEL) for bucket in params.buckets]
+    estimates: dict[Form, int | None] = {form: estimate(form, graphs, len(targets)) for form in forms}
     if any(target.htp_arch < SHARED_WEIGHTS_HTP_ARCH for target in targets):
         estimates |= {form: None for form in forms if form == "buckets"}
     chosen, why = _choice({form: size for form, size in estimates.items() if size is not None}, forms[0])
@@ -33,10 +30,10 @@ def run(request: StageRequest) -> StageResult:
     text = f"{len(graphs)} buckets, {len(targets)} targets, estimated bytes of all binaries:\n{rows}{chosen}: {why}\n"
     (request.out / "report.txt").write_text(text, "utf-8")
     print(text, end="")
-    return StageResult({"chosen": chosen, "why": why, "estimates": {**estimates}})
+    return StageResult(Facts(chosen, why, estimates).to_json())
 
 
-def _choice(estimates: Mapping[str, int], plainest: str) -> tuple[str, str]:
+def _choice(estimates: Mapping[Form, int], plainest: Form) -> tuple[Form, str]:
     smallest = min(estimates, key=lambda form: estimates[form])
     if smallest == plainest or estimates[smallest] > WORTHWHILE * estimates[plainest]:
         return plainest, "no other form saves a tenth, and these binaries are emulated as they ship"

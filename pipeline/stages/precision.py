@@ -1,17 +1,11 @@
 """precision: search for the cheapest quantization of a component that keeps to its thresholds.
 
-What each choice costs in dB is measured on some samples (:mod:`pipeline.graph.sensitivity`), which puts the choices in
-order; others judge them, on the CPU and, where that is good enough, on the emulator. All are of the calibration set:
-verification has yet to be passed, on samples that this did not see.
+What each choice costs in dB is measured on some samples (:mod:`pipeline.graph.accuracy.sensitivity`), which puts the
+choices in order; others judge them, on the CPU and, where that is good enough, on the emulator. All are of the
+calibration set: verification has yet to be passed, on samples that this did not see.
 
-Inputs: ``ingest``, ``samples``, ``calibrate``, ``rewrite/<bucket>`` for every bucket. Params: ``component``,
-``buckets``, ``padding``, ``part`` (of the samples), ``total_db``, ``quantization_db`` and ``compile_db`` (thresholds),
-``max_cpu_nodes``, ``max_partitions``, ``targets`` (soc_model, htp_arch, vtcm_mb of each; the lowest architecture is
-emulated), ``fp16`` (whether nodes may stay in float), ``wide_products`` (as in a scheme; optional), ``max_trials``,
-``max_emulations`` (0: the CPU decides), and for the record calibrate's ``method`` and ``percentile``. Output:
-``precision.json``, the scheme as the quantize stage takes it; ``quantization.yaml``, the same to put into a
-configuration. Facts: ``scheme``, ``curve`` (what was tried, from cheap to dear), the point of it that was chosen,
-``trials``, ``emulations``.
+Inputs: ``ingest``, ``samples``, ``calibrate``, ``rewrite/<bucket>`` for every bucket. Output: ``precision.json``, a
+:class:`pipeline.contracts.precision.Found`; ``quantization.yaml``, the same to put into a configuration.
 """
 
 from __future__ import annotations
@@ -19,25 +13,27 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
+from pipeline.contracts import ingest
+from pipeline.contracts.precision import Facts, Found, Params, Point
 from pipeline.errors import QuantizationError
-from pipeline.graph.buckets import axis_lengths, fits_no_bucket, model_inputs, pad, smallest_bucket
-from pipeline.graph.candidates import Candidates, in_float, settled
+from pipeline.graph.accuracy.candidates import Candidates, in_float, settled
+from pipeline.graph.accuracy.pricing import Pricing
+from pipeline.graph.accuracy.scheme_yaml import label, scheme_of
+from pipeline.graph.accuracy.search import Limits, Search, Trial
+from pipeline.graph.accuracy.sensitivity import Choice, Feed, Trials, load_trials
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
-from pipeline.graph.encodings import read_ranges
-from pipeline.graph.explicit import as_yaml, label, scheme_of
-from pipeline.graph.model_file import MODEL
-from pipeline.graph.pricing import Pricing
-from pipeline.graph.search import Limits, Search, Trial
-from pipeline.graph.sensitivity import Choice, Feed, Trials, load_trials
+from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.quantization.ranges import read_ranges
+from pipeline.graph.quantization.scheme_text import as_yaml
+from pipeline.graph.shapes.buckets import pad
+from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
 from pipeline.model import Json, StageRequest, StageResult
 from pipeline.qnn.judge import Case, Device, Example, Judge, least_db, on_cpu
-from pipeline.qnn.target import FLOAT16_HTP_ARCH, HtpTarget
-from pipeline.readers.sample_set import StoredCall, calibration_calls
+from pipeline.qnn.target import FLOAT16_HTP_ARCH
 
 _RANKING = 2
 """Samples that choices are put in order by."""
@@ -49,39 +45,48 @@ def run(request: StageRequest) -> StageResult:
     """Search, and write down what was found.
 
     Raises:
-        QuantizationError: nothing that was tried keeps to the thresholds.
+        QuantizationError: the float model, padded, is further off than allowed.
         CalibrationError: a sample fits no bucket, or there is none.
     """
-    component = str(request.params["component"])
-    ranking, cases = _samples(request)
-    limits = _limits(request.params)
+    params = Params.from_json(request.params)
+    component = params.component
+    ranking, cases = _samples(params, request)
+    total_db = max(params.total_db, params.quantization_db)
+    limits = Limits(total_db, params.compile_db, params.max_trials, params.max_emulations)
     _check_float(cases[0], limits, component)
     ranges = read_ranges(request.inputs["calibrate"].folder / "ranges.json")
-    wide_products = bool(request.params.get("wide_products"))
-    trials = load_trials(cases[0].folder / MODEL, ranges, wide_products=wide_products)
+    trials = load_trials(cases[0].folder / MODEL, ranges, wide_products=params.wide_products)
     pricing = Pricing(trials)
-    targets = _targets(request.params)
-    device = Device(targets[0], _integer(request.params, "max_cpu_nodes"), _integer(request.params, "max_partitions"))
+    # What the target can do that can do least, all can.
+    oldest = min(params.targets, key=lambda target: (target.htp_arch, target.soc_model))
+    device = Device(oldest, params.max_cpu_nodes, params.max_partitions)
     with tempfile.TemporaryDirectory(dir=request.out.parent, ignore_cleanup_errors=True) as work:
         judge = Judge(cases, ranges, trials, lambda choice: scheme_of(choice, trials), device, Path(work))
         search = Search(judge, limits, lambda choice: settled(choice, pricing), pricing.relative)
-        fp16 = bool(request.params["fp16"]) and targets[0].htp_arch >= FLOAT16_HTP_ARCH
+        fp16 = params.fp16 and oldest.htp_arch >= FLOAT16_HTP_ARCH
         found = _search(search, trials, pricing, [example.feed for example in ranking], fp16=fp16)
     curve = sorted(search.trials.values(), key=lambda trial: pricing.relative(trial.choice))
     table = _table(curve, found, trials, pricing)
     print(table)
     if found is None:
-        raise _nothing_passes(component, cases[0], limits, curve, trials, fp16=fp16)
+        found = search.measure(Choice())
+        print(f"nothing that was tried keeps to {limits.total_db:g} dB on these samples: the gates judge w8a16")
     scheme = scheme_of(found.choice, trials)
-    calibration = {key: request.params[key] for key in ("method", "percentile") if key in request.params}
-    points: list[Json] = [_point(trial, trials, pricing) for trial in curve]
-    written = {**scheme.to_json(), "curve": points}
-    (request.out / "precision.json").write_text(json.dumps(written, indent=1) + "\n", "utf-8", newline="\n")
+    calibration: dict[str, Json] = {"method": params.method}
+    if params.percentile is not None:
+        calibration["percentile"] = params.percentile
+    points = tuple(_point(trial, trials, pricing) for trial in curve)
+    written = json.dumps(Found(scheme, points).to_json(), indent=1)
+    (request.out / "precision.json").write_text(f"{written}\n", "utf-8", newline="\n")
     (request.out / "report.txt").write_text(f"{table}\n", "utf-8", newline="\n")
     (request.out / "quantization.yaml").write_text(as_yaml(scheme, component, calibration), "utf-8", newline="\n")
     emulations = sum(trial.emulation is not None for trial in curve)
-    chosen = {"scheme": scheme.name, **_point(found, trials, pricing)}
-    return StageResult({**chosen, "curve": points, "trials": len(curve), "emulations": emulations})
+    chosen = _point(found, trials, pricing)
+    facts = Facts(
+        **vars(chosen), scheme=scheme.name, quantization=scheme, curve=points, trials=len(curve),
+        emulations=emulations,
+    )  # fmt: skip
+    return StageResult(facts.to_json())
 
 
 def _search(search: Search, trials: Trials, pricing: Pricing, feeds: Sequence[Feed], *, fp16: bool) -> Trial | None:
@@ -96,29 +101,22 @@ def _search(search: Search, trials: Trials, pricing: Pricing, feeds: Sequence[Fe
     return found
 
 
-def _samples(request: StageRequest) -> tuple[Sequence[Example], list[Case]]:
+def _samples(params: Params, request: StageRequest) -> tuple[Sequence[Example], list[Case]]:
     """Examples to order choices by, and those to judge them on: by bucket, the one with most to go by first."""
-    component = str(request.params["component"])
-    inputs = model_inputs(request.inputs["ingest"].facts)
-    buckets = cast("Mapping[str, Mapping[str, int]]", request.params["buckets"])
-    placed: dict[str, list[StoredCall]] = {}
-    for call in calibration_calls(request.inputs["samples"].folder, component, str(request.params["part"])):
-        lengths = axis_lengths(call.load(), inputs)
-        bucket = smallest_bucket(lengths, buckets)
-        if bucket is None:
-            raise fits_no_bucket(call.name, lengths, buckets)
-        placed.setdefault(bucket, []).append(call)
+    inputs = ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
+    buckets = params.buckets
+    calls = calibration_calls(request.inputs["samples"].folder, params.component, params.part)
+    placed = {bucket: own for bucket, own in place(calls, inputs, buckets).items() if own}
     # The smallest bucket runs fastest; one with hardly a sample would decide by chance.
     size = {bucket: math.prod(axes.values()) for bucket, axes in buckets.items()}
     main = min(placed, key=lambda bucket: (-min(len(placed[bucket]), _RANKING), size[bucket]))
     original = load_session(request.inputs["ingest"].folder / MODEL)
-    rules = cast("Mapping[str, float]", request.params["padding"])
 
     def example(call: StoredCall, bucket: str) -> Example:
         arrays = call.load()
         truth = run_model(original, arrays)
         shapes = tuple(array.shape for array in truth.values())
-        return Example(call.name, Feed(pad(arrays, inputs, buckets[bucket], rules), shapes), truth)
+        return Example(call.name, Feed(pad(arrays, inputs, buckets[bucket], params.padding), shapes), truth)
 
     ranking = _spread(placed[main], min(_RANKING, max(1, len(placed[main]) // 2)))
     rest = [call for call in placed[main] if call not in ranking] or ranking
@@ -137,19 +135,6 @@ def _spread(calls: Sequence[StoredCall], count: int) -> list[StoredCall]:
     return [calls[number * len(calls) // count] for number in range(count)]
 
 
-def _limits(params: Mapping[str, Json]) -> Limits:
-    total_db = max(_number(params, "total_db"), _number(params, "quantization_db"))
-    return Limits(
-        total_db, _number(params, "compile_db"), _integer(params, "max_trials"), _integer(params, "max_emulations")
-    )
-
-
-def _targets(params: Mapping[str, Json]) -> list[HtpTarget]:
-    """All targets, the one that can do least first."""
-    targets = map(HtpTarget.from_json, cast("Sequence[Mapping[str, Json]]", params["targets"]))
-    return sorted(targets, key=lambda target: (target.htp_arch, target.soc_model))
-
-
 def _check_float(case: Case, limits: Limits, component: str) -> None:
     """Refuse to search where the float model, padded to the bucket, is further off than allowed."""
     outputs = on_cpu(case.folder, case.examples, "rewrite")
@@ -163,49 +148,20 @@ def _check_float(case: Case, limits: Limits, component: str) -> None:
         )
 
 
-def _nothing_passes(
-    component: str, case: Case, limits: Limits, curve: Sequence[Trial], trials: Trials, *, fp16: bool
-) -> QuantizationError:
-    best = max(curve, key=lambda trial: (trial.emulation is not None, trial.cpu_db))
-    reached = f"the best of {len(curve)} that were tried, {label(best.choice, trials)}, has {best.cpu_db:.1f} dB"
-    if best.emulation is None:
-        why = f"{reached} on the CPU"
-    elif best.emulation.failure:
-        why = f"{reached} on the CPU, and can't be emulated: {best.emulation.failure}"
-    else:
-        why = (
-            f"{reached} on the CPU and {best.emulation.total_db:.1f} dB on the emulator,"
-            f" where the two are {best.emulation.compile_db:.1f} dB apart"
-        )
-    remedies = ["lower thresholds.total_db", "calibrate with more typical samples"]
-    if not fp16:
-        remedies.append("let layers stay in float (fp16: true, targets of HTP v73 and later)")
-    if len(curve) >= limits.max_trials:
-        remedies.append("raise max_trials")
-    if 0 < limits.max_emulations <= sum(trial.emulation is not None for trial in curve):
-        remedies.append("raise max_emulations")
-    return QuantizationError(
-        f"no quantization of component {component!r} keeps to {limits.total_db:g} dB",
-        where=f"bucket {case.bucket}, {len(case.examples)} calibration samples",
-        why=why,
-        remedy=f"{', '.join(remedies[:-1])}, or {remedies[-1]}",
-    )
-
-
-def _point(trial: Trial, trials: Trials, pricing: Pricing) -> dict[str, Json]:
+def _point(trial: Trial, trials: Trials, pricing: Pricing) -> Point:
     """A trial as a point of the curve. `db_cpu` is of the QDQ model, or `rounded` of the float model instead."""
     price = pricing.price(trial.choice)
     emulation = trial.emulation
-    return {
-        "label": label(trial.choice, trials),
-        "weight_bytes": price.weight_bytes,
-        "share_8bit": round(price.share_8bit, 4),
-        "cost": round(pricing.relative(trial.choice), 4),
-        "db_cpu": _finite(trial.cpu_db),
-        "rounded": trial.quantized_db is None,
-        "db_emulator": _finite(emulation.total_db) if emulation and not emulation.failure else None,
-        "failure": emulation.failure if emulation else "",
-    }
+    return Point(
+        label=label(trial.choice, trials),
+        weight_bytes=price.weight_bytes,
+        share_8bit=round(price.share_8bit, 4),
+        cost=round(pricing.relative(trial.choice), 4),
+        db_cpu=_finite(trial.cpu_db),
+        rounded=trial.quantized_db is None,
+        db_emulator=_finite(emulation.total_db) if emulation and not emulation.failure else None,
+        failure=emulation.failure if emulation else "",
+    )
 
 
 def _finite(value: float) -> float | None:
@@ -217,27 +173,15 @@ def _table(curve: Sequence[Trial], found: Trial | None, trials: Trials, pricing:
     lines = [f"{'cost':>6}  {'weights':>9}  {'8 bit ops':>9}  {'CPU':>8}  {'emulator':>8}"]
     for trial in curve:
         point = _point(trial, trials, pricing)
-        emulated = "failed" if point["failure"] else _shown(point["db_emulator"])
-        weights = f"{_number(point, 'weight_bytes') / 1e6:.2f} MB"
+        emulated = "failed" if point.failure else _shown(point.db_emulator)
+        weights = f"{point.weight_bytes / 1e6:.2f} MB"
         lines.append(
-            f"{point['cost']:6.3f}  {weights:>9}  {point['share_8bit']:9.1%}  {_shown(point['db_cpu']):>8}"
+            f"{point.cost:6.3f}  {weights:>9}  {point.share_8bit:9.1%}  {_shown(point.db_cpu):>8}"
             f"  {emulated:>8}"
-            f"  {point['label']}{'  <- chosen' if found and trial.choice == found.choice else ''}"
+            f"  {point.label}{'  <- chosen' if found and trial.choice == found.choice else ''}"
         )
     return "\n".join(lines)
 
 
-def _shown(value: Json) -> str:
-    return f"{value:.1f} dB" if isinstance(value, float) else "-"
-
-
-def _number(params: Mapping[str, Json], name: str) -> float:
-    value = params[name]
-    assert isinstance(value, float | int)
-    return float(value)
-
-
-def _integer(params: Mapping[str, Json], name: str) -> int:
-    value = params[name]
-    assert isinstance(value, int)
-    return value
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} dB"

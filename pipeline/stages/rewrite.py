@@ -1,16 +1,17 @@
 """rewrite: change what HTP would compute wrongly or not at all, and nothing about the result.
 
 Inputs: ``shape``. Output: ``model.onnx``, and ``rewritten.bin`` if large constants were made; other blobs are those of
-the shaped model. Facts: ``inputs``, ``outputs``, ``nodes``, ``applied`` (rewrite -> number of places changed).
+the shaped model.
 """
 
 from __future__ import annotations
 
-from pipeline.graph.model_file import (
+from pipeline.contracts.rewrite import Facts
+from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.files.model_file import (
     EXTERNAL_BYTES,
     MODEL,
     REWRITTEN,
-    BlobWriter,
     blob_names,
     byte_size,
     is_external,
@@ -36,4 +37,6 @@ def run(request: StageRequest) -> StageResult:
     reused = {name: ("shape", name) for name in sorted(blob_names(model) - {REWRITTEN})}
     for name, count in applied.items():
         print(f"{name}: {count}")
-    return StageResult({**signature(model), "nodes": len(model.graph.node), "applied": {**applied}}, reused)
+    known = signature(model)
+    facts = Facts(inputs=known.inputs, outputs=known.outputs, nodes=len(model.graph.node), applied=applied)
+    return StageResult(facts.to_json(), reused)

@@ -2,37 +2,50 @@
 
 Each rung is compared with the one above and with the truth, in the region that is valid without padding:
 
-    original       as it came, dynamic, unpadded: the truth
+    original       as it came, dynamic; unpadded, unless the application always pads: the truth
     padding        fixed shape, padded
     rewrite        rewritten for HTP
     quantization   the QDQ model; not there for a component that stays in float
 
+While the samples run, it is noted how near each comes to the edges of operators, for the emulator to run those first.
+
 Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and ``quantize`` unless it stays in float. Files: ``code``,
-which holds the score function. Params: ``component``, ``bucket``, ``axes``, ``buckets``, ``padding``, ``part`` (of the
-samples), ``score`` (the function's name, or null). Facts: ``samples`` (0: nothing was measured), ``shorter`` (how
-many of them belong to smaller buckets), ``rungs`` (each against the one above), ``outputs`` (the last rung against the
-truth), ``score``. A figure that is no number is null.
+which holds the score function.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from numpy.typing import NDArray
 
-from pipeline.graph.accuracy import Outputs, compare, valid_outputs
-from pipeline.graph.buckets import model_inputs, pad
+from pipeline.contracts import ingest
+from pipeline.contracts.measures import Measured, Score, Subject
+from pipeline.contracts.verify import UNMEASURED, Facts, Params
+from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
+from pipeline.graph.accuracy.choices import argmax_outputs, values_of
+from pipeline.graph.accuracy.edges import criteria
+from pipeline.graph.accuracy.makeup import makeup_of_outputs
+from pipeline.graph.accuracy.measuring import measure, spans_of
+from pipeline.graph.accuracy.sample_order import sample_order
+from pipeline.graph.accuracy.subjects import choose, part_of
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
-from pipeline.graph.model_file import MODEL
-from pipeline.model import Json, StageRequest, StageResult
-from pipeline.readers.held_out import ScoredSample, held_out
-from pipeline.readers.score import score
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.observe import Observer
+from pipeline.graph.shapes.buckets import Arrays, spelled
+from pipeline.inputs.samples.held_out import HeldOut, held_out, lengths_of
+from pipeline.inputs.samples.score import score
+from pipeline.model import StageRequest, StageResult
 
 MODELS = {"padding": "shape", "rewrite": "rewrite", "quantization": "quantize"}
 """Each rung below the truth, and the input that holds its model."""
+_YES = 0.5
+"""What a probability must reach somewhere, or nothing is known of how it says yes."""
 
 
 def run(request: StageRequest) -> StageResult:
@@ -40,37 +53,95 @@ def run(request: StageRequest) -> StageResult:
 
     Raises:
         VerificationError: an output has another rank or size than the original's, or the score function fails.
+        ConfigError: what the config says of the outputs does not fit them.
     """
-    inputs = model_inputs(request.inputs["ingest"].facts)
-    given = held_out(request.inputs["samples"].folder, request.params, inputs)
+    params = Params.from_json(request.params)
+    inputs = ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
+    given = held_out(request.inputs["samples"].folder, params, inputs)
+    _tell(given, params)
     if not given.samples:
-        print(f"not measured: bucket {request.params['bucket']} holds none of the samples")
-        return StageResult({"samples": 0, "shorter": 0, "rungs": {}, "outputs": {}, "score": None})
+        return StageResult(dataclasses.replace(UNMEASURED, truth=params.truth).to_json())
 
-    axes = cast("Mapping[str, int]", request.params["axes"])
-    rules = cast("Mapping[str, float]", request.params["padding"])
     names = [sample.name for sample in given.samples]
-    truth = _run_all(request.inputs["ingest"].folder, [sample.inputs for sample in given.samples])
-    padded = [pad(sample.inputs, inputs, axes, rules) for sample in given.samples]
-    rungs: dict[str, Json] = {}
+    original = request.inputs["ingest"].folder
+    truth = _run_all(original, given.given)
+    choices = argmax_outputs(GraphIndex(load_graph(original / MODEL), original))
+    chosen_from = values_of(original / MODEL, [value for value, _ in choices.values()], given.given)
+    subjects = _subjects(params, request, truth, choices, chosen_from)
+    rungs: dict[str, Measured] = {}
     last: Sequence[Outputs] = truth
     for rung, role in MODELS.items():
         if role in request.inputs:
             outputs = [
                 valid_outputs(output, expected, rung)
-                for output, expected in zip(_run_all(request.inputs[role].folder, padded), truth, strict=True)
+                for output, expected in zip(_run_all(request.inputs[role].folder, given.padded), truth, strict=True)
             ]
-            rungs[rung] = compare(names, last, outputs)
+            rungs[rung] = measure(subjects, names, last, outputs, chosen_from=chosen_from)
             last = outputs
             print(f"{rung}: {rungs[rung]}")
-    facts: dict[str, Json] = {
-        "samples": len(names),
-        "shorter": given.shorter,
-        "rungs": rungs,
-        "outputs": compare(names, truth, last),
-        "score": _scores(request, given.samples, truth, last, "qdq" if "quantization" in rungs else "rewritten"),
+    total = measure(subjects, names, truth, last, chosen_from=chosen_from)
+    facts = Facts(
+        samples=len(names),
+        shorter=given.shorter,
+        rungs=rungs,
+        outputs=total,
+        score=_score(params, request, given, truth, last),
+        truth=params.truth,
+        subjects=subjects,
+        spans=spans_of(subjects, truth),
+        lengths=lengths_of(given.samples, inputs, params.axes),
+        silent=_silent(subjects, truth),
+        order=tuple(_order(request.inputs["rewrite"].folder, given.padded, names, total)),
+    )
+    return StageResult(facts.to_json())
+
+
+def _tell(given: HeldOut, params: Params) -> None:
+    if params.truth == "padded":
+        print("truth: padded, as the application pads: the padding rung is exact by definition")
+    if given.inexact:
+        print(f"{given.inexact} samples are left out: in this bucket of exact lengths they would be padded")
+    if not given.samples:
+        exactly = f" of exactly {spelled(params.axes)}" if params.truth == "exact" else ""
+        print(f"not measured: bucket {params.bucket} holds none of the samples{exactly}")
+
+
+def _subjects(
+    params: Params,
+    request: StageRequest,
+    truth: Sequence[Outputs],
+    choices: Mapping[str, tuple[str, int]],
+    chosen_from: Sequence[Outputs],
+) -> dict[str, Subject]:
+    folder = request.inputs["shape"].folder
+    makeup = makeup_of_outputs(GraphIndex(load_graph(folder / MODEL), folder))
+    where = f"outputs of component {params.component!r}"
+    subjects = choose(truth, makeup, params.outputs, where, choices=choices, chosen_from=chosen_from)
+    apart = [label for label, subject in subjects.items() if label != subject.output]
+    if apart:
+        print(f"judged apart: {', '.join(apart)}")
+    return subjects
+
+
+def _silent(subjects: Mapping[str, Subject], truth: Sequence[Outputs]) -> tuple[str, ...]:
+    """What lies between 0 and 1 and is below a half on all samples."""
+    largest = {
+        label: max(float(part_of(subject, outputs).max(initial=0.0)) for outputs in truth)
+        for label, subject in subjects.items()
+        if subject.bounded
     }
-    return StageResult(facts)
+    found = {label: value for label, value in largest.items() if value < _YES}
+    for label, value in found.items():
+        print(f"{label!r} is at most {value:.2g} on the held-out samples: that it says yes rightly is not shown")
+    return tuple(found)
+
+
+def _order(folder: Path, feeds: Sequence[Arrays], names: Sequence[str], total: Measured) -> list[int]:
+    """The places of the samples in the order to emulate them in, the worst on the CPU first."""
+    ranked = sorted(total.values(), key=lambda found: -1000.0 if found.worst_db is None else found.worst_db)
+    worst = [names.index(figures.worst_sample) for figures in ranked]
+    observer = Observer(folder / MODEL)
+    return sample_order([criteria(observer, feed) for feed in feeds], worst)
 
 
 def _run_all(folder: Path, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Outputs]:
@@ -78,19 +149,13 @@ def _run_all(folder: Path, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[
     return [run_model(session, feed) for feed in feeds]
 
 
-def _scores(
-    request: StageRequest,
-    samples: Sequence[ScoredSample],
-    truth: Sequence[Outputs],
-    last: Sequence[Outputs],
-    model: str,
-) -> dict[str, Json] | None:
-    name = request.params["score"]
-    if name is None:
+def _score(
+    params: Params, request: StageRequest, given: HeldOut, truth: Sequence[Outputs], last: Sequence[Outputs]
+) -> Score | None:
+    if params.score is None:
         return None
-    function = (request.files["code"], str(name))
-    return {
-        "name": name,
-        "fp32": score(*function, samples, truth, truth),
-        model: score(*function, samples, last, truth),
-    }
+    function = (request.files["code"], params.score)
+    original, made = score(*function, given.samples, truth, truth), score(*function, given.samples, last, truth)
+    if "quantize" in request.inputs:
+        return Score(params.score, original, qdq=made)
+    return Score(params.score, original, rewritten=made)

@@ -1,27 +1,26 @@
-"""What steps cost, in seconds and memory: learned from earlier runs, guessed for what never ran."""
+"""Predicts the seconds and memory of steps: from earlier runs, or by a guess for steps that never ran."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.storage import sealed_json
-from pipeline.storage.durable import write_atomically
-from pipeline.storage.locks import TakenError, held
-from pipeline.storage.scratch import Scratch
-from pipeline.system import stopping
+from pipeline.contracts.codec import Contract, ContractError
+from pipeline.processes import stopping
+from pipeline.store import cache_file
+from pipeline.store.locks import TakenError, held
 
 _KEPT = 5000  # entries, the latest; a build of a hundred models has fewer
 _LOCK_TIMEOUT_S = 2
 MEMBER = "steps"
-"""What the file has."""
+"""The name in the file under which the costs are."""
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What one run of a step took: wall and CPU time, and memory of its process and the largest of its children."""
+class Cost(Contract):
+    """What one run of a step took: wall and CPU time, and the memory of its process and its largest child."""
 
     seconds: float
     cpu_seconds: float
@@ -60,9 +59,9 @@ _UNKNOWN = _Guess(5, 300, 4)
 
 
 class Costs:
-    """Costs by step, kept in one file of the store. Losing it costs a less good order, once.
+    """Costs by step, kept in one file of the store. If the file is lost, one build orders its steps worse.
 
-    Safe to use from several threads; two builds that save at once keep what both learned.
+    Several threads may use it. When two builds save at once, the file keeps what both learned.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,15 +72,15 @@ class Costs:
         self._learned: dict[str, Cost] = {}
 
     def seconds(self, step: str, share: float = 1.0) -> float:
-        """How long a step will take, by its id; `share` is how large its bucket is against the model's largest."""
+        """How long the step with this id will take; `share` is its bucket's size as a part of the largest bucket's."""
         if exact := self._exact(step):
             return exact.seconds
         known = self._of(step)
         longest = known.seconds if known else _guess(step).seconds
-        return longest * (1 + share) / 2  # part of the time does not depend on the bucket
+        return longest * (1 + share) / 2  # part of a step's time does not grow with its bucket
 
     def peak_bytes(self, step: str, input_bytes: int) -> int:
-        """The most memory that a step will use, by its id and the size of its inputs."""
+        """The most memory that the step with this id will use on inputs of this size."""
         known = self._of(step)
         if known is not None:
             grown = input_bytes / known.input_bytes if known.input_bytes else 1.0  # a fetch has no inputs to grow with
@@ -95,14 +94,14 @@ class Costs:
             self._learned[step] = cost
 
     def learn_killed(self, step: str, peak_bytes: int, input_bytes: int) -> None:
-        """Remember that a run died as for want of memory when it was taken to use `peak_bytes`: it needs more.
+        """Remember that a run predicted to use `peak_bytes` died, apparently of too little memory.
 
-        How much more nobody knows. Twice as much each time soon has the step run alone.
+        Its true need is unknown. Doubling the prediction after each death soon makes the step run alone.
         """
         self.learn(step, Cost(self.seconds(step), 0.0, 2 * peak_bytes, input_bytes))
 
     def save(self) -> None:
-        """Add what was learned to the file; if that can't be done, the next build guesses again."""
+        """Add what was learned to the file. If it can't be written, the next build guesses again."""
         with self._lock:
             if not self._learned:
                 return
@@ -111,14 +110,13 @@ class Costs:
                 (folder / "locks").mkdir(parents=True, exist_ok=True)
                 timeout_s = 0 if stopping.asked() else _LOCK_TIMEOUT_S
                 lock = held(folder / "locks" / "costs.lock", "the costs of steps", timeout_s=timeout_s)
-                with lock, Scratch(folder / "tmp").folder() as scratch:
+                with lock:
                     merged = _read(self._path)
                     for step, cost in self._learned.items():
                         merged.pop(step, None)  # so that what was learned last is last
                         merged[step] = cost
-                    kept = {step: asdict(cost) for step, cost in [*merged.items()][-_KEPT:]}
-                    data = sealed_json.dump({MEMBER: {**kept}}, indent=0, sort_keys=False)
-                    write_atomically(self._path, data, folder=scratch)
+                    kept = {step: cost.to_json() for step, cost in [*merged.items()][-_KEPT:]}
+                    cache_file.write(self._path, MEMBER, kept)
             except (OSError, TakenError):
                 return
             self._learned.clear()
@@ -127,7 +125,7 @@ class Costs:
         with self._lock:
             if self._known is None:
                 self._known = _read(self._path)
-                # Of what never ran, the dearest of the same stage and component knows most.
+                # A step that never ran is taken to cost as much as the dearest of its stage and component.
                 for name, cost in sorted(self._known.items(), key=lambda item: item[1].peak_bytes):
                     self._alike[_component(name)] = cost
             return self._learned.get(step) or self._known.get(step)
@@ -146,14 +144,8 @@ def _guess(step: str) -> _Guess:
 
 
 def _read(path: Path) -> dict[str, Cost]:
-    """What the file says; nothing if it is missing, damaged or not ours."""
+    """The costs in the file; none if it is missing, damaged or not ours."""
     try:
-        raw = sealed_json.load_member(path.read_bytes(), MEMBER)
-        return {
-            str(step): Cost(
-                float(cost["seconds"]), float(cost["cpu_seconds"]), int(cost["peak_bytes"]), int(cost["input_bytes"])
-            )
-            for step, cost in raw.items()
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return {step: Cost.from_json(cost) for step, cost in cache_file.read(path, MEMBER).items()}
+    except ContractError:
         return {}

@@ -1,39 +1,21 @@
-"""doit's own database, made such that nothing that happens to its file can hurt: sealed, whole or not there.
+"""Keeps doit's own database in a sealed file, so that damage to the file can't hurt.
 
-What doit remembers in it only saves time. As doit leaves it, a file that was cut short ends every command with an
-error, and one flipped bit could have it skip a task.
+What doit remembers there only saves time. In the form that doit writes, a file that was cut short ends every command
+with an error, and one flipped bit could make doit skip a task.
 """
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
-from pipeline.storage import sealed_json
-from pipeline.storage.durable import write_atomically
-from pipeline.storage.scratch import Scratch
+from pipeline.store import cache_file
 
 MEMBER = "tasks"
-"""What the file has."""
-
-
-def read(path: Path) -> dict[str, Any]:
-    """What doit remembers, by task; nothing if the file is missing or damaged."""
-    try:
-        tasks: dict[str, Any] = sealed_json.load_member(path.read_bytes(), MEMBER)
-    except (OSError, ValueError):
-        return {}
-    return tasks
-
-
-def write(path: Path, tasks: dict[str, Any]) -> None:
-    """Keep it, if the disk lets us."""
-    with contextlib.suppress(OSError), Scratch(path.parent / "tmp").folder() as folder:
-        write_atomically(path, sealed_json.dump({MEMBER: tasks}, indent=None), durable=False, folder=folder)
+"""The name in the file under which doit's tasks are."""
 
 
 def install(json_db: Any) -> None:
-    """Have doit's JSON backend, a class that calls `_load` and `dump`, read and write its file this way."""
-    json_db._load = lambda self: read(Path(self.name))
-    json_db.dump = lambda self: write(Path(self.name), self._db)
+    """Make doit's JSON backend, a class that calls `_load` and `dump`, read and write its file this way."""
+    json_db._load = lambda self: cache_file.read(Path(self.name), MEMBER)
+    json_db.dump = lambda self: cache_file.write(Path(self.name), MEMBER, self._db)

@@ -1,8 +1,7 @@
-"""Content digests of files, remembered by what `stat` says so that an unchanged file is never read twice."""
+"""Computes digests of files, and remembers them with each file's stat: an unchanged file is never read twice."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import threading
@@ -11,17 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pipeline.model import Json
-from pipeline.storage import sealed_json
-from pipeline.storage.durable import write_atomically
-from pipeline.storage.scratch import Scratch
-from pipeline.system import stopping
+from pipeline.processes import stopping
+from pipeline.store import cache_file
 
 _CHUNK = 1 << 20
 # A file changed again within the clock's granularity keeps its mtime; such a stat is not remembered (git's "racy"
 # rule). 100 ms is above the timer tick of every supported kernel and below what a person notices.
 _RACY_NS = 100_000_000
 MEMBER = "entries"
-"""What the file of a memo has."""
+"""The name in a memo's file under which the values are."""
 
 
 def sha256_file(path: Path) -> str:
@@ -48,7 +45,7 @@ def copy_hashed(source: Path, destination: Path) -> str:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Every regular file under `folder`, sorted by relative POSIX path; hidden files and caches are not content."""
+    """Every regular file under `folder` but hidden files and caches, sorted by relative POSIX path."""
     found = [
         path
         for path in folder.rglob("*")
@@ -58,20 +55,20 @@ def walk(folder: Path) -> Iterator[Path]:
 
 
 class StatMemo:
-    """Values computed from one file, kept until the file's size, mtime, ctime or inode changes.
+    """Values computed from one file each, kept until the file's size, mtime, ctime or inode changes.
 
-    Losing the memo file costs time, never correctness; a damaged one is as good as lost. Safe to use from several
-    threads.
+    Several threads may use it. If the memo's own file is lost or damaged, values are computed again.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._dirty = False
-        self._entries = _load(path)
+        self._kept = False
+        self._entries: dict[str, list[Json]] = cache_file.read(path, MEMBER)
 
     def value(self, path: Path, what: str, compute: Callable[[Path], Json]) -> Json:
-        """`compute(path)`, or what it returned last time if the file is the same; `what` names the computation."""
+        """`compute(path)`, or its last result if the file is unchanged; `what` names the computation."""
         stamp = _stamp(path)
         entry_name = f"{what}\0{os.path.abspath(path)}"
         with self._lock:
@@ -93,7 +90,7 @@ class StatMemo:
         return str(self.value(path, "sha256", sha256_file))
 
     def remember(self, path: Path, sha256: str) -> None:
-        """The digest of a file that was renamed into place just now, so that nobody can have changed it since."""
+        """Note the digest of a file that was renamed into place just now, when nobody can have changed it yet."""
         with self._lock:
             self._entries[f"sha256\0{os.path.abspath(path)}"] = [_stamp(path), sha256]
             self._dirty = True
@@ -105,28 +102,23 @@ class StatMemo:
         return str(known[1]) if known else None
 
     def forget(self, path: Path) -> None:
-        """Have a file read again, whatever its stat says: it was found to be damaged."""
+        """Drop the digest of a file that was found damaged, so that the file is read again whatever its stat says."""
         with self._lock:
             self._entries.pop(f"sha256\0{os.path.abspath(path)}", None)
             self._dirty = True
 
+    def keep(self) -> None:
+        """Leave the file as it is from now on: a dry run changes nothing, and must not mend what it is to find."""
+        self._kept = True
+
     def save(self) -> None:
-        """Write the memo if it changed; a memo that can't be written is only a slower next time."""
+        """Write the memo if it changed. If it can't be written, the next build computes again."""
         with self._lock:
-            if not self._dirty:
+            if not self._dirty or self._kept:
                 return
-            data = sealed_json.dump({MEMBER: {**self._entries}}, indent=None)
+            content: dict[str, Json] = {**self._entries}
             self._dirty = False
-        with contextlib.suppress(OSError), Scratch(self._path.parent / "tmp").folder() as folder:
-            write_atomically(self._path, data, durable=False, folder=folder)
-
-
-def _load(path: Path) -> dict[str, list[Json]]:
-    try:
-        entries: dict[str, list[Json]] = sealed_json.load_member(path.read_bytes(), MEMBER)
-    except (OSError, ValueError):
-        return {}
-    return entries
+        cache_file.write(self._path, MEMBER, content)
 
 
 def _stamp(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic replacement, what must survive a power cut, errors that name the disk."""
+"""Replaces files atomically, keeps them over a power cut, lists folders, and turns errors of the disk into ours."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from pathlib import Path
 
 from pipeline.errors import StoreError
 
+_WINDOWS = os.name == "nt"
 UNRELATED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""What keeps a file from being read and is no fault of the file."""
+"""Errors of reading a file that are no fault of the file."""
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True, folder: Path | None = None) -> None:
-    """Replace `path` by `data` so that a reader sees the old bytes or the new ones; after a power cut, too, if durable.
+    """Replace `path` by `data` so that readers see the old bytes or the new ones; if durable, also after a power cut.
 
-    The bytes are written in `folder`, which somebody tidies if we die, or else beside the file under a hidden name.
+    The bytes are first written in `folder`, which is tidied if we die, or else under a hidden name beside the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(path) if folder is None else folder / path.name
@@ -39,7 +40,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True, folder: P
 
 
 def move(source: Path, destination: Path) -> None:
-    """Rename a file over another, so that the other is seen whole or replaced, across file systems as well."""
+    """Rename a file over another, so that readers see either whole; also across file systems."""
     try:
         os.replace(source, destination)
     except OSError as error:
@@ -56,28 +57,37 @@ def move(source: Path, destination: Path) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file has the hidden name of something half-written."""
+    """Whether a name is one of our hidden names for half-written files."""
     return name.startswith(".") and name.endswith(".tmp")
 
 
 def sync_file(path: Path) -> None:
-    """Have a file's bytes on the disk before anything that is written later."""
-    _sync(path, os.O_RDONLY)
+    """Write a file's bytes to the disk before anything that is written later."""
+    if not _WINDOWS:
+        _sync(path, os.O_RDONLY)
+        return
+    mode = path.stat().st_mode  # Windows syncs only through a writable handle, and opens none of a read-only file
+    path.chmod(mode | stat.S_IWRITE)
+    try:
+        _sync(path, os.O_RDWR)
+    finally:
+        path.chmod(mode)
 
 
 def sync_folder(path: Path) -> None:
-    """Have a folder's names on the disk; where folders can't be synced, renames are kept in order by the system."""
+    """Write a folder's names to the disk. Where folders can't be synced, the system keeps renames in order."""
     if os.name != "nt":
-        _sync(path, os.O_RDONLY)
+        try:
+            _sync(path, os.O_RDONLY)
+        except OSError as error:  # some network file systems can't
+            if error.errno not in (errno.EBADF, errno.EINVAL):
+                raise
 
 
 def _sync(path: Path, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
-    except OSError as error:  # Windows can't sync a read-only handle, some network file systems no folder
-        if error.errno not in (errno.EBADF, errno.EINVAL):
-            raise
     finally:
         os.close(descriptor)
 
@@ -87,12 +97,12 @@ def _beside(path: Path) -> Path:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says that a disk, or a quota of one, is full."""
+    """Whether an error means that a disk, or our quota of it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def no_room(what: str, error: OSError | None = None) -> StoreError:
-    """The error for something that the disk of the store has no room for."""
+    """The error for `what` if the disk of the store has no room for it."""
     return StoreError(
         f"there is no room for {what}",
         where=str(error.filename or "") if error else "",
@@ -107,41 +117,49 @@ def disk_errors(where: Path, what: str = "the disk refused a write") -> Iterator
     try:
         yield
     except OSError as error:
-        remedy = {
-            errno.ENOSPC: "free some space, then run the same command again; what was built is kept",
-            errno.EDQUOT: "free some of your quota, then run the same command again; what was built is kept",
-            errno.EROFS: "the file system is read-only: choose another folder with PIPELINE_STORE",
-            errno.EACCES: "check the permissions of this folder, or choose another with PIPELINE_STORE",
-        }.get(error.errno or 0, "mend the cause, then run the same command again; what was built is kept")
-        raise StoreError(
-            what,
-            where=str(error.filename2 or error.filename or where),  # of a rename, what could not be replaced
-            why=error.strerror or str(error),
-            remedy=remedy,
-        ) from error
+        raise _refused(error, where, what) from error
+
+
+def _refused(error: OSError, where: Path, what: str) -> StoreError:
+    remedy = {
+        errno.ENOSPC: "free some space, then run the same command again; what was built is kept",
+        errno.EDQUOT: "free some of your quota, then run the same command again; what was built is kept",
+        errno.EROFS: "the file system is read-only: choose another folder with PIPELINE_STORE",
+        errno.EACCES: "check the permissions of this folder, or choose another with PIPELINE_STORE",
+    }.get(error.errno or 0, "mend the cause, then run the same command again; what was built is kept")
+    where_to = str(error.filename2 or error.filename or where)  # of a rename, the file to be replaced
+    return StoreError(what, where=where_to, why=error.strerror or str(error), remedy=remedy)
 
 
 def listed(folder: Path) -> list[Path]:
-    """What is in a folder, sorted; nothing if it isn't there. Raises OSError if that can't be told.
+    """What is in a folder, sorted; nothing if it is missing. Raises OSError if the folder can't be read.
 
-    `Path.glob` and `rglob` take what they can't read for empty: who deletes what nobody names must not.
+    `Path.glob` and `rglob` take an unreadable folder for empty. Code that deletes whatever nobody names must not.
     """
     try:
         with os.scandir(folder) as entries:
             return sorted(folder / entry.name for entry in entries)
     except FileNotFoundError:
         if folder.is_symlink():
-            raise  # it leads to where a disk is missing
+            raise  # a link to a disk that is not mounted
+        return []
+
+
+def visible(folder: Path) -> list[Path]:
+    """What is in a folder, sorted; nothing if the folder is missing or can't be read."""
+    try:
+        return listed(folder)
+    except OSError:
         return []
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder, also those that links lead to. Raises OSError as :func:`listed`."""
+    """The folders in a folder, and links to folders. Raises OSError as :func:`listed`."""
     return [path for path in listed(folder) if leads_to_folder(path)]
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """What is in a folder and in all folders below, but for the folders. Raises OSError as :func:`listed`."""
+    """All but folders in a folder and in those below it. Raises OSError as :func:`listed`."""
     for path in listed(folder):
         if leads_to_folder(path):
             yield from files_below(path)
@@ -150,7 +168,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def leads_to_folder(path: Path) -> bool:
-    """Whether a path is a folder, or a link to one. Raises OSError if that can't be told."""
+    """Whether a path is a folder, or a link to one. Raises OSError if the system can't tell."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except FileNotFoundError:
@@ -160,7 +178,7 @@ def leads_to_folder(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path is a folder, and no link to one. Raises OSError if that can't be told."""
+    """Whether a path is a folder, and no link to one. Raises OSError if the system can't tell."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except FileNotFoundError:
@@ -168,9 +186,9 @@ def is_folder(path: Path) -> bool:
 
 
 def remove(path: Path, aside: Path | None = None) -> bool:
-    """Delete a file if it is there, read-only or not; whether it is gone.
+    """Delete a file, even a read-only one. Returns whether the path is free.
 
-    A folder in its place is moved into `aside`, a folder for what is half-written, whose leftovers somebody tidies.
+    A folder in its place is moved into `aside`, a scratch folder that is tidied later.
     """
     with contextlib.suppress(OSError):
         if aside is not None and is_folder(path):

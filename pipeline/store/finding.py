@@ -14,7 +14,7 @@ ALTERED = "it is not what was written"
 
 
 @dataclass(frozen=True)
-class Finding:
+class FsckFinding:
     """Something that is not as it should be. `is_wrong` is false for what does no harm, such as a user's own file."""
 
     path: Path
@@ -23,6 +23,6 @@ class Finding:
     is_wrong: bool = True
 
 
-def unread(path: Path, error: OSError) -> Finding:
-    """Something that can't be looked at: nobody knows whether it is as it should be."""
-    return Finding(path, f"can't be read: {error.strerror or error}", "left as it is")
+def unread(path: Path, error: OSError) -> FsckFinding:
+    """The finding for a file or folder that can't be read."""
+    return FsckFinding(path, f"can't be read: {error.strerror or error}", "left as it is")

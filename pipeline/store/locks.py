@@ -1,6 +1,6 @@
-"""Locks between processes: files that are locked while held, gone afterwards, and freed by the system if we die.
+"""Locks between processes: each is a file that is removed on release, and that the system unlocks if we die.
 
-A lock file names its holder, so that whoever waits can say for whom.
+A lock file names its holder, so that a waiting process can tell whom it waits for.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pipeline.system import stopping
+from pipeline.processes import stopping
 
-_POLL_S = 0.1  # and so how long an interrupt may have to wait
+_POLL_S = 0.1  # also the longest delay of an interrupt
 _SILENT_S = 5.0
-_LOCKED_BYTES = 1  # at the start of the file, where Windows lets nobody else read
+_LOCKED_BYTES = 1  # at the start of the file: Windows lets no other process read these
 
 
 class TakenError(Exception):
-    """Somebody else holds the lock."""
+    """Another process or thread holds the lock."""
 
 
 @contextmanager
@@ -32,20 +32,20 @@ def try_held(path: Path) -> Iterator[None]:
     """Hold a lock whose file is in an existing folder.
 
     Raises:
-        TakenError: somebody else holds it.
+        TakenError: another process or thread holds it.
         OSError: the file can't be made.
     """
-    lock = FileLock(path, thread_local=False)  # who undoes may be another thread
+    lock = FileLock(path, thread_local=False)  # when we are stopped, another thread releases it
     try:
         lock.acquire(blocking=False)
     except Timeout:
         raise TakenError(path) from None
 
     def release() -> None:
-        if os.name == "nt":  # where a file that is open can't be removed; if others wait for it, they will
+        if os.name == "nt":  # Windows removes no open file; a waiting process removes it later
             lock.release()
             path.unlink(missing_ok=True)
-        else:  # before the release: whoever waits sees that the file it has open is gone, and opens the next
+        else:  # removed first, so that a waiting process sees its open file gone and opens the next one
             path.unlink(missing_ok=True)
             lock.release()
 
@@ -56,7 +56,7 @@ def try_held(path: Path) -> Iterator[None]:
 
 @contextmanager
 def undone(undo: Callable[[], object]) -> Iterator[None]:
-    """As :func:`stopping.undone`; but while we are stopping, the main thread may still save what was learned."""
+    """As :func:`stopping.undone`, but lets the main thread save caches while we are stopping."""
     if stopping.asked() and threading.current_thread() is threading.main_thread():
         try:
             yield
@@ -72,11 +72,11 @@ def undone(undo: Callable[[], object]) -> Iterator[None]:
 def held(
     path: Path, what: str, *, tell: Callable[[str], None] = print, timeout_s: float = float("inf")
 ) -> Iterator[None]:
-    """Hold a lock, waiting for it if need be; `what` says after some seconds of waiting what it is for.
+    """Wait for a lock and hold it. After some seconds `tell` gets a line that says that we wait for `what`.
 
     Raises:
-        KeyboardInterrupt: we are to stop.
-        TakenError: it could not be had in time.
+        KeyboardInterrupt: we are stopping.
+        TakenError: the lock was not free within `timeout_s`.
         OSError: its file can't be made.
     """
     with contextlib.ExitStack() as stack:
@@ -98,7 +98,7 @@ def held(
 
 
 def collect(path: Path) -> bool:
-    """Remove a lock file if its holder died before it could; whether it is gone."""
+    """Remove the lock file of a holder that died. Returns whether it is gone."""
     try:
         with try_held(path):
             pass
@@ -108,7 +108,7 @@ def collect(path: Path) -> bool:
 
 
 def holder(path: Path) -> str:
-    """Who holds a lock, as they signed it."""
+    """The holder of a lock, by its signature in the file."""
     try:
         with path.open("rb", buffering=0) as stream:
             stream.seek(_LOCKED_BYTES)

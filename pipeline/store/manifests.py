@@ -1,4 +1,4 @@
-"""Manifests on disk, each with a digest over itself: in the store by key, in a checkout by step."""
+"""Reads and writes manifests, each with a digest over itself: in the store by key, in a checkout by step."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from functools import lru_cache
 from pathlib import Path
 
 from pipeline.model import PARTS, FileEntry, Json, Manifest
-from pipeline.storage import sealed_json
-from pipeline.storage.durable import UNRELATED, write_atomically
+from pipeline.store import sealed_json
+from pipeline.store.durable import UNRELATED, write_atomically
 
 SCHEMA = 2
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """The manifest in a file, or None when there is none, it can't be read, or it is not what was written.
+    """The manifest in a file; None if the file is missing, unreadable or damaged.
 
-    Raises OSError when that says nothing about the file: no memory, or too many open files.
+    Raises OSError for an error that is no fault of the file: no memory, or too many open files.
     """
     try:
         status = os.stat(path)
@@ -33,7 +33,7 @@ def read_manifest(path: Path) -> Manifest | None:
         return None
 
 
-@lru_cache(maxsize=1 << 14)  # each is asked for by every step that needs it, and by the report
+@lru_cache(maxsize=1 << 14)  # every step that needs a manifest reads it, and so does the report
 def _parsed(path: str, *_: int) -> Manifest | None:
     with open(path, "rb") as stream:
         return parse_manifest(stream.read())
@@ -53,9 +53,9 @@ def parse_manifest(data: bytes) -> Manifest | None:
 
 
 def _check_files(files: Mapping[str, FileEntry], parts: Mapping[str, Mapping[str, Mapping[str, str]]]) -> None:
-    """Raise ValueError or TypeError for names that lead out of the folder that files are put into, on any system.
+    """Raise ValueError or TypeError for entries that we would not write, such as names that lead out of a folder.
 
-    A store may be shared: what is in it was not always written here.
+    Another machine may have written the manifest to a shared store.
     """
     named = [name for part in parts.values() for name in part["files"]]
     if not all(isinstance(part["facts"], dict) for part in parts.values()):
@@ -83,7 +83,7 @@ def write_manifest(path: Path, manifest: Manifest, *, durable: bool = True, fold
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
-    """A manifest as readable JSON whose bytes depend on nothing but the manifest."""
+    """A manifest as readable JSON; equal manifests give equal bytes."""
     files: dict[str, Json] = {
         name: {"sha256": entry.sha256, "bytes": entry.bytes} for name, entry in manifest.files.items()
     }

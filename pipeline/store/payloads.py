@@ -1,8 +1,8 @@
-"""Payloads of a store on disk: what seals them, what is wrong with one, how one is taken in.
+"""Keeps the payloads of a store: seals them, checks them, and takes in new ones.
 
-A payload's modification time is its seal: a second that its digest names, set when its bytes were hashed. Whoever
-writes to it breaks the seal, so one look tells that a payload is as it was left. What no seal shows, such as a bit that
-the disk lost, is found by hashing: each payload that a step uses is hashed once in every build.
+A payload's modification time is its seal: a second computed from its digest, set after its bytes were hashed. Writing
+to the file breaks the seal, so its stat tells whether it was changed. A seal does not show a bit that the disk lost;
+hashing does, so each payload that a step uses is hashed once in every build.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.model import FileEntry
-from pipeline.storage.digests import sha256_file
-from pipeline.storage.durable import remove, sync_file
+from pipeline.store.digests import sha256_file
+from pipeline.store.durable import remove, sync_file
 
 MISSING = "it is missing"
 _Stamp = tuple[int, int, int]
@@ -33,9 +33,9 @@ class Payloads:
         return Path(self._path(sha256))
 
     def fault(self, entry: FileEntry, *, hashed: bool = False) -> str:
-        """What is wrong with a payload, "" if nothing is. One whose seal is broken is hashed, and sealed if it is good.
+        """What is wrong with a payload; "" if nothing is. If its seal is broken, hashes it, and seals a good one.
 
-        With `hashed` it is hashed in any case, unless this process has done so. Raises OSError when it can't be read.
+        With `hashed`, hashes it even if it is sealed, unless this process did. Raises OSError if it can't be read.
         """
         path = self._path(entry.sha256)
         try:
@@ -53,9 +53,9 @@ class Payloads:
             return MISSING
 
     def hashed_fault(self, sha256: str) -> str:
-        """What is wrong with a payload that is there, whatever its seal says; a good one is sealed.
+        """Hash a payload whatever its seal says; what is wrong with it, "" if nothing is. Seals a good one.
 
-        Raises OSError when it can't be read.
+        Raises OSError if it can't be read.
         """
         path = self.path(sha256)
         seal_ns = _seal_s(sha256) * 1_000_000_000
@@ -66,14 +66,14 @@ class Payloads:
             if sha256_file(path) != sha256:
                 if _stamp(path.lstat()) == _stamp(before):
                     return "its SHA-256 is not the one that it was stored under"
-                continue  # another build put a good one in its place, or is writing to it
+                continue  # another build has replaced it meanwhile
             after = path.stat()
-            if after.st_mtime_ns == seal_ns:  # as before, or another step, which needs it too, was faster
+            if after.st_mtime_ns == seal_ns:  # it was sealed before, or another step has just sealed it
                 self._hashed[sha256] = _stamp(after)
                 return ""
             if after.st_mtime_ns == before.st_mtime_ns:
                 break
-        with contextlib.suppress(OSError):  # on a read-only disk it stays as it is
+        with contextlib.suppress(OSError):  # a read-only disk keeps the old time
             os.utime(path, ns=(seal_ns, seal_ns))
         self._hashed[sha256] = _stamp(path.lstat())
         return ""
@@ -81,9 +81,9 @@ class Payloads:
     def adopt(
         self, path: Path, hashed: FileEntry | None = None, *, replaced: Callable[[Path, str], None] = lambda *_: None
     ) -> FileEntry:
-        """Move a file here, unless the same is here already; `replaced` is told of a bad one in its place, and why.
+        """Move a file here unless the store has a good copy. Calls `replaced` with a bad copy and its fault.
 
-        `hashed` is what the file is, if it was hashed just now.
+        `hashed` is the file's digest and size if it was hashed just now.
         """
         entry = hashed or FileEntry(sha256_file(path), path.stat().st_size)
         destination = self.path(entry.sha256)
@@ -95,10 +95,10 @@ class Payloads:
             os.utime(path, (_seal_s(entry.sha256),) * 2)
             path.chmod(0o444)
             if os.name == "nt":
-                remove(destination)  # what is read-only is not replaced there
+                remove(destination)  # Windows replaces no read-only file
             try:
                 os.replace(path, destination)
-            except PermissionError:  # Windows does not replace what somebody reads; another build may have made it good
+            except PermissionError:  # Windows replaces no file that is being read; another build may have replaced it
                 if self.fault(entry):
                     raise
             self._hashed[entry.sha256] = _stamp(destination.lstat())
@@ -109,7 +109,7 @@ class Payloads:
 
 
 def _seal_s(sha256: str) -> int:
-    """The modification time that seals a payload: even seconds, which every file system can keep, of 2001 to 2018."""
+    """The modification time that seals a payload: an even second of 2001 to 2018, which every file system can store."""
     return 1_000_000_000 + 2 * int(sha256[:7], 16)
 
 

@@ -1,9 +1,9 @@
-"""JSON objects whose first line is the SHA-256 of all bytes after it: one flipped bit, and the file counts for nothing.
+"""JSON objects whose first line is the SHA-256 of all bytes after it, so that one flipped bit is noticed.
 
     {"sha256": "<64 hex digits>",
      "name": ...}
 
-Any JSON reader can read it. A file that was cut, mixed with another or edited by hand is refused.
+Any JSON reader can read such a file. We refuse one that was cut short, mixed with another, or edited by hand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class UnsealedError(ValueError):
 
 
 def dump(content: Mapping[str, Json], *, indent: int | None = 1, sort_keys: bool = True) -> bytes:
-    """The object as bytes that depend on nothing but its content; it must not be empty, nor have a key `sha256`."""
+    """The object as sealed bytes. It must not be empty, nor have a key `sha256`."""
     text = json.dumps(content, indent=indent, sort_keys=sort_keys, ensure_ascii=False)
     body = text[1:].lstrip("\n").encode("utf-8", "surrogatepass") + b"\n"
     return _HEAD + hashlib.sha256(body).hexdigest().encode() + _TAIL + body
@@ -44,7 +44,7 @@ def load(data: bytes) -> dict[str, Any]:
 
 
 def load_member(data: bytes, name: str) -> Any:
-    """One member of the object; UnsealedError if it has none, being another file of ours."""
+    """One member of the object. Raises UnsealedError as :func:`load`, and if there is no such member."""
     content = load(data)
     if name not in content:
         raise UnsealedError

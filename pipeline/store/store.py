@@ -4,11 +4,11 @@ objects/<2 hex>/<sha256>       payloads, read-only, shared by every manifest tha
 manifests/<2 hex>/<key>.json   what the step with that key produced; its modification time is when it was last of use
 roots/<name>.json              the checkouts that use this store
 locks/                         held while a step is made, while a build runs, while space is freed
-tmp/                           what is half-written
+tmp/                           half-written files
 costs.json                     what steps took
 
-What is damaged is dropped where it is found, with a line that says so; whoever needs it makes it again. What leaves
-the store is always hashed. :mod:`pipeline.upkeep.fsck` hashes all there is, :mod:`pipeline.upkeep.collection` frees
+Whatever finds a damaged file drops it and tells so; the step that needs it makes it again. The store hashes whatever
+leaves it. :mod:`pipeline.upkeep.fsck` hashes all there is, :mod:`pipeline.upkeep.collection` frees
 space.
 """
 
@@ -28,27 +28,27 @@ from pathlib import Path
 
 from pipeline.errors import StoreError
 from pipeline.model import FileEntry, Json, Manifest
-from pipeline.storage import locks
-from pipeline.storage.digests import copy_hashed
-from pipeline.storage.durable import UNRELATED, disk_errors, listed, move, remove, sync_file, sync_folder
-from pipeline.storage.manifests import read_manifest, write_manifest
-from pipeline.storage.payloads import MISSING, Payloads
-from pipeline.storage.scratch import Scratch
+from pipeline.store import locks
+from pipeline.store.digests import copy_hashed
+from pipeline.store.durable import UNRELATED, disk_errors, listed, move, remove, sync_file, sync_folder
+from pipeline.store.manifests import read_manifest, write_manifest
+from pipeline.store.payloads import MISSING, Payloads
+from pipeline.store.scratch import Scratch
 
 _WRITERS = 8
-_SHOWN = 5  # damaged files of one output that are told one by one
+_SHOWN = 5  # how many damaged files of one output are told one by one
 _DAY_S = 86400
 _UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
 
 
 class DamagedError(StoreError):
-    """A payload is not what it was. It was dropped; the step that made it can make it again."""
+    """A payload was damaged. It was dropped; the step that made it can make it again."""
 
 
 class Store:
     """A store under `root`, created on first write. Every method that touches the disk raises StoreError.
 
-    `tell` is called with a line of text for whatever a user should know: damage, and long waits.
+    `tell` gets a line of text for the user on damage and on long waits.
     """
 
     def __init__(self, root: Path, tell: Callable[[str], None] = print) -> None:
@@ -70,7 +70,7 @@ class Store:
         return Path(f"{self.root}/manifests/{key[:2]}/{key}.json")
 
     def known(self, key: str) -> Manifest | None:
-        """What the step with this key produced, whether or not that is still here; a damaged manifest is dropped."""
+        """The manifest of a key, None if there is none. Drops a damaged one; does not look at payloads."""
         path = self.manifest_path(key)
         manifest = read_manifest(path)
         if manifest is not None and manifest.key == key:
@@ -80,18 +80,18 @@ class Store:
         return None
 
     def get(self, key: str) -> Manifest | None:
-        """The manifest of a key if all that it names is here, else None."""
+        """The manifest of a key if all its payloads are here, else None."""
         manifest = self.known(key)
         return manifest if manifest is not None and self.intact(manifest) else None
 
     def intact(self, manifest: Manifest) -> bool:
-        """Whether every payload is what it was, as far as its size and seal tell; a bad one is dropped."""
+        """Whether every payload is good by its size and seal; drops a bad one."""
         return not self._bad(manifest)
 
     def used(self, manifest: Manifest) -> None:
-        """Note that an intact output is of use, once a day, and put its manifest back should it be lost."""
+        """Note once a day that an intact output is in use, and write its manifest again if it was lost."""
         path = self.manifest_path(manifest.key)
-        with contextlib.suppress(OSError):  # of a read-only store nothing is freed
+        with contextlib.suppress(OSError):  # a read-only store needs no note, as nothing is removed from it
             try:
                 if time.time() - os.stat(path).st_mtime > _DAY_S:
                     os.utime(path)
@@ -100,7 +100,7 @@ class Store:
                 self.tell(f"missing in the store, and put back: what is known of {manifest.stage} ({path})")
 
     def put_back(self, manifest: Manifest) -> None:
-        """Write the manifest of an intact output, which was lost; raises OSError."""
+        """Write the lost manifest of an intact output. Raises OSError."""
         with self._scratch.folder() as folder:
             write_manifest(self.manifest_path(manifest.key), manifest, folder=folder)
 
@@ -132,24 +132,24 @@ class Store:
     def publish(
         self, stage: str, key: str, folder: Path, facts: Mapping[str, Json], reused: Mapping[str, FileEntry]
     ) -> Manifest:
-        """Take over the files of `folder`, add those in `reused`, write the manifest last."""
+        """Move the files of `folder` into the store, add those in `reused`, and write the manifest last."""
         manifest = Manifest(stage, key, self.adopt(folder, reused), facts)
         self.record(manifest)
         return manifest
 
     def adopt(self, folder: Path, reused: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
-        """Take over the files of `folder`; they and those in `reused`, by name. They belong to no key yet."""
+        """Move the files of `folder` into the store, not yet under a key. Returns them and `reused`, by name."""
         with disk_errors(self.root):
             written = [path for path in folder.rglob("*") if path.is_file()]
             names = [path.relative_to(folder).as_posix() for path in written]
-            with ThreadPoolExecutor(_WRITERS) as writers:  # hashing and syncing wait for the disk, not for Python
+            with ThreadPoolExecutor(_WRITERS) as writers:  # threads help, as hashing and syncing wait for the disk
                 entries = [*writers.map(partial(self.payloads.adopt, replaced=self._replaced), written)]
                 parents = {self.object_path(entry.sha256).parent for entry in entries}
                 list(writers.map(sync_folder, parents))
         return dict(sorted({**reused, **dict(zip(names, entries, strict=True))}.items()))
 
     def receive(self, manifest: Manifest, received: Mapping[Path, FileEntry]) -> None:
-        """Take over files that came from elsewhere and were hashed just now, then the manifest that they complete."""
+        """Move files that were fetched and hashed just now into the store, then write their manifest."""
         with disk_errors(self.root):
             for path, entry in received.items():
                 self.payloads.adopt(path, entry, replaced=self._replaced)
@@ -158,14 +158,14 @@ class Store:
         self.record(manifest)
 
     def record(self, manifest: Manifest) -> None:
-        """Write a manifest whose payloads are here."""
+        """Write the manifest of payloads that are in the store."""
         with disk_errors(self.root), self._scratch.folder() as folder:
             write_manifest(self.manifest_path(manifest.key), manifest, folder=folder)
 
     def place(self, manifest: Manifest, folder: Path) -> None:
-        """Make the manifest's files appear under `folder`, as hard links where the file system can, else as copies.
+        """Put the manifest's files into `folder`, as hard links where the file system can, else as copies.
 
-        Each is hashed once in a build: what a step makes of a corrupt file would be kept as if made of a good one.
+        Hashes each file once in a build, as the output of a step that read a corrupt file would be kept as good.
         Raises DamagedError.
         """
         with disk_errors(folder):
@@ -181,9 +181,9 @@ class Store:
                     shutil.copyfile(source, destination)
 
     def export(self, entry: FileEntry, destination: Path, folder: Path) -> None:
-        """Copy a payload to `destination`, atomically by way of `folder`, and check its digest on the way.
+        """Copy a payload to `destination` atomically by way of `folder`, and check its digest on the way.
 
-        Raises DamagedError for a bad one, which is dropped.
+        Drops a bad payload and raises DamagedError.
         """
         source, temporary = self.object_path(entry.sha256), folder / destination.name
         with disk_errors(destination):
@@ -201,7 +201,7 @@ class Store:
                 temporary.unlink(missing_ok=True)
 
     def collect(self) -> list[Path]:
-        """Remove what processes left that died: scratch folders, locks. What was removed."""
+        """Remove scratch folders and locks of processes that died. Returns what was removed."""
         found = self._scratch.collect()
         with contextlib.suppress(OSError):
             found += [path for path in sorted((self.root / "locks").glob("*.lock")) if locks.collect(path)]
@@ -209,10 +209,10 @@ class Store:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """While inside, no space is freed in the store; waits while some is. Where nothing can be written, none is."""
+        """Keep others from freeing space in the store; waits while they do. Takes no lock in a read-only store."""
         with contextlib.ExitStack() as stack:
             try:
-                with self._gate():  # whoever collects may have our lock for a moment, before we do
+                with self._gate():  # `collect` of another process may hold our new lock for a moment
                     lock = self._lock(f"{_BUILD}{uuid.uuid4().hex}")
                     stack.enter_context(locks.held(lock, "a lock of its own", tell=self.tell))
             except OSError as error:
@@ -222,7 +222,7 @@ class Store:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """While inside no build uses the store; waits for those that do."""
+        """Keep builds from using the store; waits for those that do."""
         with disk_errors(self.root, "the store can't be written"), self._gate():
             for lock in listed(self.root / "locks"):
                 if not lock.match(f"{_BUILD}*.lock"):
@@ -242,7 +242,7 @@ class Store:
         return folder / f"{name}.lock"
 
     def _bad(self, manifest: Manifest, *, hashed: bool = False) -> list[str]:
-        """The names of an output's payloads that are not what they were; they are dropped, in a few lines of text."""
+        """The names of an output's missing and damaged payloads. Drops them, and tells so in a few lines."""
         faults = {name: self._fault(entry, hashed=hashed) for name, entry in manifest.files.items()}
         bad = [name for name, fault in faults.items() if fault]
         absent = [name for name in bad if faults[name] == MISSING]
@@ -269,7 +269,7 @@ class Store:
             return f"it can't be read: {error.strerror}"
 
     def _has_payloads(self) -> bool:
-        """Whether there were any when one was first missed: in a store that is new or was emptied all are."""
+        """Whether the store had payloads when one was first missed: a new or emptied store has none to miss."""
         if self._had_payloads is None:
             try:
                 with os.scandir(self.root / "objects") as found:
@@ -282,7 +282,7 @@ class Store:
         self._drop(path, "what a step made again", why)
 
     def _drop(self, path: Path, name: str, why: str, *, tell: bool = True) -> None:
-        """Remove what is damaged, and say so once."""
+        """Remove a damaged file, and tell so once."""
         gone = remove(path, self.tmp)
         self._dropped.add(path)
         if tell and (self.root / "objects").is_dir():  # a store that was deleted is not damaged
@@ -296,7 +296,7 @@ class Store:
 
 
 _BUILD = "build-"
-"""How the names of the locks begin that builds hold while they run."""
+"""The beginning of the names of locks that builds hold while they run."""
 
 
 def _damaged(names: list[str], where: Path) -> DamagedError:

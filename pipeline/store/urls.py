@@ -1,6 +1,6 @@
-"""URLs of places that fsspec opens: opening one, and showing it, or what a library says about it, without secrets.
+"""Opens URLs of places that fsspec knows, and shows them and errors about them without secrets.
 
-fsspec, and what it needs for a kind of URL, is imported when one is opened: that takes a second for some.
+fsspec and its packages are imported only when a URL is opened, as that takes up to a second.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.errors import ConfigError
 
 _LONGEST_TOLD = 300
-_ODD = re.compile(r"(?!file://)[A-Za-z][\w+.-]+:")  # longer than a drive of Windows
+_ODD = re.compile(r"(?!file://)[A-Za-z][\w+.-]+:")  # a scheme, which is longer than the letter of a drive of Windows
 _LEAST_SECRET = 8  # a shorter one may be part of any word
 _USER = re.compile(r"//[^/\s'\"]*@")
 _USER_WITH_SLASH = re.compile(r"//[^/\s:@'\"]*:(?!\d{1,5}(?:[/\s'\"]|$))[^@\s'\"]*@")
@@ -25,7 +25,7 @@ _SECRET_NAME = re.compile(r"SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_S
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is a URL that is not of a folder on this machine."""
+    """Whether a text is a URL, but not that of a folder on this machine."""
     return "://" in text and not text.startswith("file://")
 
 
@@ -43,7 +43,7 @@ def folder_of(text: str, where: str) -> Path:
     """The folder that a path or a `file://` URL names.
 
     Raises:
-        ConfigError: it names none, or one of another host.
+        ConfigError: it names none, or one on another host.
     """
     if _ODD.match(text) or text.startswith("-") or "::" in text:
         raise ConfigError(
@@ -58,18 +58,18 @@ def folder_of(text: str, where: str) -> Path:
             where=where,
             remedy=f"write file:///{redacted(text).removeprefix('file://')}, or the folder where they are mounted",
         )
-    return Path(os.path.expanduser(path_of(text)))  # noqa: PTH111  # the other one raises
+    return Path(os.path.expanduser(path_of(text)))  # noqa: PTH111  # Path.expanduser raises for an unknown user
 
 
 def redacted(text: str) -> str:
-    """A URL, or text with URLs, without the user names, passwords and signatures that they may carry."""
+    """A URL, or text with URLs, without user names, passwords and signatures."""
     return _QUERY.sub(r"\1***", _USER_WITH_SLASH.sub("//", _USER.sub("//", text)))
 
 
 def told(error: BaseException, url: str = "", environ: Mapping[str, str] = os.environ) -> str:
-    """What a library says of a failure, in a line, without what the URL or the environment have of secrets."""
+    """The error of a library in one line, without secrets of the URL or the environment."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
-    if user := _user_of(url):  # whatever stands before it: libraries take URLs apart
+    if user := _user_of(url):  # also without its scheme, as libraries take URLs apart
         text = text.replace(f"{user}@", "***@")
     text = redacted(text)
     for secret, shown in _secrets(url, environ):
@@ -79,7 +79,7 @@ def told(error: BaseException, url: str = "", environ: Mapping[str, str] = os.en
 
 
 def import_for(url: str, where: str) -> None:
-    """Import what a URL needs, if that can be told from it. Raises ConfigError as :func:`open_url`."""
+    """Import the package for a kind of URL. Raises ConfigError as :func:`open_url`."""
     import fsspec
 
     try:
@@ -100,11 +100,13 @@ def open_url(url: str, where: str, **options: Any) -> tuple[Any, str]:
 
     Raises:
         ConfigError: there is no such kind of URL, or its package is not installed.
-        Exception: what the library behind it has to say; :func:`told` makes text of it.
+        Exception: an error of the library behind it, which :func:`told` turns into text.
     """
     import fsspec
 
-    if protocol_of(url) in ("s3", "s3a") and _user_of(url):  # they would be taken for a part of the bucket's name
+    if protocol_of(url) in ("s3", "s3a") and _user_of(
+        url
+    ):  # the library would take the user for a part of the bucket's name
         raise ConfigError(
             f"a URL of S3 names a bucket and no user: {redacted(url)}",
             where=where,
@@ -113,18 +115,18 @@ def open_url(url: str, where: str, **options: Any) -> tuple[Any, str]:
     import_for(url, where)
     try:
         system, path = fsspec.core.url_to_fs(url, **options)
-    except ImportError as error:  # of a chain, another one
+    except ImportError as error:  # the package of another URL of the chain
         raise _not_installed(error, url, where) from None
     return system, str(path).rstrip("/")
 
 
 def protocol_of(url: str) -> str:
-    """What a URL begins with, as `s3`; of a chain, what is outermost."""
+    """The scheme of a URL, such as `s3`; the outermost of a chain."""
     return url.split("://", 1)[0].split("::", 1)[0].lower()
 
 
 def _secrets(url: str, environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What must not be shown, and what is shown instead; the longest first, as one may hold another."""
+    """Secrets and what to show instead of each, the longest first, as one may contain another."""
     found = {value.strip(): f"<{name}>" for name, value in environ.items() if _SECRET_NAME.search(name)}
     if whole := _user_of(url):
         from urllib.parse import unquote
@@ -139,7 +141,7 @@ def _secrets(url: str, environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _user_of(url: str) -> str:
-    """The user name and password in a URL, as they are written; a password may have slashes and signs of all kinds."""
+    """The user name and password in a URL as they are written; a password may have slashes and any other signs."""
     match = re.match(r"[^/]*://([^/\s]*|[^/\s:@]*:(?!\d{1,5}(?:/|$)).*)@", url)
     return match[1] if match else ""
 

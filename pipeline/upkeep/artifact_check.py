@@ -1,4 +1,4 @@
-"""Artifacts on disk against their manifests: every file is hashed, whatever is remembered of it."""
+"""Compares artifacts on disk with their manifests, by hashing every file again."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from pipeline.artifact_folders import MANIFEST, Folder
-from pipeline.artifacts import claimed
-from pipeline.findings import LEFT, NOT_BUILT, PUT_BACK, Finding, unread
-from pipeline.storage.digests import sha256_file
-from pipeline.storage.durable import folders_in, is_temporary, listed
-from pipeline.workspace import Workspace
+from pipeline.plan.workspace import Workspace
+from pipeline.release.artifact_folders import MANIFEST, Folder
+from pipeline.release.artifacts import claimed
+from pipeline.store.digests import sha256_file
+from pipeline.store.durable import folders_in, is_temporary, listed
+from pipeline.store.finding import LEFT, NOT_BUILT, PUT_BACK, FsckFinding, unread
 
 
 def check_artifacts(
     expected: Mapping[Path, Folder], models: Collection[str], workspace: Workspace, looked_at: set[Path]
-) -> Iterator[Finding]:
+) -> Iterator[FsckFinding]:
     """What is wrong in `artifacts/` of these models; `expected` has the folders that the next build would write.
 
-    A damaged file's digest is forgotten, so that the next build looks at the file; one that is missing is remembered,
-    so that it is missed until it is put back. `looked_at` gets the files that are
-    there.
+    The digest of a damaged file is forgotten, so that the next build looks at the file. That of a missing file is kept,
+    so that it counts as missing until the next build puts it back. `looked_at` gets the files that are there.
     """
     found: set[Path] = set()
     for folder in (workspace.artifacts, *_folders(workspace.artifacts)):
@@ -51,7 +50,7 @@ def _folders(artifacts: Path) -> list[Path]:
 
 
 def _has_manifest(folder: Path) -> bool:
-    """Whether there is a manifest, also if that can't be told."""
+    """Whether there is a manifest; true, too, if the system does not say."""
     try:
         (folder / MANIFEST).lstat()
     except FileNotFoundError:
@@ -63,30 +62,30 @@ def _has_manifest(folder: Path) -> bool:
 
 def _check_folder(
     path: Path, expected: Folder | None, done: str, workspace: Workspace, looked_at: set[Path]
-) -> Iterator[Finding]:
+) -> Iterator[FsckFinding]:
     """Raises OSError when the folder can't be read."""
     manifest = path / MANIFEST
     present, digests = {file.name for file in listed(path)}, claimed(manifest)
     if fault := _manifest_fault(manifest, expected, bool(digests), workspace.memo.recorded(manifest)):
-        yield Finding(manifest, fault, done)
+        yield FsckFinding(manifest, fault, done)
         if MANIFEST in present:
             workspace.memo.forget(manifest)
         digests = {name: entry.sha256 for name, entry in expected.files.items()} if expected else {}
     elif not digests:
-        return  # a folder of somebody else's
+        return  # the folder is not ours
     looked_at |= {path / name for name in present & {MANIFEST, *digests}}
     for name, sha256 in sorted(digests.items()):
         if problem := _file_fault(path / name, sha256):
-            yield Finding(path / name, problem, done)
+            yield FsckFinding(path / name, problem, done)
             if name in present:
                 workspace.memo.forget(path / name)
     for name in sorted(present - {MANIFEST, *digests}) if digests else ():
         if not is_temporary(name):
-            yield Finding(path / name, "it is not of any build", LEFT, is_wrong=False)
+            yield FsckFinding(path / name, "it is not of any build", LEFT, is_wrong=False)
 
 
 def _manifest_fault(path: Path, expected: Folder | None, is_ours: bool, recorded: str | None) -> str:
-    """What is wrong with a manifest that is neither the one that is due nor, as far as known, the one of last time."""
+    """What is wrong with a manifest; empty if it is the one that is due or the one that was published last."""
     try:
         found = path.read_bytes()
     except FileNotFoundError:
@@ -96,7 +95,7 @@ def _manifest_fault(path: Path, expected: Folder | None, is_ours: bool, recorded
     if expected is not None and found == expected.manifest:
         return ""
     if recorded is None and expected is None:
-        return ""  # nothing is known: what it says of its files may be right
+        return ""  # nothing is known of it: its own list of files may be right
     if is_ours and hashlib.sha256(found).hexdigest() == recorded:
         return ""
     return "it is not what was published"

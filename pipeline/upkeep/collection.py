@@ -1,9 +1,9 @@
-"""`doit gc`: frees what nobody needs any more, by age and by size.
+"""`doit gc`: frees outputs that no checkout needs any more, by age and by size.
 
-Needed is what the configs of this checkout lead to, built or only in the store; what any other checkout on this
-machine that uses the store has built last; and whatever artifacts there were published from. Of a checkout on another
-machine, or one that we may not read, nothing is known but when it used what, so while there is one, what was used in
-the last two days is kept. Where it can't be told what this checkout or the store holds, nothing is freed.
+gc keeps what the configs of this checkout lead to, what other checkouts on this machine built last, and what was
+published as artifacts of either. It can't see what a checkout needs that is on another machine or may not be read.
+While there is such a checkout, gc keeps all that was used in the last two days. If this checkout or the store can't be
+read, gc frees nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.artifact_folders import MANIFEST
-from pipeline.artifacts import claims
 from pipeline.errors import PipelineError, StoreError
 from pipeline.model import Json, Manifest
-from pipeline.plan import Step
-from pipeline.resolve import resolve
-from pipeline.storage.durable import UNRELATED, disk_errors, files_below, folders_in, listed, remove
-from pipeline.storage.manifests import read_manifest
-from pipeline.storage.store import Store
+from pipeline.plan.resolve import resolve
+from pipeline.plan.steps import Step
+from pipeline.plan.workspace import Workspace
+from pipeline.release.artifact_folders import MANIFEST
+from pipeline.release.artifacts import claims
+from pipeline.store.durable import UNRELATED, disk_errors, files_below, folders_in, listed, remove
+from pipeline.store.manifests import read_manifest
+from pipeline.store.store import Store
 from pipeline.upkeep import roots
-from pipeline.workspace import Workspace
 
 _DAY_S = 86400
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -37,13 +37,13 @@ _MARGIN_S = 2 * _DAY_S  # uses are noted once a day
 
 @dataclass
 class Needed:
-    """What must stay: outputs by key, payloads by digest. An output is kept, too, if all that it has was published."""
+    """What must stay: outputs by key, payloads by digest. Outputs whose payloads were all published stay, too."""
 
     keys: set[str] = field(default_factory=set)
     payloads: set[str] = field(default_factory=set)
     published: set[str] = field(default_factory=set)
     is_partial: bool = False
-    """Whether there is a checkout of which not all can be read."""
+    """Whether a checkout can be read only in part."""
 
     def add(self, manifest: Manifest) -> None:
         """Keep an output, wherever its manifest was found."""
@@ -53,7 +53,7 @@ class Needed:
 
 @dataclass(frozen=True)
 class Output:
-    """One output in the store: its manifest, and when it was last of use (seconds since the epoch)."""
+    """One output in the store: its manifest, and when it was used last (seconds since the epoch)."""
 
     path: Path
     manifest: Manifest
@@ -61,7 +61,7 @@ class Output:
 
     @property
     def payloads(self) -> set[str]:
-        """Digests of what it names."""
+        """The digests of its files."""
         return {entry.sha256 for entry in self.manifest.files.values()}
 
 
@@ -125,7 +125,7 @@ def _add_checkout(found: Needed, folder: Path) -> None:
 
 @contextmanager
 def _legible() -> Iterator[None]:
-    """Nothing is freed when something can't be read."""
+    """Turn an OSError into a StoreError that says that nothing is freed."""
     try:
         yield
     except OSError as error:
@@ -164,15 +164,20 @@ def _damaged(path: Path) -> StoreError:
 
 
 def _of_step(step: Step, workspace: Workspace, outputs: dict[str, Manifest]) -> Iterator[Manifest]:
-    """What a step produced last, and what it would produce now if the store has that; `outputs` are of those before."""
+    """What a step produced last, and what it would produce now if the store has that.
+
+    `outputs` are those of the steps before it.
+    """
     if last := _known(workspace.current(step)):
         yield last
     try:
         resolved = resolve(step, workspace, outputs)
     except (PipelineError, OSError, LookupError, TypeError, ValueError, AssertionError):
         return  # a source or sample that isn't there now, or records that changed places
-    if resolved is not None and (due := read_manifest(workspace.store.manifest_path(resolved.key))):
-        yield due
+    keys = (resolved.key, resolved.climb_key) if resolved is not None else ()
+    for key in filter(None, keys):
+        if due := read_manifest(workspace.store.manifest_path(key)):
+            yield due
 
 
 def _add_artifacts(found: Needed, artifacts: Path) -> None:
@@ -224,7 +229,9 @@ def plan(store: Store, needs: Needed, *, days: float | None, max_bytes: int | No
 
 
 def free(chosen: Plan, store: Store) -> None:
-    """Delete what was chosen, manifests first, so that none is ever left without its payloads; checkouts that are gone.
+    """Delete what was chosen, and the entries of checkouts that are gone.
+
+    Manifests go first, so that none is ever left without its payloads.
 
     Raises StoreError when something can't be deleted.
     """
@@ -239,7 +246,7 @@ def free(chosen: Plan, store: Store) -> None:
 
 
 def forget_steps(workspace: Workspace, steps: Iterable[Step]) -> None:
-    """Delete what is known of steps that no config has any more: it would keep their outputs for other checkouts.
+    """Delete the records of steps that no config has any more: other checkouts would keep their outputs for them.
 
     Raises StoreError when that can't be told.
     """

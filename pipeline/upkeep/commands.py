@@ -1,27 +1,27 @@
-"""What keeps a store in order: tidying up after the dead before each build, and the commands `fsck` and `gc`."""
+"""Keeps a store in order: before each build, and by the commands `fsck` and `gc`."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import ModelConfig
+from pipeline.config.load import ModelConfig
 from pipeline.errors import ConfigError, PipelineError, StoreError
 from pipeline.model import Json
-from pipeline.plan import Step
-from pipeline.storage import sealed_json
-from pipeline.storage.durable import disk_errors, is_folder, remove
+from pipeline.plan.steps import Step
+from pipeline.plan.workspace import Workspace
+from pipeline.sizes import human_bytes, parse_size
+from pipeline.store import sealed_json
+from pipeline.store.durable import disk_errors, is_folder, remove
+from pipeline.store.finding import NOT_BUILT, FsckFinding
 from pipeline.upkeep import roots
-from pipeline.workspace import Workspace
 
 _DEFAULT_DAYS = 30.0
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SILENT_S = 3.0
 _ELSEWHERE = ("verify-release", "compare")  # commands that look at neither store nor artifacts
 _DRY_RUN = {"name": "dry_run", "long": "dry-run", "type": bool, "default": False, "help": "change nothing"}
@@ -42,8 +42,8 @@ DOCS: Mapping[str, str] = {
 }
 
 
-class Session:
-    """What a build does in a store before and after it does anything else."""
+class StoreSession:
+    """Opens the store before a build and closes it afterwards."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -51,9 +51,9 @@ class Session:
         self.is_open = False
 
     def open(self, selected: Iterable[str]) -> None:
-        """Tidy up after processes that died, sign the store, and keep it from being freed while we build.
+        """Remove what dead processes left, enter this checkout in the store, and keep gc out while we build.
 
-        All of that costs next to nothing. Not for the commands that are no builds. Raises StoreError.
+        Takes next to no time. Does nothing for commands that are no builds. Raises StoreError.
         """
         if {*selected} <= {*OPTIONS, *_ELSEWHERE}:
             return
@@ -76,7 +76,7 @@ class Session:
 
 
 def _tell_damaged(workspace: Workspace) -> None:
-    """Say which of the files that only save time are damaged: they count for nothing, and are written anew."""
+    """Say which caches are damaged. The build does not use them and writes them anew."""
     for path, member in workspace.caches().items():
         with contextlib.suppress(OSError):
             if is_folder(path) and remove(path, path.parent / "tmp"):
@@ -89,7 +89,7 @@ def _tell_damaged(workspace: Workspace) -> None:
 
 def fsck(
     workspace: Workspace,
-    steps: Iterable[Step],
+    steps: Collection[Step],
     models: Sequence[tuple[ModelConfig, Sequence[Step]]],
     *,
     dry_run: bool,
@@ -99,22 +99,32 @@ def fsck(
 
     `steps` are all of all configs; `models` have those of a build of each.
     """
-    from pipeline.artifact_folders import Folder, folders
+    from pipeline.release.artifact_folders import Folder, folders
+    from pipeline.release.artifacts import of_no_config
     from pipeline.release.commands import check_archives
     from pipeline.upkeep.artifact_check import check_artifacts
-    from pipeline.upkeep.fsck import Check
+    from pipeline.upkeep.fsck import StoreCheck
 
-    check, looked_at = Check(workspace, dry_run=dry_run, progress=_progress()), set[Path]()
+    if dry_run:
+        workspace.memo.keep()
+    check, looked_at = StoreCheck(workspace, dry_run=dry_run, progress=_progress()), set[Path]()
     with disk_errors(workspace.store.root, "the store or the artifacts can't be checked"):
         known = {workspace.current(step) for step in steps}
-        found = [*check.store(), *check.checkout(known)]
+        # A config that can't be read is one all the same: what was made of its model is not to be given up.
+        named = {path.stem for path in (workspace.root / "configs").glob("*.yaml")}
+        unreadable = named - {step.config.name for step in steps}
+        found = [*check.store(), *check.checkout(known, unreadable)]
         expected: dict[Path, Folder] = {}
         for config, built in models:
             try:
                 expected |= {folder.path: folder for folder in folders(config, built, workspace)}
             except (PipelineError, LookupError, TypeError, ValueError, AssertionError):
                 continue  # not all of it was built, or records changed places: its manifests speak for themselves
-        found += check_artifacts(expected, {config.name for config, _ in models}, workspace, looked_at)
+        found += check_artifacts(expected, named, workspace, looked_at)
+        found += [
+            FsckFinding(path, NOT_BUILT, "left: delete it if nobody needs it", is_wrong=False)
+            for path in of_no_config(named, workspace)
+        ]
         found += check_archives((config for config, _ in models), workspace)
     wrong = sum(finding.is_wrong for finding in found)
     if as_json:
@@ -136,14 +146,16 @@ def fsck(
             print(
                 f"{'WRONG' if each.is_wrong else 'note '}  {_shown(each.path, workspace)}: {each.problem}; {each.done}"
             )
-        looked = f"{check.payloads} files of the store, {_size(check.payload_bytes)}, {len(looked_at)} artifact files"
+        looked = (
+            f"{check.payloads} files of the store, {human_bytes(check.payload_bytes)}, {len(looked_at)} artifact files"
+        )
         print(f"{looked}: " + (f"{wrong} wrong" if wrong else "healthy"))
     return StoreError.exit_code if wrong else 0
 
 
 def gc(
     workspace: Workspace,
-    session: Session,
+    session: StoreSession,
     steps: Sequence[Step],
     *,
     days: str,
@@ -165,6 +177,8 @@ def gc(
         )
     age = _number(days) if days else None if max_size else _DEFAULT_DAYS
     max_bytes = _bytes(max_size) if max_size else None
+    if dry_run:
+        workspace.memo.keep()
     with workspace.store.alone():
         if not dry_run:
             workspace.store.collect()
@@ -177,11 +191,11 @@ def gc(
     if as_json:
         _print_json({"dry_run": dry_run, **chosen.as_json()})
         return
-    freed = f"{len(chosen.outputs)} outputs, {len(chosen.payloads)} files, {_size(chosen.freed_bytes)}"
+    freed = f"{len(chosen.outputs)} outputs, {len(chosen.payloads)} files, {human_bytes(chosen.freed_bytes)}"
     print(f"{'to be freed' if dry_run else 'freed'}: {freed}")
-    print(f"kept: {chosen.kept_outputs} outputs, {_size(chosen.kept_bytes)}")
+    print(f"kept: {chosen.kept_outputs} outputs, {human_bytes(chosen.kept_bytes)}")
     if max_bytes is not None and chosen.kept_bytes > max_bytes:
-        print(f"more than {max_size}: {_size(chosen.needed_bytes)} are needed by configs or artifacts")
+        print(f"more than {max_size}: {human_bytes(chosen.needed_bytes)} are needed by configs or artifacts")
 
 
 def _progress() -> Callable[[int, int], None]:
@@ -192,7 +206,7 @@ def _progress() -> Callable[[int, int], None]:
         nonlocal last_s
         if time.monotonic() - last_s > _SILENT_S:
             last_s = time.monotonic()
-            print(f"hashed {_size(done)} of {_size(whole)}", file=sys.stderr, flush=True)
+            print(f"hashed {human_bytes(done)} of {human_bytes(whole)}", file=sys.stderr, flush=True)
 
     return progress
 
@@ -208,17 +222,10 @@ def _number(text: str) -> float:
 
 
 def _bytes(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if match is None:
+    size = parse_size(text)
+    if size is None:
         raise ConfigError(f"--max-size {text} is not a size", where="command line", remedy="write --max-size 20G")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-def _size(count: int) -> str:
-    for unit, name in ((1 << 30, "GB"), (1 << 20, "MB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count / 1024:.1f} kB"
+    return size
 
 
 def _shown(path: Path, workspace: Workspace) -> str:

@@ -1,4 +1,4 @@
-"""The checkouts that use a store, as each of them has signed: so that none frees what another needs."""
+"""The checkouts that use a store. Each enters itself there, so that none frees what another needs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import StoreError
-from pipeline.storage import sealed_json
-from pipeline.storage.durable import listed, write_atomically
-from pipeline.storage.scratch import Scratch
-from pipeline.workspace import Workspace
+from pipeline.plan.workspace import Workspace
+from pipeline.store import sealed_json
+from pipeline.store.durable import listed, write_atomically
+from pipeline.store.scratch import Scratch
 
 _DAY_S = 86400
 _ENTRY = re.compile(r"[0-9a-f]{32}\.json")
-_FORGOTTEN_S = 90 * _DAY_S  # a checkout on another machine that was silent for so long
+_FORGOTTEN_S = 90 * _DAY_S  # a checkout on another machine counts as gone after this time without an entry
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,21 @@ class Root:
     """A checkout: its folder, and the machine it is on."""
 
     entry: Path
-    """Where it signed."""
+    """The file that it wrote into the store."""
     folder: Path
     host: str
     signed_at_s: float
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be seen what it needs: its folder is on this machine, and may be read."""
+        """Whether we can see what it needs: its folder is on this machine, and we may read it."""
         steps = self.folder / ".build" / "steps"
         folder = steps if os.path.lexists(steps) else self.folder
         return self._is_here and os.access(folder, os.R_OK | os.X_OK)
 
     @property
     def is_gone(self) -> bool:
-        """Whether the checkout was deleted, or can't be looked into and was silent for long."""
+        """Whether the checkout was deleted, or can't be looked into and has not built for long."""
         if self._is_here:
             try:
                 return not stat.S_ISDIR(os.stat(self.folder).st_mode)
@@ -58,7 +58,7 @@ class Root:
 
 
 def sign(workspace: Workspace) -> None:
-    """Enter this checkout, if the disk lets us; again every day, to say that it is still in use."""
+    """Enter this checkout in the store, and renew the entry every day; a disk that refuses is no error."""
     folder = os.path.abspath(workspace.root)
     host = platform.node()
     name = hashlib.sha256(f"{host}\0{folder}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -78,7 +78,7 @@ def is_entry(path: Path) -> bool:
 
 
 def read(path: Path) -> Root | None:
-    """The checkout that an entry names, None if there is none or it is damaged; raises OSError if it can't be read."""
+    """The checkout that an entry names; None for a missing or damaged entry. Raises OSError if it can't be read."""
     try:
         content = sealed_json.load(path.read_bytes())
         return Root(path, Path(content["folder"]), content["host"], path.stat().st_mtime)

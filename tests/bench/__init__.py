@@ -1,1 +1,1 @@
-"""The benchmark: `uv run python -m bench` measures this pipeline beside what its users would run otherwise."""
+"""The benchmark: `uv run python -m tests.bench` measures this pipeline beside what its users would run otherwise."""

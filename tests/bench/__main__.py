@@ -1,4 +1,4 @@
-"""The benchmark's command line: `uv run python -m bench [SECTION ...]`."""
+"""The benchmark's command line: `uv run python -m tests.bench [SECTION ...]`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-from bench import machine, models, report
-from bench.peers import olive
-from bench.results import Results, load, save
-from bench.suite import SECTIONS, Bench
+from tests.bench import machine, models, report
+from tests.bench.peers import olive
+from tests.bench.results import Results, load, save
+from tests.bench.suite import SECTIONS, Bench
 
 DOCS = models.ROOT / "docs"
 CORES = 2
@@ -20,7 +20,7 @@ CORES = 2
 
 def main() -> int:
     """Measure, save, and write the report."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(SECTIONS)}; all if left out")
     parser.add_argument("--minilm", type=Path, metavar="FOLDER", help="model.onnx and tokenizer.json; else the hub's")
     parser.add_argument("--repeats", type=int, default=3, help="turns of what is compared")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import ModelProto
 
-from tests.models.builder import Graph, dim, reshape, vector
-from tests.models.layers import gelu, linear, merge_heads, scaled_scores, split_heads
+from tests.support.models.builder import Graph, dim, reshape, vector
+from tests.support.models.layers import gelu, linear, merge_heads, scaled_scores, split_heads
 
 WORDS, POSITIONS, WIDTH, HEADS, LAYERS = 30522, 512, 768, 12, 12
 SIZE = WIDTH // HEADS

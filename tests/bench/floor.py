@@ -4,8 +4,8 @@ Only the calls are measured, not the imports and the reading of files around the
 it is fetched, every sample padded to the smallest bucket that holds it; and onnxruntime's compile call on the very QDQ
 models that the pipeline made, with its options, each in a process of its own.
 
-    python -m bench.floor infer MODEL TOKENIZER LINES BUCKETS
-    python -m bench.floor compile QDQ_MODEL TARGET
+    python -m tests.bench.floor infer MODEL TOKENIZER LINES BUCKETS
+    python -m tests.bench.floor compile QDQ_MODEL TARGET
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench.measure import CommandFailedError, Usage
-from bench.models import ROOT, Model
-from bench.tools import Outcome, Target, write_lines
+from tests.bench.measure import CommandFailedError, Usage
+from tests.bench.models import ROOT, Model
+from tests.bench.tools import Outcome, Target, write_lines
 
 
 def inference(model: Model, work: Path) -> Outcome:
@@ -59,7 +59,7 @@ def makespan(seconds: Sequence[float], workers: int) -> float:
 
 
 def _alone(*arguments: object) -> Outcome:
-    command = [sys.executable, "-m", "bench.floor", *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.bench.floor", *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise CommandFailedError(f"exit status {done.returncode} of {' '.join(command)}\n{done.stderr[-2000:]}")
@@ -88,10 +88,10 @@ def _infer(model: Path, tokenizer: Path, lines: Path, buckets: Sequence[int]) ->
 def _compile(model: Path, target: str) -> None:
     import onnxruntime as ort
 
+    from pipeline.contracts.target import HtpTarget
     from pipeline.qnn import catalog
     from pipeline.qnn.compiler import COMPILE_OPTIONS
     from pipeline.qnn.session import session_options
-    from pipeline.qnn.target import HtpTarget
 
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench.results import Figure, Results, Run, cpu_s, number, process_bytes, tree_bytes, wall_s
-from bench.suite import FLOOR, OLIVE, OURS, PLAIN
+from tests.bench.results import Figure, Results, Run, cpu_s, number, process_bytes, tree_bytes, wall_s
+from tests.bench.suite import FLOOR, OLIVE, OURS, PLAIN
 
 SHIPPED, KEPT = number("shipped_bytes"), number("kept_bytes")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.processes import Label, Sampler, Seen
+from tests.bench.processes import Label, Sampler, Seen
 
 _SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _AFTERLIFE_S = 10.0
@@ -34,7 +35,7 @@ class Usage:
 
     `cpu_s` is user and system time of all processes, from the kernel's own account of those that ended;
     `peak_process_bytes` the largest high-water mark of any one process; `peak_tree_bytes` that of all at one moment, a
-    shared page counted once, sampled every :data:`bench.processes.TREE_INTERVAL_S`.
+    shared page counted once, sampled every :data:`tests.bench.processes.TREE_INTERVAL_S`.
     """
 
     wall_s: float
@@ -85,7 +86,9 @@ def run(
     if process.returncode:
         tail = "\n".join(log.read_text("utf-8", "replace").splitlines()[-30:])
         raise CommandFailedError(f"exit status {process.returncode} of {' '.join(map(str, command))}\n{tail}")
-    peak = max([used.ru_maxrss << 10, *(seen.peak_bytes for seen in sampler.seen)])
+    # A new process begins with the high-water mark of the one that started it, until it has a larger one of its own.
+    counted = used.ru_maxrss if used.ru_maxrss > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss else 0
+    peak = max([counted << 10, *(seen.peak_bytes for seen in sampler.seen)])
     return Usage(wall_s, cpu_s, peak, max(sampler.peak_tree_bytes, 0), _spans(sampler.seen))
 
 

@@ -1,6 +1,7 @@
 """The models that the benchmark builds, each a folder with `model.onnx` and `tokenizer.json`.
 
-`python -m bench.models NAME FOLDER` makes one of random weights; that needs gigabytes, so it is a process of its own.
+`python -m tests.bench.models NAME FOLDER` makes one of random weights; that needs gigabytes, so it is a process of its
+own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SENTENCES = ROOT / "calibration" / "minilm" / "sentences.txt"
 HELD_OUT = ROOT / "calibration" / "minilm" / "heldout.txt"
 
@@ -64,7 +65,7 @@ def stand_in(folder: Path) -> Model:
 
 def _made(name: str, folder: Path, buckets: tuple[int, ...]) -> Model:
     if not (folder / "model.onnx").exists():
-        subprocess.run([sys.executable, "-m", "bench.models", name, str(folder)], cwd=ROOT, check=True)
+        subprocess.run([sys.executable, "-m", "tests.bench.models", name, str(folder)], cwd=ROOT, check=True)
     return Model(name, folder, buckets)
 
 
@@ -82,9 +83,9 @@ def _fetched(name: str) -> Path:
 
 def main(arguments: Sequence[str]) -> None:
     """Write a model of random weights to a folder."""
-    from bench.bert_base import encoder
-    from tests.models import bert
-    from tests.models.builder import save
+    from tests.bench.bert_base import encoder
+    from tests.support.models import bert
+    from tests.support.models.builder import save
 
     name, folder = arguments[0], Path(arguments[1])
     (folder / "tokenizer.json").parent.mkdir(parents=True, exist_ok=True)

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.measure import Usage, folder_bytes, run
-from bench.models import HELD_OUT, ROOT, Model
-from bench.tools import ARTIFACTS, TARGETS, Outcome, Target, replaced, write_lines
+from tests.bench.measure import Usage, folder_bytes, run
+from tests.bench.models import HELD_OUT, ROOT, Model
+from tests.bench.tools import ARTIFACTS, TARGETS, Outcome, Target, replaced, write_lines
 
 _LINE = re.compile(r"^\[ *\d+/\d+\] (built|restored) .*?(\w+:\S+)$", re.MULTILINE)
 _LINES = "calibration/bench/lines.txt"

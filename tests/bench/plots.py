@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bench.ours import by_stage
-from bench.results import Figure, Results, Run, cpu_s, number, tree_bytes, wall_s
-from bench.suite import FLOOR, OLIVE, OURS, PLAIN
-from bench.svg import BAR_PX, CHARACTER_PX, GAP_PX, TEXT_PX, TITLE_PX, Bar, Svg, bars, bars_height, legend
+from tests.bench.ours import by_stage
+from tests.bench.results import Figure, Results, Run, cpu_s, number, tree_bytes, wall_s
+from tests.bench.suite import FLOOR, OLIVE, OURS, PLAIN
+from tests.bench.svg import BAR_PX, CHARACTER_PX, GAP_PX, TEXT_PX, TITLE_PX, Bar, Svg, bars, bars_height, legend
 
 WIDTH, MARGIN = 900, 16
 # The colours of Okabe and Ito, which people tell apart whatever they see of colour.

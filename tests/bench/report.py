@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench import goals, plots
-from bench.processes import INTERVAL_S, TREE_INTERVAL_S
-from bench.results import Figure, Results, cpu_s, number, process_bytes, tree_bytes, wall_s
-from bench.suite import FLOOR, OLIVE, OURS, PLAIN
-from bench.tools import TARGETS
+from tests.bench import goals, plots
+from tests.bench.processes import INTERVAL_S, TREE_INTERVAL_S
+from tests.bench.results import Figure, Results, cpu_s, number, process_bytes, tree_bytes, wall_s
+from tests.bench.suite import FLOOR, OLIVE, OURS, PLAIN
+from tests.bench.tools import TARGETS
 
 PLOTS = {"tools": plots.tools, "stages": plots.stages, "timeline": plots.timeline, "growth": plots.growth}
 _CASES = {
@@ -38,7 +38,7 @@ def summary(results: Results) -> str:
 def markdown(results: Results) -> str:
     """The whole report."""
     parts = [
-        "<!-- Written by `python -m bench` from performance.json; measure again instead of editing. -->",
+        "<!-- Written by `python -m tests.bench` from performance.json; measure again instead of editing. -->",
         "# Performance",
         *_about(results),
         *_goals(results),
@@ -65,7 +65,7 @@ def _about(results: Results) -> Iterator[str]:
         f" {_listed(results.about['buckets'])} tokens for one SoC, 16 bit activations and 8 bit weights per channel, 16"
         " calibration samples. Verification is off but where it says otherwise: the others have none."
     )
-    yield "`uv run python -m bench` measures all of it again and writes this page."
+    yield "`uv run python -m tests.bench` measures all of it again and writes this page."
 
 
 def _goals(results: Results) -> Iterator[str]:
@@ -78,7 +78,7 @@ def _comparison(results: Results) -> Iterator[str]:
     model = str(results.about["model"])
     yield "## Beside what a user would otherwise run"
     yield (
-        f"The {PLAIN} is onnxruntime's documented recipe ([plain_script.py](../bench/peers/plain_script.py));"
+        f"The {PLAIN} is onnxruntime's documented recipe ([plain_script.py](../tests/bench/peers/plain_script.py));"
         f" {OLIVE} runs once for each bucket, in an environment of its own. {FLOOR} is the work in it that nobody can"
         " leave out: inference of the samples and the compile calls. Medians; × is how much more than ours."
     )

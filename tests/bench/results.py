@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.measure import Span, Usage
+from tests.bench.measure import Span, Usage
 
 
 @dataclass(frozen=True)

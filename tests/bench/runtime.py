@@ -1,4 +1,4 @@
-"""What the runtime costs beyond its sessions: `uv run python -m bench.runtime [CALLS]`.
+"""What the runtime costs beyond its sessions: `uv run python -m tests.bench.runtime [CALLS]`.
 
 First, in one process: choosing a bucket, padding, counting and cutting back, against a bare `session.run` of inputs
 that were padded before. Then, between two: the framed protocol of `pipeline.runtime.client`, against JSON with base64
@@ -142,7 +142,7 @@ class JsonClient:
     """The other way: a line of JSON each way, with arrays in base64. No threads, no timeouts, no limits."""
 
     def __init__(self, release: Path) -> None:
-        command = [sys.executable, "-m", "bench.runtime", JSON_SERVER, str(release)]
+        command = [sys.executable, "-m", "tests.bench.runtime", JSON_SERVER, str(release)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def run(self, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How long `doit list` and a build with nothing to do take: `uv run python -m bench.startup [RUNS]`.
+"""How long `doit list` and a build with nothing to do take: `uv run python -m tests.bench.startup [RUNS]`.
 
 The project is made for it: 20 models of ten steps each, that is 200 steps, all of them built with the real compiler
 and emulator, the first model once and the others from its store. Prints wall and CPU seconds of whole processes, as
@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tests import tiny_models
+from tests.support import tiny_models
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 MODELS = 20
 CONFIG = """\
 source: {path: ../models/tiny}

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench import floor
-from bench.measure import CommandFailedError, run
-from bench.models import ROOT, Model, bert_base
-from bench.ours import Ours
-from bench.peers import olive
-from bench.peers.olive import Olive
-from bench.peers.plain import Plain
-from bench.results import Results, Run, save
-from bench.tools import TARGETS, Outcome, Tool
+from tests.bench import floor
+from tests.bench.measure import CommandFailedError, run
+from tests.bench.models import ROOT, Model, bert_base
+from tests.bench.ours import Ours
+from tests.bench.peers import olive
+from tests.bench.peers.olive import Olive
+from tests.bench.peers.plain import Plain
+from tests.bench.results import Results, Run, save
+from tests.bench.tools import TARGETS, Outcome, Tool
 
 OURS, PLAIN, OLIVE = Ours.name, Plain.name, Olive.name
 FLOOR = "QNN and ORT"
@@ -143,10 +143,10 @@ def large(bench: Bench) -> None:
 
 
 def steps(bench: Bench) -> None:
-    """A build of 200 steps in which there is nothing to do: see :mod:`bench.startup`."""
+    """A build of 200 steps in which there is nothing to do: see :mod:`tests.bench.startup`."""
     root = bench.work / "steps"
     shutil.rmtree(root, ignore_errors=True)
-    create = f"import pathlib, bench.startup; bench.startup.create(pathlib.Path({str(root)!r}))"
+    create = f"import pathlib, tests.bench.startup; tests.bench.startup.create(pathlib.Path({str(root)!r}))"
     subprocess.run([sys.executable, "-c", create], cwd=ROOT, check=True)
 
     def build() -> Outcome:

@@ -9,15 +9,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import goals, report
-from bench.floor import makespan
-from bench.measure import CommandFailedError, Span, Usage, added, folder_bytes, run
-from bench.ours import by_stage
-from bench.peers import olive
-from bench.plots import stage_seconds
-from bench.results import Results, Run, cpu_s, load, number, save, wall_s
-from bench.suite import FLOOR, OLIVE, OURS, PLAIN
-from bench.svg import Bar, Svg, bars, legend
+from tests.bench import goals, report
+from tests.bench.floor import makespan
+from tests.bench.measure import CommandFailedError, Span, Usage, added, folder_bytes, run
+from tests.bench.ours import by_stage
+from tests.bench.peers import olive
+from tests.bench.plots import stage_seconds
+from tests.bench.results import Results, Run, cpu_s, load, number, save, wall_s
+from tests.bench.suite import FLOOR, OLIVE, OURS, PLAIN
+from tests.bench.svg import Bar, Svg, bars, legend
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the benchmark reads /proc")
 
@@ -222,11 +222,11 @@ def test_the_report_stands_whatever_was_measured(tmp_path: Path) -> None:
 
 
 def test_the_committed_report_is_of_the_committed_figures(tmp_path: Path) -> None:
-    docs = Path(report.__file__).parents[1] / "docs"
+    docs = Path(report.__file__).parents[2] / "docs"
     report.write(load(docs / "performance.json"), tmp_path)
     for path in [*tmp_path.glob("*.md"), *tmp_path.glob("performance/*.svg")]:
         committed = docs / path.relative_to(tmp_path)
-        assert path.read_text("utf-8") == committed.read_text("utf-8"), "run: python -m bench --report"
+        assert path.read_text("utf-8") == committed.read_text("utf-8"), "run: python -m tests.bench --report"
 
 
 def test_the_summary_tells_where_the_cpu_went() -> None:
@@ -270,8 +270,8 @@ def test_every_package_of_olive_is_pinned() -> None:
 
 
 def test_an_unknown_section_is_refused() -> None:
-    root = Path(report.__file__).parents[1]
-    done = subprocess.run([sys.executable, "-m", "bench", "cold"], cwd=root, capture_output=True, text=True)
+    root = Path(report.__file__).parents[2]
+    done = subprocess.run([sys.executable, "-m", "tests.bench", "cold"], cwd=root, capture_output=True, text=True)
     assert done.returncode == 2
     assert "no section cold; there are compare, buckets, packs, verified, large, steps" in done.stderr
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from bench.measure import Usage
+from tests.bench.measure import Usage
 
 ARTIFACTS = (".onnx", ".bin")
 """What is shipped: context models and their binaries."""
@@ -15,7 +15,7 @@ ARTIFACTS = (".onnx", ".bin")
 
 @dataclass(frozen=True)
 class Outcome:
-    """A measured run: what it used, the numbers and texts of :class:`bench.results.Run`, its parts if it had any."""
+    """A measured run: what it used, the figures and texts of :class:`tests.bench.results.Run`, its parts if any."""
 
     usage: Usage
     numbers: Mapping[str, float]

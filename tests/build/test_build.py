@@ -12,7 +12,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tests.project import ROOT, Project
+from tests.support.project import ROOT, Project
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ def test_an_application_loads_and_runs_what_the_manifest_names(
     bert_built: Project, target: str, tmp_path: Path
 ) -> None:
     script = tmp_path / "load_artifacts.py"
-    script.write_text((ROOT / "tests" / "load_artifacts.py").read_text("utf-8"))
+    script.write_text((ROOT / "tests" / "support" / "load_artifacts.py").read_text("utf-8"))
     folder = bert_built.root / "artifacts" / "bert" / target
     done = subprocess.run(
         [sys.executable, "-I", str(script), str(folder)], cwd=tmp_path, capture_output=True, text=True, check=False

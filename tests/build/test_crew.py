@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.engine.warm import AVAILABLE
-from tests import tiny_models
-from tests.project import Project
-from tests.test_warm import gone
+from pipeline.build.warm import AVAILABLE
+from tests.support import tiny_models
+from tests.support.pids import gone
+from tests.support.project import Project
 
 CONFIG = """\
 source: {path: ../models/tiny}
@@ -128,7 +128,7 @@ def test_what_says_how_to_run_steps_and_makes_no_sense_is_refused(
 def test_after_a_failure_what_waits_is_not_started(slow: Project) -> None:
     for name in "abcd":
         slow.write(f"calibration/{name}.txt", f"bad {name}")
-    run = slow.doit("-n", "1", "samples:*", check=False)
+    run = slow.doit("-n", "1", "--no-continue", "samples:*", check=False)
     assert run.status == 13
     assert log_of(slow) == "+"
     assert run.text.count("FAILED") == 2, "one line for the step, one for the build"
@@ -142,9 +142,9 @@ def test_what_is_wrong_for_several_steps_is_said_once(tiny: Project) -> None:
     assert "FAILED: 1 step(s)" in run.text
 
 
-def test_with_continue_what_waits_is_started(slow: Project) -> None:
+def test_without_it_what_waits_is_started(slow: Project) -> None:
     slow.write("calibration/a.txt", "bad")
-    run = slow.doit("-n", "1", "--continue", "samples:*", check=False)
+    run = slow.doit("-n", "1", "samples:*", check=False)
     assert run.status == 13
     assert log_of(slow).count("-") == 3
 

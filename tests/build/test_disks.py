@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests import tiny_project
-from tests.build_processes import tree
-from tests.project import Project
-from tests.small_disk import Done, SmallDisk, is_available
+from tests.support import tiny_project
+from tests.support.build_processes import tree
+from tests.support.project import Project
+from tests.support.small_disk import Done, SmallDisk, is_available
 
 pytestmark = [
     pytest.mark.slow,

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
-from pipeline.gates import Miss, check
-from pipeline.thresholds import Thresholds
+from pipeline.build.gates import Miss, check
+from pipeline.config.thresholds import Thresholds
+from pipeline.contracts import context, emulate, verify
+from pipeline.contracts.limits import OutputLimits
+from pipeline.contracts.measures import Figures, Measured, Outlier, Score, Subject
+from pipeline.errors import PipelineError
 
 NAME = "minilm/encoder/64"
 
 
-def output(sqnr_db: float | None = 80.0, cosine: float | None = 1.0) -> dict[str, Any]:
-    return {
-        "sqnr_db": sqnr_db,
-        "median_db": sqnr_db,
-        "worst_db": sqnr_db,
-        "worst_sample": "held_out.txt:3",
-        "cosine": cosine,
-        "max_abs_error": 0.1,
-    }
+def output(sqnr_db: float | None = 80.0, cosine: float | None = 1.0) -> Figures:
+    return Figures(sqnr_db, sqnr_db, sqnr_db, worst_sample="held_out.txt:3", cosine=cosine, max_abs_error=0.1)
 
 
-def verified(total: float | None = 80.0, score: dict[str, Any] | None = None, **rungs: Any) -> dict[str, Any]:
+def verified(total: float | None = 80.0, score: Score | None = None, **rungs: Measured) -> verify.Facts:
     measured = {"padding": {"y": output()}, "rewrite": {"y": output()}, "quantization": {"y": output()}, **rungs}
-    return {"samples": 16, "shorter": 0, "rungs": measured, "outputs": {"y": output(total)}, "score": score}
+    return verify.Facts(samples=16, shorter=0, rungs=measured, outputs={"y": output(total)}, score=score)
 
 
-def missed(facts: dict[str, Any], thresholds: Thresholds = Thresholds(), stage: str = "verify") -> Miss:  # noqa: B008
-    miss = check(stage, NAME, facts, thresholds)
+def may_ship(facts: verify.Facts, thresholds: Thresholds) -> bool:
+    return check("verify", NAME, facts.to_json(), thresholds) is None
+
+
+def missed(facts: verify.Facts, thresholds: Thresholds = Thresholds()) -> Miss:  # noqa: B008
+    miss = check("verify", NAME, facts.to_json(), thresholds)
     assert miss is not None
     return miss
 
 
 def test_what_keeps_to_every_threshold_may_ship() -> None:
-    assert check("verify", NAME, verified(), Thresholds()) is None
+    assert may_ship(verified(), Thresholds())
     assert check("calibrate", NAME, {}, Thresholds()) is None
 
 
 def test_what_was_not_measured_has_missed_nothing() -> None:
-    facts: dict[str, Any] = {"samples": 0, "shorter": 0, "rungs": {}, "outputs": {}, "score": None}
-    assert check("verify", NAME, facts, Thresholds(cosine=0.9, score_change=0.1)) is None
+    assert may_ship(verify.UNMEASURED, Thresholds(cosine=0.9, score_change=0.1))
 
 
 def test_the_upper_rung_is_told_and_its_worst_output() -> None:
@@ -52,6 +52,64 @@ def test_the_upper_rung_is_told_and_its_worst_output() -> None:
     assert "output 'b' is 30.0 dB against the original model, 60 dB are asked for" in miss.error.what
     assert miss.error.where == f"{NAME}, worst of 16 samples: held_out.txt:3 (30.0 dB)"
     assert miss.error.remedy.endswith("thresholds: {padding_db: 30, quantization_db: 12}")
+
+
+def test_a_value_far_outside_is_told_first_and_by_name() -> None:
+    outlier = Outlier("s17", -98300.0, 0.0, 1.0, 98300.0)
+    facts = replace(verified(52.3), outputs={"y": replace(output(52.3), outlier=outlier)})
+    miss = missed(facts)
+    assert miss.error.what == "output 'y' of s17 is -98300 where the original's are 0 to 1"
+    assert "accept" not in miss.error.remedy
+    near = replace(facts, outputs={"y": replace(output(52.3), outlier=replace(outlier, times=0.9))})
+    assert may_ship(near, Thresholds())
+    assert not may_ship(near, Thresholds(outside=0.5))
+    broken = replace(facts, outputs={"y": replace(output(None), outlier=replace(outlier, value=None, times=None))})
+    assert "output 'y' of s17 is not a number" in missed(broken).error.what
+
+
+def test_the_worst_sample_is_a_gate_of_its_own() -> None:
+    facts = replace(verified(30), outputs={"y": replace(output(30), worst_db=9.9)})
+    miss = missed(facts)
+    assert "output 'y' is 9.9 dB against the original model in held_out.txt:3, 10 dB are asked for in every" in str(
+        miss
+    )
+    assert miss.error.remedy.endswith("thresholds: {worst_db: 9}")
+    assert may_ship(facts, Thresholds(worst_db=5))
+    whole = replace(facts, subjects={"y": Subject("y", by="equality")})
+    assert may_ship(whole, Thresholds()), "of integers, one of a sample's few may differ"
+
+
+def test_what_is_between_0_and_1_may_keep_to_an_error_instead() -> None:
+    near_zero = replace(output(3.0), max_abs_error=0.019)
+    facts = replace(verified(), rungs={"compile": {"y": near_zero}}, outputs={"y": near_zero})
+    assert not may_ship(facts, Thresholds())
+    bounded = replace(facts, subjects={"y": Subject("y", bounded=True)})
+    assert may_ship(bounded, Thresholds())
+    assert not may_ship(bounded, Thresholds(total_db=30)), "whoever asks for more gets a smaller error"
+    off = replace(near_zero, max_abs_error=0.021)
+    assert not may_ship(replace(bounded, outputs={"y": off}), Thresholds())
+    rewritten = replace(bounded, rungs={"rewrite": {"y": near_zero}})
+    assert missed(rewritten).rung == "rewrite", "a rewrite may change it by a hundredth of that"
+
+
+def test_an_output_with_an_error_of_its_own_is_judged_by_that() -> None:
+    given = replace(verified(3.0), outputs={"y": replace(output(3.0), max_abs_error=0.5)}, rungs={})
+    assert may_ship(given, Thresholds(outputs={"y": OutputLimits(max_abs_error=0.5)}))
+    limits = Thresholds(outputs={"y": OutputLimits(max_abs_error=0.4)})
+    assert (
+        "output 'y' is off by up to 0.5 against the original model, 0.4 is allowed" in missed(given, limits).error.what
+    )
+    both = Thresholds(outputs={"y": OutputLimits(max_abs_error=0.5, total_db=5)})
+    assert "output 'y' is 3.0 dB" in missed(given, both).error.what
+
+
+def test_padding_that_does_harm_tells_the_lengths_to_build() -> None:
+    facts = replace(verified(padding={"y": output(12)}), lengths={"sequence": (3, 5, 9)})
+    remedy = missed(facts).error.remedy
+    assert "verification: {truth: padded}" in remedy
+    assert "verification: {truth: exact}, here buckets: {sequence: [3, 5, 9]}" in remedy
+    two = missed(replace(facts, lengths={"a": (3,), "b": (4, 5)})).error.remedy
+    assert "{truth: exact}, here a: [3], b: [4, 5]" in two
 
 
 def test_an_output_without_a_figure_is_a_miss_and_the_worst() -> None:
@@ -71,34 +129,51 @@ def test_the_sum_of_small_errors() -> None:
 
 
 def test_a_cosine() -> None:
-    facts = verified() | {"outputs": {"y": output(cosine=0.98)}}
-    assert check("verify", NAME, facts, Thresholds()) is None
+    facts = replace(verified(), outputs={"y": output(cosine=0.98)})
+    assert may_ship(facts, Thresholds())
     assert "cosine 0.98, not 0.99" in missed(facts, Thresholds(cosine=0.99)).error.what
 
 
 @pytest.mark.parametrize("changed", [0.85, 0.95])
 def test_a_score_may_change_by_so_much_in_either_direction(changed: float) -> None:
-    facts = verified(score={"name": "accuracy", "fp32": 0.9, "qdq": changed})
-    assert check("verify", NAME, facts, Thresholds(score_change=0.06)) is None
+    facts = verified(score=Score("accuracy", 0.9, qdq=changed))
+    assert may_ship(facts, Thresholds(score_change=0.06))
     error = missed(facts, Thresholds(score_change=0.04)).error
-    emulated = facts | {"of": 16}
+    emulated = emulate.Facts(samples=2, of=16, rungs={}, outputs=facts.outputs, score=facts.score).to_json()
     assert check("emulate", NAME, emulated, Thresholds(score_change=0.04)) is None, "of a few samples it says little"
     assert f"accuracy() is {changed:g} for the qdq model and 0.9 for the original" in error.what
 
 
-def compiled(partitions: int, *nodes: tuple[str, bool]) -> dict[str, Any]:
-    listed = [{"name": f"n{at}", "op": op, "reason": "", "edge": edge} for at, (op, edge) in enumerate(nodes)]
-    facts = {"context_model": "encoder_64_ctx.onnx", "partitions": partitions, "cpu_nodes": listed}
-    return {"form": "separate", "parts": {"64": {"files": {}, "facts": facts}}}
+def refused(facts: context.Facts, thresholds: Thresholds) -> PipelineError:
+    miss = check("context", NAME, facts.to_json(), thresholds)
+    assert miss is not None
+    return miss.error
+
+
+def compiled(partitions: int, *nodes: tuple[str, bool]) -> context.Facts:
+    made = context.PartFacts(
+        bucket="64",
+        axes={"sequence": 64},
+        context_model="encoder_64_ctx.onnx",
+        binaries=("encoder_64_ctx_qnn.bin",),
+        inputs=(),
+        outputs=(),
+        partitions=partitions,
+        cpu_nodes=tuple(context.CpuNode(f"n{at}", op, "", edge) for at, (op, edge) in enumerate(nodes)),
+        targets=(),
+        sdk="",
+        compatibility="",
+    )
+    return context.Facts("separate", {"64": context.Part({}, made)})
 
 
 def test_conversions_at_the_edge_do_not_count() -> None:
     facts = compiled(1, ("QuantizeLinear", True), ("DequantizeLinear", True))
-    assert check("context", NAME, facts, Thresholds()) is None
+    assert check("context", NAME, facts.to_json(), Thresholds()) is None
 
 
 def test_other_nodes_on_the_cpu_do() -> None:
-    error = missed(compiled(2, ("Erf", False), ("DequantizeLinear", False)), stage="context").error
+    error = refused(compiled(2, ("Erf", False), ("DequantizeLinear", False)), Thresholds())
     assert error.what == "2 nodes would run on the CPU, 0 may"
     assert "Erf 'n0': no reason given" in error.why
     assert "Gelu" in error.remedy
@@ -107,5 +182,5 @@ def test_other_nodes_on_the_cpu_do() -> None:
 
 def test_partitions() -> None:
     facts = compiled(2, ("Erf", False))
-    assert "split into 2 partitions, 1 may be" in missed(facts, Thresholds(max_cpu_nodes=1), "context").error.what
-    assert check("context", NAME, facts, Thresholds(max_cpu_nodes=1, max_partitions=2)) is None
+    assert "split into 2 partitions, 1 may be" in refused(facts, Thresholds(max_cpu_nodes=1)).what
+    assert check("context", NAME, facts.to_json(), Thresholds(max_cpu_nodes=1, max_partitions=2)) is None

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import load_all
-from pipeline.config_file import Limits
-from pipeline.engine.crew import Crew
+from pipeline.build.crew import Crew
+from pipeline.config.file import Limits
+from pipeline.config.load import load_all
 from pipeline.errors import WorkerError
 from pipeline.model import StageInput, StageRequest
-from pipeline.plan import plan
-from pipeline.workspace import Workspace
-from tests import guests
-from tests.guests import create
-from tests.project import Project, Run
+from pipeline.plan.planner import plan
+from pipeline.plan.workspace import Workspace
+from tests.support import guests
+from tests.support.guests import create
+from tests.support.project import Project, Run
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and process groups")
 

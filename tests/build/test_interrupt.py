@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.system import stopping
-from pipeline.tasks import Answers
-from tests import guests
-from tests.build_processes import Build, leftovers, until
-from tests.project import ROOT, Project
+from pipeline.doit_adapter import Answers
+from pipeline.processes import stopping
+from tests.support import guests
+from tests.support.build_processes import Build, leftovers, until
+from tests.support.project import ROOT, Project
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 
@@ -136,7 +136,7 @@ def test_before_anything_runs(project: Project, start: Callable[..., Build]) -> 
 @pytest.mark.parametrize("stuck", ["except KeyboardInterrupt: time.sleep(600)", "finally: lock.acquire()"])
 def test_a_main_thread_that_can_not_end_is_not_waited_for(stuck: str) -> None:
     code = (
-        "import threading, time; from pipeline import interrupt; from pipeline.system import stopping\n"
+        "import threading, time; from pipeline.build import interrupt; from pipeline.processes import stopping\n"
         "lock = threading.Lock(); lock.acquire()\n"
         "interrupt.install()\n"
         "with stopping.undone(lambda: print('undone', flush=True)):\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ import onnx
 import pytest
 import yaml
 
-from tests.graphs import graph
-from tests.project import Project, Run
+from tests.support.graphs import graph
+from tests.support.project import Project, Run
 
 pytestmark = pytest.mark.slow
 
@@ -125,6 +126,34 @@ def test_exact_lengths_of_a_model_that_can_not_be_padded_still_work(tmp_path: Pa
     project.doit("build")
 
 
+def test_the_advice_to_build_exact_lengths_leads_to_an_artifact(tmp_path: Path) -> None:
+    project = project_of(tmp_path, MEAN, {})
+    samples = project.root / "calibration" / "samples"
+    for number, length in enumerate((16, 9, 12, 9, 16, 12)):
+        array = np.random.default_rng(number).standard_normal((1, 8, length)).astype(np.float32)
+        np.savez(samples / f"{number}.npz", x=array)
+    advice = stopped(project, "verify:net/net/16", "the padding rung misses", "verification: {truth: exact}")
+    listed = re.search(r"here buckets: \{frames: \[([0-9, ]+)\]\}", advice.text)
+    assert listed
+    assert set(map(int, listed[1].split(", "))) <= {9, 12, 16}
+
+    text = CONFIG.replace("[16]", "[9, 10, 12, 16]") + "verification: {truth: exact}\n"
+    project.write("configs/net.yaml", text)
+    run = project.doit("build", check=False)
+    assert "net/net/10 (of exactly frames 10)" in run.text, "of ten frames there is no sample"
+    manifest = json.loads((project.root / "artifacts" / "net" / "sm8650" / "manifest.json").read_text())
+    buckets = manifest["components"]["net"]["buckets"]
+    samples_of = {bucket["axes"]["frames"]: bucket["verification"]["cpu"]["samples"] for bucket in buckets}
+    assert samples_of == {9: 1, 10: 0, 12: 1, 16: 1}, "of two of a length the second is held out"
+    assert {bucket["verification"]["cpu"]["truth"] for bucket in buckets} == {"exact"}
+
+
+def test_an_application_that_always_pads_says_so(tmp_path: Path) -> None:
+    project = project_of(tmp_path, MEAN, {})
+    project.write("configs/net.yaml", CONFIG + "verification: {truth: padded}\n")
+    assert "in truth" in project.doit("build").text
+
+
 def test_a_rewrite_that_changes_the_model(good: Project) -> None:
     good.write(
         "pipeline/graph/rewrites/broken.py",
@@ -150,6 +179,7 @@ def test_encodings_that_are_too_coarse(tmp_path: Path) -> None:
 
 
 def test_a_compiler_that_computes_something_else(good: Project) -> None:
+    good.write("configs/net.yaml", CONFIG + "quantization: {activations: uint16}\n")
     good.edit(
         "pipeline/qnn/compiler.py",
         '    shutil.copyfile(source.path, work / f"{source.name}.onnx")\n',
@@ -161,6 +191,18 @@ def test_a_compiler_that_computes_something_else(good: Project) -> None:
         '    (work / f"{source.name}.onnx").write_bytes(proto.SerializeToString())\n',
     )
     stopped(good, "emulate:net/net/16/sm8650", "the compile rung misses its threshold: output 'y'", "in float")
+
+
+def test_a_miss_on_the_chip_names_what_foretold_it(tmp_path: Path) -> None:
+    text = "g (float[1,8,frames] x) => (float[1,8,frames] y) { s = Mul (x, x) \n y = Mul (s, k) }"
+    project = project_of(tmp_path, text, {"k": np.array(1e-3, np.float32)})
+    for path in (project.root / "calibration" / "samples").iterdir():
+        with np.load(path) as sample:
+            np.savez(path, x=sample["x"] * np.float32(1000))
+    config = CONFIG + "quantization: {overrides: [{nodes: ['*'], precision: fp16}]}\n"
+    project.write("configs/net.yaml", config)
+    foretold = ("forecast before it was compiled:", "| fp16_overflow: 's' of", "16 bit integers")
+    stopped(project, "emulate:net/net/16/sm8650", "the compile rung misses its threshold: output 'y'", *foretold)
 
 
 def test_a_threshold_can_be_lowered_without_measuring_again(tmp_path: Path) -> None:
@@ -192,5 +234,5 @@ def test_a_search_ships_what_it_found_as_a_config(good: Project) -> None:
     config = yaml.safe_load(CONFIG)
     config["components"]["net"] |= found["components"]["net"]
     good.write("configs/net.yaml", yaml.safe_dump(config))
-    good.doit("build")
+    assert not good.doit("build").built, "the same steps, with the same keys and figures"
     assert good.artifacts()["net/sm8650/net_16_ctx_qnn.bin"] == searched

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import tiny_project
-from tests.build_processes import Build, leftovers, tree, until
-from tests.project import Project
+from tests.support.build_processes import Build, leftovers, tree, until
+from tests.support.project import Project
 
 pytestmark = pytest.mark.slow
 
@@ -18,8 +17,8 @@ _LONG_S = 120
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return tiny_project.create(tmp_path / "project", tmp_path / "store", buckets=[8], targets=["sm8650"])
+def project(tiny_built: Project, tmp_path: Path) -> Project:
+    return tiny_built.copy(tmp_path / "project", tmp_path / "store")
 
 
 def built(project: Project) -> Mapping[str, bytes]:

@@ -13,14 +13,32 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pipeline.config import load
+from pipeline.config.load import load
+from pipeline.contracts.packing import Choice
 from pipeline.errors import ConfigError
-from pipeline.plan import plan
-from tests.conftest import BERT
-from tests.project import ROOT, Project
+from pipeline.plan.planner import plan
+from tests.support.encoder_project import CONFIG as BERT
+from tests.support.project import ROOT, Project
 
 X_ELITE, SM8650 = "snapdragon-x-elite", "sm8650"
 VERIFIED = BERT[BERT.index("verification:") : BERT.index("targets:")]
+
+
+@pytest.fixture(scope="module")
+def bert_here(bert_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The built encoder over a store of its own: tests of other files pack it, too, and steps are counted here."""
+    project = bert_project.copy(tmp_path_factory.mktemp("packing") / "project")
+    project.store = tmp_path_factory.mktemp("packing-store")
+    project.doit("build")
+    return project
+
+
+@pytest.fixture
+def project(bert_here: Project, tmp_path: Path) -> Project:
+    """A built project of the test's own, with its store."""
+    project = bert_here.copy(tmp_path / "project")
+    project.store = Path(shutil.copytree(bert_here.store, tmp_path / "store"))
+    return project
 
 
 def contexts(tmp_path: Path, packing: str, text: str = BERT) -> list[str]:
@@ -134,7 +152,7 @@ def test_of_the_choice_of_a_form_contexts_know_nothing_but_what_was_chosen(tmp_p
     contexts(tmp_path, "auto")
     for step in plan(load(tmp_path / "configs" / "bert.yaml")):
         choice = [given.facts for given in step.inputs if given.role == "packing"]
-        assert choice == ([("chosen",)] if step.stage == "context" else [])
+        assert choice == ([Choice] if step.stage == "context" else [])
 
 
 def test_buckets_can_not_share_weights_on_old_chips(tmp_path: Path) -> None:
@@ -145,7 +163,10 @@ def test_buckets_can_not_share_weights_on_old_chips(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_shared_binary_is_held_to_the_thresholds_of_each_of_its_contexts(project: Project) -> None:
-    project.write("configs/bert.yaml", f"{BERT}packing: buckets\nthresholds: {{max_cpu_nodes: 0, compile_db: 99}}\n")
+    project.write(
+        "configs/bert.yaml",
+        BERT + "packing: buckets\nquantization: {weights: uint8}\nthresholds: {max_cpu_nodes: 0, compile_db: 99}\n",
+    )
     run = project.doit("build", check=False)
     assert run.status == 16
     assert "the compile rung misses its threshold" in run.text
@@ -162,7 +183,7 @@ def socs(bert_built: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prune(folder: Path, out: Path, *targets: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipeline.prune", str(folder), *targets, "--out", str(out)]
+    command = [sys.executable, "-m", "pipeline.release.prune", str(folder), *targets, "--out", str(out)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 

@@ -15,13 +15,13 @@ import pytest
 
 from pipeline.qnn.compile import compile_context
 from pipeline.qnn.emulate import run_context
-from pipeline.storage.store import Store
-from tests import tiny_project
-from tests.build_processes import leftovers, tree
-from tests.contexts import X_ELITE
-from tests.fresh import fresh
-from tests.project import Project
-from tests.tiny_models import qdq_model, sample
+from pipeline.store.store import Store
+from tests.support import tiny_project
+from tests.support.build_processes import leftovers, tree
+from tests.support.contexts import X_ELITE
+from tests.support.fresh import fresh
+from tests.support.project import Project
+from tests.support.tiny_models import qdq_model, sample
 
 FOLDERS = (
     "models of mine, and others",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.engine.schedule import Schedule, WithdrawnError, remaining_s
+from pipeline.build.schedule import Schedule, WithdrawnError, remaining_s
 
 
 class Queue:

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.engine.warm import AVAILABLE, NotForkedError, Template, TemplateLostError
-from pipeline.engine.worker import dump_request, load_answer
+from pipeline.build.warm import AVAILABLE, NotForkedError, Template, TemplateLostError
+from pipeline.build.worker import dump_request, load_answer
 from pipeline.errors import ModelError
 from pipeline.model import StageRequest
-from tests.project import ROOT
+from tests.support.pids import alive, gone
+from tests.support.project import ROOT
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="there are only fresh workers on this system")
 
@@ -88,7 +89,7 @@ def warm(tmp_path: Path) -> Iterator[Warm]:
     shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "pipeline" / "stages" / "told.py").write_text(TOLD)
     # what the system does when it has no memory left can't be had otherwise
-    source = tmp_path / "pipeline" / "engine" / "template.py"
+    source = tmp_path / "pipeline" / "build" / "template.py"
     refusing = "if os.path.exists('refuse'): raise OSError('no memory')\n                child = os.fork()"
     assert source.read_text().count("child = os.fork()") == 1
     source.write_text(source.read_text().replace("child = os.fork()", refusing))
@@ -97,22 +98,6 @@ def warm(tmp_path: Path) -> Iterator[Warm]:
     template = Template(log=tmp_path / "template.log", cwd=tmp_path, env=environ)
     yield Warm(tmp_path, environ, template)
     template.close()
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that ended and is nobody's to reap here counts as gone."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-def gone(pid: int, within_s: float = 5) -> bool:
-    deadline = time.monotonic() + within_s
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not alive(pid)
 
 
 def appears(path: Path, within_s: float = 20) -> str:
@@ -300,6 +285,29 @@ def test_when_the_template_is_killed_its_steps_end_and_it_is_said(warm: Warm) ->
         warm.run("facts['fine'] = True")
 
 
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_template_that_is_stopped_is_lost_and_a_build_does_not_wait_for_it(
+    when: str, warm: Warm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.build.warm._LOOK_S", 0.1)
+    monkeypatch.setattr("pipeline.build.warm._STOPPED_S", 0.5)
+    if when == "before":
+        warm.run("pass")
+        os.kill(warm.template._process.pid, signal.SIGSTOP)
+        code = "pass"
+    else:
+        code = "import os, signal, time; os.kill(os.getppid(), signal.SIGSTOP); time.sleep(0.2)"
+    with pytest.raises(TemplateLostError):
+        warm.start(warm.request(code))
+    assert gone(warm.template._process.pid)
+
+
+def test_a_step_group_is_ended_before_its_number_may_be_another_s(warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr("pipeline.processes.process.os.killpg", lambda group, _: killed.append(group))
+    assert warm.run("facts['pid'] = __import__('os').getpid()")[1]["pid"] not in killed
+
+
 def test_closing_ends_the_template_and_its_steps(warm: Warm) -> None:
     pid = warm.template_pid()
     thread, _, step, child = spinning(warm)
@@ -335,7 +343,7 @@ def test_a_build_that_is_killed_leaves_no_step_running(warm: Warm, with_template
         "(request.out.parent / 'pids').write_text(f'{os.getppid()} {os.getpid()} {child}'); time.sleep(60)"
     )
     build = (
-        "import json, sys; from pathlib import Path; from pipeline.engine.warm import Template\n"
+        "import json, sys; from pathlib import Path; from pipeline.build.warm import Template\n"
         "request, environ = Path(sys.argv[1]), json.loads(sys.argv[2])\n"
         "template = Template(log=request.with_name('t.log'), cwd=request.parent, env=environ)\n"
         "template.run(request, log=request.with_name('log'), cwd=request.parent, env=environ)\n"

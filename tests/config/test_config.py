@@ -9,7 +9,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import (
+from pipeline.config.load import (
     Auto,
     Bucket,
     Fp16,
@@ -21,13 +21,13 @@ from pipeline.config import (
     load,
     load_all,
 )
-from pipeline.config_quantization import NodesRule, OpsRule, TensorsRule
+from pipeline.config.quantization import NodesRule, OpsRule, TensorsRule
+from pipeline.config.thresholds import Thresholds
 from pipeline.errors import ConfigError
-from pipeline.plan import plan
-from pipeline.resolve import resolve
-from pipeline.thresholds import Thresholds
-from pipeline.workspace import Workspace
-from tests.config_mistakes import GOOD, MISTAKES, changed, write
+from pipeline.plan.planner import plan
+from pipeline.plan.resolve import resolve
+from pipeline.plan.workspace import Workspace
+from tests.support.config_mistakes import GOOD, MISTAKES, changed, write
 
 REMEDY = "docs/config.md says what may be written"
 
@@ -99,8 +99,54 @@ def test_thresholds_of_a_component_go_over_those_of_the_model(tmp_path: Path) ->
         "encoder: {file: onnx/model.onnx}", "encoder: {file: m.onnx, thresholds: {total_db: 25, cosine: 0.9}}"
     )
     found = loaded(tmp_path, text + "thresholds: {total_db: 30, padding_db: 50, compile_db: 40}\n")
-    assert found.components["encoder"].thresholds == Thresholds(50, 60, 25, 40, 25, 0.9)
+    assert found.components["encoder"].thresholds == Thresholds(50, 60, 25, 40, 25, 15, cosine=0.9)
     assert loaded(tmp_path, GOOD).components["encoder"].thresholds == Thresholds()
+
+
+OUTPUTS = """verification:
+  truth: padded
+  outputs:
+    boxes: {output: y, slice: ":, :4", total_db: 30}
+    scores: {output: y, slice: ":, 4:", max_abs_error: 0.02}
+    labels: {choice: -1, tie: 0.5}
+"""
+
+
+def test_outputs_are_judged_as_is_written(tmp_path: Path) -> None:
+    encoder = loaded(tmp_path, GOOD + OUTPUTS).components["encoder"]
+    assert encoder.truth == "padded"
+    assert list(encoder.outputs) == ["boxes", "scores", "labels"]
+    limits = encoder.thresholds
+    assert (limits.least_db("boxes", "total"), limits.least_db("boxes", "compile")) == (30, 30)
+    assert limits.worst_sample_db("boxes") == 10, "the component's own is not raised by what one output must keep to"
+    assert limits.most_error("scores", "total", bounded=False) == 0.02
+    assert limits.most_error("scores", "rewrite", bounded=False) == pytest.approx(0.0002)
+
+
+def test_outputs_of_several_components_are_written_with_each(tmp_path: Path) -> None:
+    two = changed("encoder: {file: onnx/model.onnx}", "encoder: {file: a.onnx}\n  other: {file: b.onnx}")
+    with pytest.raises(ConfigError, match=r"verification.outputs: does not say of which component"):
+        loaded(tmp_path, two + OUTPUTS)
+    own = "encoder: {file: a.onnx, truth: exact, outputs: {y: {max_abs_error: 0.1}}}\n  other: {file: b.onnx}"
+    components = loaded(tmp_path, changed("encoder: {file: onnx/model.onnx}", own)).components
+    assert (components["encoder"].truth, components["other"].truth) == ("exact", "unpadded")
+    assert (list(components["encoder"].outputs), list(components["other"].outputs)) == (["y"], [])
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ('{y: {slice: "a:b"}}', r"outputs.y.slice: .*a slice as numpy writes it"),
+        ('{y: {slice: "1:2:0"}}', r"outputs.y.slice: '1:2:0' is no index or range"),
+        ("{y: {slice: 4}}", r"outputs.y.slice: .*in quotes"),
+        ("{y: {max_abs_error: -1}}", r"outputs.y.max_abs_error: is -1; expected 0 or more"),
+        ("{y: {tie: 0.1}}", r"outputs.y.tie: is of no effect without 'choice'"),
+        ("{y: {choice: 99}}", r"outputs.y.choice: .*an integer from -16 to 15"),
+    ],
+)
+def test_outputs_that_can_not_be_judged_so(tmp_path: Path, outputs: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        loaded(tmp_path, GOOD + f"verification: {{outputs: {outputs}}}\n")
 
 
 def test_precision_is_overridden_by_operator_node_and_value(tmp_path: Path) -> None:
@@ -132,6 +178,33 @@ def test_buckets_equal_on_a_components_axes_are_one(tmp_path: Path) -> None:
     assert [bucket.name for bucket in config.buckets_on(["text", "other"])] == ["32", "64"]
     assert config.buckets_on(["latent", "text"]) == config.buckets
     assert [bucket.name for bucket in config.buckets_on([])] == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("written", "names"),
+    [
+        ("{height: [640, 320], width: [320, 640]}", ["320x640", "640x320"]),
+        ("{height: [320, 320], width: [320, 640]}", ["320x320", "320x640"]),
+        ("{height: [8, 16], width: [40, 10, 20]}\ncross: true", ["8x10", "8x20", "16x10", "8x40", "16x20", "16x40"]),
+        ("{height: [8, 16]}\ncross: true", ["8", "16"]),
+    ],
+)
+def test_values_of_several_axes_go_together_or_are_crossed_smallest_first(
+    written: str, names: list[str], tmp_path: Path
+) -> None:
+    config = loaded(tmp_path, changed("{sequence: [64, 32]}", written))
+    assert [bucket.name for bucket in config.buckets] == names
+
+
+def test_the_buckets_of_a_component_are_smallest_first(tmp_path: Path) -> None:
+    text = changed("{sequence: [64, 32]}", "[{text: 10, latent: 5}, {latent: 100, text: 5}]")
+    assert [bucket.name for bucket in loaded(tmp_path, text).buckets_on(["text"])] == ["5", "10"]
+
+
+def test_values_of_constants(tmp_path: Path) -> None:
+    text = changed("{file: onnx/model.onnx}", "{file: onnx/model.onnx, constants: {'x.1': [[1, 2.5], [true, 3]]}}")
+    encoder = loaded(tmp_path, text + "constants: {sr: 16000, x.1: 1}\n").components["encoder"]
+    assert encoder.constants == {"sr": 16000, "x.1": ((1, 2.5), (True, 3))}
 
 
 def test_without_buckets_there_is_one(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from pipeline import config, prune
-from pipeline.artifact_folders import SCHEMA_VERSION
-from pipeline.config import load_all
+from pipeline.config import buckets
+from pipeline.config.load import load_all
 from pipeline.errors import ConfigError, PipelineError
-from pipeline.pins import read_pins
-from tests.hostile_sources import make_pipe
-from tests.project import ROOT
+from pipeline.inputs.pins import read_pins
+from pipeline.release import prune
+from pipeline.release.artifact_folders import SCHEMA_VERSION
+from tests.support.hostile_sources import make_pipe
+from tests.support.project import ROOT
 
 GOOD = (
     "source: {path: ../models/mine}\ncomponents: {net: {file: model.onnx}}\ntargets: [sm8650]\n"
@@ -115,9 +116,8 @@ def test_a_pipe_or_a_device_in_the_folder_of_configs_does_not_stop_a_build(tmp_p
     (tmp_path / "configs" / "zero.yaml").symlink_to("/dev/zero")
     (tmp_path / "configs" / "gone.yaml").symlink_to("nowhere")
     (tmp_path / "configs" / "loop.yaml").symlink_to("loop.yaml")
-    code = (
-        f"from pathlib import Path; from pipeline.config import load_all; load_all(Path({str(tmp_path / 'configs')!r}))"
-    )
+    configs = str(tmp_path / "configs")
+    code = f"from pathlib import Path; from pipeline.config.load import load_all; load_all(Path({configs!r}))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "configs")],
         cwd=ROOT,
@@ -137,7 +137,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_harm(tmp_path: Path) -> 
 
 
 def test_names_of_our_own_fit_every_file_system() -> None:
-    longest = f"{'m' * 64}_{'8' * config._LONGEST_BUCKET}_ctx_qnn.bin"
+    longest = f"{'m' * 64}_{'8' * buckets._LONGEST_NAME}_ctx_qnn.bin"
     assert len(longest) < 160  # NTFS, ext4 and APFS take 255, eCryptfs 143
 
 

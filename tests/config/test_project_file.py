@@ -9,12 +9,12 @@ import jsonschema
 import pytest
 import yaml
 
-from pipeline.config import load_all
+from pipeline.config.load import load_all
+from pipeline.config.project_file import CompareSettings, ProjectFile, Settings, StageName, load
 from pipeline.errors import ConfigError
-from pipeline.plan import STAGES
-from pipeline.project_file import CompareSettings, Project, Settings, StageName, load
-from tests.config_mistakes import GOOD, PROJECT_MISTAKES, write
-from tests.project import ROOT
+from pipeline.plan.steps import STAGES
+from tests.support.config_mistakes import GOOD, PROJECT_MISTAKES, write
+from tests.support.project import ROOT
 
 SCHEMA: dict[str, Any] = json.loads((ROOT / "configs" / "project.schema.json").read_text("utf-8"))
 WRITTEN = """\
@@ -26,7 +26,7 @@ compare: {size_percent: 5, snr_db: 0.5}
 """
 
 
-def loaded(root: Path, text: str) -> Project:
+def loaded(root: Path, text: str) -> ProjectFile:
     return load(write(root, text, "project.yaml").parent)
 
 

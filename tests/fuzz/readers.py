@@ -13,30 +13,33 @@ from unittest.mock import patch
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto
 
-from pipeline import prune
-from pipeline.config import load, load_all
-from pipeline.engine.worker import load_answer
+from pipeline.build.worker import load_answer
+from pipeline.config.load import load, load_all
+from pipeline.contracts.ingest import Facts
+from pipeline.contracts.samples import Reading
+from pipeline.contracts.values import TensorSpec
 from pipeline.errors import PipelineError
-from pipeline.graph import constants, wire
-from pipeline.graph.axes import DimError, axis_names, dim_size
-from pipeline.graph.buckets import ModelInput
-from pipeline.graph.model_file import MODEL, load_graph, tensor_array, tensor_pieces
-from pipeline.graph.wire import parse_lean
-from pipeline.pins import read_pins
-from pipeline.plan import plan
-from pipeline.qnn import context_binary, context_model
-from pipeline.qnn.dlc import read_records
-from pipeline.qnn.flexible import digests, read_flexible
-from pipeline.readers import arrays, text
-from pipeline.readers.conform import Interface
-from pipeline.readers.lines import read_lines
-from pipeline.readers.request import Calibration, ReadRequest
-from pipeline.source import external_names, local_files
-from pipeline.storage import sealed_json
-from pipeline.storage.manifests import read_manifest
-from tests.stage_runs import given, run_stage
+from pipeline.graph.files import lean_parse
+from pipeline.graph.files.lean_parse import parse_lean
+from pipeline.graph.files.model_file import MODEL, load_graph, tensor_array, tensor_pieces
+from pipeline.graph.shapes import folding
+from pipeline.graph.shapes.axes import DimError, axis_names, dim_size
+from pipeline.inputs.pins import read_pins
+from pipeline.inputs.samples import arrays, text
+from pipeline.inputs.samples.conform import Interface
+from pipeline.inputs.samples.lines import read_lines
+from pipeline.inputs.samples.request import ReadRequest
+from pipeline.inputs.source import external_names, local_files
+from pipeline.plan.planner import plan
+from pipeline.qnn.format import context_binary, context_model
+from pipeline.qnn.format.dlc import read_records
+from pipeline.qnn.format.flexible import digests, read_flexible
+from pipeline.release import prune
+from pipeline.store import sealed_json
+from pipeline.store.manifests import read_manifest
+from tests.support.stage_runs import given, run_stage
 
-_IDS = Interface((ModelInput("input_ids", "int64", (1, "n")),), {"8": {"n": 8}}, {})
+_IDS = Interface((TensorSpec("input_ids", "int64", (1, "n")),), {"8": {"n": 8}}, {})
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,13 @@ def _model(data: bytes, folder: Path) -> None:
     _written(data, source, MODEL)
     _written(bytes(4096), source, "w.bin")
     local_files(source, [MODEL])
-    with patch.object(constants, "_LONGEST_S", 1.0):
+    with patch.object(folding, "_LONGEST_S", 1.0):
         _built(source, folder)
 
 
 def _built(source: Path, folder: Path) -> None:
     ingest = run_stage("ingest", folder / "ingest", {"file": MODEL}, {"fetch": given(source, {})})
-    named = ingest.facts["axes"]
-    assert isinstance(named, dict)
+    named = Facts.from_json(ingest.facts).axes
     shape = run_stage("shape", folder / "shape", {"axes": dict.fromkeys(named, 8)}, {"ingest": ingest})
     run_stage("rewrite", folder / "rewrite", {}, {"shape": shape})
 
@@ -87,7 +89,7 @@ def _tensor(data: bytes, folder: Path) -> None:
     tensor = TensorProto()
     with contextlib.suppress(DecodeError):
         tensor.ParseFromString(data)
-    if not wire._texts_are_utf8(tensor):  # parse_lean lets no such tensor through
+    if not lean_parse._texts_are_utf8(tensor):  # parse_lean lets no such tensor through
         return
     _written(bytes(4096), folder, "w.bin")
     with contextlib.suppress(PipelineError):
@@ -116,8 +118,13 @@ def _pins(data: bytes, folder: Path) -> None:
 
 
 def _request(folder: Path, reader: str, **more: str) -> ReadRequest:
-    calibration = Calibration(reader, max_samples=50, **more)  # type: ignore[arg-type]
-    return ReadRequest(calibration, {"net": _IDS}, {}, folder / "source", folder / "samples")
+    return ReadRequest(
+        Reading.from_json({"reader": reader, "max_samples": 50, **more}),
+        {"net": _IDS},
+        {},
+        folder / "source",
+        folder / "samples",
+    )
 
 
 def _arrays(data: bytes, folder: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, SourceError
-from pipeline.pins import pin, pinned_revision, read_pins, write_pin
-from tests.fetching import Machine
-from tests.hub_faults import Fault
-from tests.hub_server import HubServer, hub_fixture  # noqa: F401
+from pipeline.inputs.pins import pin, pinned_revision, read_pins, write_pin
+from tests.support.fetching import Machine
+from tests.support.hub_faults import Fault
+from tests.support.hub_server import HubServer, hub_fixture  # noqa: F401
 
 REPO = "owner/name"
 OLD = "1" * 40

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ModelError, SourceError
-from pipeline.source import external_names, local_files
-from pipeline.storage.digests import StatMemo
-from tests.fetching import Machine, facts_text, model_with
+from pipeline.inputs.source import external_names, local_files
+from pipeline.store.digests import StatMemo
+from tests.support.fetching import Machine, facts_text, model_with
 
 
 @pytest.fixture

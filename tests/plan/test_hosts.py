@@ -1,21 +1,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline import host_names, hosts
-from pipeline.config import load
-from pipeline.doctor import may_run
+from pipeline.config import host_names
+from pipeline.config.host_names import Host
+from pipeline.config.load import load
+from pipeline.config.project_file import ProjectFile
+from pipeline.config.project_file import load as load_project
+from pipeline.contracts import context
+from pipeline.contracts.codec import Contract
 from pipeline.errors import ConfigError, WaitingError
-from pipeline.host_names import Host
-from pipeline.keys import step_key
-from pipeline.model import Json, Manifest
-from pipeline.plan import Step, plan
-from pipeline.project_file import Project
-from pipeline.project_file import load as load_project
-from tests.config_mistakes import GOOD, write
+from pipeline.model import Manifest
+from pipeline.plan import hosts
+from pipeline.plan.keys import step_key
+from pipeline.plan.planner import plan
+from pipeline.plan.steps import Step
+from pipeline.upkeep.doctor import may_run
+from tests.support.config_mistakes import GOOD, write
 
 LINUX = Host.of("x86_64", "linux", None)
 LAPTOP = Host.of("aarch64", "windows", "snapdragon-x-elite")
@@ -31,29 +36,29 @@ def steps(root: Path, text: str = TWO) -> dict[str, Step]:
     return {step.id: step for step in plan(load(write(root, text)))}
 
 
-def project(root: Path, rules: str = "") -> Project:
+def project(root: Path, rules: str = "") -> ProjectFile:
     return load_project(write(root, f"stages: {{{rules}}}\n", "project.yaml").parent)
 
 
 def refused(
     step: Step,
     host: Host,
-    ruled: Project | None = None,
-    params: Mapping[str, Json] | None = None,
+    ruled: ProjectFile | None = None,
+    params: Contract | None = None,
     inputs: Mapping[str, Manifest] | None = None,
     **environ: str,
 ) -> WaitingError | None:
     """The error with which a step is left to another host, None where it may run."""
     caught: WaitingError | None = None
     try:
-        hosts.check_step(step, params or step.params, inputs or {}, ruled or Project(), host, environ)
+        hosts.check_step(step, params or step.params, inputs or {}, ruled or ProjectFile(), host, environ)
     except WaitingError as error:
         caught = error
     assert caught is None or (caught.exit_code, caught.step) == (19, step.id)
     return caught
 
 
-def runs(found: Mapping[str, Step], host: Host, ruled: Project | None = None) -> set[str]:
+def runs(found: Mapping[str, Step], host: Host, ruled: ProjectFile | None = None) -> set[str]:
     return {name for name, step in found.items() if refused(step, host, ruled) is None}
 
 
@@ -174,9 +179,9 @@ def test_without_a_store_that_they_share_a_walk_leads_nowhere(tmp_path: Path) ->
 def test_what_else_keeps_it_away_is_told_with_the_reason(tmp_path: Path) -> None:
     step = steps(tmp_path)["emulate:mine/encoder/32/sm8650"]
     with pytest.raises(WaitingError, match="emulate") as caught:
-        hosts.check_step(step, step.params, {}, Project(), LAPTOP, {}, besides="the store can't be read")
+        hosts.check_step(step, step.params, {}, ProjectFile(), LAPTOP, {}, besides="the store can't be read")
     assert caught.value.why == "the emulator of HTP is only there for x86_64; the store can't be read"
-    hosts.check_step(step, step.params, {}, Project(), LINUX, {}, besides="the store can't be read")
+    hosts.check_step(step, step.params, {}, ProjectFile(), LINUX, {}, besides="the store can't be read")
 
 
 def test_a_search_runs_the_emulator(tmp_path: Path) -> None:
@@ -203,7 +208,8 @@ def test_packs_are_made_on_x86_64(tmp_path: Path) -> None:
 
 def test_a_pack_of_buckets_that_are_equal_is_none(tmp_path: Path) -> None:
     step = steps(tmp_path, TWO + "packing: buckets\n")["context:mine/encoder/buckets/snapdragon-x-elite"]
-    assert refused(step, LAPTOP, params={**step.params, "buckets": {"all": {}}}) is None
+    assert isinstance(step.params, context.Params)
+    assert refused(step, LAPTOP, params=replace(step.params, buckets={"all": {}})) is None
 
 
 def test_a_form_that_was_not_chosen_is_made_by_any_host(tmp_path: Path) -> None:
@@ -244,11 +250,11 @@ def test_where_it_is_compiled_is_in_the_key_and_who_compiles_it_is_not(tmp_path:
         steps(tmp_path, text)[name] for text in (OLD, OLD.replace("[sm8350", "[{soc: sm8350, compile: host}"))
     )
     keys = {
-        step_key("context", code="", params=step.params, inputs={}, files={}, tools={})
+        step_key("context", code="", params=step.params.to_json(), inputs={}, files={}, tools={})
         for step in (on_device, anywhere)
     }
     assert len(keys) == 2
-    others = [step for step in steps(tmp_path).values() if "compile" in step.params]
+    others = [step for step in steps(tmp_path).values() if "compile" in step.params.to_json()]
     assert others == []
 
 
@@ -303,7 +309,7 @@ def test_a_step_that_no_host_could_run_is_a_mistake_in_the_config(
 def test_rules_that_leave_a_host_are_none(tmp_path: Path) -> None:
     for rules in ("'*': {hosts: [x86_64, sm8350]}", "'*': {hosts: [mine]}", "'*': {hosts: [linux]}"):
         hosts.check(steps(tmp_path, OLD).values(), project(tmp_path, rules))
-    hosts.check(steps(tmp_path, OLD).values(), Project())
+    hosts.check(steps(tmp_path, OLD).values(), ProjectFile())
 
 
 def test_a_name_like_one_that_this_host_was_given_is_asked_about(tmp_path: Path) -> None:
@@ -374,6 +380,6 @@ def test_an_x86_64_host_that_is_called_a_soc_is_told_that_this_is_not_believed(t
 def test_the_doctor_reports_a_project_file_that_is_wrong(tmp_path: Path) -> None:
     folder = write(tmp_path, "stages: {fetch: {hosts: [arm64]}}\n", "project.yaml").parent
     found, wrong = may_run.check_file(folder)
-    assert found == Project()
+    assert found == ProjectFile()
     assert [(each.level, each.exit_code) for each in wrong] == [("error", 10)]
     assert "did you mean 'aarch64'?" in wrong[0].what

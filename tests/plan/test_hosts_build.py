@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import tiny_project
-from tests.project import Project
+from tests.support import tiny_project
+from tests.support.project import Project
 
 CONTEXT = "context:tiny/net/8/sm8650"
 EMULATE = "emulate:tiny/net/8/sm8650"
@@ -30,7 +30,7 @@ def small(root: Path, *, rules: str = RULES, more: str = "") -> Project:
 def pretend(project: Project, arch: str, soc: str | None) -> None:
     """Let a checkout take its host for another one."""
     project.edit(
-        "pipeline/host_names.py",
+        "pipeline/config/host_names.py",
         "    arch = _SAME.get(arch, arch)\n",
         f'    return "{arch}", "linux", {soc!r}\n',
     )
@@ -79,7 +79,7 @@ def test_one_step_that_is_asked_for_by_name_waits_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [("build",), ("run", "--continue", "build")])
 def test_a_failure_ends_a_build_as_ever_and_its_code_wins(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    project = small(tmp_path, more="thresholds: {quantization_db: 90}\n")
+    project = small(tmp_path, more="quantization: {activations: uint16}\nthresholds: {quantization_db: 90}\n")
     ran = project.doit(*arguments, check=False)
     assert ran.status == 16
     assert "FAILED: 1 step(s)" in ran.text
@@ -170,7 +170,7 @@ def test_what_went_bad_waits_for_who_may_make_it_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_search_of_what_went_wrong_says_where_it_runs(tmp_path: Path) -> None:
-    project = small(tmp_path, rules="{}", more="thresholds: {compile_db: 200}\n")
+    project = small(tmp_path, rules="{}", more="quantization: {weights: uint8}\nthresholds: {compile_db: 200}\n")
     first = project.doit("build", check=False)
     assert first.status == 16
     assert "first to go wrong" in first.text
@@ -201,7 +201,9 @@ def test_a_context_made_on_the_device_is_emulated_and_judged_elsewhere(tmp_path:
     assert "emulate:tiny/net/8/sm8350  for x86_64" in there.text
     strict = host.copy(tmp_path / "strict")
     path = strict.root / tiny_project.CONFIG
-    path.write_text(path.read_text("utf-8") + "thresholds: {compile_db: 200}\n", "utf-8")
+    path.write_text(
+        path.read_text("utf-8") + "quantization: {weights: uint8}\nthresholds: {compile_db: 200}\n", "utf-8"
+    )
     missed = strict.doit("build", check=False)
     assert missed.status == 16
     assert missed.restored == {"context:tiny/net/8/sm8350"}

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pipeline import keys
 from pipeline.errors import WorkerError
-from pipeline.keys import CodeDigests, canonical_json, payload_digest, step_key
 from pipeline.model import FileEntry, Manifest
-from pipeline.storage.digests import StatMemo, sha256_file
+from pipeline.plan import keys
+from pipeline.plan.keys import CodeDigests, canonical_json, payload_digest, step_key
+from pipeline.store.digests import StatMemo, sha256_file
 
 MANIFEST = Manifest("shape", "0" * 64, {"model.onnx": FileEntry("1" * 64, 10)}, {"nodes": 3})
 PARTS: dict[str, Any] = {
@@ -82,6 +82,53 @@ def test_code_counts_by_import_closure(tmp_path: Path) -> None:
     assert digest() != before
 
 
+@pytest.mark.parametrize(
+    ("text", "reached"),
+    [
+        ("from .wav import g", {"top/__init__.py", "top/wav.py"}),
+        ("from . import wav", {"top/__init__.py", "top/wav.py"}),
+        ("from .deep import low", {"top/__init__.py", "top/deep/__init__.py", "top/deep/low.py"}),
+        ("from .deep.low import x", {"top/__init__.py", "top/deep/__init__.py", "top/deep/low.py"}),
+        ("import top.deep.low", {"top/__init__.py", "top/deep/__init__.py", "top/deep/low.py"}),
+        ("from .up import x", {"top/__init__.py", "top/up/__init__.py", "top/wav.py"}),
+        ("from .deep import *", {"top/__init__.py", "top/deep/__init__.py", "top/deep/low.py"}),
+        ("from ..other import x", {"top/__init__.py"}),  # beyond what is a package: Python refuses it
+        ("import json", {"top/__init__.py"}),
+    ],
+)
+def test_relative_imports_and_packages_count(text: str, reached: set[str], tmp_path: Path) -> None:
+    names = ("top/__init__.py", "top/wav.py", "top/deep/__init__.py", "top/deep/low.py", "top/unused.py", "other.py")
+    for name in names:
+        write_module(tmp_path, name, "x = 1\n")
+    write_module(tmp_path, "top/up/__init__.py", "from ..wav import x\n")
+    path = write_module(tmp_path, "top/main.py", text + "\n")
+    code = CodeDigests(StatMemo(tmp_path / "memo"))
+    assert {file.relative_to(tmp_path).as_posix() for file in code.closure(path, tmp_path)} == {"top/main.py", *reached}
+
+
+def test_where_docstrings_are_read_they_count(tmp_path: Path) -> None:
+    def digest() -> str:
+        return CodeDigests(StatMemo(tmp_path / "memo")).script(path, tmp_path)
+
+    path = write_module(tmp_path, "main.py", "import part\n")
+    write_module(tmp_path, "part.py", '"""One."""\n')
+    before = digest()
+    write_module(tmp_path, "part.py", '"""Two."""\n')
+    assert digest() == before
+    write_module(tmp_path, "main.py", "import part\nTEXT = part.__doc__\n")
+    before = digest()
+    write_module(tmp_path, "part.py", '"""One."""\n')
+    assert digest() != before
+
+
+def test_no_stage_counts_the_defaults_of_thresholds(tmp_path: Path) -> None:
+    code = CodeDigests(StatMemo(tmp_path / "memo"))
+    root = Path(keys.__file__).parents[2]
+    for stage in keys.TOOLS:
+        reached = code.closure(root / "pipeline" / "stages" / f"{stage}.py", root)
+        assert not [path for path in reached if path.is_relative_to(root / "pipeline" / "config")]
+
+
 def test_an_import_is_found_wherever_a_statement_may_be(tmp_path: Path) -> None:
     text = """
 import a.one
@@ -109,13 +156,13 @@ class C:
             else: import a.ten
 """
     path = write_module(tmp_path, "m.py", text)
-    found = CodeDigests(StatMemo(tmp_path / "memo")).imports(path)
+    found = set(CodeDigests(StatMemo(tmp_path / "memo")).counted(path).imports)
     numbers = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
     assert found == {"a"} | {f"a.{number}" for number in numbers}
 
 
 def test_every_stage_has_code_and_known_tools() -> None:
-    stages = {path.stem for path in Path(keys.__file__).parent.joinpath("stages").glob("[!_]*.py")}
+    stages = {path.stem for path in Path(keys.__file__).parents[1].joinpath("stages").glob("[!_]*.py")}
     assert set(keys.TOOLS) == stages
     for stage in stages:
         assert all(keys.tool_versions(stage).values())
@@ -125,9 +172,9 @@ def test_every_stage_has_code_and_known_tools() -> None:
 def test_every_package_that_a_stage_computes_with_is_in_its_key(stage: str, tmp_path: Path) -> None:
     computing = {"numpy", "onnx", "onnxruntime", "onnxruntime_qnn", "tokenizers"}
     code = CodeDigests(StatMemo(tmp_path / "memo"))
-    root = Path(keys.__file__).parent.parent
+    root = Path(keys.__file__).parents[2]
     files = code.closure(root / "pipeline" / "stages" / f"{stage}.py", root)
-    used = {name.split(".")[0] for file in files for name in code.imports(file)} & computing
+    used = {name.split(".")[0] for file in files for name in code.counted(file).imports} & computing
     declared = {name.replace("-", "_") for name in keys.TOOLS[stage]} - {"qairt"}
     assert used == declared or (stage == "fetch" and not declared), "fetch parses, and copies what it is given"
 

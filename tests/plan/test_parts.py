@@ -7,15 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import load
+from pipeline.config.load import load
+from pipeline.contracts.ingest import Facts
 from pipeline.model import FileEntry, Json, Manifest
-from pipeline.plan import Step, plan
-from pipeline.resolve import Resolved, resolve
-from pipeline.storage.manifests import write_manifest
-from pipeline.workspace import Workspace
-from tests.conftest import BERT
+from pipeline.plan.planner import plan
+from pipeline.plan.resolve import Resolved, resolve
+from pipeline.plan.steps import Step
+from pipeline.plan.workspace import Workspace
+from pipeline.store.manifests import write_manifest
+from tests.support.encoder_project import CONFIG as BERT
 
-INGEST = Manifest("ingest", "0" * 64, {}, {"axes": {"batch": ["ids"], "sequence": ["ids"]}})
+AXES = {"batch": ("ids",), "sequence": ("ids",)}
+INGEST = Manifest(
+    "ingest", "0" * 64, {}, Facts(inputs=(), outputs=(), constants={}, opset=17, nodes=1, axes=AXES).to_json()
+)
 CONTEXTS = {bucket: f"context:bert/encoder/{bucket}/sm8650" for bucket in (16, 32)}
 
 

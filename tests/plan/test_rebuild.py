@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.project import Project
+from tests.support.project import Project
 
 pytestmark = pytest.mark.slow
 
@@ -130,6 +130,28 @@ def test_a_changed_weight_in_external_data_is_seen(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("pipeline/graph/files/model_file.py", '"""', '"""Reworded: '),
+        ("pipeline/config/thresholds.py", "max_cpu_nodes: int = 0", "max_cpu_nodes: int = 1"),
+        ("pipeline/config/thresholds.py", "total_db: float = 20.0", "total_db: float = 19.0"),
+        ("pipeline/store/durable.py", "there is no room for", "the disk is too small for"),
+        ("pipeline/plain_text.py", "did you mean", "perhaps you mean"),
+        ("pipeline/qnn/readback.py", "QNN took none of the model", "QNN took nothing"),
+        ("pipeline/errors.py", "  {label}: ", "  {label} "),
+    ],
+)
+def test_docstrings_defaults_of_thresholds_and_texts_of_errors_run_nothing(
+    project: Project, module: str, old: str, new: str
+) -> None:
+    path = project.root / module
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+    assert project.doit("build").stages() == {}
+
+
+@pytest.mark.parametrize(
     ("module", "expected"),
     [
         ("pipeline/stages/context.py", {"context": 4}),
@@ -141,7 +163,7 @@ def test_a_changed_weight_in_external_data_is_seen(project: Project) -> None:
 )
 def test_changed_code_runs_the_stages_that_use_it(project: Project, module: str, expected: dict[str, int]) -> None:
     path = project.root / module
-    path.write_text(path.read_text("utf-8") + "\n_CHANGED = True\n", "utf-8")
+    path.write_text(path.read_text("utf-8") + "\nCHANGED = True\n", "utf-8")
     assert project.doit("build").stages() == expected
 
 
@@ -166,6 +188,32 @@ def test_what_a_score_function_imports_is_content(project: Project) -> None:
     run = project.doit("build")
     assert run.stages() == {"verify": 2, "emulate": 4}
     assert "0.75" in run.text
+
+
+def test_what_a_score_function_imports_relatively_is_content_and_so_are_the_packages_above(project: Project) -> None:
+    project.write(
+        "calibration/score.py", "from .parts.wav import VALUE\n\ndef score(samples, outputs):\n    return VALUE\n"
+    )
+    project.write("calibration/parts/__init__.py", "GAIN = 0.25\n")
+    project.write("calibration/parts/wav.py", "from . import GAIN\nVALUE = GAIN * 2\n")
+    project.write("calibration/parts/unused.py", "")
+    project.edit(
+        CONFIG, "tokenizer: tokenizer.json}}", 'tokenizer: tokenizer.json}, score: "calibration/score.py:score"}'
+    )
+    run = project.doit("build")
+    assert run.stages() == {"verify": 2, "emulate": 4}
+    assert "0.5" in run.text
+    project.write("calibration/parts/wav.py", "from . import GAIN\nVALUE = GAIN * 3\n")
+    run = project.doit("build")
+    assert run.stages() == {"verify": 2, "emulate": 4}
+    assert "0.75" in run.text
+    project.write("calibration/parts/__init__.py", "GAIN = 0.125\n")
+    run = project.doit("build")
+    assert run.stages() == {"verify": 2, "emulate": 4}
+    assert "0.375" in run.text
+    project.write("calibration/parts/wav.py", '"""Sound."""\nfrom . import GAIN\n\nVALUE = GAIN * 3  # thrice\n')
+    project.write("calibration/parts/unused.py", "X = 1\n")
+    assert project.doit("build").stages() == {}
 
 
 def test_a_corrupt_payload_in_the_store_is_reported_dropped_and_rebuilt(project: Project, fresh_store: Path) -> None:

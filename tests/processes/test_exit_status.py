@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.processes.exit_status import exit_reason
+from pipeline.processes.log_tail import log_tail
 from pipeline.qnn.failures import OUT_OF_MEMORY, find
-from pipeline.system.exit_status import exit_reason
-from pipeline.system.log_tail import log_tail
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.system.job_object import BasicLimits, ExtendedLimits, Job
+from pipeline.processes.job_object import BasicLimits, ExtendedLimits, Job
 
 _64_BIT = ctypes.sizeof(ctypes.c_void_p) == 8
 

@@ -6,19 +6,19 @@ import sys
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.system.memory import budget_bytes
-from tests.project import ROOT
+from pipeline.processes.memory import budget_bytes
+from tests.support.project import ROOT
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("12G", 12 << 30), ("800M", 800 << 20), ("1.5g", 3 << 29), ("64KiB", 64 << 10), ("2 GB", 2 << 30), ("1000", 1000)],
+    [("12G", 12 * 10**9), ("800 MB", 800 * 10**6), ("64KiB", 64 << 10), ("1000", 1000)],
 )
 def test_the_budget_is_what_the_variable_says(text: str, expected: int) -> None:
     assert budget_bytes({"PIPELINE_MEMORY": text}) == expected
 
 
-@pytest.mark.parametrize("text", ["a lot", "0", "-1G", "12T", "G", "1e9", "", "  "])
+@pytest.mark.parametrize("text", ["a lot", "0", "-1G", "12X", "G", "1e9", "", "  "])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not an amount of memory") as caught:
         budget_bytes({"PIPELINE_MEMORY": text})
@@ -30,7 +30,7 @@ def test_without_it_a_part_of_what_is_free_is_used() -> None:
 
 
 def test_the_peak_counts_a_child_that_ended() -> None:
-    use = "import sys; from pipeline.system.memory import peak_bytes; held = bytearray(int(sys.argv[1]))"
+    use = "import sys; from pipeline.processes.memory import peak_bytes; held = bytearray(int(sys.argv[1]))"
     nested = f"import subprocess, sys; {use}; subprocess.run([sys.executable, '-c', {use!r}, sys.argv[2]]); "
     code = nested + "print(peak_bytes())"
 

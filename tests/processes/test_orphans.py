@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import guests
-from tests.build_processes import Build, kill, until
-from tests.project import Project
+from tests.support import guests
+from tests.support.build_processes import Build, kill, until
+from tests.support.project import Project
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are process groups and lifelines on Linux alone")
 

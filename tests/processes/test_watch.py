@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.system import process
-from pipeline.system.watch import Allowance, Watch, Watched
+from pipeline.processes import process
+from pipeline.processes.watch import Allowance, Watch, Watched
 
 _HELD = "held = bytearray(b'x') * 200_000_000; "
 _EAT = f"import time; {_HELD}time.sleep(600)"

@@ -11,12 +11,12 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import ConfigError
 from pipeline.qnn import catalog, session
-from pipeline.qnn.context_binary import BinaryInfo, parse
-from pipeline.qnn.target import HtpTarget
-from tests.fresh import fresh
-from tests.tiny_models import qdq_model
+from pipeline.qnn.format.context_binary import BinaryInfo, parse
+from tests.support.fresh import fresh
+from tests.support.tiny_models import qdq_model
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,19 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
+from pipeline.contracts.context import CompiledModel
+from pipeline.contracts.target import HtpTarget
+from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CompileError, ModelError
-from pipeline.graph.model_file import save_graph
+from pipeline.graph.files.model_file import save_graph
 from pipeline.qnn.compile import compile_shared
-from pipeline.qnn.context_binary import read_binary
 from pipeline.qnn.emulate import can_emulate
-from pipeline.qnn.readback import Context, check_pack
-from pipeline.qnn.target import HtpTarget
-from tests.fresh import fresh
-from tests.packs import SHARED, X_ELITE, contents, shared
-from tests.project import ROOT
-from tests.tiny_models import Scheme, float_model, qdq_model
+from pipeline.qnn.format.context_binary import read_binary
+from pipeline.qnn.readback import check_pack
+from tests.support.fresh import fresh
+from tests.support.packs import SHARED, X_ELITE, contents, shared
+from tests.support.project import ROOT
+from tests.support.tiny_models import Scheme, float_model, qdq_model
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +32,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def built(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Context]]:
+def built(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, CompiledModel]]:
     out = tmp_path_factory.mktemp("built") / "out"
     return out, shared(models, out)
 
 
 class TestWhatIsMade:
-    def test_a_context_model_for_each_and_one_binary(self, built: tuple[Path, dict[str, Context]]) -> None:
+    def test_a_context_model_for_each_and_one_binary(self, built: tuple[Path, dict[str, CompiledModel]]) -> None:
         out, contexts = built
         assert sorted(contents(out)) == [
             "encoder_16_ctx.onnx",
@@ -47,21 +49,21 @@ class TestWhatIsMade:
         assert {context.binaries for context in contexts.values()} == {(SHARED,)}
         assert {context.targets for context in contexts.values()} == {(X_ELITE,)}
 
-    def test_each_is_about_its_own_model(self, built: tuple[Path, dict[str, Context]]) -> None:
+    def test_each_is_about_its_own_model(self, built: tuple[Path, dict[str, CompiledModel]]) -> None:
         for name, context in built[1].items():
             assert context.context_model == f"{name}_ctx.onnx"
-            shape = [1, int(name.removeprefix("encoder_")), 32]
-            assert context.inputs == [{"name": "x", "dtype": "float32", "shape": shape}]
+            shape = (1, int(name.removeprefix("encoder_")), 32)
+            assert context.inputs == (TensorSpec("x", "float32", shape),)
             assert [node.name for node in context.cpu_nodes] == ["x_quantize", "relu1_dequantize"]
             assert all("configured to not take" in node.reason for node in context.cpu_nodes)
 
-    def test_the_binary_has_a_graph_of_each(self, built: tuple[Path, dict[str, Context]]) -> None:
+    def test_the_binary_has_a_graph_of_each(self, built: tuple[Path, dict[str, CompiledModel]]) -> None:
         assert len({graph.name for graph in read_binary(built[0] / SHARED).graphs}) == 3
 
-    def test_the_emulator_can_not_take_them(self, built: tuple[Path, dict[str, Context]]) -> None:
+    def test_the_emulator_can_not_take_them(self, built: tuple[Path, dict[str, CompiledModel]]) -> None:
         assert not can_emulate(built[0], "encoder_8_ctx.onnx")
 
-    def test_equal_weights_are_there_once(self, built: tuple[Path, dict[str, Context]], tmp_path: Path) -> None:
+    def test_equal_weights_are_there_once(self, built: tuple[Path, dict[str, CompiledModel]], tmp_path: Path) -> None:
         """Weights are 1 KiB each here, so the saving is small against what every graph needs for itself."""
         differ = {
             f"encoder_{seq}": qdq_model(tmp_path / str(seq), seq, Scheme(per_channel=seq == 16)) for seq in (8, 16, 32)
@@ -82,7 +84,7 @@ class TestBytes:
     def test_do_not_depend_on_folder_process_order_or_hash_seed(
         self,
         models: dict[str, Path],
-        built: tuple[Path, dict[str, Context]],
+        built: tuple[Path, dict[str, CompiledModel]],
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
@@ -122,7 +124,7 @@ class TestErrors:
         save_graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), alone)
         (tmp_path / "out").mkdir()
         script = (
-            "import sys; from pathlib import Path; from tests.packs import *\n"
+            "import sys; from pathlib import Path; from tests.support.packs import *\n"
             "if __name__ == '__main__':\n"
             "    first, second, out = map(Path, sys.argv[1:])\n"
             "    compile_shared({'encoder_16': first, 'encoder_8': second}, X_ELITE, out, binary=SHARED)\n"
@@ -143,7 +145,7 @@ class TestErrors:
         with pytest.raises(CompileError, match="a second compile in one process"):
             fresh(_twice, models, tmp_path)
 
-    def test_a_graph_that_no_context_model_refers_to(self, built: tuple[Path, dict[str, Context]]) -> None:
+    def test_a_graph_that_no_context_model_refers_to(self, built: tuple[Path, dict[str, CompiledModel]]) -> None:
         with pytest.raises(CompileError) as caught:
             check_pack(built[0], ["encoder_8_ctx.onnx", "encoder_16_ctx.onnx"])
         assert "those of encoder_8_ctx.onnx and encoder_16_ctx.onnx" in caught.value.why

@@ -7,10 +7,10 @@ import re
 import onnxruntime_qnn
 import pytest
 
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError
 from pipeline.qnn import session
 from pipeline.qnn.failures import FAILURES, find
-from pipeline.qnn.target import HtpTarget
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from pipeline.qnn import hints
 from pipeline.qnn.child import compile_apart
-from tests.graphs import graph
-from tests.stage_runs import X_ELITE, Component
+from tests.support.graphs import graph
+from tests.support.stage_runs import X_ELITE, Component
 
 pytestmark = pytest.mark.slow
 
@@ -71,9 +70,9 @@ def test_what_is_advised_runs_on_the_npu(op: str, tmp_path: Path) -> None:
     quantized = component.quantize("all", component.calibrate(calls))
     out = tmp_path / "context"
     out.mkdir()
-    facts: Any = compile_apart(quantized.folder / "model.onnx", "net", X_ELITE, out)
-    assert facts["partitions"] == 1
-    assert [node for node in facts["cpu_nodes"] if not node["edge"]] == []
+    made = compile_apart(quantized.folder / "model.onnx", "net", X_ELITE, out)
+    assert made.partitions == 1
+    assert made.fallbacks == ()
 
 
 def test_a_reason_helps_where_the_operator_is_not_known() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.engine.worker import dump_request, load_answer
+from pipeline.build.worker import dump_request, load_answer
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError
 from pipeline.qnn.native_log import STEP_LOG, recorded
-from pipeline.qnn.target import HtpTarget
-from tests.contexts import request
-from tests.tiny_models import qdq_model
+from tests.support.contexts import request
+from tests.support.tiny_models import qdq_model
 
 
 def test_in_a_worker_it_is_the_steps_log_and_is_quoted(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_in_a_worker_it_is_the_steps_log_and_is_quoted(tmp_path: Path) -> None:
     qdq = qdq_model(tmp_path / "model")
     raw = dump_request(request(qdq, tmp_path / "out", HtpTarget(9999, 73)), "context", answer)
     (tmp_path / "request.json").write_text(raw)
-    command = [sys.executable, "-m", "pipeline.engine.worker", str(tmp_path / "request.json")]
+    command = [sys.executable, "-m", "pipeline.build.worker", str(tmp_path / "request.json")]
     with log.open("wb") as stream:
         stream.write(b"libc++.so.1: not found\n")  # of an earlier part of the step: not this failure's cause
         stream.flush()

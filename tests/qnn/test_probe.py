@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.graph.blame import first_wrong
-from pipeline.graph.model_file import MODEL, load_graph
+from pipeline.contracts import emulate
+from pipeline.contracts.measures import Figures
+from pipeline.graph.accuracy.blame import first_wrong
+from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.model import Json, StageInput
 from pipeline.qnn import probe as module
 from pipeline.qnn.probe import probe
-from tests.graphs import attention, graph, sentence
-from tests.stage_runs import X_ELITE, Component, run_stage
+from tests.support.graphs import attention, graph, sentence
+from tests.support.stage_runs import X_ELITE, Component, run_stage
 
 ROWS, WIDTH = 16, 64
 
@@ -63,7 +65,7 @@ def test_the_node_that_htp_computes_otherwise_is_found(
     monkeypatch.setattr(module, "AT_ONCE", 3)
     tmp_path.joinpath("work").mkdir()
 
-    rows = probe(norm[1].folder / MODEL, frames(0), X_ELITE, tmp_path / "work", threshold_db=30, most_compiles=2)
+    rows = probe(norm[1].folder / MODEL, frames(0), X_ELITE, tmp_path / "work", threshold_db=30, most_compiles=2).rows
 
     (first,) = first_wrong(rows, 30)
     assert (first.value, first.op) == ("n", "Div")
@@ -83,7 +85,7 @@ def test_no_more_compiles_than_allowed(
     monkeypatch.setattr(module, "AT_ONCE", 2)
     tmp_path.joinpath("work").mkdir()
 
-    rows = probe(norm[1].folder / MODEL, frames(0), X_ELITE, tmp_path / "work", threshold_db=30, most_compiles=1)
+    rows = probe(norm[1].folder / MODEL, frames(0), X_ELITE, tmp_path / "work", threshold_db=30, most_compiles=1).rows
 
     assert len(list((tmp_path / "work").iterdir())) == 1
     assert len(rows) == 3, "two in the middle and the output"
@@ -95,7 +97,7 @@ def test_a_float_model_is_looked_into_as_well(tmp_path: Path) -> None:
     feeds = {name: np.pad(array, ((0, 0), (0, 5))) for name, array in sentence(11).items()}
     (tmp_path / "work").mkdir()
 
-    rows = probe(component.rewrite["16"].folder / MODEL, feeds, X_ELITE, tmp_path / "work", threshold_db=30)
+    rows = probe(component.rewrite["16"].folder / MODEL, feeds, X_ELITE, tmp_path / "work", threshold_db=30).rows
 
     assert first_wrong(rows, 30) == [], "float16 is enough"
     assert len(rows) == module.AT_ONCE + 1
@@ -112,7 +114,7 @@ def test_a_compile_that_fails_ends_the_search(tmp_path: Path, capsys: pytest.Cap
     rows = probe(
         component.shape["all"].folder / MODEL, {"x": np.ones((1, 4), np.float32)}, X_ELITE, tmp_path / "work",
         threshold_db=30,
-    )  # fmt: skip
+    ).rows  # fmt: skip
 
     assert rows == []
     assert "1 values could not be looked at on the emulator: the operator Mish crashes" in capsys.readouterr().out
@@ -122,15 +124,21 @@ def test_the_stage_runs_the_sample_that_was_worst(norm: tuple[Component, StageIn
     component, quantized = norm
     params: dict[str, Json] = {
         "component": "net", "bucket": "all", "axes": {}, "buckets": {"all": {}}, "padding": {}, "part": "all",
-        "soc_model": X_ELITE.soc_model, "htp_arch": X_ELITE.htp_arch, "vtcm_mb": X_ELITE.vtcm_mb,
+        "target": X_ELITE.to_json(),
         "thresholds": {"compile": 30},
     }  # fmt: skip
-    worst: dict[str, Json] = {"rungs": {"compile": {"y": {"worst_sample": "samples:2"}}}}
+    worst = emulate.Facts(
+        samples=2,
+        of=2,
+        rungs={"compile": {"y": Figures(20.0, 20.0, 10.0, worst_sample="samples:2", cosine=0.99, max_abs_error=0.1)}},
+        outputs={},
+        score=None,
+    )
     inputs = {
         "ingest": component.ingest,
         "samples": component.samples([frames(7), frames(8)]),
         "model": quantized,
-        "emulate": StageInput(tmp_path, {}, worst),
+        "emulate": StageInput(tmp_path, {}, worst.to_json()),
     }
 
     facts: Any = run_stage("probe", tmp_path / "out" / "probe", params, inputs).facts

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto
 
+from pipeline.contracts.context import CompiledModel
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError
-from pipeline.graph.model_file import load_graph
-from pipeline.qnn.readback import Context, OpTrace, read_context
-from pipeline.qnn.target import HtpTarget
-from tests.contexts import X_ELITE, build, edit
-from tests.tiny_models import qdq_model
+from pipeline.graph.files.model_file import load_graph
+from pipeline.qnn.readback import OpTrace, read_context
+from tests.support.contexts import X_ELITE, build, edit
+from tests.support.tiny_models import qdq_model
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def context(untouched: Path, tmp_path: Path) -> Path:
     return tmp_path / "encoder_8_ctx.onnx"
 
 
-def read(context: Path, qdq: Path, target: HtpTarget = X_ELITE) -> Context:
+def read(context: Path, qdq: Path, target: HtpTarget = X_ELITE) -> CompiledModel:
     return read_context(context.parent, context.name, [target], load_graph(qdq), OpTrace())
 
 
@@ -84,7 +85,7 @@ def test_another_input_than_the_models(context: Path, qdq: Path) -> None:
 
     edit(context, widen)
     refused = why(context, qdq)
-    assert 'its inputs are [{"name": "x", "dtype": "float32", "shape": [1, 9, 32]}]' in refused
+    assert "its inputs are x: float32 [1, 9, 32], the model's are x: float32 [1, 8, 32]" in refused
 
 
 @pytest.mark.parametrize("compatibility", ["", "v2:6:2.50.0:5.51.0:73:60:8:0", "v2:6:2.51.0:5.51.0:73:57:8:0"])

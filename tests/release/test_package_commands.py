@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests import tiny_project
-from tests.project import Project
+from tests.support import tiny_project
+from tests.support.project import Project
 
 RELEASE = "release: {version: '1.0'}\n"
 

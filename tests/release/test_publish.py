@@ -21,20 +21,20 @@ from pipeline.errors import ConfigError, StoreError, VerificationError
 from pipeline.release import fsspec_destination
 from pipeline.release.destinations import FolderDestination
 from pipeline.release.hub_destination import HubDestination
-from pipeline.release.publish import destination_of, publish
-from pipeline.shared import patience
-from pipeline.storage.urls import redacted
-from tests.hub_faults import Fault
-from tests.hub_repos import Repo
-from tests.hub_server import HubServer, hub_fixture  # noqa: F401
-from tests.hub_xet import XetStorage
-from tests.project import ROOT
-from tests.releases import payload, release
-from tests.s3_server import Deaf, S3Server, s3_fixture  # noqa: F401
+from pipeline.release.publish import publish
+from pipeline.store.shared import call_timeouts
+from pipeline.store.urls import redacted
+from tests.support.hub_faults import Fault
+from tests.support.hub_repos import Repo
+from tests.support.hub_server import HubServer, hub_fixture  # noqa: F401
+from tests.support.hub_xet import XetStorage
+from tests.support.project import ROOT
+from tests.support.releases import payload, release
+from tests.support.s3_server import Deaf, S3Server, s3_fixture  # noqa: F401
 
 TOKEN = "hf_aTokenThatNobodyMaySee"
 NAME, INDEX = "bert-1.0.qnn.zip", "bert-1.0.qnn.json"
-_QUICK = "import sys; from pipeline.hub import failures; failures.WAITS_S = (0.01, 0.02); "
+_QUICK = "import sys; from pipeline.inputs.hub import failures; failures.WAITS_S = (0.01, 0.02); "
 _PUBLISH = _QUICK + (
     "from pipeline.release.publish import main\n"
     "for at in range(1, len(sys.argv), 2): print('status', main(sys.argv[at : at + 2]), flush=True)"
@@ -278,15 +278,12 @@ def test_a_library_that_takes_the_url_apart_tells_no_password(
         assert "passwordX1" not in str(mistake.value)
 
 
-def test_in_memory() -> None:
-    assert destination_of("memory://there").read("nothing") is None
-
-
 @pytest.mark.parametrize(
     ("url", "why"),
     [
         ("", "not said where to publish"),
         ("nothing://x", "kind of URL is not known"),
+        ("memory://there", "gone when this process ends"),
         ("s3:bucket/x", "neither a folder nor a URL"),
         ("file://host/x", "three slashes, or names a host"),
         ("hf://name-alone", "no repo of the hub"),
@@ -377,7 +374,7 @@ def test_to_a_place_that_does_not_answer(archive: Path, tmp_path: Path, s3: S3Se
 def test_to_s3(archive: Path, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in s3.environ().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(patience, "SILENT_S", 120.0)  # the server shares a busy machine with us
+    monkeypatch.setattr(call_timeouts, "SILENT_S", 120.0)  # the server shares a busy machine with us
     fsspec.filesystem("s3").clear_instance_cache()
     url = f"{s3.bucket()}/releases"
     assert publish(archive, url).endswith("published, not signed")

@@ -18,9 +18,9 @@ from pipeline.errors import VerificationError
 from pipeline.release.archive import Archive
 from pipeline.release.notices import notices
 from pipeline.release.verify import verify_release
-from tests.project import ROOT, Project
-from tests.test_release_on_disk import rot
-from tests.test_release_verify import keys
+from tests.support.project import ROOT, Project
+from tests.support.releases import keys
+from tests.support.rot import rot
 
 pytestmark = pytest.mark.slow
 
@@ -232,7 +232,7 @@ def test_what_was_not_measured_is_refused_unless_it_is_named(released: Project) 
 
 def test_what_failed_is_refused_unless_it_is_named_and_then_the_release_says_so(released: Project) -> None:
     (released.root / ARCHIVE).unlink()
-    add(released, "thresholds: {quantization_db: 41.4}\n")
+    add(released, "quantization: {weights: uint8}\nthresholds: {quantization_db: 41.4}\n")
     run = released.doit("--continue", "package", check=False)
     assert (run.status, "the quantization rung misses its threshold" in run.text) == (16, True)
     assert not (released.root / ARCHIVE).exists()

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import StoreError
+from pipeline.plan.workspace import Workspace
 from pipeline.release import on_disk
 from pipeline.release.archive import Archive, Member
-from pipeline.storage.store import DamagedError
-from pipeline.workspace import Workspace
-from tests.project import ROOT
-from tests.releases import release
+from pipeline.store.store import DamagedError
+from tests.support.project import ROOT
+from tests.support.releases import release
+from tests.support.rot import rot
 
 
 @pytest.fixture
@@ -35,15 +36,6 @@ def stored(workspace: Workspace, data: bytes) -> Member:
         (folder / "out" / "x.bin").write_bytes(data)
         entry = workspace.store.publish("context", "aa" * 32, folder / "out", {}, {}).files["x.bin"]
     return Member(entry.sha256, entry.bytes, workspace.store.object_path(entry.sha256))
-
-
-def rot(path: Path) -> None:
-    """Flip a bit as a disk does it: neither size nor time tell."""
-    times, data = path.stat(), bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 4
-    path.chmod(0o644)
-    path.write_bytes(data)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def again(workspace: Workspace) -> Workspace:
@@ -94,7 +86,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_build(workspace: Work
     code = (
         "import sys; from pathlib import Path\n"
         "from pipeline.release import on_disk; from pipeline.release.archive import Member\n"
-        "from pipeline.workspace import Workspace\n"
+        "from pipeline.plan.workspace import Workspace\n"
         "workspace, path = Workspace.at(Path(sys.argv[1]), {}), Path(sys.argv[2])\n"
         "members = {'a': Member.of(b'a' * 100_000), 'b': Member('0' * 64, 9, Path(sys.argv[3]))}\n"
         "on_disk.write(path, 'bert', members, workspace)\n"

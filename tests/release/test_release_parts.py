@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import load
+from pipeline.config.load import load
 from pipeline.errors import ConfigError, StoreError, VerificationError
 from pipeline.model import Json
+from pipeline.plan.workspace import Workspace
 from pipeline.release import commands, provenance, skipped
 from pipeline.release.archive import Member
 from pipeline.release.dims import Dim
 from pipeline.release.notices import notices
 from pipeline.release.sbom import sbom
-from pipeline.workspace import Workspace
-from tests.releases import index_of, payload
+from tests.support.releases import index_of, payload
 
 ONE = [{"sequence": 32}]
 TWO = [{"sequence": 32}, {"sequence": 64}]

@@ -10,23 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pipeline.errors import ConfigError, VerificationError
-from pipeline.release import index, signing
+from pipeline.release import index, signing, signing_key
 from pipeline.release.archive import Archive, Member, write_archive
 from pipeline.release.verify import main, verify_release
-from tests.project import ROOT
-from tests.releases import BINARY, MODEL, Change, payload, release
-
-
-def keys(folder: Path, name: str = "key") -> tuple[str, Path]:
-    """A new private key as PEM text, and the file of its public key."""
-    private = ed25519.Ed25519PrivateKey.generate()
-    public = folder / f"{name}.pub.pem"
-    public.write_bytes(private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    return private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(), public
+from tests.support.project import ROOT
+from tests.support.releases import BINARY, MODEL, Change, keys, payload, release
 
 
 def members(path: Path) -> dict[str, Member]:
@@ -221,7 +213,7 @@ def test_the_key_of_the_environment_is_a_path_or_the_text_and_never_shown(tmp_pa
     private, public = keys(tmp_path)
     file = tmp_path / "key.pem"
     file.write_text(private)
-    variable = signing.KEY_VARIABLE
+    variable = signing_key.VARIABLE
     assert signing.signed(b"x", {variable: str(file)}) == signing.signed(b"x", {variable: private})
     assert signing.signed(b"x", {}) is None
     other = ec.generate_private_key(ec.SECP256R1())

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.project import ROOT, Project
 from tests.release_walk import NEEDS, Arrays, Walk, check_figures, check_lengths, environment
+from tests.support.project import ROOT, Project
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,60 +10,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.compare import read, run
-from pipeline.comparison import Comparison, Verdict, compare
+from pipeline.config.project_file import CompareSettings
 from pipeline.errors import ConfigError
-from pipeline.project_file import CompareSettings
+from pipeline.report.compare import read, run
+from pipeline.report.comparison import Comparison, Verdict, compare
+from tests.support.run_records import NAME, SHA, artifact, record
 
 LIMITS = CompareSettings()
-NAME = "demo/net/32/sm8650"
-SHA = "0" * 64
-
-
-def artifact(bucket: str = "32", *, pack: str = "", **changed: Any) -> dict[str, Any]:
-    """What a record has of one artifact."""
-    name = f"demo/net/{bucket}/sm8650"
-    return {
-        "steps": {
-            "context": f"context:demo/net/{pack}/sm8650" if pack else f"context:{name}",
-            "verify": f"verify:demo/net/{bucket}",
-            "emulate": f"emulate:{name}",
-        },
-        "packing": pack or "separate",
-        "scheme": "w8a16",
-        "bytes": 1000,
-        "files": {f"net_{pack or bucket}.bin": {"bytes": 1000, "sha256": SHA}},
-        "partitions": 1,
-        "cpu_nodes": 0,
-        "sqnr_db": {"padding": 100.0, "rewrite": 100.0, "quantization": 40.0, "compile": 42.0, "total": 38.0},
-        "cosine": 0.999,
-        "samples": {"cpu": 16, "emulator": 4},
-        "score": {"name": "accuracy", "original": 0.9, "made": 0.9},
-        "emulated_score": {"name": "accuracy", "original": 1.0, "made": 1.0},
-    } | changed
-
-
-def record(*buckets: str, whole: bool = True, pack: str = "") -> dict[str, Any]:
-    """A run that built one artifact for each bucket."""
-    made = {f"demo/net/{bucket}/sm8650": artifact(bucket, pack=pack) for bucket in buckets or ("32",)}
-    steps = {step: {"outcome": "built", "seconds": 1.0} for each in made.values() for step in each["steps"].values()}
-    return {
-        "schema_version": 1,
-        "command": ["build"],
-        "whole": whole,
-        "result": "ok",
-        "exit_code": 0,
-        "started": "2026-01-31T02:17:00Z",
-        "seconds": 12.5,
-        "commit": None,
-        "host": {"names": ["x86_64"], "system": "Linux", "python": "3.13.1"},
-        "versions": {},
-        "counts": {"built": 3, "restored": 0, "current": 0, "failed": 0, "waiting": 0, "not_tried": 0},
-        "failures": [],
-        "steps": steps,
-        "published": {"demo": "artifacts/demo"},
-        "artifacts": made,
-    }
 
 
 def with_(content: dict[str, Any], name: str = NAME, **changed: Any) -> dict[str, Any]:
@@ -86,14 +39,14 @@ def missed(found: Comparison) -> list[tuple[str, str]]:
 
 
 def verdicts(found: Comparison) -> list[Verdict]:
-    return [row.verdict for row in found.rows]
+    return [row.verdict for row in found.changes]
 
 
 class TestLimits:
     def test_the_same_run_misses_nothing_and_changes_nothing(self) -> None:
         found = compare(record("32", "64"), record("32", "64"), LIMITS)
 
-        assert (found.rows, found.artifacts, found.same) == ([], 2, 14)
+        assert (found.changes, found.artifacts, found.same) == ([], 2, 14)
 
     @pytest.mark.parametrize(
         ("now", "verdict"), [(1050, Verdict.CHANGED), (1051, Verdict.MISSED), (10, Verdict.CHANGED)]
@@ -101,7 +54,7 @@ class TestLimits:
     def test_size_may_grow_by_five_percent_and_shrink_by_any(self, now: int, verdict: Verdict) -> None:
         found = compare(record(), resized(record(), now), LIMITS)
 
-        assert [(row.figure, row.last, row.now, row.limit) for row in found.rows] == [("size", 1000, now, 5.0)]
+        assert [(row.figure, row.last, row.now, row.limit) for row in found.changes] == [("size", 1000, now, 5.0)]
         assert verdicts(found) == [verdict]
 
     @pytest.mark.parametrize("rung", ["padding", "rewrite", "quantization", "compile", "total"])
@@ -119,7 +72,7 @@ class TestLimits:
         found = compare(record(), with_(record(), sqnr_db={"compile": None}), LIMITS)
 
         assert missed(found) == [(NAME, "compile SQNR")]
-        assert found.rows[0].cells()[3:5] == ("42.00 dB", "no number")
+        assert found.changes[0].cells()[3:5] == ("42.00 dB", "no number")
 
     @pytest.mark.parametrize("made", [0.911, 0.889])
     def test_a_score_that_leaves_that_of_the_original_on_either_side(self, made: float) -> None:
@@ -129,10 +82,10 @@ class TestLimits:
         assert not missed(compare(with_(record(), score={"made": made}), record(), LIMITS))
 
     def test_a_score_that_moves_with_the_original(self) -> None:
-        assert compare(record(), with_(record(), score={"original": 0.5, "made": 0.5}), LIMITS).rows == []
+        assert compare(record(), with_(record(), score={"original": 0.5, "made": 0.5}), LIMITS).changes == []
 
     def test_the_score_of_the_few_that_are_emulated_is_not_judged(self) -> None:
-        assert compare(record(), with_(record(), emulated_score={"made": 0.75}), LIMITS).rows == []
+        assert compare(record(), with_(record(), emulated_score={"made": 0.75}), LIMITS).changes == []
 
     def test_limits_come_from_the_settings(self) -> None:
         generous = CompareSettings(size_percent=100, snr_db=10, score=1)
@@ -144,7 +97,7 @@ class TestLimits:
     def test_other_changes_are_told(self) -> None:
         found = compare(record(), with_(record(), cpu_nodes=2, scheme="w8a8"), LIMITS)
 
-        assert [(row.verdict, row.figure, row.last, row.now) for row in found.rows] == [
+        assert [(row.verdict, row.figure, row.last, row.now) for row in found.changes] == [
             (Verdict.CHANGED, "cpu nodes", 0, 2),
             (Verdict.CHANGED, "scheme", "w8a16", "w8a8"),
         ]
@@ -179,7 +132,7 @@ class TestWhatIsNotThere:
 
         found = compare(record("32", "64"), now, LIMITS)
 
-        assert [(row.verdict, row.artifact) for row in found.rows] == [(Verdict.WAITING, "demo/net/64/sm8650")]
+        assert [(row.verdict, row.artifact) for row in found.changes] == [(Verdict.WAITING, "demo/net/64/sm8650")]
 
     def test_a_rung_below_what_waits_is_none(self) -> None:
         now = record()
@@ -195,17 +148,17 @@ class TestWhatIsNotThere:
 
         found = compare(without, record(), LIMITS)
 
-        assert [(row.verdict, row.figure) for row in found.rows] == [(Verdict.NEW, "compile SQNR")]
+        assert [(row.verdict, row.figure) for row in found.changes] == [(Verdict.NEW, "compile SQNR")]
 
     def test_what_a_run_was_not_about_is_none(self) -> None:
         now = record("32", whole=False)
         found = compare(record("32", "64"), now, LIMITS)
-        assert found.rows == []
+        assert found.changes == []
         assert "1 not compared, as this run was not about them" in found.summary()
 
         del now["steps"][f"emulate:{NAME}"]
         del now["artifacts"][NAME]["sqnr_db"]["compile"]
-        assert compare(record("32", "64"), now, LIMITS).rows == []
+        assert compare(record("32", "64"), now, LIMITS).changes == []
 
     def test_what_failed_in_a_run_of_some_steps_is_a_miss(self) -> None:
         now = record("32", whole=False)
@@ -236,7 +189,7 @@ class TestPacks:
 
         found = compare(last, now, LIMITS)
 
-        assert [(row.artifact, row.figure) for row in found.rows] == [("demo/net/64/sm8650", "artifact")]
+        assert [(row.artifact, row.figure) for row in found.changes] == [("demo/net/64/sm8650", "artifact")]
         assert found.same == compare(now, now, LIMITS).same
 
     def test_of_another_form_the_whole_component_is_compared(self) -> None:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tests import tiny_project
-from tests.project import Project
+from tests.support import tiny_project
+from tests.support.project import Project
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="runs a shell")
 

@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from pipeline import run_record
 from pipeline.errors import ConfigError
-from pipeline.run_report import markdown, text
-from tests import tiny_project
-from tests.build_processes import Build, kill, until
-from tests.project import ROOT, Project
-from tests.test_compare import NAME, artifact, record
+from pipeline.report import run_record
+from pipeline.report.run_report import markdown
+from pipeline.report.tables import text
+from tests.support import tiny_project
+from tests.support.build_processes import Build, kill, until
+from tests.support.project import ROOT, Project
+from tests.support.run_records import NAME, artifact, record
 
-SCHEMA = json.loads((ROOT / "pipeline" / "run.schema.json").read_bytes())
+SCHEMA = json.loads((ROOT / "pipeline" / "report" / "run.schema.json").read_bytes())
 ARTIFACT = "tiny/net/8/sm8650"
 
 
@@ -38,12 +39,10 @@ def is_kept(project: Project) -> bool:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A tiny model for one bucket and one target, built."""
+def built(tiny_built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A tiny model for one bucket and one target, built; its record says so."""
     folder = tmp_path_factory.mktemp("recorded")
-    project = tiny_project.create(folder / "project", folder / "store", buckets=(8,), targets=("sm8650",))
-    project.doit("build")
-    return project
+    return tiny_built.copy(folder / "project", folder / "store")
 
 
 @pytest.fixture
@@ -140,7 +139,9 @@ class TestBuilds:
 class TestFailures:
     def test_a_threshold_that_is_missed(self, again: Project) -> None:
         again.write(
-            tiny_project.CONFIG, (again.root / tiny_project.CONFIG).read_text() + "thresholds: {compile_db: 99}\n"
+            tiny_project.CONFIG,
+            (again.root / tiny_project.CONFIG).read_text()
+            + "quantization: {weights: uint8}\nthresholds: {compile_db: 99}\n",
         )
 
         run = again.doit("--continue", "build", check=False)

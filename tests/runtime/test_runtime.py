@@ -32,9 +32,9 @@ from pipeline.runtime import (
 from pipeline.runtime.index import Index
 from pipeline.runtime.placement import CPU, EMULATOR, NPU, OPTIMAL, USABLE, Placement, fitting, place
 from pipeline.runtime.provider import Host
-from tests import runtime_releases, tiny_models
-from tests.project import ROOT
-from tests.test_runtime_fitting import index
+from tests.support import runtime_releases, tiny_models
+from tests.support.project import ROOT
+from tests.support.runtime_releases import index
 
 
 @pytest.fixture
@@ -355,5 +355,7 @@ assert not [name for name in sys.modules if name.split(".")[0] in ("pipeline", "
 
 @pytest.mark.slow
 def test_the_benchmark_runs() -> None:
-    done = subprocess.run([sys.executable, "-m", "bench.runtime", "20"], cwd=ROOT, capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench.runtime", "20"], cwd=ROOT, capture_output=True, check=True
+    )
     assert len([line for line in done.stdout.decode().splitlines() if line.startswith("3 inputs")]) == 6

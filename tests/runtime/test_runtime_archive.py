@@ -15,9 +15,9 @@ import pytest
 
 from pipeline.runtime import DamagedError, FormatError, Release, ReleaseError
 from pipeline.runtime.archive import _remove_abandoned, unpack
-from tests import runtime_releases
-from tests.project import ROOT
-from tests.small_disk import SmallDisk, is_available
+from tests.support import runtime_releases
+from tests.support.project import ROOT
+from tests.support.small_disk import SmallDisk, is_available
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,20 +14,7 @@ from hypothesis import strategies as st
 from pipeline.runtime.errors import FormatError, InputError, RunError, TooLongError
 from pipeline.runtime.fitting import Fitting
 from pipeline.runtime.index import Component, Index
-
-SHA = "0" * 64
-
-
-def index(component: dict[str, Any], **more: Any) -> Index:
-    raw = {
-        "schema_version": 1,
-        "model": "m",
-        "version": "1",
-        "files": {"a.onnx": {"sha256": SHA, "bytes": 3}},
-        "targets": [{"name": "sm8650", "soc_model": 57, "htp_arch": 75, "vtcm_mb": 8}],
-        "components": {"c": component},
-    }
-    return Index.parse(json.dumps(raw | more).encode())
+from tests.support.runtime_releases import SHA, index
 
 
 def bucket(**axes: int) -> dict[str, Any]:
@@ -53,6 +40,35 @@ def ids(length: int, other: int | None = None) -> dict[str, Any]:
         "ids": np.arange(1, length + 1, dtype=np.int64)[None],
         "mask": np.ones((1, length if other is None else other, 2), np.float32),
     }
+
+
+def fixed(value: Any, dtype: str = "int64", shape: Sequence[int] = ()) -> Component:
+    listed = [{"name": "x", "dtype": "float32", "dims": [2], "padding": 0}]
+    constants = {"sr": {"dtype": dtype, "shape": [*shape], "value": value}}
+    raw = {"inputs": listed, "constants": constants, "outputs": [], "buckets": [bucket()]}
+    return index(raw).components["c"]
+
+
+def test_an_input_that_is_fixed_may_be_given_with_its_value_alone() -> None:
+    fitting, x = Fitting(fixed(16000)), np.zeros(2, np.float32)
+    for sr in (np.array(16000), np.array([16000.0]), np.array(16000, np.int32)):
+        assert fitting.pad({"x": x, "sr": sr}, fitting.bucket(fitting.lengths({"x": x, "sr": sr}))).keys() == {"x"}
+    assert fitting.lengths({"x": x}) == {}
+    with pytest.raises(InputError, match="input sr of c is fixed to 16000") as caught:
+        fitting.lengths({"x": x, "sr": np.array(8000)})
+    assert "leave sr out" in caught.value.next
+    with pytest.raises(InputError, match="these are not the inputs of c") as caught:
+        fitting.lengths({"sr": np.array(16000), "rate": x})
+    assert caught.value.why == "x missing; rate unknown"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [("fast",), (None,), ([1, [2]],), ([1, 2], "int64", (3,)), (1, "object"), (1, "int64", (-1,)), (300, "int8")],
+)
+def test_fixed_values_that_no_release_would_have(wrong: tuple[Any, ...]) -> None:
+    with pytest.raises(FormatError):
+        fixed(*wrong)
 
 
 def test_the_smallest_bucket_that_holds_the_input() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pipeline.runtime import Release, client, serve
 from pipeline.runtime.client import ArraysError, FrameError, encode, encode_frame, read_frame
-from tests import runtime_releases, tiny_models
+from tests.support import runtime_releases, tiny_models
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.runtime import FallbackWarning, LoadError, Release, TargetError
-from tests import packs, runtime_releases, tiny_models
-from tests.fresh import fresh
-from tests.project import Project
+from tests.support import packs, runtime_releases, tiny_models
+from tests.support.fresh import fresh
+from tests.support.project import Project
 
 pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="QNN's emulator is for x86_64")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import io
 import os
 import shutil
@@ -18,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from pipeline.runtime import Release
+from pipeline.runtime import Release, serve
 from pipeline.runtime.client import (
     ArraysError,
     CallTimeoutError,
@@ -29,8 +30,8 @@ from pipeline.runtime.client import (
     ServerDiedError,
     read_frame,
 )
-from tests import runtime_releases, tiny_models
-from tests.project import ROOT
+from tests.support import runtime_releases, tiny_models
+from tests.support.project import ROOT
 
 CLIENT = ROOT / "pipeline" / "runtime" / "client.py"
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
@@ -325,3 +326,23 @@ def test_the_client_alone_in_another_python_without_numpy(version: str, release:
     )
     assert done.returncode == 0, done.stderr
     assert "refused:" in done.stdout
+
+
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.EINVAL])  # EINVAL is what Windows says of a closed pipe
+def test_a_client_that_is_gone_is_no_traceback(number: int, release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.BytesIO):
+        def write(self, data: Any) -> int:
+            raise OSError(number, os.strerror(number))
+
+    ended: list[int] = []
+
+    def end(status: int) -> None:
+        ended.append(status)
+        raise SystemExit(status)
+
+    monkeypatch.setattr("pipeline.runtime.serve._streams", lambda: (io.BytesIO(), Closed()))
+    monkeypatch.setattr("pipeline.runtime.serve.signal.signal", lambda *_: None)
+    monkeypatch.setattr("pipeline.runtime.serve.os._exit", end)
+    with pytest.raises(SystemExit):
+        serve.main([str(release), "--device", "cpu"])
+    assert ended == [0]

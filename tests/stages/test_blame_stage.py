@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.model import Json, StageInput
 from pipeline.stages import blame
-from tests.graphs import attention, sentence
-from tests.stage_runs import Component, run_stage
+from tests.support.graphs import attention, sentence
+from tests.support.stage_runs import Component, run_stage
 
 CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
 BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
@@ -40,7 +40,7 @@ def run(
         "buckets": {name: {**axes} for name, axes in BUCKETS.items()},
         "padding": {},
         "part": "all",
-        "thresholds": {"quantization": 15.0},
+        "thresholds": {"padding": 60.0, "rewrite": 60.0, "quantization": 15.0},
     }
     inputs = {
         "ingest": component.ingest,

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from pipeline.errors import CalibrationError
-from pipeline.graph import observe
-from pipeline.graph.encodings import Range, read_ranges
-from pipeline.graph.model_file import load_graph
+from pipeline.graph.files.model_file import load_graph
+from pipeline.graph.quantization import observe
+from pipeline.graph.quantization.ranges import Range, read_ranges
 from pipeline.model import Json, StageInput
-from tests.graphs import attention, constant, graph, outputs, sentence
-from tests.stage_runs import Component
+from tests.support.graphs import attention, constant, graph, outputs, sentence
+from tests.support.stage_runs import Component
 
 BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
 
@@ -226,6 +226,7 @@ def test_a_loop_recorded_at_step_0_only_is_refused(dtype: str, tmp_path: Path) -
     text = str(caught.value)
     assert "never varies an input: 'timestep' is 0 throughout" in text
     assert "every step of a loop" in text
+    assert "constants: {timestep: 0}" in text
 
     component.calibrate([step(0, dtype), step(1, dtype)])
 

@@ -14,19 +14,19 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, ModelError, PipelineError, QuantizationError, VerificationError
-from pipeline.graph.model_file import load_graph, save_graph, tensor_array
+from pipeline.graph.files.model_file import load_graph, save_graph, tensor_array
 from pipeline.model import Json
 from pipeline.qnn import admission
 from pipeline.qnn.compile import compile_context
-from pipeline.qnn.context_binary import read_binary
 from pipeline.qnn.emulate import run_context
+from pipeline.qnn.format.context_binary import read_binary
 from pipeline.qnn.session import TESTED, bundled_sdk, check_versions
-from pipeline.qnn.target import HtpTarget
-from tests.contexts import X_ELITE, build, edit
-from tests.fresh import fresh
-from tests.recurrent import layer
-from tests.tiny_models import Scheme, float_model, qdq_model, sample
+from tests.support.contexts import X_ELITE, build, edit
+from tests.support.fresh import fresh
+from tests.support.recurrent import layer
+from tests.support.tiny_models import Scheme, float_model, qdq_model, sample
 
 SM8650 = HtpTarget(57, 75, 8)
 NAME = "encoder_8"

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from pipeline.contracts import verify
+from pipeline.contracts.emulate import Facts
+from pipeline.contracts.measures import Figures
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import VerificationError
 from pipeline.model import StageInput
 from pipeline.qnn.compile import compile_shared
 from pipeline.qnn.emulate import can_emulate
-from pipeline.qnn.target import HtpTarget
-from tests.fresh import fresh
-from tests.graphs import attention, sentence
-from tests.stage_runs import X_ELITE, Component, given
+from tests.support.fresh import fresh
+from tests.support.graphs import attention, sentence
+from tests.support.stage_runs import X_ELITE, Component, given
 
 pytestmark = pytest.mark.slow
 
@@ -48,11 +50,13 @@ def verified(component: Component, samples: StageInput, quantized: dict[str, Sta
     return component.verify("16", samples, quantized["16"])
 
 
-def figure(facts: Any, *path: str) -> float:
-    for key in path:
-        facts = facts[key]
-    assert isinstance(facts, float)
-    return facts
+def measured(output: StageInput) -> Facts:
+    return Facts.from_json(output.facts)
+
+
+def db(figures: Figures) -> float:
+    assert figures.sqnr_db is not None
+    return figures.sqnr_db
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +67,7 @@ def facts(
     compiled: StageInput,
     verified: StageInput,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Any:
+) -> Facts:
     code = tmp_path_factory.mktemp("project") / "calibration" / "score.py"
     code.parent.mkdir()
     code.write_text(
@@ -71,21 +75,22 @@ def facts(
         "    return max(float(abs(a['hidden'] - b['hidden']).max()) for a, b in zip(outputs, reference))\n"
     )
     inputs = (samples, quantized["16"], compiled, verified)
-    return component.emulate("16", *inputs, max_samples=3, score=(code, "distance")).facts
+    return measured(component.emulate("16", *inputs, max_samples=3, score=(code, "distance")))
 
 
-def test_the_context_is_near_its_model_and_the_original(facts: Any) -> None:
-    assert figure(facts, "rungs", "compile", "hidden", "sqnr_db") > 35
-    assert 30 < figure(facts, "outputs", "hidden", "sqnr_db") < 60
+def test_the_context_is_near_its_model_and_the_original(facts: Facts) -> None:
+    assert db(facts.rungs["compile"]["hidden"]) > 35
+    assert 30 < db(facts.outputs["hidden"]) < 60
 
 
-def test_as_many_are_run_as_are_asked_for(facts: Any) -> None:
-    assert (facts["samples"], facts["of"], facts["emulated"]) == (3, 5, "context")
+def test_as_many_are_run_as_are_asked_for(facts: Facts) -> None:
+    assert (facts.samples, facts.of, facts.emulated) == (3, 5, "context")
 
 
-def test_a_score_function_of_three_arguments_gets_the_truth(facts: Any) -> None:
-    assert facts["score"]["fp32"] == 0
-    assert facts["score"]["htp"] == pytest.approx(figure(facts, "outputs", "hidden", "max_abs_error"), rel=0.01)
+def test_a_score_function_of_three_arguments_gets_the_truth(facts: Facts) -> None:
+    assert facts.score is not None
+    assert facts.score.fp32 == 0
+    assert facts.score.htp == pytest.approx(facts.outputs["hidden"].max_abs_error, rel=0.01)
 
 
 def test_a_budget_of_one_sample_runs_the_worst_on_the_cpu(
@@ -95,23 +100,24 @@ def test_a_budget_of_one_sample_runs_the_worst_on_the_cpu(
     compiled: StageInput,
     verified: StageInput,
 ) -> None:
-    one: Any = component.emulate("16", samples, quantized["16"], compiled, verified, max_samples=1).facts
-    on_cpu: Any = verified.facts["outputs"]
-    assert one["samples"] == 1
-    assert one["rungs"]["compile"]["hidden"]["worst_sample"] == on_cpu["hidden"]["worst_sample"]
+    one = measured(component.emulate("16", samples, quantized["16"], compiled, verified, max_samples=1))
+    on_cpu = verify.Facts.from_json(verified.facts)
+    assert one.samples == 1
+    assert one.rungs["compile"]["hidden"].worst_sample == on_cpu.outputs["hidden"].worst_sample
 
 
-def test_a_small_budget_still_runs_two(
+def test_all_are_run_that_fit_into_the_budget(
     component: Component,
     samples: StageInput,
     quantized: dict[str, StageInput],
     compiled: StageInput,
     verified: StageInput,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pipeline.stages.emulate.MACS_PER_SECOND", 1.0)
-    facts = component.emulate("16", samples, quantized["16"], compiled, verified, max_samples=5, max_seconds=1).facts
-    assert (facts["samples"], facts["of"]) == (2, 5)
+    facts = measured(
+        component.emulate("16", samples, quantized["16"], compiled, verified, max_samples=None, max_seconds=600)
+    )
+    assert (facts.samples, facts.of) == (5, 5)
+    assert facts.subjects == verify.Facts.from_json(verified.facts).subjects
 
 
 def test_a_damaged_context_is_an_error_of_the_compile_rung(
@@ -151,9 +157,9 @@ def test_a_context_that_the_emulator_can_not_take_is_compiled_plainly_and_says_s
     assert can_emulate(compiled.folder, "net_16_ctx.onnx")
 
     shared = given(folder, {**compiled.facts, "context_model": "net_16_ctx.onnx"})
-    facts = component.emulate("16", samples, quantized["16"], shared, verified).facts
-    assert facts["emulated"] == "plain compile"
-    assert figure(facts, "rungs", "compile", "hidden", "sqnr_db") > 35
+    facts = measured(component.emulate("16", samples, quantized["16"], shared, verified))
+    assert facts.emulated == "plain compile"
+    assert db(facts.rungs["compile"]["hidden"]) > 35
 
 
 def test_a_context_for_another_target_is_refused(
@@ -164,6 +170,6 @@ def test_a_context_for_another_target_is_refused(
     verified: StageInput,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.stage_runs.X_ELITE", HtpTarget(57, 75, 8))
+    monkeypatch.setattr("tests.support.stage_runs.X_ELITE", HtpTarget(57, 75, 8))
     with pytest.raises(VerificationError, match="is for SoC 60"):
         component.emulate("16", samples, quantized["16"], compiled, verified)

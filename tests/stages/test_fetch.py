@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ModelError, SourceError
-from tests.fetching import TRIES, Fetched, Machine, facts_text, model_with
-from tests.hub_faults import Fault
-from tests.hub_server import HubServer, hub_fixture  # noqa: F401
+from tests.support.fetching import TRIES, Fetched, Machine, facts_text, model_with
+from tests.support.hub_faults import Fault
+from tests.support.hub_server import HubServer, hub_fixture  # noqa: F401
 
 REPO = "owner/name"
 WEIGHTS = bytes(range(256)) * 8192  # 2 MiB, kept in LFS
@@ -334,14 +334,16 @@ def test_the_server_runs_from_a_shell(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / SMALL).write_bytes(FILES[SMALL])
     at = "ab" * 20
-    command = [sys.executable, "-m", "tests.hub_server", "--repo", f"{REPO}@{at}={tmp_path / 'model'}"]
-    root = Path(__file__).resolve().parent.parent
+    command = [sys.executable, "-m", "tests.support.hub_server", "--repo", f"{REPO}@{at}={tmp_path / 'model'}"]
+    root = Path(__file__).resolve().parents[2]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout
-        assert server.stdout.readline() == f"{REPO} main {at}\n"
-        found = re.fullmatch(r"HF_ENDPOINT=(http://127\.0\.0\.1:\d+)\n", server.stdout.readline())
-        assert found
-        machine = Machine(tmp_path)
-        environ = {"HF_ENDPOINT": found[1], "HF_HOME": str(tmp_path / "home")}
-        assert machine.fetch(REPO, at, [SMALL], **environ).files == {SMALL: FILES[SMALL]}
-        server.terminate()
+        try:
+            assert server.stdout
+            assert server.stdout.readline() == f"{REPO} main {at}\n"
+            found = re.fullmatch(r"HF_ENDPOINT=(http://127\.0\.0\.1:\d+)\n", server.stdout.readline())
+            assert found
+            machine = Machine(tmp_path)
+            environ = {"HF_ENDPOINT": found[1], "HF_HOME": str(tmp_path / "home")}
+            assert machine.fetch(REPO, at, [SMALL], **environ).files == {SMALL: FILES[SMALL]}
+        finally:
+            server.terminate()

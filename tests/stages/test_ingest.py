@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper, version_converter
 
 from pipeline.errors import ModelError, SourceError
-from pipeline.graph.model_file import (
+from pipeline.graph.files.model_file import (
     EXTERNAL_BYTES,
     MODEL,
     WEIGHTS,
@@ -23,12 +23,12 @@ from pipeline.graph.model_file import (
     set_external,
     tensor_array,
 )
-from pipeline.graph.normal_form import OPSET
-from pipeline.graph.traverse import all_tensors
+from pipeline.graph.ir.traverse import all_tensors
+from pipeline.graph.shapes.normal_form import OPSET
 from pipeline.model import FileEntry, StageInput, StageRequest
 from pipeline.stages import ingest
-from tests.sources import fetched, ingested, model, move_to_external, numbers, outputs, same
-from tests.stage_runs import run_stage
+from tests.support.sources import fetched, ingested, model, move_to_external, numbers, outputs, same
+from tests.support.stage_runs import run_stage
 
 LINEAR = "g (float[batch,16] x) => (float[batch,32] y) { y = MatMul (x, w) }"
 
@@ -43,6 +43,7 @@ def test_facts_and_files(tmp_path: Path) -> None:
     assert taken.facts == {
         "inputs": [{"name": "x", "dtype": "float32", "shape": ["batch", 16]}],
         "outputs": [{"name": "y", "dtype": "float32", "shape": ["batch", 32]}],
+        "constants": {},
         "opset": 17,
         "nodes": 1,
         "axes": {"batch": ["x"]},

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.errors import QuantizationError
-from pipeline.graph.encodings import read_ranges
-from pipeline.graph.model_file import load_graph
-from pipeline.graph.quantizer import quantize
-from pipeline.graph.scheme import Rule, Scheme
+from pipeline.contracts.precision import Found
+from pipeline.contracts.scheme import Rule, Scheme
+from pipeline.contracts.target import HtpTarget
+from pipeline.graph.files.model_file import load_graph
+from pipeline.graph.quantization.quantizer import quantize
+from pipeline.graph.quantization.ranges import read_ranges
 from pipeline.model import StageInput
-from pipeline.qnn.target import HtpTarget
-from tests.graphs import attention, sentence
-from tests.precision_runs import SENSITIVE, frames, outlier, search
-from tests.stage_runs import Component
+from tests.support.graphs import attention, sentence
+from tests.support.precision_runs import SENSITIVE, frames, outlier, search
+from tests.support.stage_runs import Component
 
 Given = tuple[Component, StageInput, StageInput]
 SM8450 = HtpTarget(36, 69)
@@ -40,7 +40,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Given:
 
 
 def chosen(found: StageInput) -> Scheme:
-    return Scheme.from_json(json.loads((found.folder / "precision.json").read_text("utf-8")))
+    return Found.from_json(json.loads((found.folder / "precision.json").read_text("utf-8"))).scheme
 
 
 def figure(found: StageInput, name: str) -> float:
@@ -113,6 +113,7 @@ def test_the_written_configuration_is_what_was_chosen(net: Given, tmp_path: Path
     found = search(*net, tmp_path, target_db=20)
 
     written = yaml.safe_load((found.folder / "quantization.yaml").read_text("utf-8"))["components"]["net"]
+    assert written["quantization"].pop("method") == "minmax"
     scheme = Scheme.from_json(written["quantization"])
     assert scheme == chosen(found)
     component, _, calibrated = net
@@ -128,28 +129,18 @@ def test_the_same_search_gives_the_same_bytes(encoder: Given, tmp_path: Path) ->
     assert first.facts == second.facts
 
 
-def test_a_target_that_nothing_reaches_is_an_error_that_says_how_far_it_got(net: Given, tmp_path: Path) -> None:
-    with pytest.raises(QuantizationError) as caught:
-        search(*net, tmp_path, target_db=34, fp16=False)
-    assert str(caught.value).splitlines() == [
-        "no quantization of component 'net' keeps to 34 dB",
-        "  where: bucket 16, 6 calibration samples",
-        "  why: the best of 2 that were tried, w8a16, has 31.9 dB on the CPU",
-        "  next: lower thresholds.total_db, calibrate with more typical samples, or let layers stay in float"
-        " (fp16: true, targets of HTP v73 and later)",
-    ]
-
-
-def test_even_float_has_its_limits(net: Given, tmp_path: Path) -> None:
-    with pytest.raises(
-        QuantizationError, match=r"(?s)keeps to 90 dB.*, fp16, has 100.0 dB on the CPU and 6\d\.\d dB on"
-    ):
-        search(*net, tmp_path, target_db=90)
+def test_where_nothing_keeps_to_the_target_the_gates_judge_w8a16(
+    net: Given, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a search measures is an estimate on its own samples: it refuses nothing."""
+    found = search(*net, tmp_path, target_db=34, fp16=False)
+    assert chosen(found) == Scheme("uint16", "uint8", per_channel=True)
+    assert "nothing that was tried keeps to 34 dB" in capsys.readouterr().out
 
 
 def test_targets_without_float16_get_integers(net: Given, tmp_path: Path) -> None:
-    with pytest.raises(QuantizationError, match="let layers stay in float"):
-        search(*net, tmp_path, target_db=34, targets=(HtpTarget(60, 73), SM8450))
+    found = search(*net, tmp_path, target_db=34, targets=(HtpTarget(60, 73), SM8450))
+    assert not chosen(found).overrides
 
 
 def test_the_budget_is_kept(net: Given, tmp_path: Path) -> None:

@@ -14,17 +14,18 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
+from pipeline.contracts.scheme import Scheme
 from pipeline.errors import QuantizationError
-from pipeline.graph.constant_store import EncodedConstant, InBlobs, SharedConstants
-from pipeline.graph.encodings import Range, read_ranges, write_ranges
-from pipeline.graph.model_file import BlobWriter, load_graph, set_external, tensor_array
-from pipeline.graph.observe import Observer
-from pipeline.graph.quantizer import float_nodes, quantize
-from pipeline.graph.scheme import Scheme
-from pipeline.graph.weight_encodings import Integers
+from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.files.model_file import load_graph, set_external, tensor_array
+from pipeline.graph.quantization.constant_store import EncodedConstant, InBlobs, SharedConstants
+from pipeline.graph.quantization.observe import Observer
+from pipeline.graph.quantization.quantizer import float_nodes, quantize
+from pipeline.graph.quantization.ranges import Range, read_ranges, write_ranges
+from pipeline.graph.quantization.weight_encodings import Integers
 from pipeline.model import StageInput
-from tests.graphs import attention, graph, operators, outputs, save, sentence
-from tests.stage_runs import Component, given, part
+from tests.support.graphs import attention, graph, operators, outputs, save, sentence
+from tests.support.stage_runs import Component, given, part
 
 BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
 CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
@@ -55,6 +56,16 @@ def sqnr_db(truth: NDArray[Any], tested: NDArray[Any]) -> float:
 
 def padded(call: dict[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
     return {name: np.pad(array, ((0, 0), (0, size - array.shape[1]))) for name, array in call.items()}
+
+
+def test_scales_of_many_channels_can_be_forecast(tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).normal(size=(2, 512)).astype(np.float32)
+    model = graph("g (float[1,2] x) => (float[1,512] y) { y = MatMul (x, w) }", {"w": weights})
+    wide = Component(tmp_path, model, {"all": {}})
+    calls = [{"x": np.array([[1, -1]], np.float32)}]
+    quantized = wide.quantize("all", wide.calibrate(calls))
+    scales = constants(quantized)["w_scale"]
+    assert len(scales) > 512, "they lie in the blob, which was still being written"
 
 
 def test_all_buckets_have_the_same_encodings_and_the_same_weights(component: Component, ranges: StageInput) -> None:
@@ -199,18 +210,18 @@ def test_bytes_do_not_depend_on_the_process(component: Component, ranges: StageI
     script = """
 import sys
 from pathlib import Path
-from tests.stage_runs import given, run_stage
+from tests.support.stage_runs import given, run_stage
 rewritten, calibrated, out = map(Path, sys.argv[1:])
 inputs = {"rewrite/8": given(rewritten, {}), "calibrate": given(calibrated, {})}
 scheme = {"activations": "uint16", "weights": "uint8", "per_channel": True}
-run_stage("quantize", out, {"component": "net", "buckets": {"8": {}}, **scheme}, inputs)
+run_stage("quantize", out, {"component": "net", "buckets": {"8": {}}, "scheme": scheme}, inputs)
 """
     for seed in ("1", "2"):
         out = tmp_path / seed
         folders = map(str, (component.rewrite["8"].folder, ranges.folder, out))
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         subprocess.run(
-            [sys.executable, "-c", script, *folders], check=True, env=environment, cwd=Path(__file__).parents[1]
+            [sys.executable, "-c", script, *folders], check=True, env=environment, cwd=Path(__file__).parents[2]
         )
         assert given(out, {}).files == expected.files
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.graph.model_file import load_graph
-from tests.graphs import attention, graph, operators, outputs, sentence
-from tests.stage_runs import Component
+from pipeline.graph.files.model_file import load_graph
+from tests.support.graphs import attention, graph, operators, outputs, sentence
+from tests.support.stage_runs import Component
 
 
 def test_facts_say_what_was_changed_and_the_result_stays(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_facts_say_what_was_changed_and_the_result_stays(tmp_path: Path) -> None
 
     applied = rewritten.facts["applied"]
     assert isinstance(applied, dict)
-    assert {name: count for name, count in applied.items() if count} == {"finite_masks": 1, "fuse_gelu": 1}
+    assert {name: count for name, count in applied.items() if count} == {"make_masks_finite": 1, "fuse_gelu": 1}
     assert rewritten.facts["inputs"] == shape.facts["inputs"]
     assert rewritten.facts["outputs"] == shape.facts["outputs"]
     assert rewritten.facts["nodes"] == sum(operators(load_graph(rewritten.folder / "model.onnx")).values())

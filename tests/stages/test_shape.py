@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, helper
 
-from pipeline.graph import constants
-from pipeline.graph.model_file import CONSTANTS, MODEL, WEIGHTS, load_graph, tensor_array
+from pipeline.graph.files.model_file import CONSTANTS, MODEL, WEIGHTS, load_graph, tensor_array
+from pipeline.graph.shapes import folding
 from pipeline.model import StageInput
-from tests import graphs
-from tests.sources import ingested, model, numbers, outputs, same, shaped
+from tests.support import graphs
+from tests.support.sources import ingested, model, numbers, outputs, same, shaped
 
 Feeds = dict[str, NDArray[Any]]
 MASK = np.array([[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0]])
@@ -199,7 +199,7 @@ def test_facts(tmp_path: Path) -> None:
         "outputs": [{"name": "y", "dtype": "float32", "shape": [2, 40, 40]}],
         "nodes": 1,
         "folded": 6,
-        "renamed_dims": [],
+        "stale_outputs": [],
         "neutral_pads": 0,
     }
 
@@ -247,7 +247,7 @@ def test_results_that_are_too_large_stay_nodes(tmp_path: Path, monkeypatch: pyte
         }"""
     )
     assert operators(shaped(tmp_path / "a", source, n=64)) == {"Add": 1}
-    monkeypatch.setattr(constants, "FOLD_LIMIT", 64 * 64 * 4 - 1)
+    monkeypatch.setattr(folding, "FOLD_LIMIT", 64 * 64 * 4 - 1)
     static = shaped(tmp_path / "b", source, n=64)
     assert operators(static) == {"ConstantOfShape": 1, "Add": 1}
     feeds = {"x": numbers(64)}
@@ -272,7 +272,28 @@ def test_output_dims_that_are_named_wrongly_are_corrected(tmp_path: Path) -> Non
     source = model("g (float[b,n] x) => (float[b,n] y) { y = Concat <axis = 1> (x, x) }")
     static = shaped(tmp_path, source, b=1, n=4)
     assert static.facts["outputs"] == [{"name": "y", "dtype": "float32", "shape": [1, 8]}]
-    assert static.facts["renamed_dims"] == ["y[1] is named 'n' (4) and is 8"]
+    assert static.facts["stale_outputs"] == ["y[1] is named 'n' (4) and is 8"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ("float[16,4] y", "y[0] is declared 16 and is 8"),
+        ("float[n,4,1] y", "y is declared float32 [n, 4, 1] and is float32 [8, 4]"),
+        ("float[n,n] y", "y[1] is named 'n' (8) and is 4"),
+    ],
+)
+def test_a_stale_declaration_of_an_output_is_told_and_the_computed_shape_is_used(
+    declared: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = model(f"g (float[n,4] x) => ({declared}) {{ a = Neg (x)  y = Relu (a) }}", opset=12)
+    source.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [3, 3, 3]))
+    static = shaped(tmp_path, source, n=8)
+    assert static.facts["outputs"] == [{"name": "y", "dtype": "float32", "shape": [8, 4]}]
+    assert static.facts["stale_outputs"] == [said]
+    assert f"warning: output {said}" in capsys.readouterr().out
+    feeds = {"x": numbers(8, 4)}
+    assert same(outputs(static.folder / MODEL, feeds), outputs(source, feeds))
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:

@@ -2,17 +2,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline.errors import VerificationError
-from pipeline.graph.accuracy import Accuracy
+from pipeline.contracts.measures import Figures
+from pipeline.contracts.verify import UNMEASURED, Facts
+from pipeline.errors import ConfigError, VerificationError
+from pipeline.graph.accuracy.accuracy import Accuracy
+from pipeline.ladder import EXACT_DB
 from pipeline.model import Json, StageInput
-from pipeline.thresholds import EXACT_DB
-from tests.graphs import attention, graph, outputs, sentence
-from tests.stage_runs import Component
+from tests.support.graphs import attention, graph, outputs, sentence
+from tests.support.stage_runs import Component
 
 BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
 CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
@@ -41,29 +42,27 @@ def code(folder: Path, text: str) -> Path:
     return file
 
 
-def figure(facts: Any, *path: str) -> float:
-    for key in path:
-        facts = facts[key]
-    assert isinstance(facts, float)
-    return facts
+def db(figures: Figures) -> float:
+    assert figures.sqnr_db is not None
+    return figures.sqnr_db
 
 
 def test_every_rung_is_measured_against_the_one_above(
     component: Component, quantized: dict[str, StageInput], held_out: StageInput
 ) -> None:
-    facts = component.verify("16", held_out, quantized["16"]).facts
+    facts = Facts.from_json(component.verify("16", held_out, quantized["16"]).facts)
 
-    assert (facts["samples"], facts["shorter"]) == (5, 3), "those of 11 and 14, and for want of more the shorter ones"
-    assert figure(facts, "rungs", "padding", "hidden", "sqnr_db") == EXACT_DB
-    assert figure(facts, "rungs", "rewrite", "hidden", "sqnr_db") == EXACT_DB
-    assert 35 < figure(facts, "rungs", "quantization", "hidden", "sqnr_db") < 60
-    assert facts["score"] is None
+    assert (facts.samples, facts.shorter) == (5, 3), "those of 11 and 14, and for want of more the shorter ones"
+    assert db(facts.rungs["padding"]["hidden"]) == EXACT_DB
+    assert db(facts.rungs["rewrite"]["hidden"]) == EXACT_DB
+    assert 35 < db(facts.rungs["quantization"]["hidden"]) < 60
+    assert facts.score is None
 
 
 def test_the_outputs_are_the_last_rung_against_the_truth_in_the_valid_region(
     component: Component, quantized: dict[str, StageInput], held_out: StageInput
 ) -> None:
-    facts = component.verify("16", held_out, quantized["16"]).facts
+    facts = Facts.from_json(component.verify("16", held_out, quantized["16"]).facts)
 
     signal = noise = largest = 0.0
     for call in CALLS:
@@ -73,18 +72,18 @@ def test_the_outputs_are_the_last_rung_against_the_truth_in_the_valid_region(
         error = outputs(quantized["16"].folder / "model.onnx", padded)["hidden"][:, :length] - truth
         signal, noise = signal + (truth**2).sum(), noise + (error**2).sum()
         largest = max(largest, float(np.abs(error).max()))
-    assert figure(facts, "outputs", "hidden", "sqnr_db") == pytest.approx(10 * math.log10(signal / noise), abs=0.1)
-    assert figure(facts, "outputs", "hidden", "max_abs_error") == pytest.approx(largest, rel=0.05)
-    assert figure(facts, "outputs", "hidden", "cosine") > 0.9998
+    assert db(facts.outputs["hidden"]) == pytest.approx(10 * math.log10(signal / noise), abs=0.1)
+    assert facts.outputs["hidden"].max_abs_error == pytest.approx(largest, rel=0.05)
+    cosine = facts.outputs["hidden"].cosine
+    assert cosine is not None
+    assert cosine > 0.9998
 
 
 def test_a_component_that_stays_in_float_has_no_quantization_rung(component: Component, held_out: StageInput) -> None:
-    facts = component.verify("8", held_out).facts
+    facts = Facts.from_json(component.verify("8", held_out).facts)
 
-    rungs = facts["rungs"]
-    assert isinstance(rungs, dict)
-    assert list(rungs) == ["padding", "rewrite"]
-    assert figure(facts, "outputs", "hidden", "sqnr_db") == EXACT_DB
+    assert list(facts.rungs) == ["padding", "rewrite"]
+    assert db(facts.outputs["hidden"]) == EXACT_DB
 
 
 def test_the_cost_of_padding_shows_on_its_rung(tmp_path: Path) -> None:
@@ -98,12 +97,12 @@ def test_the_cost_of_padding_shows_on_its_rung(tmp_path: Path) -> None:
     component = Component(tmp_path, model, {"8": {"frames": 8}})
     samples = component.samples([{"x": np.ones((1, 2, 5), np.float32)}])
 
-    facts = component.verify("8", samples).facts
+    facts = Facts.from_json(component.verify("8", samples).facts)
 
     # The last valid column sees the zeros of the padding in place of its own edge: one of three taps is lost.
     expected = 10 * math.log10(5 * 6**2 / 2**2)
-    assert figure(facts, "rungs", "padding", "y", "sqnr_db") == pytest.approx(expected, abs=0.01)
-    assert figure(facts, "rungs", "rewrite", "y", "sqnr_db") == EXACT_DB
+    assert db(facts.rungs["padding"]["y"]) == pytest.approx(expected, abs=0.01)
+    assert db(facts.rungs["rewrite"]["y"]) == EXACT_DB
 
 
 def test_no_sample_in_the_bucket_is_not_measured(
@@ -111,18 +110,18 @@ def test_no_sample_in_the_bucket_is_not_measured(
 ) -> None:
     samples = component.samples([sentence(13)])
 
-    facts = component.verify("8", samples, quantized["8"]).facts
+    facts = Facts.from_json(component.verify("8", samples, quantized["8"]).facts)
 
-    assert facts == {"samples": 0, "shorter": 0, "rungs": {}, "outputs": {}, "score": None}
+    assert facts == UNMEASURED
     assert "not measured: bucket 8" in capsys.readouterr().out
 
 
 def test_a_bucket_without_samples_of_its_own_is_measured_on_shorter_ones(
     component: Component, quantized: dict[str, StageInput]
 ) -> None:
-    facts = component.verify("16", component.samples([sentence(3)]), quantized["16"]).facts
-    assert (facts["samples"], facts["shorter"]) == (1, 1)
-    assert figure(facts, "rungs", "padding", "hidden", "sqnr_db") == EXACT_DB
+    facts = Facts.from_json(component.verify("16", component.samples([sentence(3)]), quantized["16"]).facts)
+    assert (facts.samples, facts.shorter) == (1, 1)
+    assert db(facts.rungs["padding"]["hidden"]) == EXACT_DB
 
 
 SCORE = """
@@ -138,16 +137,18 @@ def first_half(samples, outputs):
 def test_the_users_score_of_the_original_and_of_the_qdq_model(
     component: Component, quantized: dict[str, StageInput], held_out: StageInput, tmp_path: Path
 ) -> None:
-    facts = component.verify("16", held_out, quantized["16"], (code(tmp_path, SCORE), "first_half")).facts
+    facts = Facts.from_json(
+        component.verify("16", held_out, quantized["16"], (code(tmp_path, SCORE), "first_half")).facts
+    )
 
     truth = sum(outputs(component.ingest.folder / "model.onnx", call)["hidden"].mean() for call in CALLS)
-    score = facts["score"]
-    assert isinstance(score, dict)
-    assert list(score) == ["name", "fp32", "qdq"]
-    assert score["name"] == "first_half"
-    assert score["fp32"] == pytest.approx(truth, abs=1e-5)
-    assert score["qdq"] != score["fp32"]
-    assert score["qdq"] == pytest.approx(truth, abs=0.05)
+    score = facts.score
+    assert score is not None
+    assert list(score.to_json()) == ["name", "fp32", "qdq"]
+    assert score.name == "first_half"
+    assert score.fp32 == pytest.approx(truth, abs=1e-5)
+    assert score.qdq != score.fp32
+    assert score.qdq == pytest.approx(truth, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -168,12 +169,12 @@ def test_a_score_function_that_fails(
         component.verify("8", held_out, score=(code(tmp_path, text), "accuracy"))
 
 
-def measured(truth: list[float], tested: list[float]) -> tuple[Json, Json, Json]:
+def measured(truth: list[float], tested: list[float]) -> tuple[float | None, ...]:
     accuracy = Accuracy()
     accuracy.add(np.array(truth, np.float32), np.array(tested, np.float32))
-    facts = accuracy.facts()
-    assert facts["sqnr_db"] == facts["median_db"] == facts["worst_db"]
-    return facts["sqnr_db"], facts["cosine"], facts["max_abs_error"]
+    facts = accuracy.figures()
+    assert facts.sqnr_db == facts.median_db == facts.worst_db
+    return facts.sqnr_db, facts.cosine, facts.max_abs_error
 
 
 def test_figures_that_are_no_number_are_null() -> None:
@@ -189,11 +190,11 @@ def test_the_worst_sample_and_the_median_are_told() -> None:
     accuracy = Accuracy()
     for name, tested in (("good", 9.99), ("bad", 9), ("fair", 9.9)):
         accuracy.add(np.array([10.0]), np.array([tested]), name)
-    facts = accuracy.facts()
-    assert (facts["worst_sample"], facts["worst_db"], facts["median_db"]) == ("bad", 20.0, 40.0)
+    facts = accuracy.figures()
+    assert (facts.worst_sample, facts.worst_db, facts.median_db) == ("bad", 20.0, 40.0)
     accuracy.add(np.array([10.0]), np.array([math.nan]), "broken")
-    facts = accuracy.facts()
-    assert (facts["worst_sample"], facts["worst_db"], facts["median_db"]) == ("broken", None, None)
+    facts = accuracy.figures()
+    assert (facts.worst_sample, facts.worst_db, facts.median_db) == ("broken", None, None)
 
 
 def test_integers_are_equal_or_not() -> None:
@@ -216,6 +217,77 @@ def test_a_bucket_of_exact_lengths_is_measured_on_these_alone(tmp_path: Path) ->
     component = Component(tmp_path, model, {"8": {"frames": 8}, "16": {"frames": 16}})
     numbers = np.random.default_rng(0)
     calls = [{"x": numbers.normal(size=(1, 2, length)).astype(np.float32)} for length in (8, 16, 8)]
-    facts = component.verify("16", component.samples(calls)).facts
-    assert (facts["samples"], facts["shorter"]) == (1, 0)
-    assert figure(facts, "rungs", "padding", "y", "sqnr_db") == EXACT_DB
+    facts = Facts.from_json(component.verify("16", component.samples(calls)).facts)
+    assert (facts.samples, facts.shorter) == (1, 0)
+    assert db(facts.rungs["padding"]["y"]) == EXACT_DB
+
+
+MEAN = "g (float[1,2,frames] x) => (float[1,2,frames] y) { m = ReduceMean <axes = [2]> (x) y = Sub (x, m) }"
+
+
+def frames(*lengths: int) -> list[dict[str, np.ndarray]]:
+    numbers = np.random.default_rng(0)
+    return [{"x": numbers.normal(size=(1, 2, length)).astype(np.float32)} for length in lengths]
+
+
+def test_an_application_that_always_pads_is_held_against_the_padded_original(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    component = Component(tmp_path, graph(MEAN), {"8": {"frames": 8}})
+    samples = component.samples(frames(5, 6, 8))
+    unpadded = Facts.from_json(component.verify("8", samples).facts)
+    assert db(unpadded.rungs["padding"]["y"]) < 40
+    assert unpadded.lengths == {"frames": (5, 6, 8)}
+
+    padded = Facts.from_json(component.verify("8", samples, truth="padded").facts)
+    assert db(padded.rungs["padding"]["y"]) == EXACT_DB
+    assert padded.truth == "padded"
+    assert "exact by definition" in capsys.readouterr().out
+
+
+def test_a_bucket_of_exact_lengths_takes_no_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    component = Component(tmp_path, graph(MEAN), {"6": {"frames": 6}, "8": {"frames": 8}})
+    samples = component.samples(frames(5, 6, 6, 7))
+    exact = Facts.from_json(component.verify("6", samples, truth="exact").facts)
+    assert (exact.samples, exact.shorter, exact.truth) == (2, 0, "exact")
+    assert db(exact.rungs["padding"]["y"]) == EXACT_DB
+    assert "1 samples are left out" in capsys.readouterr().out
+
+    none = Facts.from_json(component.verify("8", samples, truth="exact").facts)
+    assert (none.samples, none.truth) == (0, "exact")
+    assert "bucket 8 holds none of the samples of exactly frames 8" in capsys.readouterr().out
+
+
+def test_slices_and_choices_are_judged_as_the_config_says(tmp_path: Path) -> None:
+    component = Component(tmp_path, graph(MEAN), {"8": {"frames": 8}})
+    outputs: Json = {
+        "first": {"output": "y", "slice": ":, 0"},
+        "largest": {"output": "y", "slice": ":, 1", "choice": -1},
+    }
+    facts = Facts.from_json(component.verify("8", component.samples(frames(8, 8)), outputs=outputs).facts)
+    assert list(facts.outputs) == ["first", "largest"]
+    assert facts.subjects["largest"].by == "choice"
+    with pytest.raises(ConfigError, match=r"there is no output 'z'"):
+        component.verify("8", component.samples(frames(8)), outputs={"z": {"output": "z"}})
+
+
+def test_samples_are_put_in_the_order_to_emulate_them_in(
+    component: Component, quantized: dict[str, StageInput], held_out: StageInput
+) -> None:
+    facts = Facts.from_json(component.verify("16", held_out, quantized["16"]).facts)
+    assert sorted(facts.order) == list(range(5))
+    names = ["samples:4", "samples:5", "samples:3", "samples:2", "samples:1"]
+    assert names[facts.order[0]] == facts.outputs["hidden"].worst_sample
+
+
+@pytest.mark.parametrize(("shift", "silent"), [(-6.0, ("y",)), (0.0, ())])
+def test_a_probability_that_is_never_near_1_is_told(
+    tmp_path: Path, shift: float, silent: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = graph(
+        "g (float[1,2,frames] x) => (float[1,2,frames] y) { z = Add (x, shift) y = Sigmoid (z) }",
+        {"shift": np.float32(shift)},
+    )
+    component = Component(tmp_path, model, {"8": {"frames": 8}})
+    assert Facts.from_json(component.verify("8", component.samples(frames(8))).facts).silent == silent
+    assert ("says yes rightly is not shown" in capsys.readouterr().out) == bool(silent)

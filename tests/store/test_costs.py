@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.storage.costs import Cost, Costs
+from pipeline.store.costs import Cost, Costs
 
 CONTEXT = "context:minilm/encoder/64/sm8650"
 COST = Cost(seconds=3.5, cpu_seconds=3.1, peak_bytes=400_000_000, input_bytes=23_000_000)

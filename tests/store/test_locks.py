@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.storage import locks
-from pipeline.storage.locks import TakenError, held, try_held
-from pipeline.storage.scratch import Scratch
-from pipeline.storage.store import Store
-from pipeline.system import stopping
-from tests.project import ROOT
+from pipeline.processes import stopping
+from pipeline.store import locks
+from pipeline.store.locks import TakenError, held, try_held
+from pipeline.store.scratch import Scratch
+from pipeline.store.store import Store
+from tests.support.project import ROOT
 
 HOLDER = """\
 import sys, time
 from pathlib import Path
-from pipeline.storage.locks import try_held
+from pipeline.store.locks import try_held
 with try_held(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import tiny_project
-from tests.build_processes import Build, leftovers, tree, until
-from tests.project import Project
+from tests.support import tiny_project
+from tests.support.build_processes import Build, leftovers, tree, until
+from tests.support.project import Project
 
 pytestmark = pytest.mark.slow
 

@@ -14,11 +14,11 @@ import pytest
 
 from pipeline.errors import StoreError
 from pipeline.model import FileEntry, Manifest
-from pipeline.storage.digests import sha256_file
-from pipeline.storage.durable import write_atomically
-from pipeline.storage.manifests import read_manifest, write_manifest
-from pipeline.storage.store import DamagedError, Store
-from tests.project import ROOT
+from pipeline.store.digests import sha256_file
+from pipeline.store.durable import write_atomically
+from pipeline.store.manifests import read_manifest, write_manifest
+from pipeline.store.store import DamagedError, Store
+from tests.support.project import ROOT
 
 KEY = "ab" * 32
 
@@ -84,7 +84,7 @@ def count_hashes(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         hashed.append(path)
         return sha256_file(path)
 
-    monkeypatch.setattr("pipeline.storage.payloads.sha256_file", counted)
+    monkeypatch.setattr("pipeline.store.payloads.sha256_file", counted)
     return hashed
 
 
@@ -133,7 +133,7 @@ def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
             acts.pop()()
         return found
 
-    monkeypatch.setattr("pipeline.storage.payloads.sha256_file", hashed)
+    monkeypatch.setattr("pipeline.store.payloads.sha256_file", hashed)
 
 
 def test_two_steps_may_seal_a_payload_at_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +426,7 @@ def test_export_works_from_one_file_system_to_another(
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
         replace(source, destination)
 
-    monkeypatch.setattr("pipeline.storage.durable.os.replace", within_one)
+    monkeypatch.setattr("pipeline.store.durable.os.replace", within_one)
     store.export(entry, tmp_path / "out" / "a.bin", staging)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.bin"]
     assert list(staging.iterdir()) == []
@@ -446,7 +446,7 @@ def test_a_full_disk_says_so_and_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path))
 
     entry = fill(store).files["sub/a.bin"]
-    monkeypatch.setattr("pipeline.storage.store.copy_hashed", full)
+    monkeypatch.setattr("pipeline.store.store.copy_hashed", full)
     with pytest.raises(StoreError, match="the disk refused a write") as caught:
         store.export(entry, tmp_path / "a.bin", staging)
     assert "free some space" in caught.value.remedy
@@ -483,7 +483,7 @@ def test_an_interrupted_write_leaves_the_old_bytes(tmp_path: Path, monkeypatch: 
 
     path = tmp_path / "m.json"
     write_atomically(path, b"old")
-    monkeypatch.setattr("pipeline.storage.durable.os.replace", interrupted)
+    monkeypatch.setattr("pipeline.store.durable.os.replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
@@ -492,7 +492,7 @@ def test_an_interrupted_write_leaves_the_old_bytes(tmp_path: Path, monkeypatch: 
 
 def test_scratch_of_a_process_that_died_is_collected(store: Store) -> None:
     script = (
-        "import os, sys; from pathlib import Path; from pipeline.storage.store import Store\n"
+        "import os, sys; from pathlib import Path; from pipeline.store.store import Store\n"
         "with Store(Path(sys.argv[1])).scratch() as scratch:\n    (scratch / 'half').write_text('x'); os._exit(1)\n"
     )
     subprocess.run([sys.executable, "-c", script, str(store.root)], cwd=ROOT, check=False)

@@ -1,4 +1,4 @@
-"""Runs a release on samples of a build: `python -m tests.arm64_outputs RELEASE MODEL OUT [cpu]`.
+"""Runs a release on samples of a build: `python -m tests.support.arm64_outputs RELEASE MODEL OUT [cpu]`.
 
 Prints what the release warns of, and which device it took; writes every output to OUT. For :mod:`tests.arm64`.
 """
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.readers.sample_set import write_npz
+from pipeline.inputs.samples.sample_set import write_npz
 from pipeline.runtime import Release
-from pipeline.storage.manifests import read_manifest
+from pipeline.store.manifests import read_manifest
 
 SAMPLES = 8
 """Calls of each component; emulated ones take their time."""

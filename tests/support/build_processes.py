@@ -15,7 +15,7 @@ from typing import Self
 
 import psutil
 
-from tests.project import Project, inherited
+from tests.support.project import Project, inherited
 
 MARKER = "PIPELINE_TEST_BUILD"
 _POLL_S = 0.0005
@@ -75,12 +75,12 @@ class Build:
 
     def template(self) -> list[psutil.Process]:
         """The process that warm workers are forked from."""
-        return [process for process in _children(self.doit) if "pipeline.engine.template" in _command(process)]
+        return [process for process in _children(self.doit) if "pipeline.build.template" in _command(process)]
 
     def workers(self) -> list[psutil.Process]:
         """The processes that run a step now, warm or fresh."""
         forked = [worker for template in self.template() for worker in _children(template)]
-        return forked + [process for process in _children(self.doit) if "pipeline.engine.worker" in _command(process)]
+        return forked + [process for process in _children(self.doit) if "pipeline.build.worker" in _command(process)]
 
     def grandchildren(self) -> list[psutil.Process]:
         """The processes that a step has started."""

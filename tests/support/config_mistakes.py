@@ -35,8 +35,8 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "unknown key, nothing near": (
         GOOD + "zzz: 1\n",
         [
-            "8:1: zzz: unknown key; expected one of source, components, targets, files, fixed, buckets, calibration, "
-            "quantization, verification, thresholds, packing, limits, release, on_request"
+            "8:1: zzz: unknown key; expected one of source, components, targets, files, fixed, constants, buckets, "
+            "cross, calibration, quantization, verification, thresholds, packing, limits, release, on_request"
         ],
     ),
     "a misspelt optional key is one mistake": (
@@ -81,7 +81,10 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "unknown word": (
         GOOD + "quantization: {weights: unt8}\n",
-        ["8:25: quantization.weights: 'unt8' is not known here; expected uint8 or int8 or int4; did you mean 'uint8'?"],
+        [
+            "8:25: quantization.weights: 'unt8' is not known here; expected uint8 or int8 or int4 or int16;"
+            " did you mean 'uint8'?"
+        ],
     ),
     "a rule that changes nothing": (
         GOOD + "quantization: {overrides: [{ops: [Softmax]}]}\n",
@@ -174,9 +177,36 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         changed("components:\n  encoder: {file: onnx/model.onnx}", "components: {}"),
         ["2:13: components: is empty; expected at least one component"],
     ),
-    "two axes crossed": (
-        changed("{sequence: [64, 32]}", "{a: [1], b: [2]}"),
-        ["5:10: buckets: has 2 entries; expected one axis here; where several move together, a list of points"],
+    "axes of several lengths": (
+        changed("{sequence: [64, 32]}", "{a: [1, 2], b: [2]}"),
+        ["5:10: buckets: has 2 of a and 1 of b; expected as many of each, which go together place by place"],
+    ),
+    "a pair twice": (
+        changed("{sequence: [64, 32]}", "{a: [1, 1, 1], b: [2, 3, 2]}"),
+        ["5:10: buckets: bucket 3 is the same as bucket 1; expected each once"],
+    ),
+    "a value twice, crossed": (
+        changed("{sequence: [64, 32]}", "{a: [1, 1], b: [2]}\ncross: true"),
+        ["5:18: buckets.a[1]: the same as entry [0]; expected each once"],
+    ),
+    "too many, crossed": (
+        changed("{sequence: [64, 32]}", f"{{a: {[*range(1, 18)]}, b: {[*range(1, 18)]}}}\ncross: true"),
+        ["5:10: buckets: makes too many buckets; expected 256 at most"],
+    ),
+    "points crossed": (
+        changed("{sequence: [64, 32]}", "[{a: 1, b: 2}]\ncross: true"),
+        ["6:8: cross: points can't be crossed; expected lists of values to cross"],
+    ),
+    "brackets without quotes": (
+        changed("{batch: 1}", "{batch: 1, x[0]: 1}"),
+        ["4:20: is not YAML: while parsing a flow mapping, did not find expected ',' or '}'; expected a name with "],
+    ),
+    "text for a constant": (
+        GOOD + "constants: {sr: fast, mask: [1, [true, x]], rate: 1.5}\n",
+        [
+            "8:17: constants.sr: text 'fast'; expected a number, true or false, or lists of them",
+            "8:29: constants.mask: a list; expected a number",
+        ],
     ),
     "no values": (
         changed("[64, 32]", "[]"),

@@ -9,11 +9,11 @@ from typing import Any
 
 from onnx import ModelProto
 
-from pipeline.graph.model_file import load_graph, save_graph
+from pipeline.contracts.target import HtpTarget
+from pipeline.graph.files.model_file import load_graph, save_graph
 from pipeline.model import PARTS, Json, StageInput, StageRequest
-from pipeline.qnn.target import HtpTarget
 from pipeline.stages import context as stage
-from tests.fresh import fresh
+from tests.support.fresh import fresh
 
 X_ELITE = HtpTarget(60, 73, 8)
 

@@ -1,4 +1,4 @@
-"""Exports tiny models of transformers to ONNX; runs in an environment of its own, see :mod:`tests.exported`.
+"""Exports tiny models of transformers to ONNX; runs in an environment of its own, see :mod:`tests.support.exported`.
 
     python export_models.py OUT NAME...
 

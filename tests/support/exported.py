@@ -14,18 +14,18 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from pipeline.graph.model_file import load_graph
+from pipeline.graph.files.model_file import load_graph
 
 REQUIREMENTS = ("torch==2.13.0", "transformers==5.23.0", "onnxscript==0.7.2", "onnx==1.23.2")
 """What exports; an exporter of another version writes other graphs."""
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _FOLDER = _ROOT / ".build" / "exporters"
 _TIMEOUT_S = 1800
 
 
 def export(names: Sequence[str], out: Path) -> dict[str, ModelProto]:
-    """The models that :mod:`tests.export_models` makes of these names, by name."""
+    """The models that :mod:`tests.support.export_models` makes of these names, by name."""
     script = Path(__file__).with_name("export_models.py")
     # Nothing of ours on its path, and nothing asked of the hub.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}

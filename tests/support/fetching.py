@@ -13,18 +13,19 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from pipeline.engine.worker import dump_request, load_answer
-from pipeline.graph.model_file import set_external
+from pipeline.build.worker import dump_request, load_answer
+from pipeline.contracts.fetch import Commit, Params
+from pipeline.graph.files.model_file import set_external
 from pipeline.model import Json, StageRequest
-from tests.hub_server import HubServer
+from tests.support.hub_server import HubServer
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TRIES = 3
 # The product waits seconds between tries; here it is as patient but quicker. Set before anything reads it.
-QUICK = "import sys; from pipeline.hub import failures; failures.WAITS_S = (0.01, 0.02); "
-_WORKER = QUICK + "from pipeline.engine import worker; sys.exit(worker.main(sys.argv[1]))"
+QUICK = "import sys; from pipeline.inputs.hub import failures; failures.WAITS_S = (0.01, 0.02); "
+_WORKER = QUICK + "from pipeline.build import worker; sys.exit(worker.main(sys.argv[1]))"
 _PIN = QUICK + (
-    "from pathlib import Path; from pipeline import pins, errors\n"
+    "from pathlib import Path; from pipeline.inputs import pins; from pipeline import errors\n"
     "try: print(pins.pin(sys.argv[1], sys.argv[2], Path(sys.argv[3])))\n"
     "except errors.PipelineError as error: sys.exit(str(error))"
 )
@@ -59,15 +60,13 @@ class Machine:
 
     def copy(self, files: Mapping[str, Path]) -> Fetched:
         """Run the stage for a local folder."""
-        params: dict[str, Json] = {"source": {"path": None}, "files": [*files]}
-        return self.wait(self._start(params, files, "", {}))
+        return self.wait(self._start(Params(None, tuple(files)), files, "", {}))
 
     def start(
         self, repo: str, commit: str, names: Sequence[str], *, prelude: str = "", **environ: str
     ) -> subprocess.Popen[bytes]:
         """Start the stage for a hub repo; `prelude` is code to run in its process first."""
-        source: dict[str, Json] = {"hub": repo, "revision": commit}
-        return self._start({"source": source, "files": [*names]}, {}, prelude, environ)
+        return self._start(Params(Commit(repo, commit), tuple(names)), {}, prelude, environ)
 
     def wait(self, child: subprocess.Popen[bytes]) -> Fetched:
         """Wait for a started step; raises the error that it answered with."""
@@ -90,12 +89,12 @@ class Machine:
         return sorted(self.cache.glob("models--*/blobs/*"))
 
     def _start(
-        self, params: Mapping[str, Json], files: Mapping[str, Path], prelude: str, environ: Mapping[str, str]
+        self, params: Params, files: Mapping[str, Path], prelude: str, environ: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
         self._count += 1
         run = self.folder / f"run{self._count}"
         (run / "out").mkdir(parents=True)
-        request = StageRequest("fetch:test", params, {}, files, run / "out")
+        request = StageRequest("fetch:test", params.to_json(), {}, files, run / "out")
         (run / "request.json").write_text(dump_request(request, "fetch", run / "answer.json"), "utf-8")
         command = [sys.executable, "-c", prelude + _WORKER, str(run / "request.json")]
         with (run / "log").open("wb") as log:

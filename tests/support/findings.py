@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pipeline.doctor.finding import Finding
+from pipeline.upkeep.doctor.finding import Finding
 
 
 def levels(findings: Iterable[Finding]) -> dict[str, str]:

@@ -13,7 +13,8 @@ import onnxruntime as ort
 from numpy.typing import ArrayLike, NDArray
 from onnx import ModelProto, numpy_helper
 
-from pipeline.graph.model_file import BlobWriter, save_graph
+from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.files.model_file import save_graph
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -118,3 +119,29 @@ def sentence(length: int, seed: int = 0) -> dict[str, NDArray[Any]]:
     """Inputs of :func:`attention`, unpadded."""
     ids = np.random.default_rng(seed).integers(1, 100, (1, length))
     return {"input_ids": ids, "attention_mask": np.ones((1, length), np.int64)}
+
+
+def convolutions() -> ModelProto:
+    """Operators that take their constants in one type only, or along another axis than one would think."""
+    numbers = np.random.default_rng(0)
+
+    def weight(*shape: int) -> NDArray[np.float32]:
+        return np.asarray(numbers.normal(size=shape) * 0.4, np.float32)
+
+    return graph(
+        """g (float[1,8,frames] x) => (float[1,16,out] y) {
+            bent = PRelu (x, slope)
+            deep = Conv <group = 8, pads = [1, 1]> (bent, w0, b0)
+            wide = Conv (deep, w1, b1)
+            normed = BatchNormalization (wide, gamma, beta, mean, variance)
+            rolled = Tanh (normed)
+            y = ConvTranspose <strides = [2], group = 2> (rolled, w2, b2)
+        }""",
+        {
+            "slope": weight(8, 1), "w0": weight(8, 1, 3), "b0": weight(8), "w1": weight(16, 8, 1), "b1": weight(16),
+            # With these, QNN's own arithmetic on a BatchNormalization loses the last channel.
+            "gamma": np.ones(16, np.float32), "beta": np.linspace(-1, 1, 16, dtype=np.float32),
+            "mean": np.zeros(16, np.float32), "variance": np.ones(16, np.float32),
+            "w2": weight(16, 8, 2), "b2": weight(16),
+        },
+    )  # fmt: skip

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests import tiny_models
-from tests.project import Project
+from tests.support import tiny_models
+from tests.support.project import Project
 
 MODEL = "tiny"
 GOOD = 4
@@ -50,7 +50,7 @@ DEEDS: Mapping[int, str] = {
         "while True: time.sleep(60)"
     ),
     NESTED: (
-        "from pipeline.qnn import child\nfrom pipeline.qnn.target import HtpTarget\n"
+        "from pipeline.qnn import child\nfrom pipeline.contracts.target import HtpTarget\n"
         "child.compile_apart(request.out / 'm.onnx', 'm', HtpTarget(60, 73), request.out)"
     ),
 }
@@ -83,5 +83,6 @@ def create(root: Path, store: Path, *buckets: int) -> Project:
     )
     # The child hangs once it is there.
     told = "import time; (Path(request_path).parents[1] / 'hangs').touch(); time.sleep(600)"
-    project.edit("pipeline/qnn/child.py", "    work = Path(request_path).parent\n", f"    {told}\n    work = None\n")
+    begins = "    try:\n        (work / _ANSWER)"
+    project.edit("pipeline/qnn/child.py", begins, f"    {told}\n{begins}")
     return project

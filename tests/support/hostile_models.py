@@ -330,7 +330,7 @@ MODELS: Mapping[str, Bad] = {
         "shape",
     ),
     "declared-wrongly": Bad(
-        lambda: built(RELU, outputs=[value("y", ["n", 5])]), "output 'y' is not what the model declares", "shape"
+        lambda: built(RELU, outputs=[value("y", ["n", 4], INT64)]), "output 'y' is not what the model declares", "shape"
     ),
     "escapes-in-names": Bad(
         lambda: built(node("Evil\x1b]0;title\x07", ["x"], name="\x1b[31mred\u202e", domain="\x1b[2J")),

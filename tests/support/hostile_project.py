@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.project import Project
+from tests.support.project import Project
 
 MEMORY_BYTES = 8 << 30
 """Address space of every process. What is refused takes a tenth; what is not bounded takes all."""

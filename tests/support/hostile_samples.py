@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.hostile_sources import make_pipe
-from tests.models import bert
+from tests.support.hostile_sources import make_pipe
+from tests.support.models import bert
 
 TEXT = "{reader: text, file: calibration/%s/lines.txt}"
 NPZ = "{reader: npz, folder: calibration/%s}"

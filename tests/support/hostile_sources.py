@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.hostile_models import ADD, WHOLE, built, external
+from tests.support.hostile_models import ADD, WHOLE, built, external
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ In a test, as a context manager or by the fixture `hub` (import `hub_fixture`)::
 
 From a shell, with files served from folders::
 
-    python -m tests.hub_server --repo owner/name=FOLDER [--repo owner/other@<commit>=FOLDER ...] [--port 8123]
+    python -m tests.support.hub_server --repo owner/name=FOLDER [--repo owner/other@<commit>=FOLDER ...] [--port 8123]
 
 Two ports are opened: the hub, and the storage that it redirects to for LFS files, as the real one does. Endpoints and
 headers are those of https://huggingface.co/docs/hub/api and of the client's source; there is Xet where a test asks
@@ -35,10 +35,10 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
 
-from tests.hub_faults import Fault, Request
-from tests.hub_repos import Blob, Repo, file_entry
-from tests.hub_uploads import CommitError, Uploads, read_body
-from tests.hub_xet import XetStorage
+from tests.support.hub_faults import Fault, Request
+from tests.support.hub_repos import Blob, Repo, file_entry
+from tests.support.hub_uploads import CommitError, Uploads, read_body
+from tests.support.hub_xet import XetStorage
 
 _BLOCK = 1 << 16
 
@@ -383,7 +383,7 @@ def hub_fixture() -> Iterator[HubServer]:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Serve folders until interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m tests.hub_server", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.support.hub_server", description=main.__doc__)
     parser.add_argument("--repo", action="append", required=True, metavar="OWNER/NAME[@COMMIT]=FOLDER")
     parser.add_argument("--port", type=int, default=0)
     options = parser.parse_args(arguments)

@@ -18,7 +18,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
-from tests.hub_repos import Blob, Repo
+from tests.support.hub_repos import Blob, Repo
 
 
 class CommitError(Exception):

@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
+from pipeline.contracts.context import CompiledModel
+from pipeline.contracts.target import HtpTarget
 from pipeline.graph.cpu import load_session, run
-from pipeline.graph.model_file import MODEL, load_graph
+from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.model import StageInput
 from pipeline.qnn.compile import compile_context
 from pipeline.qnn.emulate import run_context
-from pipeline.qnn.readback import Context
-from pipeline.qnn.target import HtpTarget
-from tests.fresh import fresh
-from tests.stage_runs import Component
+from tests.support.fresh import fresh
+from tests.support.stage_runs import Component
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -30,7 +30,7 @@ X_ELITE = HtpTarget(60, 73, 8)
 class OnChip:
     """What was compiled, and its outputs for each of the feeds."""
 
-    context: Context
+    context: CompiledModel
     outputs: list[dict[str, NDArray[Any]]]
 
     @property

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pipeline.contracts.context import CompiledModel
+from pipeline.contracts.target import HtpTarget
 from pipeline.qnn.compile import compile_flexible, compile_shared
-from pipeline.qnn.readback import Context
-from pipeline.qnn.target import HtpTarget
-from tests.fresh import fresh
+from tests.support.fresh import fresh
 
 X_ELITE = HtpTarget(60, 73, 8)
 SM8650 = HtpTarget(57, 75, 8)
@@ -18,13 +18,13 @@ NAME = "encoder_8"
 FLEXIBLE = f"{NAME}_ctx_qnn.bin"
 
 
-def shared(models: Mapping[str, Path], out: Path, target: HtpTarget = X_ELITE) -> dict[str, Context]:
+def shared(models: Mapping[str, Path], out: Path, target: HtpTarget = X_ELITE) -> dict[str, CompiledModel]:
     """All models in one binary."""
     out.mkdir(parents=True, exist_ok=True)
     return fresh(compile_shared, models, target, out, binary=SHARED)
 
 
-def flexible(model: Path, out: Path, targets: Sequence[HtpTarget]) -> Context:
+def flexible(model: Path, out: Path, targets: Sequence[HtpTarget]) -> CompiledModel:
     """One model for several targets in one binary."""
     out.mkdir(parents=True, exist_ok=True)
     return fresh(compile_flexible, model, NAME, targets, out)

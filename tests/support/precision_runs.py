@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
+from pipeline.contracts.target import HtpTarget
 from pipeline.model import Json, StageInput
-from pipeline.qnn.target import HtpTarget
-from tests.graphs import graph
-from tests.stage_runs import X_ELITE, Component, run_stage
+from tests.support.graphs import graph
+from tests.support.stage_runs import X_ELITE, Component, run_stage
 
 SENSITIVE = ("MatMul_4", "Relu_5", "MatMul_6", "Relu_7")
 """The nodes of :func:`outlier` that make and read the value with the large column."""
@@ -91,6 +91,7 @@ def search(
         "fp16": fp16,
         "max_trials": max_trials,
         "max_emulations": max_emulations,
+        "method": "minmax",
     }
     rewritten = {f"rewrite/{name}": given for name, given in component.rewrite.items()}
     inputs = {"ingest": component.ingest, "samples": samples, "calibrate": ranges, **rewritten}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import compileall
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 _OUTCOMES = ("built", "restored", "shared")
 _LINE = re.compile(r"^\[ *\d+/\d+\] (built|restored|shared) .*?(\w+:\S+)$", re.MULTILINE)
 
@@ -54,16 +58,18 @@ class Project:
     def create(cls, root: Path, store: Path) -> Project:
         """Our own code in an otherwise empty project."""
         root.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(ROOT / "pipeline", root / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(_compiled_code(), root / "pipeline")
         shutil.copy(ROOT / "dodo.py", root)
         (root / "configs").mkdir()
         (root / "calibration").mkdir()
         return cls(root, store)
 
-    def copy(self, root: Path) -> Project:
-        """The same project, its last build included, in another folder."""
+    def copy(self, root: Path, store: Path | None = None) -> Project:
+        """The same project, its last build included, in another folder, and with a copy of its store in `store`."""
         shutil.copytree(self.root, root, symlinks=True)
-        return Project(root, self.store, dict(self.environ))
+        if store:
+            shutil.copytree(self.store, store)
+        return Project(root, store or self.store, dict(self.environ))
 
     def doit(self, *arguments: str, check: bool = True, **environ: str) -> Run:
         """Run `doit` with these arguments; with `check`, a failure fails the test and shows what was printed."""
@@ -101,3 +107,18 @@ class Project:
         """Every file under artifacts/ by relative name."""
         root = self.root / "artifacts"
         return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@cache
+def _compiled_code() -> Path:
+    """Our code with its bytecode, in a folder of this process.
+
+    Each copy of a project would otherwise compile all of it again. Bytecode is valid for a source of the same time and
+    size, which a copy keeps: an edit is seen.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="code-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    code = folder / "pipeline"
+    shutil.copytree(ROOT / "pipeline", code, ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(code, quiet=1)
+    return code

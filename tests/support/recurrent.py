@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from tests.graphs import graph
+from tests.support.graphs import graph
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """How many rows of weights a layer has for each of its hidden units."""

@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.release import index, provenance, signing
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from pipeline.release import index, provenance, signing, signing_key
 from pipeline.release.archive import Member, write_archive
 
 COMPATIBILITY = "v2:6:2.51.0:5.51.0:75:57:8:0"
@@ -44,7 +47,7 @@ def release(
     members[index.INDEX] = Member.of(json.dumps(raw).encode())
     said = json.dumps(provenance.statement(raw, members)).encode()
     members[index.PROVENANCE] = Member.of(said)
-    if envelope := signing.signed(signed(said), {signing.KEY_VARIABLE: key}):
+    if envelope := signing.signed(signed(said), {signing_key.VARIABLE: key}):
         members[index.SIGNATURE] = Member.of(envelope)
     write_archive(path, members)
     return path
@@ -100,3 +103,11 @@ def index_of(members: Mapping[str, Member], version: str) -> dict[str, Any]:
         "gates": {"skipped": [], "failed": []},
         "files": index.listed(members),
     }
+
+
+def keys(folder: Path, name: str = "key") -> tuple[str, Path]:
+    """A new private key as PEM text, and the file of its public key."""
+    private = ed25519.Ed25519PrivateKey.generate()
+    public = folder / f"{name}.pub.pem"
+    public.write_bytes(private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    return private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(), public

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests import tiny_models
+from pipeline.runtime.index import Index
+from tests.support import tiny_models
 
 Json = dict[str, Any]
 
+SHA = "0" * 64
 SM8650: Json = {"name": "sm8650", "soc_model": 57, "htp_arch": 75, "vtcm_mb": 8}
 
 
@@ -123,3 +125,16 @@ def _add_qdq(folder: Path, components: Json, files: dict[str, Path]) -> None:
                 "model": f"qdq/{bucket['model']}",
                 "files": [f"qdq/{file}" for file in bucket["files"] if file != bucket["model"]],
             }
+
+
+def index(component: Json, **more: Any) -> Index:
+    """The parsed index of a release with this one component, `c`; `more` replaces top-level fields."""
+    raw = {
+        "schema_version": 1,
+        "model": "m",
+        "version": "1",
+        "files": {"a.onnx": {"sha256": SHA, "bytes": 3}},
+        "targets": [{"name": "sm8650", "soc_model": 57, "htp_arch": 75, "vtcm_mb": 8}],
+        "components": {"c": component},
+    }
+    return Index.parse(json.dumps(raw | more).encode())

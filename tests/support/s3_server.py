@@ -7,7 +7,7 @@ In a test, as a context manager or by the fixture `s3` (import `s3_fixture`), on
         ...                                    # with server.environ()
 
 It checks signatures and rights, takes uploads in parts, and refuses to overwrite when asked to (`If-None-Match: *`).
-From a shell, `python -m tests.s3_server FOLDER` runs one and prints the variables to set.
+From a shell, `python -m tests.support.s3_server FOLDER` runs one and prints the variables to set.
 """
 
 from __future__ import annotations

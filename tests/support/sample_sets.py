@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from pipeline.contracts.samples import Params, Reading
 from pipeline.errors import CalibrationError
+from pipeline.inputs.samples.sample_set import StoredCall, stored_calls
 from pipeline.model import Json, StageInput
-from pipeline.readers.sample_set import StoredCall, stored_calls
-from tests.graphs import graph
-from tests.models.builder import save
-from tests.stage_runs import given, run_stage
+from tests.support.graphs import graph
+from tests.support.models.builder import save
+from tests.support.stage_runs import given, run_stage
 
 Buckets = Mapping[str, Mapping[str, int]]
 BUCKETS: Buckets = {str(size): {"sequence": size} for size in (8, 16)}
@@ -58,14 +59,11 @@ class SampleStep:
         """Run the step; its output."""
         out = self.scratch / "out"
         shutil.rmtree(out, ignore_errors=True)
-        params: dict[str, Json] = {
-            "calibration": {"max_samples": 128, **calibration},
-            "buckets": {
-                name: {bucket: dict(axes) for bucket, axes in own.items()} for name, own in self.buckets.items()
-            },
-        }
-        if fixed is not None:
-            params["fixed"] = {name: dict(axes) for name, axes in fixed.items()}
+        params = Params(
+            calibration=Reading.from_json({"max_samples": 128, **calibration}),
+            buckets=self.buckets,
+            fixed={name: (fixed or {}).get(name, {}) for name in self.buckets},
+        ).to_json()
         files = {"samples": samples, "code": code}
         return run_stage("samples", out, params, self.inputs, {role: path for role, path in files.items() if path})
 

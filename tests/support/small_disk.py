@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.project import ROOT, Project
+from tests.support.project import ROOT, Project
 
 _SCRIPT = """\
 import json, subprocess, sys
@@ -25,7 +25,7 @@ print(json.dumps(results))
 _LOOK = """\
 import json, sys
 from pathlib import Path
-from tests.build_processes import leftovers
+from tests.support.build_processes import leftovers
 folders = [Path(name) for name in sys.argv[1:]]
 left = [each for folder in folders for each in leftovers(folder)]
 files = {str(path): path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file()}

@@ -11,9 +11,9 @@ import onnxruntime as ort
 from numpy.typing import ArrayLike, NDArray
 from onnx import ModelProto, numpy_helper, parser
 
-from pipeline.graph.model_file import MODEL, set_external
+from pipeline.graph.files.model_file import MODEL, set_external
 from pipeline.model import StageInput
-from tests.stage_runs import given, run_stage
+from tests.support.stage_runs import given, run_stage
 
 NUMBERS = np.random.default_rng(7)
 

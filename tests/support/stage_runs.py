@@ -13,14 +13,16 @@ from typing import Any
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.model_file import MODEL, save_graph
-from pipeline.graph.scheme import Rule, Scheme
+from pipeline.contracts import quantize
+from pipeline.contracts.codec import Contract
+from pipeline.contracts.scheme import Rule, Scheme
+from pipeline.contracts.target import HtpTarget
+from pipeline.graph.files.model_file import MODEL, save_graph
+from pipeline.inputs.samples.request import Call, Sample
+from pipeline.inputs.samples.sample_set import SampleSetWriter
 from pipeline.model import FileEntry, Json, Manifest, StageInput, StageRequest, StageResult
-from pipeline.qnn.target import HtpTarget
-from pipeline.readers.request import Call, Sample
-from pipeline.readers.sample_set import SampleSetWriter
 from pipeline.stages import context
-from tests.fresh import fresh
+from tests.support.fresh import fresh
 
 X_ELITE = HtpTarget(60, 73, 8)
 W8A16 = Scheme("uint16", "uint8", per_channel=True)
@@ -30,14 +32,15 @@ Arrays = Mapping[str, NDArray[Any]]
 def run_stage(
     stage: str,
     out: Path,
-    params: Mapping[str, Json],
+    params: Contract | Mapping[str, Json],
     inputs: Mapping[str, StageInput],
     files: Mapping[str, Path] | None = None,
 ) -> StageInput:
     """Run a stage in this process; its output, reused files included, as a later stage sees it."""
     out.mkdir(parents=True)
+    given_params = params.to_json() if isinstance(params, Contract) else params
     run: Any = importlib.import_module(f"pipeline.stages.{stage}").run
-    result: StageResult = run(StageRequest(f"{stage}:test", params, inputs, files or {}, out))
+    result: StageResult = run(StageRequest(f"{stage}:test", given_params, inputs, files or {}, out))
     for name, (role, source) in result.reused.items():
         shutil.copyfile(inputs[role].folder / source, out / name)
     return given(out, result.facts)
@@ -101,7 +104,12 @@ class Component:
         """The ranges over these calls; `method` says how they are chosen if not by ``method="minmax"``."""
         rewritten = {f"rewrite/{name}": given for name, given in self.rewrite.items()}
         inputs = {"ingest": self.ingest, "samples": self.samples(calls), **rewritten}
-        return run_stage("calibrate", self._folder("calibrate"), {**self._common, "method": "minmax", **method}, inputs)
+        return run_stage(
+            "calibrate",
+            self._folder("calibrate"),
+            {**self._common, "part": "all", "method": "minmax", **method},
+            inputs,
+        )
 
     def quantize(
         self,
@@ -115,15 +123,15 @@ class Component:
         wide_products: bool = False,
     ) -> StageInput:
         """The QDQ model of one bucket, made without the others."""
-        scheme = Scheme(activations, weights, per_channel, tuple(rules), wide_products)
+        scheme = Scheme(activations, weights, per_channel, wide_products, tuple(rules))
         return part(self.quantize_all(ranges, scheme, [bucket]), bucket)
 
     def quantize_all(
         self, ranges: StageInput, scheme: Scheme = W8A16, buckets: Collection[str] | None = None
     ) -> StageInput:
         """The QDQ models of all buckets, or of some."""
-        chosen: dict[str, Json] = {name: dict(self.buckets[name]) for name in buckets or self.buckets}
-        params = {"component": "net", "buckets": chosen, **scheme.to_json()}
+        chosen = {name: self.buckets[name] for name in buckets or self.buckets}
+        params = quantize.Params(component="net", buckets=chosen, scheme=scheme)
         inputs = {"calibrate": ranges, **{f"rewrite/{name}": self.rewrite[name] for name in chosen}}
         return run_stage("quantize", self._folder("quantize"), params, inputs)
 
@@ -133,13 +141,18 @@ class Component:
         samples: StageInput,
         quantized: StageInput | None = None,
         score: tuple[Path, str] | None = None,
+        **judging: Json,
     ) -> StageInput:
-        """The accuracy of a bucket on these samples; `score` is a file and a function in it."""
+        """The accuracy of a bucket on these samples; `score` is a file and a function in it.
+
+        `judging` are the parameters `truth` and `outputs`, where they are not left out.
+        """
         params = self._common | {
             "bucket": bucket,
             "axes": {**self.buckets[bucket]},
             "part": "all",
             "score": score[1] if score else None,
+            **judging,
         }
         inputs = {
             "ingest": self.ingest,
@@ -171,7 +184,7 @@ class Component:
         compiled: StageInput,
         verified: StageInput,
         *,
-        max_samples: int = 2,
+        max_samples: int | None = 2,
         max_seconds: int = 10,
         score: tuple[Path, str] | None = None,
     ) -> StageInput:
@@ -184,7 +197,7 @@ class Component:
             "last": "quantization",
             "max_samples": max_samples,
             "max_seconds": max_seconds,
-            **asdict(X_ELITE),
+            "target": asdict(X_ELITE),
         }
         inputs = {
             "ingest": self.ingest,

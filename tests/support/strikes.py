@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import psutil
 
-from tests.build_processes import Build, kill, until
+from tests.support.build_processes import Build, kill, until
 
 INTERRUPTED = 130
 GIVE_UP_S = 120.0

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from pipeline.graph.model_file import BlobWriter, save_graph
+from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.files.model_file import save_graph
 
 WIDTH = 32  # 4 KiB a weight in float32, 1 KiB in uint8: large enough to be external in both
 LAYERS = 2

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.project import Project
-from tests.tiny_models import float_model, sample
+from tests.support.project import Project
+from tests.support.tiny_models import float_model, sample
 
 NAME = "tiny"
 CONFIG = f"configs/{NAME}.yaml"

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from pipeline.model import FileEntry
-from pipeline.storage import sealed_json
-from pipeline.storage.manifests import read_manifest, write_manifest
-from tests import tiny_project
-from tests.project import Project
+from pipeline.store import sealed_json
+from pipeline.store.manifests import read_manifest, write_manifest
+from tests.support import tiny_project
+from tests.support.project import Project
+from tests.support.rot import rot
 
 pytestmark = pytest.mark.slow
 
@@ -33,10 +34,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.fixture
 def project(built: Project, tmp_path: Path) -> Project:
     """A copy that a test may damage."""
-    store = tmp_path / "store"
-    shutil.copytree(built.store, store)
-    copy = built.copy(tmp_path / "project")
-    copy.store = store
+    copy = built.copy(tmp_path / "project", tmp_path / "store")
     copy.doit("build")  # in a new place each file is read once
     return copy
 
@@ -46,16 +44,6 @@ def payload_of(project: Project, stage: str) -> Path:
     path = next((project.root / ".build" / "steps" / stage).rglob("*.json"))
     sha256: str = max(json.loads(path.read_bytes())["files"].values(), key=lambda entry: entry["bytes"])["sha256"]
     return project.store / "objects" / sha256[:2] / sha256
-
-
-def rot(path: Path) -> None:
-    """Flip a bit as a disk does it: neither size nor time tell."""
-    times = path.stat()
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 4
-    path.chmod(0o644)
-    path.write_bytes(data)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def findings(project: Project, status: int, *options: str) -> dict[str, Any]:
@@ -296,3 +284,33 @@ def test_artifacts_that_are_gone_altogether_are_missed(project: Project) -> None
     assert ", 0 artifact files" in project.doit("fsck", check=False).text
     project.doit("build")
     assert findings(project, 0) == {}
+
+
+def test_one_broken_config_stops_neither_list_nor_fsck_of_the_others(project: Project) -> None:
+    project.write("configs/broken.yaml", "source: {paht: x}\n")
+    listed = project.doit("list", "--all")
+    assert "build:tiny" in listed.text
+    assert "configs/broken.yaml" in listed.text
+    checked = project.doit("fsck", check=False)
+    assert checked.status == 10
+    assert "healthy" in checked.text
+    assert "configs/broken.yaml" in checked.text
+    assert project.doit("build", check=False).status == 10
+    # What was made of a model whose config is wrong now is not given up.
+    (project.root / "configs" / "broken.yaml").unlink()
+    project.write(tiny_project.CONFIG, "source: {paht: x}\n")
+    told = project.doit("fsck", check=False).text
+    assert "no config" not in told
+    assert "healthy" in told
+
+
+def test_artifacts_of_a_config_that_was_removed_are_named_and_stay(project: Project) -> None:
+    config = project.root / tiny_project.CONFIG
+    config.rename(config.with_name("other.yaml"))
+    before = project.artifacts()
+    run = project.doit("build")
+    assert run.text.count("of no config any more, and left alone: artifacts/tiny/sm8650") == 1
+    assert before.items() <= project.artifacts().items()
+    rows = findings(project, 0)
+    row = rows[str(project.root / "artifacts" / "tiny" / "sm8650")]
+    assert (row["problem"], row["wrong"]) == ("no config builds it any more", False)

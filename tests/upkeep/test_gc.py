@@ -14,12 +14,12 @@ import pytest
 
 from pipeline.errors import StoreError
 from pipeline.model import Manifest
-from pipeline.storage import sealed_json
-from pipeline.storage.store import Store
+from pipeline.store import sealed_json
+from pipeline.store.store import Store
 from pipeline.upkeep import collection
 from pipeline.upkeep.collection import Needed
-from tests import tiny_project
-from tests.project import Project
+from tests.support import tiny_project
+from tests.support.project import Project
 
 DAY_S = 86400.0
 
@@ -130,9 +130,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture
 def project(built: Project, tmp_path: Path) -> Project:
-    shutil.copytree(built.store, tmp_path / "store")
-    copy = built.copy(tmp_path / "project")
-    copy.store = tmp_path / "store"
+    copy = built.copy(tmp_path / "project", tmp_path / "store")
     for root in (copy.store / "roots").iterdir():
         root.unlink()  # of the checkout that this is a copy of
     copy.doit("build")
@@ -216,7 +214,7 @@ def test_another_checkout_keeps_what_it_needs_until_it_is_gone(project: Project,
 @pytest.mark.slow
 def test_freeing_says_what_it_did(project: Project) -> None:
     text = project.doit("gc", "--max-size", "1K").text
-    assert "freed: 0 outputs, 0 files, 0.0 kB" in text
+    assert "freed: 0 outputs, 0 files, 0 B" in text
     assert "more than 1K: " in text
     assert "are needed by configs or artifacts" in text
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, Final
 
-from pipeline.yamltypes.forms import (
+from pipeline.config.yaml.field_types import (
     Bases,
     Choice,
     Flag,
@@ -17,14 +17,16 @@ from pipeline.yamltypes.forms import (
     ListOf,
     MapOf,
     Number,
+    Numbers,
     OneOf,
     Record,
     Size,
     Text,
     describe,
 )
-from pipeline.yamltypes.problems import Keys, Problems, nearest
-from pipeline.yamltypes.tree import ListNode, MapNode, Node, Unreadable, Value
+from pipeline.config.yaml.problems import Keys, Problems, nearest
+from pipeline.config.yaml.tree import ListNode, MapNode, Node, Unreadable, Value
+from pipeline.contracts.codec import NumberTree
 
 _GUESSES = 100
 """So many misspelt keys get a suggestion, and so many entries too many are looked at: more is no slip of a person."""
@@ -103,6 +105,8 @@ class _Decoder:
             case Number() if isinstance(node, Value) and isinstance(node.data, int | float):
                 if not isinstance(node.data, bool) and math.isfinite(number := float(node.data)):
                     return number
+            case Numbers() if (numbers := _numbers(node)) is not None:
+                return numbers
             case Flag() if isinstance(node, Value) and isinstance(node.data, bool):
                 return node.data
         return self._wrong(form, node, keys)
@@ -232,6 +236,16 @@ class _Decoder:
                 expected += " (in quotes, as it reads as a number or a truth value)" if numeric else ""
             self._problems.add(node.place, keys, _found(node), expected=expected)
         return INVALID
+
+
+def _numbers(node: Node) -> NumberTree | None:
+    """Numbers and truth values as they are nested in lists; None where there is anything else."""
+    if isinstance(node, ListNode):
+        items = [_numbers(item) for item in node.items]
+        return None if None in items else tuple(items)
+    if not isinstance(node, Value) or not isinstance(node.data, bool | int | float):
+        return None
+    return node.data if math.isfinite(node.data) else None
 
 
 def _same_kind(form: Form, node: Node) -> bool:

@@ -56,6 +56,11 @@ class Distinct:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """A number, a truth value, or nested lists of them; as a mark, it says that a :data:`NumberTree` is written so."""
+
+
+@dataclass(frozen=True)
 class Convert:
     """Marks a type that is written as text. `function(text, bases)` makes the value; a ValueError refuses the text."""
 
@@ -167,7 +172,7 @@ class OneOf:
         return found
 
 
-Form = Text | Choice | Integer | Number | Flag | ListOf | MapOf | Record | OneOf
+Form = Text | Choice | Integer | Number | Numbers | Flag | ListOf | MapOf | Record | OneOf
 
 
 def record_of(cls: type[Any]) -> Record:
@@ -187,6 +192,8 @@ def form_of(hint: Any) -> Form:
         marks = tuple(rest)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     convert = _mark(marks, Convert)
+    if numbers := _mark(marks, Numbers):
+        return numbers
     if hint is str or convert:
         return Text(_mark(marks, Pattern), convert)
     if hint is bool:
@@ -220,6 +227,8 @@ def describe(form: Form) -> str:
             return f"an integer from {bounds.low} to {bounds.high}" if bounds else "an integer"
         case Number():
             return "a number"
+        case Numbers():
+            return "a number, true or false, or lists of them"
         case Flag():
             return "true or false"
         case ListOf(item=item):

@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.yamltypes.docstrings import attribute_docs, summary
-from pipeline.yamltypes.forms import (
+from pipeline.config.yaml.docstrings import attribute_docs, summary
+from pipeline.config.yaml.field_types import (
     Choice,
     Field,
     Flag,
@@ -20,6 +20,7 @@ from pipeline.yamltypes.forms import (
     ListOf,
     MapOf,
     Number,
+    Numbers,
     OneOf,
     Record,
     Size,
@@ -57,6 +58,8 @@ def _schema(form: Form, definitions: dict[str, dict[str, Any]]) -> dict[str, Any
             return {"type": "integer"} | ({"minimum": bounds.low, "maximum": bounds.high} if bounds else {})
         case Number():
             return {"type": "number"}
+        case Numbers():
+            return {"type": ["number", "boolean", "array"]}
         case Flag():
             return {"type": "boolean"}
         case ListOf(item=item, size=size, distinct=distinct):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from pipeline.yamltypes.problems import Keys, Place, Problems
+from pipeline.config.yaml.problems import Keys, Place, Problems
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16
@@ -36,6 +36,7 @@ _WORDS: Mapping[str, Scalar] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
 }
+_BRACKETED = re.compile(r"[{,]\s*([^\s'\"{},\[\]:]+\[\d+\])\s*:")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -242,5 +243,7 @@ def _add_syntax_error(error: yaml.YAMLError, text: str, file: str, problems: Pro
     lines = text.splitlines()
     before = lines[mark.line][: mark.column + 1] if mark.line < len(lines) else ""
     expected = "spaces: YAML allows no tabs in indentation" if "\t" in before else ""
+    if bracketed := _BRACKETED.search(lines[mark.line]) if mark.line < len(lines) else None:
+        expected = f"a name with brackets in quotes: '{bracketed[1]}'"
     place = Place(file, mark.line + 1, mark.column + 1)
     problems.add(place, (), "is not YAML: " + ", ".join(said), expected=expected)

@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.graph.accuracy import valid_region
-from pipeline.graph.encodings import Range
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.qdq import Encoding
-from pipeline.graph.reasons import COMPILE, PADDING, Reason
-from pipeline.graph.trace import View, side_by_side
-from pipeline.graph.traverse import label, reads
-from pipeline.graph.value_sums import ValueSums
-from pipeline.model import Json
-from pipeline.thresholds import EXACT_DB, RUNGS, Thresholds
+from pipeline.contracts.blame import RowFacts
+from pipeline.contracts.measures import Reason
+from pipeline.graph.accuracy.accuracy import valid_region
+from pipeline.graph.accuracy.reasons import COMPILE, PADDING
+from pipeline.graph.accuracy.trace import View, side_by_side
+from pipeline.graph.accuracy.value_errors import ValueSums
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.ir.traverse import label, reads
+from pipeline.graph.quantization.qdq import Encoding
+from pipeline.graph.quantization.ranges import Range
+from pipeline.ladder import EXACT_DB
 
 MOST_NAMED = 5
 """How many of the first wrong values are named."""
@@ -61,21 +62,21 @@ class Row:
         why = f": {self.reason.name}: {self.reason.text}" if self.reason else ""
         return f"{self.value!r} {found}, {self.node}{why}"
 
-    def facts(self) -> dict[str, Json]:
-        """As JSON."""
-        return {
-            "value": self.value,
-            "node": self.node,
-            "op": self.op,
-            "sqnr_db": _rounded(self.sqnr_db),
-            "own_db": _rounded(self.own_db),
-            "weights_db": _rounded(self.weights_db),
-            "encoding": self.encoding.facts() if self.encoding else None,
-            "observed": _pair(self.observed),
-            "calibrated": _pair(self.calibrated) if self.calibrated else None,
-            "reason": _told(self.reason),
-            "local": _told(self.local),
-        }
+    def facts(self) -> RowFacts:
+        """The same as a step tells it, rounded."""
+        return RowFacts(
+            value=self.value,
+            node=self.node,
+            op=self.op,
+            sqnr_db=_rounded(self.sqnr_db),
+            own_db=_rounded(self.own_db),
+            weights_db=_rounded(self.weights_db),
+            encoding=self.encoding.facts() if self.encoding else None,
+            observed=_pair(self.observed),
+            calibrated=_pair(self.calibrated) if self.calibrated else None,
+            reason=self.reason,
+            local=self.local,
+        )
 
 
 def compare_values(rung: str, above: View, below: View, shapes: View | None = None) -> list[Row]:
@@ -102,14 +103,6 @@ def compare_values(rung: str, above: View, below: View, shapes: View | None = No
 def ranked(rows: Iterable[Row]) -> list[Row]:
     """Rows by what is lost at the value itself, the worst first."""
     return sorted(rows, key=lambda row: row.local_db)
-
-
-def thresholds(params: Mapping[str, Json]) -> dict[str, float]:
-    """The SQNR in dB that a value of each rung must have: `thresholds` of a step's parameters, or the defaults."""
-    given = params.get("thresholds") or {}
-    assert isinstance(given, dict)
-    found = {rung: given.get(rung, Thresholds().of(rung)) for rung in RUNGS}
-    return {rung: float(least) for rung, least in found.items() if isinstance(least, int | float)}
 
 
 def first_wrong(rows: Sequence[Row], threshold_db: float) -> list[Row]:
@@ -191,12 +184,8 @@ def nearest(index: GraphIndex, values: Collection[str]) -> dict[str, tuple[str, 
     return {value: tuple(known.get(value, {})) for value in values}
 
 
-def _told(reason: Reason | None) -> Json:
-    return {"name": reason.name, "text": reason.text} if reason else None
-
-
-def _pair(values: Range) -> Json:
-    return [float(f"{values.low:.6g}"), float(f"{values.high:.6g}")]
+def _pair(values: Range) -> tuple[float, float]:
+    return float(f"{values.low:.6g}"), float(f"{values.high:.6g}")
 
 
 def _rounded(db: float | None) -> float | None:

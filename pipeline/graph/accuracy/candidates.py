@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pipeline.graph.pricing import Pricing
-from pipeline.graph.sensitivity import Choice, Point, Sensitivity, Trials
+from pipeline.graph.accuracy.pricing import Pricing
+from pipeline.graph.accuracy.sensitivity import Choice, Point, Sensitivity, Trials
 
 STEP_DB = 0.25
 """By how much the noise of one candidate is meant to differ from that of the next."""

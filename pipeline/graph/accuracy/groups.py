@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from onnx import NodeProto
 
-from pipeline.graph.index import GraphIndex, is_op
-from pipeline.graph.operands import moves_data
-from pipeline.graph.values import is_float
+from pipeline.graph.ir.index import GraphIndex, is_float, is_op
+from pipeline.graph.quantization.operand_rules import moves_data
 
 _FOLLOWING = ("Add", "Sub", "Mul", "Div", "Relu", "Clip", "LeakyRelu", "PRelu")
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.graph.cost import macs_of_nodes
-from pipeline.graph.index import is_op
-from pipeline.graph.inference import shape_of
-from pipeline.graph.sensitivity import Choice, Trials
+from pipeline.graph.accuracy.sensitivity import Choice, Trials
+from pipeline.graph.ir.index import is_op
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.shapes.cost import macs_of_nodes
 
 _LOW, _WIDE, _FLOAT = range(3)
 

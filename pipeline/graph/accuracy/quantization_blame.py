@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import NodeProto, TensorProto, numpy_helper
 
-from pipeline.graph.blame import Row, measured, nearest
-from pipeline.graph.encodings import Range
-from pipeline.graph.index import GraphIndex, is_op
-from pipeline.graph.model_file import byte_size, tensor_dtype
-from pipeline.graph.observe import FLOATS
-from pipeline.graph.qdq import (
+from pipeline.graph.accuracy.blame import Row, measured, nearest
+from pipeline.graph.accuracy.reasons import Evidence, explain, explain_local
+from pipeline.graph.accuracy.trace import Twin, View
+from pipeline.graph.accuracy.value_errors import ValueSums
+from pipeline.graph.files.model_file import byte_size, tensor_dtype
+from pipeline.graph.ir.index import FLOATS, GraphIndex, is_op
+from pipeline.graph.ir.moves import MOVES
+from pipeline.graph.ir.traverse import label
+from pipeline.graph.quantization.qdq import (
     Encoding,
     computing_node,
     dequantized_constant,
@@ -21,11 +24,8 @@ from pipeline.graph.qdq import (
     is_dequantized_constant,
     standing_for,
 )
-from pipeline.graph.reasons import Evidence, explain, explain_local
-from pipeline.graph.trace import Twin, View
-from pipeline.graph.traverse import label
-from pipeline.graph.value_sums import ValueSums
-from pipeline.thresholds import EXACT_DB
+from pipeline.graph.quantization.ranges import Range
+from pipeline.ladder import EXACT_DB
 
 _THROUGH = (
     "Add", "Cast", "Clip", "Concat", "Div", "Expand", "Gather", "Max", "Min", "Mul", "Reshape", "Slice", "Sub",
@@ -34,13 +34,6 @@ _THROUGH = (
 """Operators that a mask's filler goes through on its way to the scores."""
 
 _FILLER_STEPS = 8
-
-
-_MOVES = (
-    "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose",
-    "Unsqueeze",
-)  # fmt: skip
-"""Operators that give elements of their input as they are: in the same encoding, nothing is lost by it."""
 
 
 def quantized_values(
@@ -118,7 +111,7 @@ class _Findings:
 
     def _as_its_input(self, value: str, node: NodeProto | None) -> bool:
         """Whether a node moves elements that have been rounded to the same encoding before."""
-        if node is None or not is_op(node, *_MOVES) or self.encodings[value] is None:
+        if node is None or not is_op(node, *MOVES) or self.encodings[value] is None:
             return False
         inputs = self.before[value]
         return bool(inputs) and all(self.encodings.get(name) == self.encodings[value] for name in inputs)

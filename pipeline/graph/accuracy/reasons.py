@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pipeline.graph.encodings import MIN_WIDTH, Range
-from pipeline.graph.qdq import Encoding
+from pipeline.contracts.measures import Reason
+from pipeline.graph.quantization.qdq import Encoding
+from pipeline.graph.quantization.ranges import MIN_WIDTH, Range
 
 ENOUGH_STEPS = 1024
 """A value whose elements have that many steps of its encoding to themselves has no problem with its range: 54 dB or
@@ -60,14 +61,6 @@ class Evidence:
     def waste(self) -> float:
         """How many times as wide as nearly all elements the encoding is."""
         return self.encoding.covers.width / self.bulk.width if self.bulk.width else math.inf
-
-
-@dataclass(frozen=True)
-class Reason:
-    """A rule that applies, by its short name, and what it says."""
-
-    name: str
-    text: str
 
 
 Rule = Callable[[Evidence], Reason | None]

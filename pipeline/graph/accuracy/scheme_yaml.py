@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
-from pipeline.graph.scheme import FP16, Rule, Scheme
-from pipeline.graph.sensitivity import LOW, NARROW, REFERENCE, Choice, Trials
-from pipeline.model import Json
+from pipeline.contracts.scheme import FP16, Rule, Scheme
+from pipeline.graph.accuracy.sensitivity import LOW, NARROW, REFERENCE, Choice, Trials
 
 _LOW, _WIDE = LOW.activations, REFERENCE.activations
 _NARROW, _BROAD = NARROW.weights, REFERENCE.weights
@@ -40,7 +38,7 @@ def scheme_of(choice: Choice, trials: Trials) -> Scheme:
         rules = [Rule(nodes=("*",), precision=FP16)]
     elif exact:
         rules.append(Rule(nodes=globs(exact, nodes), precision=FP16))
-    return Scheme(activations, weights, True, tuple(rules), trials.wide_products)
+    return Scheme(activations, weights, True, trials.wide_products, tuple(rules))
 
 
 def label(choice: Choice, trials: Trials) -> str:
@@ -55,26 +53,6 @@ def label(choice: Choice, trials: Trials) -> str:
     parts += [f"{exact} fp16"] if exact else []
     parts += [f"{len(choice.narrow)} of {len(trials.weights)} weights w4"] if choice.narrow else []
     return ", ".join(parts)
-
-
-def as_yaml(scheme: Scheme, component: str, calibration: Mapping[str, Json]) -> str:
-    """A scheme, and how its ranges were measured, as a configuration takes them in place of ``{precision: auto}``."""
-    lines = [
-        "components:",
-        f"  {json.dumps(component)}:",
-        "    quantization:",
-        f"      activations: {scheme.activations}",
-        f"      weights: {scheme.weights}",
-        f"      per_channel: {json.dumps(scheme.per_channel)}",
-        *(f"      {key}: {json.dumps(value)}" for key, value in calibration.items()),
-        "      overrides:" if scheme.overrides else "      overrides: []",
-    ]
-    for rule in scheme.overrides:
-        set_keys = {key: value for key, value in rule.to_json().items() if key != rule.kind and value not in (None, [])}
-        lines.append(f"        - {rule.kind}:")
-        lines += [f"            - {json.dumps(place, ensure_ascii=False)}" for place in rule.places]
-        lines += [f"          {key}: {json.dumps(value)}" for key, value in set_keys.items()]
-    return "\n".join(lines) + "\n"
 
 
 def globs(names: Iterable[str], everything: Collection[str]) -> tuple[str, ...]:

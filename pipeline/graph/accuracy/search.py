@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from pipeline.graph.sensitivity import Choice
+from pipeline.graph.accuracy.sensitivity import Choice
 
 MARGIN_DB = 0.5
 """By how much a choice has to exceed a threshold: other samples will be a little less accurate."""
@@ -29,11 +29,16 @@ class Limits:
 
 @dataclass(frozen=True)
 class Emulation:
-    """A choice as the emulator computes it, in dB; or why it can't be compiled or run as it should."""
+    """A choice as the emulator computes it, in dB.
+
+    Where it can't be compiled or run as it should, `failure` names the kind of failure, which is a fact, and `why`
+    explains it, which only messages do.
+    """
 
     total_db: float = 0.0
     compile_db: float = 0.0
     failure: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True)

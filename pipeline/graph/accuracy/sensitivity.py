@@ -1,8 +1,8 @@
 """What each choice of precision costs at the outputs of a model: measured, one choice at a time.
 
 The reference is the model with activations of 16 bits and weights of 8. Every choice is one run of the samples with
-that choice alone changed (:mod:`pipeline.graph.rounding`). The noise of choices that are made together is about the sum
-of their noises, as long as it is small.
+that choice alone changed (:mod:`pipeline.graph.quantization.rounding`). The noise of choices that are made together is
+about the sum of their noises, as long as it is small.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.graph.accuracy import valid_region
+from pipeline.contracts.scheme import Scheme
+from pipeline.graph.accuracy.accuracy import valid_region
+from pipeline.graph.accuracy.groups import groups
 from pipeline.graph.cpu import Arrays
-from pipeline.graph.encodings import Range
-from pipeline.graph.groups import groups
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.model_file import load_graph
-from pipeline.graph.quantizer import quantize
-from pipeline.graph.rounding import EXACT, Encoded, Grid, RoundingModel, Site, direct_readers, sites
-from pipeline.graph.scheme import Scheme
+from pipeline.graph.files.model_file import load_graph
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.quantizer import quantize
+from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.rounding import EXACT, Encoded, Grid, RoundingModel, Site, direct_readers, sites
 
 REFERENCE = Scheme("uint16", "uint8", per_channel=True)
 LOW = replace(REFERENCE, activations="uint8")

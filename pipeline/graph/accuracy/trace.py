@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from pipeline.graph.cpu import Arrays, run, unoptimized_session
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.inference import is_static, shape_of
-from pipeline.graph.model_file import load_graph
-from pipeline.graph.observe import FLOATS
-from pipeline.graph.traverse import live_nodes, reads
+from pipeline.graph.files.model_file import load_graph
+from pipeline.graph.ir.index import FLOATS, GraphIndex
+from pipeline.graph.ir.inference import is_static, shape_of
+from pipeline.graph.ir.traverse import live_nodes, reads
 
 BYTES_AT_ONCE = 1 << 28
 """Values looked at in one run of each model; a model that makes more is run again for the rest."""

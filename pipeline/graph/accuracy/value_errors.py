@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.graph.accuracy import sqnr_db
-from pipeline.graph.encodings import Range
-from pipeline.graph.qdq import Encoding
+from pipeline.graph.accuracy.accuracy import sqnr_db
+from pipeline.graph.quantization.qdq import Encoding
+from pipeline.graph.quantization.ranges import Range
 
 _BULK = (0.01, 0.99)
 _FEWEST = 32

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, checker, defs
 
 from pipeline.errors import ModelError
-from pipeline.graph.inference import REFUSALS
-from pipeline.graph.model_file import is_external, value_signature
-from pipeline.graph.traverse import DEFAULT_DOMAINS, all_graphs, all_nodes, all_tensors, attribute_graphs, label
+from pipeline.graph.files.model_file import is_external, value_signature
+from pipeline.graph.ir.inference import REFUSALS
+from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_graphs, all_nodes, all_tensors, attribute_graphs, label
 
 NODE_LIMIT = 1_000_000
 """The most nodes a model may have, its functions written out."""

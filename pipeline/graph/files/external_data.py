@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.graph.traverse import all_tensors
-from pipeline.graph.wire import parse_lean
+from pipeline.graph.files.lean_parse import parse_lean
+from pipeline.graph.ir.traverse import all_tensors
 
 
 def locations(path: Path) -> list[str]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, helper
 
 from pipeline.errors import ModelError
-from pipeline.graph.traverse import attribute_graphs, label
+from pipeline.graph.ir.traverse import attribute_graphs, label
 
 
 def inline_branch(node: NodeProto, condition: NDArray[Any]) -> GraphProto:
@@ -40,7 +40,7 @@ def inline_branch(node: NodeProto, condition: NDArray[Any]) -> GraphProto:
         names |= {name: prefix + name for name in inner.output if name}
         if inner.name:
             inner.name = prefix + inner.name
-    _rename(branch, names)
+    rename(branch, names)
     if len(branch.output) != len(node.output):
         raise ModelError(
             f"node {label(node)} has {len(node.output)} outputs, its branch gives {len(branch.output)}",
@@ -53,7 +53,7 @@ def inline_branch(node: NodeProto, condition: NDArray[Any]) -> GraphProto:
     return branch
 
 
-def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
+def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
     """Rename values throughout a graph, but in the subgraphs that define the name anew."""
     for node in graph.node:
         for field in (node.input, node.output):
@@ -63,6 +63,6 @@ def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
         for inner in attribute_graphs(node):
             own = {value.name for value in inner.input} | {tensor.name for tensor in inner.initializer}
             own |= {name for each in inner.node for name in each.output}
-            _rename(inner, {name: new for name, new in names.items() if name not in own})
+            rename(inner, {name: new for name, new in names.items() if name not in own})
             for value in inner.output:
                 value.name = names.get(value.name, value.name) if value.name not in own else value.name

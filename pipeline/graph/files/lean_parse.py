@@ -2,7 +2,7 @@
 
 Weights inside an ONNX file are byte fields of a protobuf. Parsing the file the ordinary way holds all of them twice:
 the file, and the parsed message. Here the file is mapped and its top levels walked field by field; every tensor that
-carries :data:`~pipeline.graph.model_file.EXTERNAL_BYTES` or more of raw data becomes one whose external data is a
+carries :data:`~pipeline.graph.files.model_file.EXTERNAL_BYTES` or more of raw data becomes one whose external data is a
 range of the very file, and only what remains, the graph, is parsed.
 
 Wire format: https://protobuf.dev/programming-guides/encoding/. Field numbers: onnx.proto, which never reuses one.
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from onnx import ModelProto, StringStringEntryProto, TensorProto
 
 from pipeline.errors import ModelError
-from pipeline.graph.model_file import EXTERNAL_BYTES, PROTOBUF_LIMIT, not_onnx
+from pipeline.graph.files.model_file import EXTERNAL_BYTES, PROTOBUF_LIMIT, not_onnx
 
 GRAPH_LIMIT = 1 << 29
 """The largest graph, weights not counted, that is taken in (100,000 nodes are about 30 MB)."""

@@ -9,23 +9,21 @@ maps, so the tensors of a model are never in memory all at once.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from pipeline.contracts.values import Signature, TensorSpec
 from pipeline.errors import ModelError
-from pipeline.graph.pieces import Pieces
-from pipeline.graph.traverse import all_tensors
-from pipeline.model import Json
+from pipeline.graph.ir.tensor_chunks import Pieces
+from pipeline.graph.ir.traverse import all_tensors
 
 MODEL = "model.onnx"
 WEIGHTS = "weights.bin"
@@ -42,7 +40,7 @@ ALIGNMENT = 64
 PROTOBUF_LIMIT = 2**31 - 1
 """A protobuf message can't be longer (https://protobuf.dev/programming-guides/encoding/#size-limits)."""
 
-_SUB_BYTE_BITS: Mapping[int, int] = {
+SUB_BYTE_BITS: Mapping[int, int] = {
     TensorProto.INT2: 2,
     TensorProto.UINT2: 2,
     TensorProto.INT4: 4,
@@ -51,6 +49,7 @@ _SUB_BYTE_BITS: Mapping[int, int] = {
     TensorProto.FLOAT6E2M3: 6,
     TensorProto.FLOAT6E3M2: 6,
 }
+"""Element types of which several share a byte."""
 _DATA_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
@@ -127,7 +126,7 @@ def byte_size(tensor: TensorProto) -> int:
     if tensor.data_type == TensorProto.STRING:
         return 0
     count: int = math.prod(tensor.dims)
-    bits = _SUB_BYTE_BITS.get(tensor.data_type) or 8 * tensor_dtype(tensor).itemsize
+    bits = SUB_BYTE_BITS.get(tensor.data_type) or 8 * tensor_dtype(tensor).itemsize
     return (count * bits + 7) // 8
 
 
@@ -216,7 +215,7 @@ def tensor_array(tensor: TensorProto, folder: Path) -> NDArray[Any]:
     if not is_external(tensor):
         return _inline_array(tensor)
     path, offset, size = external_bytes(tensor, folder)
-    if tensor.data_type in _SUB_BYTE_BITS or size == 0:
+    if tensor.data_type in SUB_BYTE_BITS or size == 0:
         with path.open("rb") as file:
             file.seek(offset)
             return _inline_array(
@@ -234,7 +233,7 @@ def tensor_pieces(tensor: TensorProto, folder: Path) -> Pieces:
     Raises:
         ModelError: as for :func:`tensor_array`.
     """
-    if not is_external(tensor) or tensor.data_type in (*_SUB_BYTE_BITS, TensorProto.STRING):
+    if not is_external(tensor) or tensor.data_type in (*SUB_BYTE_BITS, TensorProto.STRING):
         return Pieces.of_array(tensor_array(tensor, folder))
     path, offset, _ = external_bytes(tensor, folder)
     return Pieces.of_file(path, offset, tensor_dtype(tensor), tuple(tensor.dims))
@@ -251,92 +250,29 @@ def set_external(tensor: TensorProto, location: str, offset: int, length: int) -
 
 def inline_tensor(name: str, array: NDArray[Any]) -> TensorProto:
     """An initializer that carries these values."""
-    if array.dtype.hasobject or helper.np_dtype_to_tensor_dtype(array.dtype) in _SUB_BYTE_BITS:
+    if array.dtype.hasobject or helper.np_dtype_to_tensor_dtype(array.dtype) in SUB_BYTE_BITS:
         return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-    return TensorProto(name=name, data_type=kind, dims=array.shape, raw_data=_as_bytes(array).tobytes())
+    return TensorProto(name=name, data_type=kind, dims=array.shape, raw_data=as_bytes(array).tobytes())
 
 
-class BlobWriter:
-    """Writes tensors into one blob, front to back, equal bytes once. A context manager.
-
-    The file exists once something was added; a blob nothing was added to leaves no file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: BinaryIO | None = None
-        self._end = 0
-        self._seen: dict[tuple[int, bytes], list[int]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def add(self, data: NDArray[Any] | Pieces) -> tuple[int, int]:
-        """Store the bytes of a tensor (C order, little endian) and return their (offset, length) in the blob."""
-        pieces = data.held() if isinstance(data, Pieces) else Pieces.of_array(data)
-        # The head tells most tensors of a size apart; only then is it worth reading back what was written.
-        head = next((_as_bytes(piece)[:4096].tobytes() for piece in pieces), b"")
-        key = (pieces.nbytes, hashlib.blake2b(head).digest())
-        for offset in self._seen.get(key, ()):
-            if self._holds(offset, pieces):
-                return offset, pieces.nbytes
-        if self._file is None:
-            self._file = self._path.open("w+b")
-        padding = -self._end % ALIGNMENT
-        self._file.write(b"\0" * padding)
-        offset = self._end + padding
-        for piece in pieces:
-            self._file.write(_as_bytes(piece).data)
-        self._end = offset + pieces.nbytes
-        self._seen.setdefault(key, []).append(offset)
-        return offset, pieces.nbytes
-
-    def tensor(self, name: str, values: NDArray[Any] | Pieces) -> TensorProto:
-        """An initializer with these values: inside the graph file if small, in the blob otherwise."""
-        kind = helper.np_dtype_to_tensor_dtype(values.dtype)
-        small = values.nbytes < EXTERNAL_BYTES or values.dtype.hasobject
-        if isinstance(values, Pieces) and (small or kind in _SUB_BYTE_BITS):
-            values = values.array()
-        if not isinstance(values, Pieces) and small:
-            return inline_tensor(name, values)
-        if not isinstance(values, Pieces) and kind in _SUB_BYTE_BITS:
-            tensor = numpy_helper.from_array(values, name)
-            values = np.frombuffer(tensor.raw_data, np.uint8)
-        else:
-            tensor = TensorProto(name=name, data_type=kind, dims=values.shape)
-        set_external(tensor, self._path.name, *self.add(values))
-        return tensor
-
-    def _holds(self, offset: int, pieces: Pieces) -> bool:
-        assert self._file is not None
-        self._file.seek(offset)
-        try:
-            return all(self._file.read(piece.nbytes) == _as_bytes(piece).data for piece in pieces)
-        finally:
-            self._file.seek(self._end)
+def as_bytes(data: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of an array in C order, little-endian."""
+    little = data.astype(data.dtype.newbyteorder("<"), copy=False) if data.dtype.byteorder == ">" else data
+    return np.ascontiguousarray(little).reshape(-1).view(np.uint8)
 
 
-def signature(model: ModelProto) -> dict[str, Json]:
-    """``{"inputs": [...], "outputs": [...]}`` in graph order, each as :func:`value_signature` spells it.
-
-    Initializers are no inputs.
-    """
+def signature(model: ModelProto) -> Signature:
+    """Inputs and outputs in graph order; initializers are no inputs."""
     initialized = {tensor.name for tensor in model.graph.initializer}
-    return {
-        "inputs": [value_signature(value) for value in model.graph.input if value.name not in initialized],
-        "outputs": [value_signature(value) for value in model.graph.output],
-    }
+    return Signature(
+        inputs=tuple(value_signature(value) for value in model.graph.input if value.name not in initialized),
+        outputs=tuple(value_signature(value) for value in model.graph.output),
+    )
 
 
-def value_signature(value: ValueInfoProto) -> dict[str, Json]:
-    """``{"name", "dtype", "shape"}``: numpy's name of the dtype; dims as a size, an axis name, or null for neither.
+def value_signature(value: ValueInfoProto) -> TensorSpec:
+    """A value as the graph declares it: dims as a size, an axis name, or None for neither.
 
     Raises:
         ModelError: it is not a tensor, or says no element type.
@@ -348,16 +284,11 @@ def value_signature(value: ValueInfoProto) -> dict[str, Json]:
             why=f"its type is {value.type.WhichOneof('value') or 'not given'}; only tensors go in and out of an NPU",
             remedy="export the model with tensors as inputs and outputs",
         )
-    shape: list[Json] = []
+    shape: list[int | str | None] = []
     for dim in kind.shape.dim:
         which = dim.WhichOneof("value")
         shape.append(dim.dim_value if which == "dim_value" else (dim.dim_param or None) if which else None)
-    return {"name": value.name, "dtype": helper.tensor_dtype_to_np_dtype(kind.elem_type).name, "shape": shape}
-
-
-def _as_bytes(data: NDArray[Any]) -> NDArray[np.uint8]:
-    little = data.astype(data.dtype.newbyteorder("<"), copy=False) if data.dtype.byteorder == ">" else data
-    return np.ascontiguousarray(little).reshape(-1).view(np.uint8)
+    return TensorSpec(value.name, helper.tensor_dtype_to_np_dtype(kind.elem_type).name, tuple(shape))
 
 
 def _inline_array(tensor: TensorProto) -> NDArray[Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from pipeline.graph.traverse import all_graphs, all_nodes, reads
+from pipeline.graph.ir.traverse import all_graphs, all_nodes, reads
 
 _TYPE_ATTRIBUTES = ("to", "dtype")
 

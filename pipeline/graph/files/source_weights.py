@@ -2,7 +2,7 @@
 
 A file of the source that holds tensors is a blob of what ingest makes of it, under another name: nothing is copied, and
 the store has these bytes once. An offset in it is what the exporter made it, for tensors inside a protobuf any number;
-numpy, onnxruntime's CPU and QNN EP read tensors from any address (``tests/test_source_weights.py``).
+numpy, onnxruntime's CPU and QNN EP read tensors from any address (``tests/graph/files/test_source_weights.py``).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from pipeline.errors import ModelError
-from pipeline.graph.model_file import (
+from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.files.model_file import (
     EXTERNAL_BYTES,
     WEIGHTS,
-    BlobWriter,
     byte_size,
     external_bytes,
     is_external,
     set_external,
     tensor_pieces,
 )
-from pipeline.graph.pieces import Pieces
-from pipeline.graph.single_precision import widened
+from pipeline.graph.files.single_precision import widened
+from pipeline.graph.ir.tensor_chunks import Pieces
 
 
 class SourceWeights:

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TypeProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper
 
-from pipeline.graph.model_file import tensor_array, tensor_pieces
-from pipeline.graph.pieces import Pieces
-from pipeline.graph.traverse import DEFAULT_DOMAINS, live_nodes, reads
+from pipeline.graph.files.model_file import tensor_array, tensor_pieces
+from pipeline.graph.ir.tensor_chunks import Pieces
+from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, live_nodes, reads
 
 CONTRIB_DOMAIN = "com.microsoft"
 """Where onnxruntime keeps operators of its own."""
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+"""The element types that are quantized."""
 
 
 class GraphIndex:
@@ -141,3 +143,16 @@ def sort_nodes(model: ModelProto) -> None:
     assert len(order) == len(nodes), "the graph has a cycle"
     del model.graph.node[:]
     model.graph.node.extend(order)
+
+
+def element_type(index: GraphIndex, name: str) -> int:
+    """The element type of a value or constant, 0 if unknown."""
+    if name in index.initializers:
+        return int(index.initializers[name].data_type)
+    kind = index.types.get(name)
+    return int(kind.tensor_type.elem_type) if kind is not None else 0
+
+
+def is_float(index: GraphIndex, name: str) -> bool:
+    """Whether a value or constant is of a type that is quantized."""
+    return element_type(index, name) in FLOATS

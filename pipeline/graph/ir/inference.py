@@ -20,7 +20,7 @@ from onnx import (
 )
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
-from pipeline.graph.traverse import DEFAULT_DOMAINS, reads
+from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, reads
 
 Types = Mapping[str, TypeProto]
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.inference import Opsets, infer_outputs, shape_of
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.ir.inference import Opsets, infer_outputs, shape_of
 
 _Name = str
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from onnx import NodeProto
 
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.inference import shape_of
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.ir.inference import shape_of
 
 
 def reduced_axes(index: GraphIndex, node: NodeProto) -> tuple[int, ...] | None:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from onnx import NodeProto
 
-from pipeline.graph.index import GraphIndex, is_op
-from pipeline.graph.operands import Operand, Role, channel_groups, moves_data, operands
-from pipeline.graph.scheme import FP16, Rule, Scheme, bits
-from pipeline.graph.values import is_float
+from pipeline.contracts.scheme import FP16, Rule, Scheme, bits
+from pipeline.graph.ir.index import GraphIndex, is_float, is_op
+from pipeline.graph.quantization.operand_rules import Operand, Role, channel_groups, moves_data, operands
 
 FLOAT = "float"
 """The type of a node that stays in float."""
@@ -39,7 +38,7 @@ class Assignment:
     """
 
     def __init__(self, index: GraphIndex, scheme: Scheme) -> None:
-        """Rules that name nothing in the graph have no effect; see :mod:`pipeline.graph.rule_checks`."""
+        """Rules that name nothing in the graph have no effect; see :mod:`pipeline.graph.quantization.rule_checks`."""
         self._index = index
         self._scheme = scheme
         self._stored: dict[str, str] = {}

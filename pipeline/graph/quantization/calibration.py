@@ -9,12 +9,13 @@ from onnx import TensorProto
 
 from pipeline.errors import CalibrationError
 from pipeline.graph.cpu import Arrays
-from pipeline.graph.encodings import MIN_WIDTH, Range, Ranges
-from pipeline.graph.histogram import Histogram
-from pipeline.graph.model_file import CONSTANTS, REWRITTEN, external_range, is_external
-from pipeline.graph.observe import FLOATS, Observer
-from pipeline.graph.range_choice import MINMAX, Method
-from pipeline.graph.traverse import label
+from pipeline.graph.files.model_file import CONSTANTS, REWRITTEN, external_range, is_external
+from pipeline.graph.ir.index import FLOATS
+from pipeline.graph.ir.traverse import label
+from pipeline.graph.quantization.histogram import Histogram
+from pipeline.graph.quantization.observe import Observer
+from pipeline.graph.quantization.range_choice import MINMAX, Method
+from pipeline.graph.quantization.ranges import MIN_WIDTH, Range, Ranges
 
 FILLER_LIMIT = 1e30
 """A value this large was written into the model, not computed from data."""
@@ -134,13 +135,15 @@ class Calibration:
 
     def _never_varies(self, name: str, inputs: list[str], observer: Observer) -> CalibrationError:
         values = ", ".join(f"{given!r} is {self._inputs[given].low:g}" for given in inputs)
+        fixed = ", ".join(f"{given}: {self._inputs[given].low:.9g}" for given in inputs)
         node = observer.index.makers.get(name)
         where = f"value {name!r}" + (f" of node {label(node)}" if node is not None else "")
         return CalibrationError(
             f"the calibration set never varies an input: {values} throughout",
             where=f"{where}, which is {self._ranges[name].low:g} in all {self._samples} samples",
             why="an encoding made from that holds no other value: on the device the input would have no effect",
-            remedy="add samples in which it varies: every step of a loop; for a mask, a sample shorter than its bucket",
+            remedy="add samples in which it varies: every step of a loop; for a mask, a sample shorter than its bucket;"
+            f" if it never varies where the model is used, say so in the config: constants: {{{fixed}}}",
         )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from onnx import NodeProto
 
-from pipeline.graph.assignment import FLOAT, Assignment
-from pipeline.graph.index import GraphIndex, is_op
-from pipeline.graph.operands import FIXED_16_BIT, moves_data
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.quantization.assignment import FLOAT, Assignment
+from pipeline.graph.quantization.operand_rules import FIXED_16_BIT, moves_data
 
 
 def drop_clamps(index: GraphIndex, assignment: Assignment) -> int:
@@ -15,6 +15,8 @@ def drop_clamps(index: GraphIndex, assignment: Assignment) -> int:
     The maker of what it reads then makes its result, whose encoding ends where the clamp would::
 
         Conv -> x -> Relu -> y        becomes        Conv -> y
+
+    A Clip from above zero, or to below it, stays: every encoding holds zero, and would end there.
     """
     graph = index.model.graph
     dropped = [number for number, node in enumerate(graph.node) if _is_free(index, assignment, node)]
@@ -33,6 +35,8 @@ def drop_clamps(index: GraphIndex, assignment: Assignment) -> int:
 def _is_free(index: GraphIndex, assignment: Assignment, node: NodeProto) -> bool:
     if not is_op(node, "Relu", "Clip") or any(name and name not in index.initializers for name in node.input[1:]):
         return False
+    if not _holds_zero(index, node):
+        return False
     given = node.input[0]
     maker = index.makers.get(given)
     if maker is None or index.sole_reader(given, node.op_type) is None:
@@ -42,3 +46,9 @@ def _is_free(index: GraphIndex, assignment: Assignment, node: NodeProto) -> bool
     if assignment.ruled(given) is not None:
         return False
     return assignment.computes_in(maker) == assignment.computes_in(node) != FLOAT
+
+
+def _holds_zero(index: GraphIndex, node: NodeProto) -> bool:
+    bounds = [index.scalar(name) if name else None for name in node.input[1:]]
+    low, high = (*bounds, None, None)[:2]
+    return (low is None or low <= 0) and (high is None or high >= 0)

@@ -8,20 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from pipeline.contracts.scheme import bits
 from pipeline.errors import QuantizationError
-from pipeline.graph.assignment import FLOAT, Assignment, Stored
-from pipeline.graph.constant_store import ConstantStore, EncodedConstant
-from pipeline.graph.encodings import Range
-from pipeline.graph.index import GraphIndex, is_op
-from pipeline.graph.operands import Operand, Role, operands
-from pipeline.graph.qdq_nodes import Encoding
-from pipeline.graph.scheme import bits
-from pipeline.graph.traverse import label
-from pipeline.graph.value_encodings import ValueEncodings
-from pipeline.graph.weight_encodings import Integers, asymmetric, bias, limits, rounded_to, symmetric
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.traverse import label
+from pipeline.graph.quantization.assignment import FLOAT, Assignment, Stored
+from pipeline.graph.quantization.chip_limits import REQUANTIZE
+from pipeline.graph.quantization.constant_store import ConstantStore, EncodedConstant
+from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, Role, operands
+from pipeline.graph.quantization.qdq import Encoding
+from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.value_encodings import ValueEncodings
+from pipeline.graph.quantization.weight_encodings import Integers, asymmetric, bias, limits, rounded_to, symmetric
 
 _LARGEST_BIAS = 2**31 - 2**10
 """A bias of 32 bits is kept this far from the end, as its scale is rounded to float32."""
+
+_RESCALED = 1.001 * REQUANTIZE
+"""Scales are rounded to float32."""
 
 
 class ConstantEncodings:
@@ -84,7 +88,7 @@ class ConstantEncodings:
         def encode() -> Integers:
             covers = self._range(node, name)
             if given is not None:
-                return rounded_to(self._index.pieces(name), given.kind, given.scale, given.zero_point)
+                return rounded_to(self._index.pieces(name), given.dtype, given.scale, given.zero_point)
             if not stored.symmetric:
                 return asymmetric(self._index.pieces(name), of_all or covers, stored.kind, float(np.max(smallest)))
             least = smallest
@@ -115,20 +119,42 @@ class ConstantEncodings:
         return Stored(stored.kind, stored.symmetric) if operand.name in self._ranges else stored
 
     def _smallest_scale(self, name: str, stored: Stored) -> NDArray[np.float64]:
-        """What a weight's scales must not fall short of, lest a bias that is added exceeds 32 bits."""
+        """What a weight's scales must not fall short of, lest a bias that is added exceeds 32 bits, or a channel's
+        products are too small to be rescaled.
+        """
         smallest = np.zeros(())
         for node in self._index.readers[name]:
             found = {operand.role: operand for operand in operands(self._index, node)}
-            if Role.BIAS not in found or self._assignment.computes_in(node) == FLOAT:
-                continue
             weight = found.get(Role.WEIGHT) or found.get(Role.SCALE)
-            if weight is None or weight.name != name or self._stored(node, weight) != stored:
+            if weight is None or weight.name != name or self._assignment.computes_in(node) == FLOAT:
+                continue
+            if self._stored(node, weight) != stored:
+                continue
+            if weight.role is Role.WEIGHT:
+                smallest = np.maximum(smallest, self._least_rescaled(node, weight))
+            if Role.BIAS not in found:
                 continue
             added = np.abs(self._bias(node, found[Role.BIAS].name)).astype(np.float64)
             columns = stored.axis is not None and added.ndim > 0
             added = added.reshape(-1, added.shape[-1]).max(axis=0) if columns else added.max(initial=0)
             smallest = np.maximum(smallest, added / (_LARGEST_BIAS * self._input_scale(node)))
         return smallest
+
+    def _least_rescaled(self, node: NodeProto, weight: Operand) -> float:
+        """The scale of a weight below which HTP saturates what the node makes of it; 0 where none is.
+
+        A channel that gets this scale in place of a smaller one is next to dead: what its weights are rounded by adds
+        at most ``inputs / 512`` steps to a result, and far less where the errors of many inputs cancel.
+        """
+        name = node.output[0]
+        kind = self._assignment.stored_in(name)
+        kind = self._assignment.computes_in(node) if kind == FLOAT else kind
+        if not is_op(node, *PRODUCTS) or bits(kind) < 16:
+            return 0.0
+        other = next(each for each in operands(self._index, node) if each.position == 1 - weight.position)
+        if other.name in self._index.initializers:
+            return 0.0
+        return _RESCALED * self._values.encoding(name, kind).scale / self._scale_read(node, other)
 
     def _bias_scale(self, node: NodeProto) -> NDArray[np.float64]:
         weight = next(operand for operand in operands(self._index, node) if operand.position == 1)
@@ -145,6 +171,10 @@ class ConstantEncodings:
         given = next(operand for operand in operands(self._index, node) if operand.position == 0)
         if given.name in self._index.initializers:
             return float(self._shared(node, given).scale)
+        return self._scale_read(node, given)
+
+    def _scale_read(self, node: NodeProto, given: Operand) -> float:
+        """The scale with which a node reads a value that is no constant."""
         kind = self._assignment.computes_in(node)
         return self._values.encoding(given.name, self._values.read_type(node, given, kind)).scale
 

@@ -14,15 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
-from pipeline.graph.model_file import (
-    BlobWriter,
-    external_range,
-    inline_tensor,
-    is_external,
-    tensor_array,
-    tensor_pieces,
-)
-from pipeline.graph.weight_encodings import Integers
+from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.files.model_file import external_range, inline_tensor, is_external, tensor_array, tensor_pieces
+from pipeline.graph.quantization.weight_encodings import Integers
 
 
 @dataclass(frozen=True, eq=False)

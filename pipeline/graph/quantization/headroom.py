@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from pipeline.graph.encodings import Range, Ranges
-from pipeline.graph.index import GraphIndex, is_op
-from pipeline.graph.operands import moves_data
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.quantization.operand_rules import moves_data
+from pipeline.graph.quantization.ranges import Range, Ranges
 
 ROOM = 0.25
 """As part of the range's width, at each end that isn't zero."""

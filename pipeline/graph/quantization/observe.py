@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, ValueInfoProto
 
 from pipeline.graph.cpu import Arrays, run, unoptimized_session
-from pipeline.graph.encodings import Range
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.inference import shape_of
-from pipeline.graph.model_file import load_graph
-from pipeline.graph.traverse import reads
-
-FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
-"""The element types that are quantized."""
+from pipeline.graph.files.model_file import load_graph
+from pipeline.graph.ir.index import FLOATS, GraphIndex
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.traverse import reads
+from pipeline.graph.quantization.ranges import Range
 
 _BYTES_AT_ONCE = 1 << 29
 """Values fetched in one run; a model that makes more is run again for the rest, so that memory stays bounded."""

@@ -17,8 +17,8 @@ from enum import Enum, auto
 
 from onnx import NodeProto
 
-from pipeline.graph.encodings import Range
-from pipeline.graph.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.quantization.ranges import Range
 
 
 class Role(Enum):
@@ -61,6 +61,9 @@ _MOVERS = (
     "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze",
 )  # fmt: skip
 _TABLES = ("Gather", "GatherElements")
+
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""Sums of products, rescaled to the encoding of the result."""
 
 UNIT = Range(0.0, 1.0)
 """The range of a Softmax, whatever the samples show."""

@@ -9,14 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from pipeline.graph.encodings import Range
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.model_file import tensor_dtype
-from pipeline.model import Json
+from pipeline.contracts.blame import EncodingFacts
+from pipeline.graph.files.model_file import tensor_dtype
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.ranges import Range
 
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 Q_OPS = (_Q, _DQ)
 """The operators that carry encodings."""
+QUANTIZER_INPUT = "_QuantizeLinear_Input"
+"""Behind the name of an output of the model, which is what its DequantizeLinear gives: what its node makes."""
 
 _FOUR_BITS = {"int4": (-8, 7), "uint4": (0, 15)}
 """What numpy has no limits for; a value that is looked up in a table shares the encoding of the table."""
@@ -56,10 +58,10 @@ class Encoding:
         integers = np.clip(np.rint(array / np.float32(self.scale)) + self.zero_point, low, high)
         return np.asarray((integers - self.zero_point) * np.float32(self.scale), np.float32)
 
-    def facts(self) -> dict[str, Json]:
-        """As JSON, with the range that is covered."""
-        spelled = {key: float(f"{value:.6g}") for key, value in (("low", self.covers.low), ("high", self.covers.high))}
-        return {"dtype": self.dtype, "scale": float(f"{self.scale:.6g}"), "zero_point": self.zero_point, **spelled}
+    def facts(self) -> EncodingFacts:
+        """With the range that is covered, rounded."""
+        scale, low, high = (float(f"{value:.6g}") for value in (self.scale, self.covers.low, self.covers.high))
+        return EncodingFacts(self.dtype, scale, self.zero_point, low, high)
 
 
 def standing_for(index: GraphIndex, name: str) -> str | None:

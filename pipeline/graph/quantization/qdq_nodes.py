@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
-from pipeline.graph.constant_store import ConstantStore, EncodedConstant
-from pipeline.graph.index import CONTRIB_DOMAIN, GraphIndex, import_contrib, opset
-from pipeline.graph.model_file import inline_tensor, tensor_dtype
-from pipeline.graph.weight_encodings import dtype
+from pipeline.graph.files.model_file import inline_tensor, tensor_dtype
+from pipeline.graph.ir.index import CONTRIB_DOMAIN, GraphIndex, import_contrib, opset
+from pipeline.graph.quantization.constant_store import ConstantStore, EncodedConstant
+from pipeline.graph.quantization.qdq import Encoding
+from pipeline.graph.quantization.weight_encodings import dtype
 
 _OWN_OPSET = 21
 """From here on ONNX's own Q and DQ take 16 and 4 bits; before, onnxruntime's do."""
 _SINCE_21 = ("uint16", "int16", "int4", "uint4")
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """One scale and zero point for all of a value, in integers of type `kind`."""
-
-    kind: str
-    scale: float
-    zero_point: int
 
 
 class QdqNodes:
@@ -57,9 +48,9 @@ class QdqNodes:
 
     def converted(self, name: str, source: str | None, encoding: Encoding, half: bool) -> str:
         """What those read who take value `name` in another type, made of a float `source` or of what is stored."""
-        key = (name, encoding.kind)
+        key = (name, encoding.dtype)
         if key not in self._conversions:
-            stem = f"{name}_{encoding.kind}"
+            stem = f"{name}_{encoding.dtype}"
             if source is None:
                 # A DQ node of its own: QNN makes one operator of it and the Q node it feeds.
                 source = f"{stem}_QuantizeLinear_Input"
@@ -124,9 +115,9 @@ class QdqNodes:
         self._node("DequantizeLinear", f"{stem}_DequantizeLinear", [between, *parameters], result)
 
     def _encoding(self, stem: str, encoding: Encoding, half: bool) -> list[str]:
-        self._kinds.add(encoding.kind)
+        self._kinds.add(encoding.dtype)
         scale = np.array(encoding.scale, np.float16 if half else np.float32)
-        zero_point = np.array(encoding.zero_point, dtype(encoding.kind))
+        zero_point = np.array(encoding.zero_point, dtype(encoding.dtype))
         return [self._add(f"{stem}_scale", scale), self._add(f"{stem}_zero_point", zero_point)]
 
     def _add(self, name: str, array: NDArray[Any]) -> str:

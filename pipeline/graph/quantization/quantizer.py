@@ -8,9 +8,9 @@ nodes give and are read through Q nodes::
              `-> DQ -> Q' -> DQ' -> reader of another
 
 Where the documented recipe and what QNN EP 2.7 accepts differ, we follow the latter: see
-:mod:`pipeline.graph.operands`. Next to that, a MatMul with a constant right-hand matrix becomes FullyConnected, which
-takes a scale per column, so it gets one. The recipe gives it a scale per tensor (MiniLM, w8a16: 15.4 dB of SQNR
-against 29.9). A constant that differs between buckets gets the encoding of its range over all of them.
+:mod:`pipeline.graph.quantization.operand_rules`. Next to that, a MatMul with a constant right-hand matrix becomes
+FullyConnected, which takes a scale per column, so it gets one. The recipe gives it a scale per tensor (MiniLM, w8a16:
+15.4 dB of SQNR against 29.9). A constant that differs between buckets gets the encoding of its range over all of them.
 """
 
 from __future__ import annotations
@@ -20,23 +20,21 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto, TensorProto
 
+from pipeline.contracts.scheme import Scheme
 from pipeline.errors import QuantizationError
-from pipeline.graph.assignment import FLOAT, Assignment
-from pipeline.graph.clamps import drop_clamps
-from pipeline.graph.constant_encodings import ConstantEncodings
-from pipeline.graph.constant_store import ConstantStore, InModel
-from pipeline.graph.encodings import Range
-from pipeline.graph.headroom import with_headroom
-from pipeline.graph.index import GraphIndex, prune, sort_nodes
-from pipeline.graph.observe import FLOATS
-from pipeline.graph.operands import Operand, Role, operands
-from pipeline.graph.qdq import Q_OPS
-from pipeline.graph.qdq_nodes import QdqNodes
-from pipeline.graph.rule_checks import check_rules
-from pipeline.graph.scheme import Scheme
-from pipeline.graph.traverse import label
-from pipeline.graph.value_encodings import ValueEncodings
-from pipeline.graph.values import element_type, is_float
+from pipeline.graph.ir.index import FLOATS, GraphIndex, element_type, is_float, prune, sort_nodes
+from pipeline.graph.ir.traverse import label
+from pipeline.graph.quantization.assignment import FLOAT, Assignment
+from pipeline.graph.quantization.clamps import drop_clamps
+from pipeline.graph.quantization.constant_encodings import ConstantEncodings
+from pipeline.graph.quantization.constant_store import ConstantStore, InModel
+from pipeline.graph.quantization.headroom import with_headroom
+from pipeline.graph.quantization.operand_rules import Operand, Role, operands
+from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT
+from pipeline.graph.quantization.qdq_nodes import QdqNodes
+from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.rule_checks import check_rules
+from pipeline.graph.quantization.value_encodings import ValueEncodings
 
 _IN_MODEL = InModel()
 
@@ -78,8 +76,13 @@ def float_nodes(model: ModelProto) -> list[str]:
     return [
         label(node)
         for node in model.graph.node
-        if node.op_type not in (*Q_OPS, "Cast") and (_reads_float(index, node) or _makes_float(index, node))
+        if node.op_type not in (*Q_OPS, "Cast") and computes_in_float(index, node)
     ]
+
+
+def computes_in_float(index: GraphIndex, node: NodeProto) -> bool:
+    """Whether a node of a QDQ model that is no Q or DQ itself reads or makes floats that have no encoding."""
+    return _reads_float(index, node) or _makes_float(index, node)
 
 
 def _reads_float(index: GraphIndex, node: NodeProto) -> bool:
@@ -120,7 +123,7 @@ class _Wiring:
             for position, name in enumerate(node.output):
                 if name and is_float(self._index, name):
                     if name in self._index.outputs and self._assignment.stored_in(name) != FLOAT:
-                        copy.output[position] = f"{name}_QuantizeLinear_Input"
+                        copy.output[position] = f"{name}{QUANTIZER_INPUT}"
                     self._store(name)
         self._new.finish()
 
@@ -144,7 +147,7 @@ class _Wiring:
             return
         encoding = self._values.encoding(name, kind)
         is_output = name in self._index.outputs and name in self._index.makers
-        source = f"{name}_QuantizeLinear_Input" if is_output else name
+        source = f"{name}{QUANTIZER_INPUT}" if is_output else name
         self._new.store(name, source, encoding, self._half(name), name if is_output else None)
 
     def _read(self, node: NodeProto, operand: Operand, kind: str) -> str:

@@ -2,7 +2,7 @@
 
 The padding of a bucket is counted like all else where it would be cut off, for the device computes it too and masks
 rely on it, and not at all where many equal numbers would make a range narrow: see `valid` in
-:class:`pipeline.graph.histogram.Histogram`.
+:class:`pipeline.graph.quantization.histogram.Histogram`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.graph.encodings import Range
-from pipeline.graph.histogram import SIDE, Histogram
+from pipeline.graph.quantization.histogram import SIDE, Histogram
+from pipeline.graph.quantization.ranges import Range
 
 _STEPS = 8
 """Candidates per halving of a range."""

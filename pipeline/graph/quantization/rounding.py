@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from pipeline.graph.cpu import Arrays, unoptimized_session
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.model_file import byte_size
-from pipeline.graph.qdq import dequantized_constant, encoding_of, standing_for
+from pipeline.graph.files.model_file import byte_size
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.qdq import dequantized_constant, encoding_of, standing_for
 
 _FOUR_BITS = (TensorProto.INT4, TensorProto.UINT4)
 

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 
 from onnx import NodeProto
 
+from pipeline.contracts.scheme import FP16, Rule, Scheme
 from pipeline.errors import QuantizationError
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.operands import Role, operands
-from pipeline.graph.scheme import FP16, Rule, Scheme
-from pipeline.graph.values import is_float
-from pipeline.suggest import did_you_mean
+from pipeline.graph.ir.index import GraphIndex, is_float
+from pipeline.graph.quantization.operand_rules import Role, operands
+from pipeline.plain_text import did_you_mean
 
 _WEIGHTY = "MatMul, Gemm, Conv and ConvTranspose"
 

@@ -6,18 +6,24 @@ from collections.abc import Mapping
 
 from onnx import NodeProto
 
-from pipeline.graph.assignment import FLOAT, Assignment
-from pipeline.graph.encodings import MIN_WIDTH, Range, range_at
-from pipeline.graph.index import GraphIndex, is_op
-from pipeline.graph.operands import FIXED_16_BIT, UNIT, WIDE_16_BIT, Operand, moves_data, operands
-from pipeline.graph.qdq_nodes import Encoding
-from pipeline.graph.scheme import bits
-from pipeline.graph.weight_encodings import affine, limits
+from pipeline.contracts.scheme import bits
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.quantization.assignment import FLOAT, Assignment
+from pipeline.graph.quantization.operand_rules import (
+    FIXED_16_BIT,
+    PRODUCTS,
+    UNIT,
+    WIDE_16_BIT,
+    Operand,
+    moves_data,
+    operands,
+)
+from pipeline.graph.quantization.qdq import Encoding
+from pipeline.graph.quantization.ranges import MIN_WIDTH, Range, range_at
+from pipeline.graph.quantization.weight_encodings import affine, limits
 
 INT16 = "int16"
 """What no value is stored in, but the right of two that are multiplied may be read as."""
-
-_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 class ValueEncodings:
@@ -54,7 +60,7 @@ class ValueEncodings:
         """
         ruled = self._assignment.ruled(operand.name)
         wanted = kind if kind == FLOAT or ruled is None or moves_data(self._index, node) else ruled
-        if operand.position == 1 and wanted != FLOAT and is_op(node, *_PRODUCTS):
+        if operand.position == 1 and wanted != FLOAT and is_op(node, *PRODUCTS):
             left = next(each for each in operands(self._index, node) if each.position == 0)
             if left.name not in self._index.initializers:
                 return self._right_type(node, wanted, self.read_type(node, left, kind))

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from pipeline.graph.encodings import MIN_WIDTH, Range
-from pipeline.graph.pieces import Pieces
-from pipeline.graph.scheme import bits
+from pipeline.contracts.scheme import bits
+from pipeline.graph.ir.tensor_chunks import Pieces
+from pipeline.graph.quantization.ranges import MIN_WIDTH, Range
 
 _SHARES = {
     4: (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4),
     8: (127 / 129, 127 / 128, 1.0, 127 / 126, 127 / 124),
+    16: (1.0,),
 }
 """By bits, the shares of the largest magnitude that may get the largest integer. With 4 bits, what is cut off costs
 less than it gains; with 8, it is about how the numbers happen to fall between the integers."""

@@ -1,10 +1,11 @@
 """Rewrites: graph changes that make a model fit for HTP and leave what it computes as it was.
 
 A rewrite is one module with two names: ``NAME``, and ``apply(model, folder)``, which changes the model in place and
-returns how often it did. Each requires a model as the shape stage leaves it: every dim fixed, constants as
+returns how often it did. Where the order matters, ``AFTER`` has the names of those that run before, and why.
+Each requires a model as the shape stage leaves it: every dim fixed, constants as
 initializers, nodes in topological order, a type for every value; `folder` holds the model's blobs. Each ensures the
 same, and keeps the name of every value it doesn't replace, so that encodings found over all buckets fit each of them.
-What a rewrite leaves unused is removed here, once.
+What a rewrite leaves unused is removed here, before the next.
 """
 
 from __future__ import annotations
@@ -14,34 +15,49 @@ from typing import Protocol
 
 from onnx import ModelProto
 
-from pipeline.graph.index import prune
+from pipeline.graph.ir.index import prune
 from pipeline.graph.rewrites import (
-    apart_swish,
+    bound_activations,
+    bound_exp,
+    bound_masked_max,
+    cast_by_int32,
+    compute_lengths_in_integers,
+    convert_group_norms,
+    convert_rnn_to_gru,
+    convolve_averages,
+    decompose_activations,
+    decompose_batch_norm,
+    decompose_einsum,
+    decompose_log_sums,
+    decompose_lstm_step,
+    decompose_mod,
+    decompose_pow,
+    decompose_reductions,
+    decompose_softplus,
+    decompose_swish,
     divide_one,
     drop_guards,
+    drop_idle_bounds,
     drop_unit_axes,
-    finite_masks,
-    flat_gather_nd,
+    expand_powers,
+    flatten_gather_nd,
     fuse_gelu,
     fuse_layer_norm,
     fuse_rms_norm,
+    gather_edges,
+    gather_neighbours,
     gather_pairs,
-    integer_lengths,
-    last_states,
-    lengths_to_gates,
-    masked_max,
+    make_masks_finite,
     merge_scales,
-    norms_by_instance,
-    plain_activations,
-    plain_einsum,
-    plain_equal,
-    plain_reductions,
-    plain_softplus,
-    plain_swish,
-    rnn_to_gru,
-    scores_first,
-    split_batch_norm,
-    tanh_by_sigmoid,
+    negate_divisors,
+    put_scores_first,
+    replace_lengths_by_gates,
+    replace_tanh,
+    scale_magnitudes,
+    separate_swish,
+    simplify_boolean_equal,
+    split_clips,
+    take_last_states,
 )
 
 
@@ -55,39 +71,56 @@ class Rewrite(Protocol):
 
 
 REWRITES: tuple[Rewrite, ...] = (
-    integer_lengths,
-    plain_equal,
-    flat_gather_nd,
-    plain_einsum,
-    finite_masks,
+    drop_idle_bounds,  # before masks are looked for: an infinity that bounds nothing is none
+    compute_lengths_in_integers,
+    decompose_mod,
+    cast_by_int32,
+    simplify_boolean_equal,
+    flatten_gather_nd,
+    decompose_einsum,
+    make_masks_finite,
     drop_guards,
-    masked_max,
-    scores_first,
+    bound_masked_max,
+    put_scores_first,
     fuse_gelu,
     fuse_layer_norm,
     fuse_rms_norm,
+    decompose_pow,  # behind the fusions, which look for the powers in norms and activations
+    expand_powers,
     divide_one,
     gather_pairs,
-    split_batch_norm,
+    gather_edges,
+    gather_neighbours,
+    convolve_averages,
+    decompose_batch_norm,
     merge_scales,
-    plain_activations,
-    plain_reductions,
-    norms_by_instance,
-    plain_softplus,
-    plain_swish,
-    rnn_to_gru,
-    lengths_to_gates,
-    last_states,
-    tanh_by_sigmoid,
-    apart_swish,
+    decompose_activations,
+    decompose_reductions,
+    scale_magnitudes,  # behind all that write squares and their sums
+    convert_group_norms,
+    decompose_softplus,
+    decompose_swish,
+    decompose_log_sums,
+    bound_exp,  # behind all that write an Exp: powers of constants, LogSoftmax
+    negate_divisors,  # behind all that divide integers
+    convert_rnn_to_gru,
+    replace_lengths_by_gates,
+    decompose_lstm_step,  # before its last state is taken from a sequence of one
+    take_last_states,
+    replace_tanh,
+    bound_activations,  # behind all that write a Sigmoid or Tanh
+    separate_swish,
     drop_unit_axes,
+    split_clips,  # behind what looks for a Clip
 )
 """In the order they are applied."""
 
 
 def apply_all(model: ModelProto, folder: Path) -> dict[str, int]:
     """Apply every rewrite to `model` in place; returns name -> number of places changed, zeros included."""
-    applied = {rewrite.NAME: rewrite.apply(model, folder) for rewrite in REWRITES}
-    if any(applied.values()):
-        prune(model)
+    applied = {}
+    for rewrite in REWRITES:
+        applied[rewrite.NAME] = rewrite.apply(model, folder)
+        if applied[rewrite.NAME]:
+            prune(model)
     return applied

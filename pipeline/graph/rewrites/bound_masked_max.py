@@ -22,11 +22,11 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto
 
-from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op, sort_nodes
-from pipeline.graph.rewrites.finite_masks import HUGE
+from pipeline.graph.ir.index import GraphIndex, is_op, sort_nodes
+from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.rewrites.make_masks_finite import HUGE
 
-NAME = "masked_max"
+NAME = "bound_masked_max"
 
 _OPPOSITE = {"ReduceMax": "ReduceMin", "ReduceMin": "ReduceMax"}
 

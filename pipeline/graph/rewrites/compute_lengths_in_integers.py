@@ -28,11 +28,11 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op, substitute
-from pipeline.graph.recursion import Recursive
+from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.recursion import Recursive
 
-NAME = "integer_lengths"
+NAME = "compute_lengths_in_integers"
 
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32)
 _LARGEST = 1 << 23
@@ -63,10 +63,10 @@ class _Lengths:
         self._index = index
         self.added = Additions(index)
         self._made: dict[str, str] = {}
-        self._is_whole = Recursive(self._find_whole, False)
-        self._is_ratio = Recursive(self._find_ratio, False)
+        self._is_whole = Recursive(self._find_whole)
+        self._is_ratio = Recursive(self._find_ratio)
         """Whether a value is whole, one by a whole constant, or a sum of a value like that and a whole constant."""
-        self.is_floored = Recursive(self._find_floored, False)
+        self.is_floored = Recursive(self._find_floored)
         """Whether a value is whole, and rounded somewhere on its way; else its conversion is no loss."""
 
     def _find_floored(self, name: str) -> bool:

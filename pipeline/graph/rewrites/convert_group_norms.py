@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto
 
-from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op, substitute
-from pipeline.graph.inference import shape_of
+from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.node_builder import Additions
 
-NAME = "norms_by_instance"
+NAME = "convert_group_norms"
 
 _EPSILON = 1e-5
 """ONNX's default."""

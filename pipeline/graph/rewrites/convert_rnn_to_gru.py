@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from pipeline.graph.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, is_op
 
-NAME = "rnn_to_gru"
+NAME = "convert_rnn_to_gru"
 
 _STILL = 20.0
 """A gate's bias. As much as it takes in float32, and no more: the bias is quantized with the others."""

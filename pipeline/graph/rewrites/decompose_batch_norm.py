@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
-from pipeline.graph.index import GraphIndex, is_op
-from pipeline.graph.inference import shape_of
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.inference import shape_of
 
-NAME = "split_batch_norm"
+NAME = "decompose_batch_norm"
 
 _EPSILON = 1e-5
 """ONNX's default."""

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto, TensorProto
 
-from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op, substitute
-from pipeline.graph.reductions import keeps_axes, reduced_axes
+from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.reductions import keeps_axes, reduced_axes
 
-NAME = "plain_reductions"
+NAME = "decompose_reductions"
 
 
 def apply(model: ModelProto, folder: Path) -> int:

@@ -28,10 +28,10 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.node_builder import Additions
 
-NAME = "plain_softplus"
+NAME = "decompose_softplus"
 
 
 def apply(model: ModelProto, folder: Path) -> int:

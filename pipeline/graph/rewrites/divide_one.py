@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from pipeline.graph.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, is_op
 
 NAME = "divide_one"
 

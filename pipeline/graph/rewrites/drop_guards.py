@@ -9,9 +9,9 @@ After::
 
     w
 
-A Softmax gives NaN where all of its scores are -inf, and never an infinity. With masks made finite (finite_masks comes
-first) the guards guard nothing. QNN EP 2.7 leaves IsInf to the CPU between two partitions, and compiles nothing where
-the guard is a float64; IsNaN it takes, for three operators the size of the scores.
+A Softmax gives NaN where all of its scores are -inf, and never an infinity. With masks made finite (make_masks_finite
+comes first) the guards guard nothing. QNN EP 2.7 leaves IsInf to the CPU between two partitions, and compiles nothing
+where the guard is a float64; IsNaN it takes, for three operators the size of the scores.
 
 Left alone: a Softmax whose scores still meet a constant -inf; a guard of anything else; one that is an output.
 """
@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto
 
-from pipeline.graph.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.moves import KEEPING
 
 NAME = "drop_guards"
 
-_MOVES = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-_MASKS = (*_MOVES, "Add", "Clip", "Concat", "Div", "Gather", "Max", "Min", "Mul", "Slice", "Sub", "Where")
+_MASKS = (*KEEPING, "Add", "Clip", "Concat", "Div", "Gather", "Max", "Min", "Mul", "Slice", "Sub", "Where")
 
 
 def apply(model: ModelProto, folder: Path) -> int:
@@ -56,7 +56,7 @@ class _Guards:
         if is_op(node, "Softmax"):
             if self._is_finite(node.input[0], set()):
                 self._weights.update(node.output)
-        elif is_op(node, *_MOVES) and node.input[0] in self._weights:
+        elif is_op(node, *KEEPING) and node.input[0] in self._weights:
             self._weights.update(node.output)
         elif (is_op(node, "IsNaN", "IsInf") and node.input[0] in self._weights) or (
             is_op(node, "And") and not self._false.isdisjoint(node.input)

@@ -21,10 +21,9 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto
 
-from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op, opset, sort_nodes
-from pipeline.graph.inference import shape_of
-from pipeline.graph.values import is_float
+from pipeline.graph.ir.index import GraphIndex, is_float, is_op, opset, sort_nodes
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.node_builder import Additions
 
 NAME = "drop_unit_axes"
 

@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto
 
-from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.node_builder import Additions
 
-NAME = "flat_gather_nd"
+NAME = "flatten_gather_nd"
 
 
 def apply(model: ModelProto, folder: Path) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto, helper
 
-from pipeline.graph.index import CONTRIB_DOMAIN, GraphIndex, import_contrib, is_op, opset
+from pipeline.graph.ir.index import CONTRIB_DOMAIN, GraphIndex, import_contrib, is_op, opset
 
 NAME = "fuse_gelu"
 

@@ -35,10 +35,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
 
-from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op, prune, substitute
-from pipeline.graph.inference import shape_of
-from pipeline.graph.reductions import keeps_axes, reduced_axes
+from pipeline.graph.ir.index import GraphIndex, is_op, prune, substitute
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.reductions import keeps_axes, reduced_axes
 
 NAME = "fuse_layer_norm"
 

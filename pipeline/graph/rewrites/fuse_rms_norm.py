@@ -32,8 +32,8 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from pipeline.graph.index import GraphIndex, is_op, opset
-from pipeline.graph.inference import shape_of
+from pipeline.graph.ir.index import GraphIndex, is_op, opset
+from pipeline.graph.ir.inference import shape_of
 
 NAME = "fuse_rms_norm"
 

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from pipeline.graph.index import GraphIndex, is_op
-from pipeline.graph.inference import shape_of
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.inference import shape_of
 
 NAME = "gather_pairs"
 

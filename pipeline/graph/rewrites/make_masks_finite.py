@@ -19,6 +19,9 @@ concerned only, where
   from a mask and 0, 1 or -1 throughout; and
 - everything the result flows into, through nodes that select, add, scale or move elements, is a Softmax.
 
+A float input of the graph is believed to be a mask only where one huge number is multiplied by it, key by key. Another
+float input may be a temperature: what it scales has no filler that is known to be small enough or large enough.
+
 A Clip that keeps such values within those of their float type has nothing to do then, and is dropped.
 
 Left alone: huge constants that don't end in a Softmax; a mask that is compared or returned on its way, since somebody
@@ -28,7 +31,7 @@ else counts on its value; a Clip of less, which bounds scores rather than masks 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +39,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
-from pipeline.graph.index import GraphIndex, is_op
-from pipeline.graph.recursion import Recursive
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.moves import MOVES
+from pipeline.graph.ir.recursion import Recursive
 
-NAME = "finite_masks"
+NAME = "make_masks_finite"
 
 HUGE = 1e4
 """BERT's own filler, the smallest in use (https://github.com/google-research/bert, attention_layer)."""
@@ -48,10 +52,7 @@ FILLER = 100.0
 """What reaches Softmax instead. On MiniLM, 16 bit activations: 20 to 1000 differ by 0.02 dB, 10000 costs 1.7 dB."""
 
 _SOFTMAX = ("Softmax", "LogSoftmax")
-_MOVES = (
-    "Cast", "Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice",
-    "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
-)  # fmt: skip
+_MOVERS = (*MOVES, "Cast", "GatherElements", "GatherND", "Trilu")
 _SUMS = ("Add", "Max", "Min", "Sub")
 _SCALES = ("Mul", "Div")
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
@@ -68,7 +69,8 @@ def apply(model: ModelProto, folder: Path) -> int:
         scale = flow.scale_to_softmax(node)
         if scale is None or FILLER / scale >= HUGE:
             continue
-        if is_op(node, "Mul") and not flow.is_indicator(node.input[1 - position]):
+        is_indicator = flow.may_be_indicator if array.size == 1 else flow.is_indicator
+        if is_op(node, "Mul") and not is_indicator(node.input[1 - position]):
             continue
         filler = FILLER / scale if array.dtype.kind == "f" else math.ceil(FILLER / scale)
         if (name, filler) not in replaced:
@@ -123,9 +125,11 @@ class _Flow:
 
     def __init__(self, index: GraphIndex) -> None:
         self._index = index
-        self._scale_of: Recursive[float | None] = Recursive(self._find_scale, None)
-        self.is_indicator = Recursive(self._is_indicator, False)
-        """Whether a value is made from a mask, and 0, 1 or -1 throughout."""
+        self._scale_of: Recursive[float | None] = Recursive(self._find_scale)
+        self.is_indicator = Recursive(lambda name: self._is_indicator(name, self.is_indicator, floats=False))
+        """Whether a value is made from a mask of integers or booleans, and 0, 1 or -1 throughout."""
+        self.may_be_indicator = Recursive(lambda name: self._is_indicator(name, self.may_be_indicator, floats=True))
+        """The same, or from a float input with a value for each key."""
 
     def scale_to_softmax(self, node: NodeProto) -> float | None:
         """The least factor by which a node's results are scaled until a Softmax; None if some don't end in one."""
@@ -147,7 +151,7 @@ class _Flow:
     def _factor(self, node: NodeProto, name: str) -> float | None:
         """By how much a node scales this input of it; None if it does something else with it."""
         inputs = list(node.input)
-        if is_op(node, *_SUMS, "Concat") or (is_op(node, *_MOVES) and name == inputs[0]):
+        if is_op(node, *_SUMS, "Concat") or (is_op(node, *_MOVERS) and name == inputs[0]):
             return 1.0
         if is_op(node, "Where"):
             return 1.0 if name != inputs[0] else None
@@ -167,22 +171,32 @@ class _Flow:
         values = [(sign, self._index.scalar(name)) for sign, name in bounds]
         return all(value is not None and sign * value >= HUGE for sign, value in values)
 
-    def _is_indicator(self, name: str) -> bool:
+    def _is_indicator(self, name: str, is_indicator: Callable[[str], bool], *, floats: bool) -> bool:
         array = self._index.constant(name)
         if array is not None:
             return array.dtype.kind in "biuf" and bool(np.isin(array, (-1, 0, 1)).all())
         node = self._index.makers.get(name)
         if node is None:
-            return True  # an input of the graph: what is scaled by a huge number in front of a Softmax is a mask
+            return self._varies_by_key(name) if self._is_float(name) and floats else not self._is_float(name)
         if is_op(node, "Cast") and not self._is_float(node.input[0]):
             return True
-        if is_op(node, *_MOVES):
-            return self.is_indicator(node.input[0])
+        if is_op(node, *_MOVERS):
+            return is_indicator(node.input[0])
         if is_op(node, "Sub", "Mul", "Min", "Max", "Where"):
             values = node.input[1:] if node.op_type == "Where" else node.input
-            return all(self.is_indicator(given) for given in values)
+            return all(is_indicator(given) for given in values)
         return False
+
+    def _varies_by_key(self, name: str) -> bool:
+        kind = self._index.types.get(name)
+        return kind is not None and any(dim.dim_value > 1 for dim in kind.tensor_type.shape.dim[-1:])
 
     def _is_float(self, name: str) -> bool:
         kind = self._index.types.get(name)
         return kind is None or kind.tensor_type.elem_type in _FLOATS
+
+
+AFTER = {
+    "drop_idle_bounds": "an infinity that bounds nothing is no mask",
+}
+"""What runs before, and why."""

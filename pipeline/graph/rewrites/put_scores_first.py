@@ -22,9 +22,9 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
-from pipeline.graph.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, is_op
 
-NAME = "scores_first"
+NAME = "put_scores_first"
 
 
 def apply(model: ModelProto, folder: Path) -> int:

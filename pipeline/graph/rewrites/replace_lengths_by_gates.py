@@ -29,11 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op, sort_nodes
-from pipeline.graph.inference import shape_of
+from pipeline.graph.ir.index import GraphIndex, is_op, sort_nodes
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.node_builder import Additions
 
-NAME = "lengths_to_gates"
+NAME = "replace_lengths_by_gates"
 
 _INPUT = 8.0
 """What the additional column reads at places that are not valid: no more than what a layer reads elsewhere, so that

@@ -26,11 +26,11 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op, substitute
-from pipeline.graph.inference import shape_of
+from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.node_builder import Additions
 
-NAME = "tanh_by_sigmoid"
+NAME = "replace_tanh"
 
 _PLACES = 16
 

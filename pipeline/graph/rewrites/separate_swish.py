@@ -24,10 +24,10 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op, sort_nodes
+from pipeline.graph.ir.index import GraphIndex, is_op, sort_nodes
+from pipeline.graph.ir.node_builder import Additions
 
-NAME = "apart_swish"
+NAME = "separate_swish"
 
 
 def apply(model: ModelProto, folder: Path) -> int:

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from pipeline.graph.index import GraphIndex, is_op
-from pipeline.graph.inference import shape_of
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.inference import shape_of
 
-NAME = "plain_equal"
+NAME = "simplify_boolean_equal"
 
 
 def apply(model: ModelProto, folder: Path) -> int:

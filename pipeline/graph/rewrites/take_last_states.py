@@ -23,11 +23,11 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
-from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op, sort_nodes
-from pipeline.graph.inference import shape_of
+from pipeline.graph.ir.index import GraphIndex, is_op, sort_nodes
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.node_builder import Additions
 
-NAME = "last_states"
+NAME = "take_last_states"
 
 _LENGTHS = 4
 """The input that holds ``sequence_lens``."""

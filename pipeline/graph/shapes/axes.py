@@ -14,7 +14,7 @@ from fractions import Fraction
 from onnx import ModelProto, TensorShapeProto
 
 from pipeline.errors import ConfigError
-from pipeline.suggest import did_you_mean
+from pipeline.plain_text import did_you_mean
 
 # A hyphen between letters belongs to a name (seq-len); exporters put spaces around their minus signs.
 _TOKEN = re.compile(
@@ -122,10 +122,12 @@ def _nobody_fixed(unfixed: Mapping[str, Iterable[str]], axes: Mapping[str, int],
     listed = ", ".join(f"{axis!r} (of {', '.join(map(repr, inputs))})" for axis, inputs in unfixed.items())
     strangers = [axis for axis in axes if axis not in set(known)]
     meant = "".join(f"; {axis!r} is no axis of this component{did_you_mean(axis, unfixed)}" for axis in strangers)
+    example = next(iter(unfixed))
+    spelled = f"'{example}'" if "[" in example else example
     return ConfigError(
         f"{'an axis has' if len(list(unfixed)) == 1 else 'axes have'} no value: {listed}",
         why=f"HTP runs fixed shapes only, so every axis needs one{meant}",
-        remedy="give each a value under 'fixed', or a list of values under 'buckets'",
+        remedy=f"give each a value under 'fixed', or a list of values under 'buckets', such as fixed: {{{spelled}: 1}}",
     )
 
 

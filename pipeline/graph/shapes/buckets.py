@@ -4,47 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError
-from pipeline.graph.axes import DimError, axis_names, dim_size
-from pipeline.model import Json
+from pipeline.graph.shapes.axes import DimError, axis_names, dim_size
 
 Arrays = Mapping[str, NDArray[Any]]
 """One call of a component: an array per input."""
 
 
-@dataclass(frozen=True)
-class ModelInput:
-    """An input as the original model declares it; a dim is a size, an axis, an expression of axes, or None."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str | None, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype} [{', '.join('?' if dim is None else str(dim) for dim in self.shape)}]"
-
-
-def model_inputs(facts: Mapping[str, Json]) -> tuple[ModelInput, ...]:
-    """The inputs that the facts of an ingest, shape or rewrite step list, in the model's order."""
-    found = []
-    listed = facts["inputs"]
-    assert isinstance(listed, list)
-    for entry in listed:
-        assert isinstance(entry, dict)
-        shape = entry["shape"]
-        assert isinstance(shape, list)
-        dims = tuple(dim if isinstance(dim, int | str) else None for dim in shape)
-        found.append(ModelInput(str(entry["name"]), str(entry["dtype"]), dims))
-    return tuple(found)
-
-
-def axis_lengths(sample: Arrays, inputs: Sequence[ModelInput]) -> dict[str, int]:
+def axis_lengths(sample: Arrays, inputs: Sequence[TensorSpec]) -> dict[str, int]:
     """The length of every axis that is a dim by itself, in a sample whose arrays have the inputs' ranks.
 
     Raises:
@@ -94,7 +67,7 @@ def fits_no_bucket(
 
 
 def pad(
-    sample: Arrays, inputs: Sequence[ModelInput], axes: Mapping[str, int], rules: Mapping[str, float]
+    sample: Arrays, inputs: Sequence[TensorSpec], axes: Mapping[str, int], rules: Mapping[str, float]
 ) -> dict[str, NDArray[Any]]:
     """Pad each input at the end of its axes to the lengths in `axes`.
 

@@ -6,8 +6,8 @@ import math
 
 from onnx import ModelProto, NodeProto
 
-from pipeline.graph.index import is_op
-from pipeline.graph.inference import shape_of
+from pipeline.graph.ir.index import is_op
+from pipeline.graph.ir.inference import shape_of
 
 
 def macs(model: ModelProto) -> int:

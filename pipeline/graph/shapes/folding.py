@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from pipeline.errors import ModelError
-from pipeline.graph.inference import Opsets, infer_outputs, is_static, one_node_session, shape_of
-from pipeline.graph.model_file import EXTERNAL_BYTES, BlobWriter, byte_size, is_external, tensor_array
-from pipeline.graph.traverse import all_nodes, attribute_graphs, label, reads
+from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.files.model_file import EXTERNAL_BYTES, byte_size, is_external, tensor_array
+from pipeline.graph.ir.inference import Opsets, infer_outputs, is_static, one_node_session, shape_of
+from pipeline.graph.ir.traverse import all_nodes, attribute_graphs, label, reads
 
 FOLD_LIMIT = 64 << 20
 """A node whose result would be larger than this, and than twice its inputs, is left in the graph."""
@@ -142,7 +143,7 @@ class Constants:
 
     def covers(self, node: NodeProto) -> bool:
         """Whether all that a node reads is known, and reading it again would give the same."""
-        return all(name in self._sources for name in reads(node)) and not _is_random(node)
+        return all(name in self._sources for name in reads(node)) and not is_random(node)
 
     def fold(self, node: NodeProto, outputs: Mapping[str, TypeProto] | None = None) -> bool:
         """Make the outputs of a node constants if its inputs are; False if they aren't, or it would grow too large.
@@ -275,7 +276,8 @@ def _check_division(node: NodeProto, feeds: Mapping[str, NDArray[Any]]) -> None:
         raise OverflowError(f"{np.iinfo(dividend.dtype).min} by -1 does not fit {dividend.dtype}")
 
 
-def _is_random(node: NodeProto) -> bool:
+def is_random(node: NodeProto) -> bool:
+    """Whether a node, or one inside it, gives something else each time."""
     inner = (each for graph in attribute_graphs(node) for each in all_nodes(graph))
     return any(each.op_type in _RANDOM for each in (node, *inner))
 

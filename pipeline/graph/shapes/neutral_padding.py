@@ -16,8 +16,9 @@ padding. Places masked in between stay as they are.
 This belongs to the shape step rather than to the rewrites: it changes what a model makes of the padded part of its
 input, as it should.
 
-Left alone, so that the padding rung tells what they cost: axes without a mask (:mod:`pipeline.graph.valid_part`),
-dims whose length is not the axis' own (behind a stride), mode wrap, and padding in front, which copies what is valid.
+Left alone, so that the padding rung tells what they cost: axes without a mask
+(:mod:`pipeline.graph.shapes.valid_part`), dims whose length is not the axis' own (behind a stride), mode wrap, and
+padding in front, which copies what is valid.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from pipeline.graph.additions import Additions
-from pipeline.graph.index import GraphIndex, is_op, sort_nodes
-from pipeline.graph.inference import shape_of
-from pipeline.graph.valid_part import Follows, Mask, find_masks
+from pipeline.graph.ir.index import GraphIndex, is_op, sort_nodes
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.shapes.valid_part import Follows, Mask, find_masks
 
 _LARGEST = 1 << 22
 """Elements of the largest constant that is made."""

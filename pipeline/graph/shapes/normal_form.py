@@ -2,29 +2,31 @@
 
 In normal form a model has no functions, no Constant nodes outside of branches, no initializers that are also inputs, no
 documentation, a unique name for each node, a name for each dynamic dim of its inputs, an opset of :data:`OPSET` or
-later, nothing left to compute that depends on no input, and no assignment at places that a mask shows.
+later, nothing left to compute that depends on no input, no branch that a constant chooses, and no assignment at places
+that a mask shows.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 
 from onnx import GraphProto, ModelProto, ValueInfoProto, helper, inliner, version_converter
 
 from pipeline.errors import ModelError
-from pipeline.graph.axes import name_dims
-from pipeline.graph.constants import Constants
-from pipeline.graph.inference import REFUSALS, Opsets, ShapeError
-from pipeline.graph.masked_assignment import assign_by_mask
-from pipeline.graph.traverse import DEFAULT_DOMAINS, all_graphs, all_nodes, label, live_nodes, reads
+from pipeline.graph.files.inlining import inline_branch
+from pipeline.graph.ir.inference import REFUSALS, Opsets, ShapeError
+from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_graphs, all_nodes, label, live_nodes, reads
+from pipeline.graph.shapes.axes import name_dims
+from pipeline.graph.shapes.folding import Constants
+from pipeline.graph.shapes.resolve_masked_assignment import assign_by_mask
 
 OPSET = 17
 """Earlier opsets are converted to this one: per-channel quantization came with 13, LayerNormalization, which HTP
 computes natively, with 17."""
 
 # Before these opsets, ONNX's converter (1.23) takes the operator for one that computes something else, and doesn't say.
-_CONVERTED_WRONGLY = {"Upsample": 10, "Resize": 11, "Hardmax": 13}
+_CONVERTED_WRONGLY = {"Scan": 9, "Upsample": 10, "Resize": 11, "Hardmax": 13}
 
 
 def inline_functions(model: ModelProto) -> ModelProto:
@@ -73,8 +75,17 @@ def normalize(model: ModelProto, folder: Path) -> tuple[ModelProto, Constants]:
     """
     graph, opsets = model.graph, Opsets.of(model)
     constants = Constants(graph.initializer, folder, opsets)
+    name_nodes(graph)  # the values of a branch are named after its If
     nodes = []
-    for node in graph.node:
+    waiting = deque(graph.node)
+    while waiting:
+        node = waiting.popleft()
+        if node.op_type == "If" and node.domain in DEFAULT_DOMAINS and node.input[0] in constants:
+            branch = inline_branch(node, constants.value(node.input[0]))
+            for tensor in branch.initializer:
+                constants.add_tensor(tensor)
+            waiting.extendleft(reversed(branch.node))
+            continue
         try:
             folded = constants.fold(node)
         except ShapeError as error:

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from pipeline.graph.constants import Constants
-from pipeline.graph.traverse import DEFAULT_DOMAINS
+from pipeline.graph.ir.traverse import DEFAULT_DOMAINS
+from pipeline.graph.shapes.folding import Constants
 
 _SPREADS = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Unsqueeze")
 """Operators that make of one number many times the same."""

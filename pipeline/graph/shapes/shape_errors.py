@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping, Sequence
 
 from onnx import NodeProto, TypeProto, ValueInfoProto
 
 from pipeline.errors import ModelError
-from pipeline.graph.inference import Types, spell
-from pipeline.graph.traverse import label, reads
+from pipeline.graph.ir.inference import Types, shape_of, spell
+from pipeline.graph.ir.traverse import label, reads
+from pipeline.sizes import human_bytes
 
 # Inputs whose values decide the shape of the output: the operator's position of each, by the ONNX specification.
 _DECIDING_INPUTS: Mapping[str, Sequence[int]] = {
@@ -91,32 +93,45 @@ def too_large(name: str, kind: TypeProto, size: int, axes: Mapping[str, int]) ->
     """The error for a value that no chip could hold."""
     return ModelError(
         f"value {name!r} is too large: {spell(kind)}",
-        why=f"it takes {size / 1e9:.1f} GB and HTP addresses 4 GB; the axes are {_spelled(axes)}",
+        why=f"it takes {human_bytes(size)} and HTP addresses {human_bytes(1 << 32)}; the axes are {_spelled(axes)}",
         remedy="choose smaller values for the axes; if these are small, export the model again",
     )
 
 
-def control_flow(node: NodeProto, constants: Container[str], kept: Sequence[NodeProto]) -> ModelError:
-    """The error for an If, Loop or Scan that is left when all axes are fixed."""
-    decider = next((name for name in reads(node) if name not in constants), "")
+def control_flow(
+    node: NodeProto, constants: Container[str], kept: Sequence[NodeProto], types: Types, decider: str = ""
+) -> ModelError:
+    """The error for an If, Loop or Scan that is left when all axes are fixed; `decider` is the value it hangs on."""
+    inside = decider and decider not in reads(node)
+    decider = decider or next((name for name in reads(node) if name not in constants), "")
     origin = _origin(decider, constants, kept)
+    settings = [name for name in origin or [decider] if name in types and math.prod(shape_of(types[name])) == 1]
+    fixing = ""
+    if settings and len(settings) == len(origin or [decider]) and not inside:
+        given = ", ".join(f"{name}: <its value>" for name in settings)
+        fixing = f"if that never varies where the model is used, say so in the config: constants: {{{given}}}; else "
+    instead = (
+        "export each branch as a model of its own (on the hub a 'merged' decoder has unmerged files beside it)"
+        if node.op_type == "If"
+        else "run the loop in the application with its body as a model of its own, or export the model so that the loop"
+        " runs a number of times that is constant or follows from shapes: then it is unrolled here"
+    )
     return ModelError(
         f"what node {label(node)} runs depends on data",
-        where=f"its input {decider!r}" + (f", computed from {', '.join(map(repr, origin))}" if origin else ""),
+        where=f"its {'condition' if inside else 'input'} {decider!r}"
+        + (f", computed from {', '.join(map(repr, origin))}" if origin else ""),
         why="HTP runs one fixed sequence of operators, without branches or loops",
-        remedy="export each branch as a model of its own (on the hub a 'merged' decoder has unmerged files beside it)"
-        if node.op_type == "If"
-        else "export the model with its loop unrolled, or run the loop in the application",
+        remedy=fixing + instead,
     )
 
 
 def wrong_output(declared: ValueInfoProto, actual: TypeProto) -> ModelError:
-    """The error for an output that is not what the model declares."""
+    """The error for an output of another element type than the model declares; onnxruntime does not load that."""
     return ModelError(
         f"output {declared.name!r} is not what the model declares",
         where=f"declared {spell(declared.type)}, computed {spell(actual)}",
-        why="the declaration holds for other sizes than these, or the model was edited",
-        remedy="export the model with this output's dims dynamic, or choose axis values that give the declared size",
+        why="the model was edited after it was exported, and its declaration was not",
+        remedy="export the model again, or correct the output's type in the file",
     )
 
 

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
 from pipeline.errors import ConfigError, ModelError
-from pipeline.graph import shape_errors
-from pipeline.graph.axes import DimError, dim_size, fix_inputs
-from pipeline.graph.constants import Constants, type_bytes
-from pipeline.graph.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of
-from pipeline.graph.inlining import inline_branch
-from pipeline.graph.model_file import BlobWriter, load_graph
-from pipeline.graph.traverse import DEFAULT_DOMAINS, live_nodes, reads
+from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.files.inlining import inline_branch
+from pipeline.graph.files.model_file import load_graph
+from pipeline.graph.ir.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of, spell
+from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, live_nodes, reads
+from pipeline.graph.shapes import shape_errors
+from pipeline.graph.shapes.axes import DimError, dim_size, fix_inputs
+from pipeline.graph.shapes.folding import Constants, type_bytes
+from pipeline.graph.shapes.unrolling import DataDependentError, Unroller
 
 # With an output of the very type of its first input, each of these gives that input.
 _NO_OPS = frozenset({"Identity", "Cast", "Dropout", "Expand", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Tile"})
@@ -35,11 +39,11 @@ LARGEST_VALUE = 1 << 32
 
 @dataclass(frozen=True)
 class StaticModel:
-    """What :func:`make_static` made, and what it did: nodes computed, and output dims the model had named wrongly."""
+    """What :func:`make_static` made, and what it did: nodes computed, and outputs the model had declared otherwise."""
 
     model: ModelProto
     folded: int
-    renamed_dims: tuple[str, ...]
+    stale_outputs: tuple[str, ...]
 
 
 def make_static(model: ModelProto, axes: Mapping[str, int], folder: Path, blob: BlobWriter) -> StaticModel:
@@ -105,11 +109,18 @@ class _Pass:
         self._kept: list[NodeProto] = []
         self._made: set[str] = set()
         self._folded = 0
+        self._unroller = Unroller(self._known, self._dims)
 
     def run(self) -> None:
-        waiting = deque(self._model.graph.node)
+        waiting: deque[NodeProto | Iterator[GraphProto]] = deque(self._model.graph.node)
         while waiting:
             node = waiting.popleft()
+            if not isinstance(node, NodeProto):  # a loop that is being written out
+                if part := next(node, None):
+                    self._take_in(part)
+                    waiting.appendleft(node)
+                    waiting.extendleft(reversed(part.node))
+                continue
             for position, name in enumerate(node.input):
                 if name in self._same_as:
                     node.input[position] = self._same_as[name]
@@ -119,7 +130,10 @@ class _Pass:
                 waiting.extendleft(reversed(branch.node))
                 continue
             try:
-                self._visit(node)
+                if self._is_loop(node):
+                    waiting.appendleft(self._written_out(node))
+                else:
+                    self._visit(node)
             except ShapeError as error:
                 raise shape_errors.contradiction(node, self._types, self._axes, str(error)) from None
 
@@ -130,7 +144,7 @@ class _Pass:
 
     def result(self, blob: BlobWriter) -> StaticModel:
         graph = self._model.graph
-        renamed = [text for value in graph.output for text in self._declared_otherwise(value)]
+        stale = [text for value in graph.output for text in self._declared_otherwise(value)]
         for node in self._kept:
             for field in (node.input, node.output):
                 for position, name in enumerate(field):
@@ -148,7 +162,7 @@ class _Pass:
             value_info=[ValueInfoProto(name=name, type=self._types[name]) for name in made],
         )
         graph.CopyFrom(static)
-        return StaticModel(self._model, self._folded, tuple(renamed))
+        return StaticModel(self._model, self._folded, tuple(stale))
 
     def _visit(self, node: NodeProto) -> None:
         if node.op_type in ("Shape", "Size") and node.domain in DEFAULT_DOMAINS:
@@ -166,9 +180,32 @@ class _Pass:
         if self._constants.fold(node, types):
             self._fold(node)
         elif types is None:
-            raise shape_errors.control_flow(node, self._constants.types, self._kept)
+            raise shape_errors.control_flow(node, self._constants.types, self._kept, self._types)
         else:
             self._keep(node, types)
+
+    def _is_loop(self, node: NodeProto) -> bool:
+        """Whether this is a loop that is not computed as a whole."""
+        return node.op_type in ("Loop", "Scan") and node.domain in DEFAULT_DOMAINS and not self._folds(node)
+
+    def _folds(self, node: NodeProto) -> bool:
+        if folded := self._constants.fold(node):
+            self._fold(node)
+        return folded
+
+    def _written_out(self, node: NodeProto) -> Iterator[GraphProto]:
+        try:
+            yield from self._unroller.unroll(node)
+        except DataDependentError as error:
+            found, decider = self._constants.types, self._same_as.get(error.value, error.value)
+            raise shape_errors.control_flow(node, found, self._kept, self._types, decider) from None
+
+    def _known(self, name: str) -> NDArray[Any] | None:
+        name = self._same_as.get(name, name)
+        return self._constants.value(name) if name in self._constants else None
+
+    def _dims(self, name: str) -> tuple[int, ...]:
+        return shape_of(self._types[self._same_as.get(name, name)])
 
     def _is_no_op(self, node: NodeProto, types: Mapping[str, TypeProto]) -> bool:
         given, made = node.input[0] if node.input else "", node.output[0]
@@ -217,7 +254,7 @@ class _Pass:
             self._types[tensor.name] = self._constants.types[tensor.name]
 
     def _declared_otherwise(self, value: ValueInfoProto) -> list[str]:
-        """Dims that the model names other than they are; a number that is wrong is an error."""
+        """What the model declares of an output that it is not: onnxruntime computes it all the same, with a warning."""
         declared, actual = value.type.tensor_type, self._types[value.name].tensor_type
         dims = shape_of(self._types[value.name])
         if declared.elem_type not in (0, actual.elem_type):
@@ -225,11 +262,11 @@ class _Pass:
         if not declared.HasField("shape"):
             return []
         if len(declared.shape.dim) != len(dims):
-            raise shape_errors.wrong_output(value, self._types[value.name])
+            return [f"{value.name} is declared {spell(value.type)} and is {spell(self._types[value.name])}"]
         found = []
         for position, (dim, size) in enumerate(zip(declared.shape.dim, dims, strict=True)):
             if dim.dim_value > 0 and dim.dim_value != size:
-                raise shape_errors.wrong_output(value, self._types[value.name])
+                found.append(f"{value.name}[{position}] is declared {dim.dim_value} and is {size}")
             try:
                 named = dim_size(dim.dim_param, self._axes) if dim.dim_param else size
             except DimError:  # a name of the exporter's making, which no input has

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from pipeline.graph.index import GraphIndex, is_op
-from pipeline.graph.inference import shape_of
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.moves import KEEPING
 
 Follows = Mapping[str, Mapping[int, str]]
 """For each value, the dims that are as long as an axis of the bucket whatever the axis' length, and that axis."""
 
-_MOVES = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _NUMBERS = (
     TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8,
 )  # fmt: skip
@@ -108,7 +108,7 @@ def _origin(index: GraphIndex, name: str, flipped: bool) -> Mask | None:
         elif is_op(maker, "Equal") and 0.0 in (_number(index, given) for given in maker.input):
             name = next(given for given in maker.input if _number(index, given) != 0.0)
             flipped = not flipped
-        elif is_op(maker, *_MOVES):
+        elif is_op(maker, *KEEPING):
             name = maker.input[0]
         else:
             return Mask(name, flipped) if kind == TensorProto.BOOL else None

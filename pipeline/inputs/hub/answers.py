@@ -1,4 +1,4 @@
-"""Small answers of the hub, bounded in time and size: no server can keep a build waiting for ever."""
+"""Reads small answers of the hub within bounds of time and size: no server can keep a build waiting for ever."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from huggingface_hub import get_session
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]  # public
 
 LIMIT_S = 60.0
-"""For one answer that is no file's content; the client's own limits are for each read, and reads may be of one byte."""
+"""Seconds for a whole answer, but for a file's content. The client limits single reads only, maybe of one byte each."""
 
 MAX_BYTES = 16 << 20
-"""Of JSON. What the hub says of a repo with ten thousand files has 2 MB."""
+"""Bytes of JSON. The hub's description of a repo with ten thousand files has 2 MB."""
 
 _Answer = TypeVar("_Answer")
 
 
 def within(call: Callable[[], _Answer], limit_s: float | None = None) -> _Answer:
-    """What `call` returns or raises, but ReadTimeout if that takes longer; it is then left to itself."""
+    """What `call` returns or raises. Raises ReadTimeout if it takes longer; its thread goes on alone then."""
     limit_s = LIMIT_S if limit_s is None else limit_s
     answers: list[_Answer] = []
     errors: list[BaseException] = []
@@ -30,7 +30,7 @@ def within(call: Callable[[], _Answer], limit_s: float | None = None) -> _Answer
     def run() -> None:
         try:
             answers.append(call())
-        except BaseException as error:  # whatever it is, it is raised where the answer is waited for
+        except BaseException as error:  # the waiting thread raises it
             errors.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -44,18 +44,19 @@ def within(call: Callable[[], _Answer], limit_s: float | None = None) -> _Answer
 
 
 def get_json(url: str, timeout_s: float, limit_s: float | None = None) -> Any:
-    """The JSON that a GET gives; the token is sent along.
+    """The JSON that a GET with our token answers.
 
     Raises:
-        httpx2.HTTPError: no answer, or none in time; HfHubHTTPError: one that says no.
-        ValueError: an answer that is no JSON, or a huge one.
+        httpx2.HTTPError: no answer, or none in time.
+        HfHubHTTPError: the hub refuses.
+        ValueError: the answer is no JSON, or huge.
     """
     return within(lambda: _read_json(url, timeout_s), limit_s)
 
 
 def _read_json(url: str, timeout_s: float) -> Any:
     headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
-    until = time.monotonic() + LIMIT_S  # whoever waits for it has given up by then, and the thread should end too
+    until = time.monotonic() + LIMIT_S  # nobody waits any more then, and this thread should end
     data = bytearray()
     with get_session().stream("GET", url, headers=headers, timeout=timeout_s) as response:
         hf_raise_for_status(response)

@@ -1,4 +1,4 @@
-"""What goes wrong with the hub: what is worth another try, and what to tell the user about the rest.
+"""Handles errors of the hub: retries those that may pass, and explains the others to the user.
 
 The hub says what it refuses in the header `X-Error-Code`; huggingface_hub turns that into its exception classes
 (https://huggingface.co/docs/huggingface_hub/package_reference/utilities#http-errors).
@@ -33,8 +33,8 @@ from huggingface_hub.errors import (
 )
 
 from pipeline.errors import SourceError
-from pipeline.hub.answers import within
-from pipeline.suggest import did_you_mean
+from pipeline.inputs.hub.answers import within
+from pipeline.plain_text import did_you_mean
 
 WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Pauses between tries, in seconds; one try more than there are pauses."""
@@ -53,7 +53,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked of the hub: a repo at a commit, branch or tag; maybe a file, maybe one that another file names."""
+    """A request for a repo at a commit, branch or tag, or for a file in it, which the file `named_by` may need."""
 
     repo: str
     revision: str
@@ -62,21 +62,26 @@ class Asked:
 
     @property
     def place(self) -> str:
-        """Where to look for it, for the `where` of an error."""
+        """The `where` of an error about this request."""
         named = f", named by {self.named_by}" if self.named_by else ""
-        return f"{endpoint()}/{self.repo} at {self.revision}{named}"
+        return f"{self.page} at {self.revision}{named}"
+
+    @property
+    def page(self) -> str:
+        """The repo's page on the hub."""
+        return f"{endpoint()}/{self.repo}"
 
     def __str__(self) -> str:
         return f"{self.name} of {self.repo}" if self.name else self.repo
 
 
 def endpoint() -> str:
-    """The hub in use (`HF_ENDPOINT`), without a user name or password that its URL may carry."""
+    """The URL of the hub in use (`HF_ENDPOINT`), without a user name or password."""
     return re.sub("//[^/]*@", "//", constants.ENDPOINT)
 
 
 def redacted(text: str) -> str:
-    """The text without the token, should a library or a server have put it there."""
+    """The text without our token, which a library or a server may have put there."""
     for secret in (os.environ.get("HF_TOKEN", "").strip(), token()):
         text = text.replace(secret, "***") if secret else text
     return text
@@ -90,7 +95,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def retrying(call: Callable[[], _Answer], what: str) -> _Answer:
-    """What `call` returns, tried again after transient failures; `what` names it in the lines printed meanwhile."""
+    """What `call` returns, after more tries if it fails with a transient error; `what` names it in printed lines."""
     for tries in range(len(WAITS_S)):
         try:
             return call()
@@ -102,11 +107,11 @@ def retrying(call: Callable[[], _Answer], what: str) -> _Answer:
 
 
 def wait_before_try(tries: int, error: Exception, what: str) -> None:
-    """Pause after the failure number `tries`, counted from 0, and say so."""
+    """Print a line and pause after the failure number `tries`, counted from 0."""
     wait = WAITS_S[tries]
     if isinstance(error, HfHubHTTPError):
         wait = min(max(wait, _asked_wait_s(error.response.headers.get("Retry-After", ""))), LONGEST_WAIT_S)
-    print(f"{what}: {_reason(error)}; try {tries + 2} of {len(WAITS_S) + 1} in {wait:g} s", flush=True)
+    print(f"{what}: {reason(error)}; try {tries + 2} of {len(WAITS_S) + 1} in {wait:g} s", flush=True)
     time.sleep(wait)
 
 
@@ -114,19 +119,23 @@ def wait_before_try(tries: int, error: Exception, what: str) -> None:
 def explained(asked: Asked) -> Iterator[None]:
     """Turn what the client raises into a SourceError.
 
-    The cause is not chained: the client's texts can hold signed URLs, and those of its HTTP library the token.
+    The cause is not chained: texts of the client can hold signed URLs, and texts of its HTTP library the token.
     """
+    check_token()
+    try:
+        yield
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
+        raise explain(error, asked) from None
+
+
+def check_token() -> None:
+    """Raise SourceError for a token that the HTTP library would refuse with a text that quotes it."""
     if not re.fullmatch("[!-~]*", token()):
-        # The HTTP library would refuse it with a text that quotes it.
         raise SourceError(
             "HF_TOKEN holds characters that no token has",
             where="the environment, or the token file in HF_HOME",
             remedy="copy the token again from the hub's settings, without spaces or quotes",
         )
-    try:
-        yield
-    except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
-        raise explain(error, asked) from None
 
 
 def explain(error: Exception, asked: Asked) -> SourceError:
@@ -144,12 +153,8 @@ def explain(error: Exception, asked: Asked) -> SourceError:
                 "check HF_ENDPOINT and the clock; where a proxy has certificates of its own, name the file of its "
                 "authority in SSL_CERT_FILE"
             )
-        return SourceError(
-            f"the hub can't be reached, so {asked} can't be had",
-            where=asked.place,
-            why=_reason(error),
-            remedy=remedy,
-        )
+        what = f"the hub can't be reached, so {asked} can't be had"
+        return SourceError(what, where=asked.place, why=reason(error), remedy=remedy)
     if isinstance(error, OSError):
         return _disk(error, asked)
     if isinstance(error, HFValidationError):
@@ -199,17 +204,30 @@ def _disk(error: OSError, asked: Asked) -> SourceError:
 
 
 def _refused(error: HfHubHTTPError, asked: Asked) -> SourceError:
-    """The error for an answer of the hub that is not what was asked for."""
-    status = error.response.status_code
+    """The error for a request that the hub refuses."""
+    status, why = error.response.status_code, reason(error)
+    has_token = "authorization" in error.response.request.headers
     if isinstance(error, GatedRepoError):
-        return _gated(error, asked)
-    if isinstance(error, RevisionNotFoundError):
-        return _no_revision(error, asked)
-    if isinstance(error, RemoteEntryNotFoundError):
-        return _no_file(error, asked)
-    if isinstance(error, RepositoryNotFoundError):
-        private = "use an HF_TOKEN whose account can read it" if _has_token(error) else "set HF_TOKEN"
+        what = f"{asked.repo} is gated and the hub refuses {asked.name or 'it'}"
+        remedy = f"accept its licence at {asked.page}" + (
+            " with the account that HF_TOKEN belongs to"
+            if has_token
+            else ", then set HF_TOKEN to a token of that account"
+        )
+    elif isinstance(error, RevisionNotFoundError):
+        refs = _listed(lambda: _refs(asked.repo))
+        what = f"{asked.repo} has no revision '{asked.revision}'{did_you_mean(asked.revision, refs)}"
+        why = f"its branches and tags: {', '.join(refs)}" if refs else why
+        remedy = f"take a commit, branch or tag that {asked.page}/commits/main lists"
+    elif isinstance(error, RemoteEntryNotFoundError):
+        names = _listed(lambda: _files(asked))
+        near = difflib.get_close_matches(asked.name, names, n=5, cutoff=0.3)
+        what = f"{asked.repo} has no file {asked.name}{did_you_mean(asked.name, names)}"
+        why = f"nearest of its {len(names)} files: {', '.join(near)}" if near else why
+        remedy = f"correct the name in the config; {asked.page}/tree/{asked.revision} lists what the repo has"
+    elif isinstance(error, RepositoryNotFoundError):
         what = f"the hub has no repo {asked.repo}, or does not show it"
+        private = "use an HF_TOKEN whose account can read it" if has_token else "set HF_TOKEN"
         remedy = f"correct source.hub in the config; if the repo is private, {private}"
     elif status == httpx2.codes.UNAUTHORIZED:
         what = f"the hub does not accept the token, so {asked} can't be had"
@@ -219,41 +237,8 @@ def _refused(error: HfHubHTTPError, asked: Asked) -> SourceError:
         remedy = "run the same command again later: it resumes"
     else:
         what = f"the hub refuses {asked}"
-        remedy = f"see what {_page(asked)} says; another revision or repo may be served"
-    return SourceError(what, where=asked.place, why=_reason(error), remedy=remedy)
-
-
-def _gated(error: HfHubHTTPError, asked: Asked) -> SourceError:
-    accept = f"accept its licence at {_page(asked)}"
-    return SourceError(
-        f"{asked.repo} is gated and the hub refuses {asked.name or 'it'}",
-        where=asked.place,
-        why=_reason(error),
-        remedy=f"{accept} with the account that HF_TOKEN belongs to"
-        if _has_token(error)
-        else f"{accept}, then set HF_TOKEN to a token of that account",
-    )
-
-
-def _no_revision(error: HfHubHTTPError, asked: Asked) -> SourceError:
-    refs = _listed(lambda: _refs(asked.repo))
-    return SourceError(
-        f"{asked.repo} has no revision '{asked.revision}'{did_you_mean(asked.revision, refs)}",
-        where=asked.place,
-        why=f"its branches and tags: {', '.join(refs)}" if refs else _reason(error),
-        remedy=f"take a commit, branch or tag that {_page(asked)}/commits/main lists",
-    )
-
-
-def _no_file(error: HfHubHTTPError, asked: Asked) -> SourceError:
-    names = _listed(lambda: _files(asked))
-    near = difflib.get_close_matches(asked.name, names, n=5, cutoff=0.3)
-    return SourceError(
-        f"{asked.repo} has no file {asked.name}{did_you_mean(asked.name, names)}",
-        where=asked.place,
-        why=f"nearest of its {len(names)} files: {', '.join(near)}" if near else _reason(error),
-        remedy=f"correct the name in the config; {_page(asked)}/tree/{asked.revision} lists what the repo has",
-    )
+        remedy = f"see what {asked.page} says; another revision or repo may be served"
+    return SourceError(what, where=asked.place, why=why, remedy=remedy)
 
 
 def token() -> str:
@@ -265,7 +250,7 @@ def token() -> str:
 
 
 def _is_about_tls(error: BaseException | None) -> bool:
-    """Whether a connection failed over its encryption: a certificate does not become valid by trying again."""
+    """Whether a connection failed over its encryption; another try makes no certificate valid."""
     while error is not None:
         if isinstance(error, ssl.SSLError):
             return True
@@ -274,7 +259,7 @@ def _is_about_tls(error: BaseException | None) -> bool:
 
 
 def _asked_wait_s(retry_after: str) -> float:
-    """The pause that the header asks for, in seconds or as a date (RFC 9110, 10.2.3); 0 where it says nothing."""
+    """The pause in seconds that the header asks for, as a number or a date (RFC 9110, 10.2.3); 0 if it has neither."""
     if retry_after.isascii() and retry_after.isdigit():
         return float(retry_after)
     try:
@@ -283,16 +268,8 @@ def _asked_wait_s(retry_after: str) -> float:
         return 0.0
 
 
-def _has_token(error: HfHubHTTPError) -> bool:
-    return "authorization" in error.response.request.headers
-
-
-def _page(asked: Asked) -> str:
-    return f"{endpoint()}/{asked.repo}"
-
-
-def _reason(error: Exception) -> str:
-    """One line on an error, without the client's own text of an HTTP error: it holds the URL, maybe a signed one."""
+def reason(error: Exception) -> str:
+    """One line on an error. Leaves out the client's own text of an HTTP error, which holds the URL, maybe signed."""
     if isinstance(error, HfHubHTTPError):
         text = f"HTTP {error.response.status_code}"
         text += f": {error.server_message}" if error.server_message else ""
@@ -315,7 +292,7 @@ def _refs(repo: str) -> Iterable[str]:
 
 
 def _listed(listing: Callable[[], Iterable[str]]) -> list[str]:
-    """Names for a suggestion; an error message must not fail, nor wait long, for want of them."""
+    """Names for a suggestion; none if the hub fails or is slow, as an error message must not wait for them."""
     try:
         names = within(lambda: list(islice(listing(), _LISTED)), _LISTING_S)
         return [name for name in names if name.isprintable() and len(name) < _LONGEST_NAME]

@@ -1,10 +1,10 @@
-"""Files of hub repos at a commit: from the HF cache if they are there, else downloaded into it.
+"""Gets files of hub repos at a commit from the HF cache, and downloads those that it lacks.
 
-The cache is huggingface_hub's own and stays what other programs expect: blobs named by their hash, and links to them
-in a folder for each commit (https://huggingface.co/docs/huggingface_hub/guides/manage-cache). Requests, tokens and
-links are the client's; the transfer of a blob is ours, for two reasons. huggingface_hub 2.4 deletes a partial download
-when its process ends, and it does not check the hash of what it received over HTTP. Here a partial download survives,
-the next one goes on where it ended, and a blob enters the cache only when its content has the hash of its name.
+The cache is huggingface_hub's own and keeps its form: blobs named by their hash, and links to them in a folder for
+each commit (https://huggingface.co/docs/huggingface_hub/guides/manage-cache). The client makes requests, tokens and
+links. We transfer blobs ourselves, for two reasons: huggingface_hub 2.4 deletes a partial download when its process
+ends, and does not check the hash of what it received over HTTP. Here a partial download survives, the next one resumes
+it, and a blob enters the cache only when its content has the hash of its name.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not
 )
 
 from pipeline.errors import SourceError
-from pipeline.hub.answers import within
-from pipeline.hub.failures import (
+from pipeline.inputs.hub.answers import within
+from pipeline.inputs.hub.failures import (
     WAITS_S,
     Asked,
     explain,
@@ -50,24 +50,24 @@ from pipeline.hub.failures import (
 )
 
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-# A connection that brought this much was worth having: the count of failed tries starts again.
+# After a connection that brought this much, the count of failed tries starts again.
 _PROGRESS_BYTES = 1 << 20
 _LINES_APART_S = 1.0
-# A connection that brings less is given up like one that brings nothing: about a kilobyte a second.
+# A connection that brings less, about a kilobyte a second, is given up like one that brings nothing.
 _LEAST_BYTES = 1 << 16
 _LEAST_S = 60.0
 
 
 @dataclass(frozen=True)
 class _Blob:
-    """A file's content as the hub announces it: its hash, which names it in the cache, and its size."""
+    """What the hub announces of a file: its size, and its hash, which is its name in the cache."""
 
     etag: str
     bytes: int
 
 
 def fetch_file(repo: str, commit: str, name: str, named_by: str = "") -> Path:
-    """The path of one file in the HF cache, downloaded if need be, its hash verified.
+    """The path of one file in the HF cache, with its hash verified; downloads it if it is missing.
 
     `named_by` is the file that asks for this one, for messages. Progress is printed as plain lines.
 
@@ -104,7 +104,7 @@ def has_hash(path: Path, etag: str) -> bool:
 
 
 def _cached(asked: Asked) -> Path | None:
-    """The file in the cache, if it is there and intact; a damaged one is deleted."""
+    """The file in the cache, None if it is missing; deletes a damaged one."""
     found = try_to_load_from_cache(asked.repo, asked.name, revision=asked.revision)
     if not isinstance(found, str):
         return None
@@ -145,8 +145,7 @@ def _download(asked: Asked, blob: _Blob) -> None:
     folder = repo_folder_name(repo_id=asked.repo, repo_type="model")
     cache = Path(constants.HF_HUB_CACHE)
     path = cache / folder / "blobs" / blob.etag
-    # Names that the client itself uses or used: its tools know a partial blob for what it is, and its downloads and
-    # ours wait for each other.
+    # The client uses these names, too: its tools recognize a partial blob, and its downloads wait for ours.
     partial = path.with_name(f"{blob.etag}.incomplete")
     lock = cache / ".locks" / folder / f"{blob.etag}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +161,7 @@ def _download(asked: Asked, blob: _Blob) -> None:
                 partial.replace(path)
                 return
             partial.unlink()
-            if not resumed:  # what an earlier process left may be at fault; a download from the start is not retried
+            if not resumed:  # only the rest of an earlier process may be at fault, so a whole download is not repeated
                 break
     raise SourceError(
         f"what the hub sent as {asked} is not that file",
@@ -173,7 +172,7 @@ def _download(asked: Asked, blob: _Blob) -> None:
 
 
 def _receive(asked: Asked, blob: _Blob, partial: Path) -> None:
-    """Append to `partial` until it has all bytes, over as many connections as it takes."""
+    """Append to `partial` over as many connections as it takes, until it has all bytes."""
     show = _progress(asked.name, blob.bytes)
     with partial.open("ab") as stream:
         if stream.tell() > blob.bytes:
@@ -197,9 +196,9 @@ def _receive(asked: Asked, blob: _Blob, partial: Path) -> None:
 
 
 def _append(asked: Asked, blob: _Blob, stream: BinaryIO, show: Callable[[int], None]) -> None:
-    """One connection: ask for what is missing and append it."""
-    # Asked of the repo each time, not of the address it redirects to: that one is signed and expires. The HTTP client
-    # drops the token when the redirect leaves the hub.
+    """Request the missing bytes over one connection and append them."""
+    # Each request goes to the repo, as the address that it redirects to is signed and expires. The HTTP client drops
+    # the token when the redirect leaves the hub.
     url = hf_hub_url(asked.repo, asked.name, revision=asked.revision)
     headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={stream.tell()}-"}
     request = get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
@@ -229,7 +228,7 @@ def _empty(stream: BinaryIO) -> None:
 
 
 def _progress(name: str, size: int) -> Callable[[int], None]:
-    """A function that prints how far a file is, at most once a percent and once a second, and when it is done."""
+    """A function that prints progress at most once a percent and once a second, and at the end."""
     shown_percent, shown_at = -1, -_LINES_APART_S
 
     def show(have: int) -> None:

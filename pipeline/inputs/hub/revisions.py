@@ -1,4 +1,4 @@
-"""The commit that a branch or tag of a hub repo stands for."""
+"""Looks up the commit of a branch or tag of a hub repo."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from huggingface_hub import constants, resolve_revision
 from huggingface_hub.errors import RevisionResolutionError
 
 from pipeline.errors import SourceError
-from pipeline.hub.answers import get_json
-from pipeline.hub.failures import Asked, explained, not_cached, retrying
+from pipeline.inputs.hub.answers import get_json
+from pipeline.inputs.hub.failures import Asked, explained, not_cached, retrying
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def resolve_commit(repo: str, ref: str) -> str:
-    """The commit, 40 hex digits, that `ref` is at now; offline, the one it was at when the HF cache last saw it.
+    """The commit of `ref` now, 40 hex digits; offline, its commit when the HF cache last saw it.
 
     Raises:
         SourceError: no such repo or ref, no access, no connection, or offline with nothing cached.
@@ -40,10 +40,11 @@ def resolve_commit(repo: str, ref: str) -> str:
 
 
 def look_up(repo: str, ref: str, limit_s: float | None = None) -> object:
-    """What the hub says that the commit of a branch, tag or commit is, asked once.
+    """The commit that the hub answers for a branch, tag or commit, without retries.
 
     Raises:
-        httpx2.HTTPError: it can't be reached, or refuses; ValueError: it gives no JSON object.
+        httpx2.HTTPError: the hub can't be reached, or refuses.
+        ValueError: its answer is no JSON object.
     """
     url = f"{constants.ENDPOINT}/api/models/{repo}/revision/{quote(ref, safe='')}"
     about = get_json(url, constants.HF_HUB_ETAG_TIMEOUT, limit_s)

@@ -1,4 +1,4 @@
-"""Whether the hub can be reached, and what it says: asked once, without patience, for `doit doctor`."""
+"""Asks the hub once, without retries, whether it is there and accepts our token; for `doit doctor`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from huggingface_hub import constants, get_session
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # public, not marked as re-exported
 
 from pipeline.errors import SourceError
-from pipeline.hub.answers import within
-from pipeline.hub.failures import Asked, endpoint, explain, explained, token
-from pipeline.hub.revisions import look_up
+from pipeline.inputs.hub.answers import within
+from pipeline.inputs.hub.failures import Asked, endpoint, explain, explained, token
+from pipeline.inputs.hub.revisions import look_up
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of asking the hub who we are. `date` is its clock's, as in HTTP; `token` "" where there is none,
-    else "valid", "refused" or "unknown". With a `problem` there was no answer of a hub.
+    """The hub's answer to who we are. `date` is of its clock, as in HTTP. `token` is "" if we have none, else "valid",
+    "refused" or "unknown". With a `problem`, no hub answered.
     """
 
     date: str = ""
@@ -45,7 +45,7 @@ def ask(limit_s: float) -> Answer:
 
 
 def repo(name: str, revision: str, limit_s: float) -> tuple[str, str]:
-    """What is wrong with a repo at a revision, and the remedy; empty if the hub shows it."""
+    """What is wrong with a repo at a revision, and the remedy; both "" if the hub shows it to us."""
     try:
         with explained(Asked(name, revision)):
             look_up(name, revision, limit_s)

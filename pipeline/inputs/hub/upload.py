@@ -1,7 +1,7 @@
-"""Commits to hub repos, by the hub's own client: small files as they are, large ones by Xet, or else by LFS.
+"""Commits files to hub repos with the hub's own client, which sends large files by Xet or by LFS.
 
-The client sends large files by Xet wherever its package for that is installed, and fails at a hub that has no Xet, such
-as a mirror. So the hub is asked first. `HF_HUB_DISABLE_XET=1` is for the client, and means LFS.
+The client uses Xet wherever its package for that is installed, and fails at a hub without Xet, such as a mirror. So we
+ask the hub first. The client obeys `HF_HUB_DISABLE_XET=1` and uses LFS then.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import httpx2
-from huggingface_hub import CommitOperationAdd, HfApi, get_hf_file_metadata, get_token, hf_hub_url
+from huggingface_hub import CommitOperationAdd, HfApi, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not marked as re-exported
     build_hf_headers,
@@ -23,19 +23,19 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not
 )
 
 from pipeline.errors import SourceError
-from pipeline.hub.failures import endpoint, is_transient, redacted, retrying
-from pipeline.hub.revisions import resolve_commit
+from pipeline.inputs.hub.failures import Asked, check_token, endpoint, is_transient, reason, retrying
+from pipeline.inputs.hub.revisions import resolve_commit
 
 _REFUSED = frozenset({401, 403})
 
 
 def head_of(repo: str, branch: str) -> str:
-    """The commit that a branch is at now; raises SourceError."""
+    """The newest commit of a branch. Raises SourceError."""
     return resolve_commit(repo, branch)
 
 
 def read_file(repo: str, commit: str, name: str) -> bytes | None:
-    """A small file of a commit, None if it has none of this name; nothing is kept in the HF cache.
+    """The bytes of a small file of a commit, None if it has no such file. Does not use the HF cache.
 
     Raises:
         SourceError: the hub refuses it, or can't be reached.
@@ -55,7 +55,7 @@ def read_file(repo: str, commit: str, name: str) -> bytes | None:
 
 
 def described(repo: str, commit: str, name: str) -> tuple[int, str] | None:
-    """Bytes and SHA-256 of a file of a commit, "" where the hub says none; None if the commit has no such file.
+    """Size and SHA-256 of a file of a commit, "" for an unknown SHA-256; None if the commit has no such file.
 
     Raises:
         SourceError: the hub refuses it, or can't be reached.
@@ -70,7 +70,7 @@ def described(repo: str, commit: str, name: str) -> tuple[int, str] | None:
 
 
 def commit_files(repo: str, branch: str, parent: str, files: Mapping[str, Path | bytes], message: str) -> str | None:
-    """Commit files to a branch that is at `parent`; the new commit, None if the branch is elsewhere by now.
+    """Commit files to a branch whose newest commit is `parent`. The new commit; None if the branch has moved on.
 
     Raises:
         SourceError: the hub refuses it, or can't be reached.
@@ -80,9 +80,9 @@ def commit_files(repo: str, branch: str, parent: str, files: Mapping[str, Path |
     def commit() -> str:
         with ExitStack() as opened:
             by_xet = _takes_xet(repo, branch)
-            # Anew for each try: the client marks what it has sent. What is on the hub already is not sent again.
+            # New objects for each try, as the client marks what it has sent. It does not resend what the hub has.
             operations = [
-                # The client sends by LFS what is an open file.
+                # The client sends an open file by LFS.
                 CommitOperationAdd(
                     name, given if by_xet or isinstance(given, bytes) else opened.enter_context(given.open("rb"))
                 )
@@ -103,7 +103,7 @@ def commit_files(repo: str, branch: str, parent: str, files: Mapping[str, Path |
 
 
 def _takes_xet(repo: str, branch: str) -> bool:
-    """Whether the hub takes large files by Xet: it gives a token for that.
+    """Whether the hub takes large files by Xet, as it does if it gives a token for that.
 
     https://huggingface.co/docs/xet/auth
     """
@@ -117,10 +117,8 @@ def _takes_xet(repo: str, branch: str) -> bool:
 
 @contextmanager
 def _explained(repo: str, name: str) -> Iterator[None]:
-    """Turn what the client raises into a SourceError; not chained, as the client's texts can hold signed URLs."""
-    where = f"{endpoint()}/{repo}"
-    if not re.fullmatch("[!-~]*", get_token() or ""):
-        raise SourceError("HF_TOKEN holds characters that no token has", where=where, remedy="copy it again")
+    """Turn what the client raises into a SourceError, not chained: texts of the client can hold signed URLs."""
+    check_token()
     try:
         yield
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RuntimeError) as error:
@@ -132,12 +130,5 @@ def _explained(repo: str, name: str) -> Iterator[None]:
             remedy = "run the same command again later: what was sent is not sent again"
         else:
             remedy = "check the network, the proxy and HF_ENDPOINT, then run the same command again"
-        raise SourceError(f"the hub does not take {name}", where=where, why=_reason(cause), remedy=remedy) from None
-
-
-def _reason(error: Exception) -> str:
-    """One line on an error: what the hub answered, not the client's text, which holds the URL, maybe signed."""
-    if isinstance(error, HfHubHTTPError):
-        message = f": {error.server_message}" if error.server_message else ""
-        return " ".join(redacted(f"HTTP {error.response.status_code}{message}").split())
-    return " ".join(redacted(f"{type(error).__name__}: {error}").split())
+        what, where = f"the hub does not take {name}", Asked(repo, "").page
+        raise SourceError(what, where=where, why=reason(cause), remedy=remedy) from None

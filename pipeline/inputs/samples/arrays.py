@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import CalibrationError
-from pipeline.readers.request import Call, ReadRequest, Sample
+from pipeline.inputs.samples.request import Call, ReadRequest, Sample
 
 MAX_BYTES = 1 << 30
 """Bytes of the arrays of one sample. A minute of 48 kHz audio in float32 has 12 million."""

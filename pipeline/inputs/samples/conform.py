@@ -9,20 +9,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError
-from pipeline.graph.buckets import ModelInput, axis_lengths, fits_no_bucket, smallest_bucket
-from pipeline.suggest import did_you_mean
+from pipeline.graph.shapes.buckets import axis_lengths, fits_no_bucket, smallest_bucket
+from pipeline.plain_text import did_you_mean
 
 _INTEGERS = frozenset("biu")
 
 
 @dataclass(frozen=True)
 class Interface:
-    """What a component takes: its inputs, its buckets by name, and the axes that the config fixes."""
+    """What a component takes: its inputs, its buckets by name, and the axes and inputs that the config fixes."""
 
-    inputs: tuple[ModelInput, ...]
+    inputs: tuple[TensorSpec, ...]
     buckets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     fixed: Mapping[str, int] = field(default_factory=dict)
+    constants: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The inputs of the original, those that the config fixes included."""
+        return (*(spec.name for spec in self.inputs), *self.constants)
 
     def longest(self, axis: str) -> int:
         """The largest value of an axis over all buckets, or its fixed one; 1 if the config doesn't mention it."""
@@ -33,17 +40,21 @@ def conform(arrays: Mapping[str, ArrayLike], interface: Interface, *, where: str
     """Fresh, contiguous copies in the model's order and dtypes.
 
     Copies, since an application may go on writing into the buffers it passed. An array is converted between integer
-    types if every value survives, and between float types if it stays finite; never from one kind to the other.
+    types if every value survives, and between float types if it stays finite; never from one kind to the other. An
+    input that the config fixes may be there with that value, and is left out.
 
     Raises:
-        CalibrationError: an unknown or missing input, another kind of dtype, wrong rank or dim, an axis with two
-            lengths or longer than any bucket, no elements, NaN or infinity. `where` says which sample.
+        CalibrationError: an unknown or missing input, another value than the config fixes, another kind of dtype, wrong
+            rank or dim, an axis with two lengths or longer than any bucket, no elements, NaN or infinity. `where` says
+            which sample.
     """
     inputs = interface.inputs
     specs = {spec.name: spec for spec in inputs}
     try:
         for name in arrays:
-            if name not in specs:
+            if name in interface.constants:
+                _check_constant(name, arrays[name], interface.constants[name])
+            elif name not in specs:
                 raise _unknown(str(name), specs)
         missing = [str(spec) for spec in inputs if spec.name not in arrays]
         if missing:
@@ -53,11 +64,25 @@ def conform(arrays: Mapping[str, ArrayLike], interface: Interface, *, where: str
         checked = {spec.name: _conform_array(arrays[spec.name], spec) for spec in inputs}
         _check_lengths(axis_lengths(checked, inputs), interface)
     except CalibrationError as error:
-        raise CalibrationError(error.what, where=where, why=error.why, remedy=error.remedy) from None
+        raise error.but(where=where) from None
     return checked
 
 
-def _unknown(name: str, specs: Mapping[str, ModelInput]) -> CalibrationError:
+def _check_constant(name: str, value: ArrayLike, fixed: NDArray[Any]) -> None:
+    given = np.asarray(value)
+    if given.size == fixed.size and np.array_equal(given.ravel().astype(fixed.dtype), fixed.ravel()):
+        return
+    found, kept = (
+        array.item() if array.size == 1 else f"{array.dtype} {list(array.shape)}" for array in (given, fixed)
+    )
+    raise CalibrationError(
+        f"input {name!r} is {found} here, and the config fixes it to {kept}",
+        why="'constants' says that it has that value wherever the model is used, and the model is built for it alone",
+        remedy=f"leave {name!r} out of the samples and take out those that need another, or take it out of 'constants'",
+    )
+
+
+def _unknown(name: str, specs: Mapping[str, TensorSpec]) -> CalibrationError:
     return CalibrationError(
         f"the component has no input {name!r}{did_you_mean(name, specs)}",
         why=f"it takes {_listed(map(str, specs.values()))}",
@@ -69,7 +94,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(names)
 
 
-def _conform_array(value: ArrayLike, spec: ModelInput) -> NDArray[Any]:
+def _conform_array(value: ArrayLike, spec: TensorSpec) -> NDArray[Any]:
     try:
         array = np.asarray(value)
     except Exception as error:  # an object of the application's own may raise anything
@@ -100,7 +125,7 @@ def _conform_array(value: ArrayLike, spec: ModelInput) -> NDArray[Any]:
     return array
 
 
-def _converted(array: NDArray[Any], spec: ModelInput) -> NDArray[Any]:
+def _converted(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
     try:
         dtype = np.dtype(spec.dtype)
     except TypeError:
@@ -127,6 +152,13 @@ def _check_lengths(lengths: Mapping[str, int], interface: Interface) -> None:
     bucketed = {axis for axes in interface.buckets.values() for axis in axes}
     for axis, length in lengths.items():
         limit = interface.longest(axis)
+        if axis in interface.fixed and length != limit:
+            raise CalibrationError(
+                f"axis {axis!r} is {length}, and the config fixes it to {limit}",
+                why="samples are padded to 'buckets' alone, and taken apart nowhere",
+                remedy=f"give samples of just that length (of a batch, {limit} in one array), or put the axis under"
+                f" 'buckets' in place of 'fixed' so that shorter ones are padded: buckets: {{{axis}: [{limit}]}}",
+            )
         if axis not in bucketed and length > limit:
             raise CalibrationError(
                 f"axis {axis!r} is {length}, and it must be {limit}",

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipeline.errors import CalibrationError
-from pipeline.readers.request import Call, ReadRequest, Sample
-from pipeline.readers.user_code import UserFunction, seed
-from pipeline.suggest import did_you_mean
+from pipeline.inputs.samples.request import Call, ReadRequest, Sample
+from pipeline.inputs.samples.user_code import UserFunction, seed
+from pipeline.plain_text import did_you_mean
 
 
 def read(request: ReadRequest) -> Iterator[Call]:

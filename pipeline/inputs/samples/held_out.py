@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from numpy.typing import NDArray
 
-from pipeline.graph.buckets import ModelInput, axis_lengths, fits_no_bucket, smallest_bucket
-from pipeline.model import Json
-from pipeline.readers.sample_set import StoredCall, stored_calls
+from pipeline.contracts.measures import Measuring
+from pipeline.contracts.values import TensorSpec
+from pipeline.graph.shapes.buckets import Arrays, axis_lengths, pad, smallest_bucket
+from pipeline.inputs.samples.sample_set import StoredCall, place, stored_calls
 
 
 @dataclass(frozen=True)
@@ -24,50 +25,84 @@ class ScoredSample:
     inputs: Mapping[str, NDArray[Any]]
 
 
+Lengths = Mapping[str, tuple[int, ...]]
+"""Lengths by axis."""
+
 ENOUGH = 16
 """A bucket with fewer samples of its own is measured on shorter ones too: a figure from a few says little."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The samples for one bucket. The last `shorter` of them belong to smaller buckets."""
+    """The samples for one bucket, and each as the original takes it (`given`) and padded to the bucket.
+
+    The last `shorter` of them belong to smaller buckets. `inexact` samples of its own were left out, as they would need
+    padding where the truth is `exact`.
+    """
 
     samples: tuple[ScoredSample, ...]
-    shorter: int
+    given: tuple[Arrays, ...]
+    padded: tuple[Arrays, ...]
+    shorter: int = 0
+    inexact: int = 0
 
 
-def held_out(folder: Path, params: Mapping[str, Json], inputs: Sequence[ModelInput]) -> HeldOut:
+def held_out(folder: Path, params: Measuring, inputs: Sequence[TensorSpec]) -> HeldOut:
     """The samples that a bucket is the smallest for, filled up to ENOUGH with the longest of those that fit into it.
 
     Not filled up where all of its own have exactly its lengths: then nothing is padded in use, and may not be here.
+    With an `exact` truth, only those of exactly its lengths. With a `padded` one, the original takes them padded, too.
 
-    `folder` is the output of a samples step; `params` has `component`, `part`, `bucket` and `buckets`.
+    `folder` is the output of a samples step.
 
     Raises:
         CalibrationError: a sample fits no bucket at all.
     """
-    buckets = cast("Mapping[str, Mapping[str, int]]", params["buckets"])
-    bucket = str(params["bucket"])
-    own: list[ScoredSample] = []
-    fitting: list[tuple[int, ScoredSample]] = []
-    for call in stored_calls(folder, str(params["component"]), str(params["part"])):
+    bucket, buckets = params.bucket, params.buckets
+    calls = stored_calls(folder, params.component, params.part)
+    placed = place(calls, inputs, buckets)
+    own = [_loaded(call) for call in placed[bucket]]
+    exact = [sample for sample in own if _is_exact(sample, inputs, buckets[bucket])]
+    if params.truth == "exact" or (exact and len(exact) == len(own)):
+        return _fed(exact, params, inputs, inexact=len(own) - len(exact))
+    fitting: list[tuple[int, int, ScoredSample]] = []
+    for number, call in enumerate(calls):
+        if call in placed[bucket]:
+            continue
         sample = _loaded(call)
         lengths = axis_lengths(sample.inputs, inputs)
-        smallest = smallest_bucket(lengths, buckets)
-        if smallest is None:
-            raise fits_no_bucket(call.name, lengths, buckets)
-        if smallest == bucket:
-            own.append(sample)
-        elif smallest_bucket(lengths, {bucket: buckets[bucket]}):
-            fitting.append((sum(lengths[axis] for axis in buckets[bucket] if axis in lengths), sample))
-    if own and all(_is_exact(sample, inputs, buckets[bucket]) for sample in own):
-        return HeldOut(tuple(own), 0)
-    fitting.sort(key=lambda entry: -entry[0])
-    added = [sample for _, sample in fitting[: max(0, ENOUGH - len(own))]]
-    return HeldOut((*own, *added), len(added))
+        if smallest_bucket(lengths, {bucket: buckets[bucket]}):
+            length = sum(lengths[axis] for axis in buckets[bucket] if axis in lengths)
+            fitting.append((-length, number, sample))
+    fitting.sort(key=lambda entry: entry[:2])  # of equals, the first of the set
+    added = [sample for *_, sample in fitting[: max(0, ENOUGH - len(own))]]
+    return _fed([*own, *added], params, inputs, shorter=len(added))
 
 
-def _is_exact(sample: ScoredSample, inputs: Sequence[ModelInput], axes: Mapping[str, int]) -> bool:
+def lengths_of(samples: Sequence[ScoredSample], inputs: Sequence[TensorSpec], axes: Mapping[str, int]) -> Lengths:
+    """The lengths that samples have on the axes of a bucket, from the shortest."""
+    seen: dict[str, set[int]] = {}
+    for sample in samples:
+        for axis, length in axis_lengths(sample.inputs, inputs).items():
+            if axis in axes:
+                seen.setdefault(axis, set()).add(length)
+    return {axis: tuple(sorted(lengths)) for axis, lengths in seen.items()}
+
+
+def _fed(
+    samples: Sequence[ScoredSample],
+    params: Measuring,
+    inputs: Sequence[TensorSpec],
+    *,
+    shorter: int = 0,
+    inexact: int = 0,
+) -> HeldOut:
+    padded = tuple(pad(sample.inputs, inputs, params.axes, params.padding) for sample in samples)
+    given = padded if params.truth == "padded" else tuple(sample.inputs for sample in samples)
+    return HeldOut(tuple(samples), given, padded, shorter, inexact)
+
+
+def _is_exact(sample: ScoredSample, inputs: Sequence[TensorSpec], axes: Mapping[str, int]) -> bool:
     lengths = axis_lengths(sample.inputs, inputs)
     return bool(axes) and all(lengths.get(axis, size) == size for axis, size in axes.items())
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.errors import CalibrationError
-from pipeline.readers.request import Sample
+from pipeline.inputs.samples.request import Sample
 
 LONGEST_LINE = 1 << 20
 """Bytes of a line; a model takes some thousands at most."""

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import CalibrationError
 from pipeline.graph.cpu import load_session
-from pipeline.readers.lines import read_lines
-from pipeline.readers.request import Call, ReadRequest, Sample
-from pipeline.readers.user_code import UserFunction, seed
-from pipeline.suggest import did_you_mean
+from pipeline.inputs.samples.lines import read_lines
+from pipeline.inputs.samples.request import Call, ReadRequest, Sample
+from pipeline.inputs.samples.user_code import UserFunction, seed
+from pipeline.plain_text import did_you_mean
 
 
 @dataclass(frozen=True)

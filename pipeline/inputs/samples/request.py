@@ -5,32 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
+from pipeline.contracts.samples import Reading
 from pipeline.errors import CalibrationError
-from pipeline.model import Json
-from pipeline.readers.conform import Interface, conform
-from pipeline.suggest import did_you_mean
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """A config's `calibration` section as the plan passes it on; `run` is the function's name in the code file."""
-
-    reader: str
-    tokenizer: str | None = None
-    max_length: int | None = None
-    run: str | None = None
-    max_samples: int | None = None
-
-    @classmethod
-    def from_json(cls, section: Json) -> Self:
-        """Read the section from a step's params."""
-        assert isinstance(section, dict)
-        known: dict[str, Any] = {name: section[name] for name in cls.__dataclass_fields__ if name in section}
-        return cls(**known)
+from pipeline.inputs.samples.conform import Interface, conform
+from pipeline.plain_text import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -64,7 +46,7 @@ class ReadRequest:
     `samples` is the file or folder of the calibration set, `code` the file that holds the function.
     """
 
-    calibration: Calibration
+    calibration: Reading
     interfaces: Mapping[str, Interface]
     models: Mapping[str, Path]
     source: Path
@@ -83,7 +65,7 @@ class ReadRequest:
             CalibrationError: no component takes these arrays, or one array is no component's.
         """
         takers = {
-            component: {spec.name: arrays[spec.name] for spec in interface.inputs}
+            component: {name: arrays[name] for name in interface.names if name in arrays}
             for component, interface in self.interfaces.items()
             if all(spec.name in arrays for spec in interface.inputs)
         }
@@ -94,7 +76,7 @@ class ReadRequest:
             )
             yield self.call(nearest, arrays, sample)
             return
-        known = {spec.name for interface in self.interfaces.values() for spec in interface.inputs}
+        known = {name for interface in self.interfaces.values() for name in interface.names}
         strangers = [str(name) for name in arrays if name not in known]
         if strangers:
             raise CalibrationError(
@@ -114,7 +96,7 @@ class ReadRequest:
 
         They aren't fed to any component; they are what a score on held-out samples compares with.
         """
-        inputs = {spec.name for interface in self.interfaces.values() for spec in interface.inputs}
+        inputs = {name for interface in self.interfaces.values() for name in interface.names}
         said = {name: _text(item[name]) for name in ("text", "label") if name in item and name not in inputs}
         arrays = {name: value for name, value in item.items() if name not in said}
         return arrays, replace(sample, text=said.get("text"), label=said.get("label"))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.contracts.measures import Buckets
+from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError
-from pipeline.readers.request import Call, Sample
+from pipeline.graph.shapes.buckets import axis_lengths, fits_no_bucket, smallest_bucket
+from pipeline.inputs.samples.request import Call, Sample
 
 INDEX = "samples.json"
 
@@ -70,16 +74,17 @@ class StoredCall:
 
     def load(self) -> dict[str, NDArray[Any]]:
         """The call's arrays by input, unpadded."""
-        with np.load(self.file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+        return load_npz(self.file)
 
 
 _EVERY = 4
+_BY_LENGTH = " by length"
 _PARTS = {"all": {0, 1, 2, 3}, "kept": {0, 2, 3}, "held out": {1}, "calibrated": {0, 2}, "searched": {3}}
 """Parts of a set that has to serve several purposes, as places of each sample among every four.
 
 Verification is held out from calibration (`kept`). A search for the precision is judged on samples (`searched`) that
-neither of the two sees; `calibrated` is what is then left.
+neither of the two sees; `calibrated` is what is then left. `by length`, every four are of one shape, so that each
+length has samples of its own in every part: of two the second is held out.
 """
 
 
@@ -89,8 +94,11 @@ def stored_calls(folder: Path, component: str, part: str = "all") -> list[Stored
     `part` is `all`, or of a set that is split `kept`, `held out` (which may be empty), `calibrated` or `searched`
     (which is `calibrated` where the set is too small for it).
     """
-    found = [call for call in _stored_calls(folder, component) if call.place in _PARTS[part]]
-    return found or (stored_calls(folder, component, "calibrated") if part == "searched" else [])
+    kind, by_length = part.removesuffix(_BY_LENGTH), part.endswith(_BY_LENGTH)
+    found = [call for call in _stored_calls(folder, component, by_length=by_length) if call.place in _PARTS[kind]]
+    if found or kind != "searched":
+        return found
+    return stored_calls(folder, component, part.replace("searched", "calibrated"))
 
 
 def calibration_calls(folder: Path, component: str, part: str = "all") -> list[StoredCall]:
@@ -110,15 +118,46 @@ def calibration_calls(folder: Path, component: str, part: str = "all") -> list[S
     return found
 
 
-def _stored_calls(folder: Path, component: str) -> Iterator[StoredCall]:
+def place(calls: Iterable[StoredCall], inputs: Sequence[TensorSpec], buckets: Buckets) -> dict[str, list[StoredCall]]:
+    """The calls of a component by bucket, each in the smallest that holds it; `inputs` are the component's.
+
+    Raises:
+        CalibrationError: one fits no bucket.
+    """
+    placed: dict[str, list[StoredCall]] = {bucket: [] for bucket in buckets}
+    for call in calls:
+        lengths = axis_lengths(call.load(), inputs)
+        bucket = smallest_bucket(lengths, buckets)
+        if bucket is None:
+            raise fits_no_bucket(call.name, lengths, buckets)
+        placed[bucket].append(call)
+    return placed
+
+
+def _stored_calls(folder: Path, component: str, *, by_length: bool) -> Iterator[StoredCall]:
     position = -1
+    alike: Counter[str] = Counter()
     for entry in json.loads((folder / INDEX).read_text("utf-8"))["samples"]:
         calls = [file for file in entry.pop("calls") if file.startswith(f"{component}/")]
         position += bool(calls)  # by component, or one of several could lose all of its samples to one part
         sample = Sample(**entry)
+        if by_length and calls:
+            shapes = "; ".join(_shapes(folder / file) for file in calls)
+            position = alike[shapes]
+            alike[shapes] += 1
         for number, file in enumerate(calls, 1):
             name = sample.name if len(calls) == 1 else f"{sample.name}, call {number} of {len(calls)}"
             yield StoredCall(name, sample, folder / file, position % _EVERY)
+
+
+def _shapes(path: Path) -> str:
+    return str(sorted((name, array.shape) for name, array in load_npz(path).items()))
+
+
+def load_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays that :func:`write_npz` wrote."""
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pipeline.errors import CalibrationError, VerificationError
-from pipeline.readers.held_out import ScoredSample
-from pipeline.readers.user_code import UserFunction
+from pipeline.inputs.samples.held_out import ScoredSample
+from pipeline.inputs.samples.user_code import UserFunction
 
 Outputs = Mapping[str, NDArray[Any]]
 

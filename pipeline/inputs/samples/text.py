@@ -6,18 +6,19 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
+from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError
-from pipeline.graph.buckets import ModelInput
-from pipeline.readers.conform import Interface
-from pipeline.readers.lines import read_lines
-from pipeline.readers.request import Call, ReadRequest
-from pipeline.suggest import did_you_mean
+from pipeline.inputs.samples.conform import Interface
+from pipeline.inputs.samples.lines import read_lines
+from pipeline.inputs.samples.request import Call, ReadRequest
+from pipeline.plain_text import did_you_mean
 
 _MADE: Mapping[str, Callable[[Encoding], list[int]]] = {
     "input_ids": lambda encoding: encoding.ids,
@@ -65,27 +66,38 @@ def _load(request: ReadRequest) -> Tokenizer:
             why=f"it has {path.stat().st_size} bytes; {_LARGEST_TOKENIZER} are the most that are read",
             remedy=remedy,
         )
-    with _explained(f"{name} is not a tokenizer of the tokenizers library", "", remedy):
+    with _explained(partial(_no_tokenizer, name, remedy)):
         tokenizer: Tokenizer = Tokenizer.from_str(path.read_text("utf-8"))
         tokenizer.no_padding()
     return tokenizer
 
 
+def _no_tokenizer(name: str, remedy: str, why: str) -> CalibrationError:
+    return CalibrationError(f"{name} is not a tokenizer of the tokenizers library", why=why, remedy=remedy)
+
+
+def _not_encoded(where: str, why: str) -> CalibrationError:
+    return CalibrationError(
+        "the tokenizer can't encode a text",
+        where=where,
+        why=why,
+        remedy="check that it is the model's own tokenizer.json, and undamaged",
+    )
+
+
 @contextmanager
-def _explained(what: str, where: str, remedy: str) -> Iterator[None]:
-    """Turn what the tokenizers library raises into a CalibrationError."""
+def _explained(explain: Callable[[str], CalibrationError]) -> Iterator[None]:
+    """Turn what the tokenizers library raises into the error that `explain` makes of its words."""
     try:
         yield
     except BaseException as error:  # a panic of its Rust code is no Exception, and has no class to be imported
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise CalibrationError(what, where=where, why=str(error), remedy=remedy) from error
+        raise explain(str(error)) from error
 
 
 def _encode(tokenizer: Tokenizer, text: str, limit: float, where: str) -> Encoding:
-    with _explained(
-        "the tokenizer can't encode a text", where, "check that it is the model's own tokenizer.json, and undamaged"
-    ):
+    with _explained(partial(_not_encoded, where)):
         tokenizer.no_truncation()
         if limit < math.inf:
             tokenizer.enable_truncation(int(limit))
@@ -116,14 +128,15 @@ def _longest(component: str, interface: Interface) -> float:
     return min(limits)
 
 
-def _token_dim(spec: ModelInput, interface: Interface) -> int:
+def _token_dim(spec: TensorSpec, interface: Interface) -> int:
     """The position of the one dim that is not of size 1."""
     free = [position for position, dim in enumerate(spec.shape) if _size(dim, interface) != 1]
     if len(free) != 1:
         raise CalibrationError(
             f"the text reader can't tell which dim of input {str(spec)!r} counts tokens",
             why=f"{'none' if not free else 'more than one'} of its dims can be other than 1 with this config",
-            remedy="put the token axis, and it alone, under 'buckets', and fix the others to 1",
+            remedy="put the token axis, and it alone, under 'buckets', and fix the others to 1; for a larger batch,"
+            " make the samples yourself with reader: python",
         )
     return free[0]
 
@@ -134,7 +147,7 @@ def _size(dim: int | str | None, interface: Interface) -> float:
     return dim if isinstance(dim, int) else interface.longest(dim)
 
 
-def _array(encoding: Encoding, spec: ModelInput, interface: Interface) -> NDArray[Any]:
+def _array(encoding: Encoding, spec: TensorSpec, interface: Interface) -> NDArray[Any]:
     # Some exports take the mask as float; which width is up to the check.
     values = np.array(_MADE[spec.name](encoding), np.float32 if spec.dtype.startswith("float") else np.int64)
     position = _token_dim(spec, interface)

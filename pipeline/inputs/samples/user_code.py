@@ -1,7 +1,8 @@
 """A function of the project's own code: loaded from its file, run, and its errors told in terms of that file.
 
-What such a function does is known to a build by the content of its file, of the modules it imports from the project by
-absolute name, of the calibration file, and of the fetched source. Anything else it reads may change unnoticed.
+What such a function does is known to a build by the code of its file, of the modules of the project that it imports and
+of the packages that they are in, by the calibration file, and by the fetched source. Anything else it reads may change
+unnoticed, modules that it imports by a name it computes among them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import CalibrationError, PipelineError
-from pipeline.suggest import did_you_mean
+from pipeline.plain_text import did_you_mean
 
 FOLDER = "calibration"
 """Where the project's own code is, and the only place that code is run from."""
@@ -62,13 +63,13 @@ class UserFunction:
             if not line:
                 raise
             where = ", ".join(part for part in (line, error.where) if part)
-            raise type(error)(error.what, where=where, why=error.why, remedy=error.remedy) from error
+            raise error.but(where=where) from error
         except (Exception, SystemExit) as error:
             raise CalibrationError(
                 what,
                 where=self._line(error) or self.shown,
                 why=f"{type(error).__name__}: {error}",
-                remedy="correct the code; the step's log has the full traceback",
+                remedy=_remedy(error),
             ) from error
         finally:
             sys.dont_write_bytecode = writes_bytecode
@@ -79,6 +80,16 @@ class UserFunction:
             return f"{self.shown}:{error.lineno}"
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._file]
         return f"{self.shown}:{frames[-1].lineno}, in {frames[-1].name}" if frames else ""
+
+
+def _remedy(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        return (
+            f"run 'uv add {package}' if the package that brings it is called so, then the same command again;"
+            " docs/calibration.md, 'Packages of your own', says more"
+        )
+    return "correct the code; the step's log has the full traceback"
 
 
 def seed(number: int) -> None:
@@ -105,6 +116,7 @@ def _load(file: Path) -> ModuleType:
     # Compiled by hand: the import system would trust a cached .pyc whose source changed within its clock's tick.
     module = ModuleType(f"{FOLDER}_{file.stem}")
     module.__file__ = str(file)
+    module.__package__ = ".".join(Path(_shown(file)).parent.parts)  # for `from .other import name`
     sys.modules[module.__name__] = module  # dataclasses and pickle look their module up
     exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)
     return module

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from pipeline.errors import CompileError
 from pipeline.qnn import session
-from pipeline.qnn.dlc import is_dlc
-from pipeline.qnn.flexible import read_flexible
+from pipeline.qnn.format.dlc import is_dlc
+from pipeline.qnn.format.flexible import read_flexible
 
 HTP_BACKEND = 6
 """The number of the HTP backend among QNN's backends."""

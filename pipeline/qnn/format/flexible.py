@@ -1,6 +1,6 @@
 """Context binaries for several SoCs ("flexible context binaries"): what is in one, and fewer SoCs made of it.
 
-Such a binary is an archive (:mod:`pipeline.qnn.dlc`) of these records:
+Such a binary is an archive (:mod:`pipeline.qnn.format.dlc`) of these records:
 
 - `htp.cache.<chip>.<n>`: a context binary for one SoC, without its weights;
 - `htp.shared.weights.<hash>`: weights that caches share, and `htp.metadata.shared_weights.<hash>_metadata` about them;
@@ -21,18 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, ConfigError
-from pipeline.graph.model_file import load_graph, save_graph
+from pipeline.graph.files.model_file import load_graph, save_graph
 from pipeline.qnn import catalog
-from pipeline.qnn.context_model import (
+from pipeline.qnn.format.context_model import (
     binary_names,
     is_flexible,
     is_plain,
     parsed_compatibility,
     set_compatibility,
 )
-from pipeline.qnn.dlc import NewRecord, Record, read_records, write_records
-from pipeline.qnn.target import HtpTarget
+from pipeline.qnn.format.dlc import NewRecord, Record, read_records, write_records
 
 _METADATA, _CACHE, _ABOUT = "dlc.metadata", "htp.cache.", "htp.metadata.shared_weights."
 _MAX_METADATA = 1 << 24

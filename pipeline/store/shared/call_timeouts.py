@@ -1,6 +1,6 @@
-"""Waiting for a place that may never answer: each call runs in a thread of its own, and is given up when all is silent.
+"""Bounds the time that calls to a place may take: each runs in its own thread, and is given up when nothing is heard.
 
-A thread can't be ended. One whose call was given up waits on, for as long as the process lives, and is not waited for.
+A thread can't be ended. The thread of a call that was given up goes on until the process ends, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from pipeline.shared.place import Moved, StoppedError
-from pipeline.system import stopping
+from pipeline.processes import stopping
+from pipeline.store.shared.place import Moved, StoppedError
 
 SILENT_S = 8.0
-"""For how long nothing at all may be heard while a small question is open."""
+"""How many seconds of silence end a small question."""
 _UNSURE_S = 4.0
-"""For how long nothing may be heard while files move, before a small question is asked; as long for its answer."""
+"""How many seconds of silence there may be while files move before a small question is asked, and until its answer."""
 _STALLED_S = 600.0
-"""For how long one call may make no progress while small questions are answered: a part of 8 MB, of several that are
-sent at once on a slow line, counts when all of it was sent."""
+"""How many seconds a call may make no progress while small questions are answered. It is long because a part of 8 MB
+counts only when all of it was sent, and several parts may share a slow line."""
 _AWAKE_S = 0.2
 _ABSENT_S = 2.0
-"""Who looks again so much later than he meant to was stopped himself, as by Ctrl-Z: the place is not to blame."""
+"""A loop that wakes up so many seconds late was stopped itself, as by Ctrl-Z: the silence then does not count."""
 _Answer = TypeVar("_Answer")
 
 
 class GoneError(Exception):
-    """The place does not answer any more: this call, or another one, was given up."""
+    """The place does not answer: this call, or an earlier one, was given up."""
 
 
 class Patience:
-    """How long is waited for one place. `probe` asks it a small question. Safe to use from several threads."""
+    """Calls one place, and gives it up when it is silent. `probe` asks a small question. Safe for several threads."""
 
     def __init__(self, probe: Callable[[], object] = lambda: None) -> None:
         self.gone = ""
-        """Why nothing is asked any more; empty while it is."""
+        """Why the place was given up; "" while it is in use."""
         self._probe = probe
         self._changed = threading.Condition()
         self._heard = time.monotonic()
         self._probing = False
 
     def give_up(self, why: str) -> bool:
-        """Have all calls end now, and none begin; False if somebody was first."""
+        """End all calls now, and let none begin. False if the place was given up before."""
         with self._changed:
             first = not self.gone
             if first:
@@ -51,20 +51,20 @@ class Patience:
         return first
 
     def ask(self, act: Callable[[], _Answer]) -> _Answer:
-        """What a small question comes to.
+        """What `act`, a call that moves little data, returns.
 
         Raises:
-            GoneError: there is no answer.
-            Exception: the answer.
+            GoneError: it does not return in time.
+            Exception: what it raises.
         """
         return self._wait(_Call(self, lambda _: act()), SILENT_S, probing=False)
 
     def move(self, act: Callable[[Moved], _Answer], during: Callable[[int], None] = lambda _: None) -> _Answer:
-        """As :meth:`ask`, of what takes as long as it takes: `during` is called now and then with the bytes moved."""
+        """As :meth:`ask` for a transfer of any length; `during` is called now and then with the bytes moved so far."""
         return self._wait(_Call(self, act), _UNSURE_S, probing=True, during=during)
 
     def heard(self) -> None:
-        """Note a sign of life; raises StoppedError when none is wanted."""
+        """Note a sign of life. Raises StoppedError when nobody waits for the call any more."""
         self._heard = time.monotonic()
         if self.gone or stopping.asked():
             raise StoppedError
@@ -107,7 +107,7 @@ class Patience:
         return call.answer
 
     def over(self, call: _Call[_Answer]) -> None:
-        """Called by a call's thread at its end."""
+        """Note that a call has ended. Called by its thread."""
         with self._changed:
             self._heard = time.monotonic()
             call.is_over = True
@@ -118,7 +118,7 @@ class Patience:
         raise GoneError(self.gone)
 
     def _ask_whether_alive(self) -> None:
-        """Ask a small question, unless somebody is at it; gives up if there is no answer to it, whichever."""
+        """Ask a small question unless one is open, and give the place up if no answer comes. An error is an answer."""
         with self._changed:
             if self._probing:
                 return
@@ -127,14 +127,14 @@ class Patience:
             self._wait(_Call(self, lambda _: self._probe()), _UNSURE_S, probing=False)
         except GoneError:
             raise
-        except Exception:  # an answer all the same
+        except Exception:  # also an answer
             return
         finally:
             self._probing = False
 
 
 class _Call(Generic[_Answer]):
-    """A call in a thread of its own, and what it came to."""
+    """A call in its own thread, and its result."""
 
     answer: _Answer
 
@@ -146,7 +146,7 @@ class _Call(Generic[_Answer]):
         self.error: Exception | None = None
 
     def start(self) -> None:
-        # Not of a pool: the interpreter would wait for its threads at the end.
+        # No pool: at its end the interpreter would wait for the pool's threads.
         threading.Thread(target=self._run, name="shared store", daemon=True).start()
 
     def _run(self) -> None:

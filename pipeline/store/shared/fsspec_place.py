@@ -1,6 +1,6 @@
 """A place that fsspec opens: `s3://bucket/folder`, `gs://`, `abfs://`, `sftp://`, `memory://` and others.
 
-Credentials and addresses are found as the library behind each finds them, by its usual environment.
+The library behind each finds credentials and addresses in its usual environment.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import posixpath
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,18 @@ from fsspec.asyn import get_loop
 from fsspec.callbacks import Callback
 
 from pipeline.errors import ConfigError
-from pipeline.shared.place import MismatchError, Moved
-from pipeline.storage.urls import import_for, open_url, protocol_of, redacted
+from pipeline.store.shared.place import MismatchError, Moved
+from pipeline.store.urls import import_for, open_url, protocol_of, redacted
 
 _PART_BYTES = 8 << 20
 _S3 = ("s3", "s3a")
 _GOOGLE = ("gs", "gcs")
 _RENAMING = ("sftp", "ssh", "smb", "ftp", "hdfs", "arrow_hdfs", "webhdfs", "file", "local")
-"""Kinds of file systems where a file that is being written is seen, and a rename replaces in one step."""
+"""Kinds of file systems that show half-written files, and whose rename replaces a file in one step."""
 
 
 def load(url: str, where: str) -> None:
-    """Import what a URL needs, and see to it that nothing it does keeps the process from ending. Raises ConfigError."""
+    """Import what a URL needs, and keep its threads from holding up the end of the process. Raises ConfigError."""
     import_for(url, where)
     get_loop().set_default_executor(_Abandonable(1))
 
@@ -36,7 +37,7 @@ def load(url: str, where: str) -> None:
 class _Abandonable(ThreadPoolExecutor):
     """Runs each call in a thread that the interpreter does not wait for at its end.
 
-    The clients look up host names in threads of their event loop: where no name server answers, that takes a minute.
+    The clients look up host names in threads of their event loop, which takes a minute if no name server answers.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -62,7 +63,7 @@ class FsspecPlace:
         self._system, self._folder = system, folder
         protocol = protocol_of(url)
         self._renames = protocol in _RENAMING
-        # By default whole files of 100 MB, and ten parts of 50 MB at once, are held in memory.
+        # The default holds whole files of 100 MB, and ten parts of 50 MB at once, in memory.
         self._sending: Mapping[str, Any] = (
             {"chunksize": _PART_BYTES, "max_concurrency": 2}
             if protocol in _S3
@@ -73,10 +74,10 @@ class FsspecPlace:
 
     @classmethod
     def of(cls, url: str, where: str) -> FsspecPlace:
-        """Where a URL leads. Raises ConfigError, and what the library behind it raises."""
+        """The place that a URL names. Raises ConfigError, and whatever the library behind it raises."""
         options: dict[str, Any] = {}
         if protocol_of(url) in _S3:
-            # It tries failed calls again by itself; a place that refuses is to say so before our patience ends.
+            # The client retries failed calls by itself; few tries let a refusal arrive before our patience ends.
             options["config_kwargs"] = {"retries": {"mode": "standard", "total_max_attempts": 2}}
             options["max_concurrency"] = 1  # for each file; several files are moved at once
         system, folder = open_url(url, where, **options)
@@ -94,7 +95,7 @@ class FsspecPlace:
         except PermissionError:
             raise
         except Exception:
-            if self.size(name) == 0:  # of which no range can be had
+            if self.size(name) == 0:  # no range of an empty file can be read
                 return b""
             raise
 
@@ -121,13 +122,12 @@ class FsspecPlace:
         return True
 
     def send(self, source: Path, name: str, moved: Moved) -> None:
-        """Copy a file there; in parts if it is large."""
-        path = self._path(name)
-        with _Written(self, path) as target:
+        """Copy a file there, a large one in parts."""
+        with self._written(name) as target:
             self._system.put_file(str(source), target, callback=_Counted(moved), **self._sending)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a small file that is not there yet; False if it is, as far as the other side can tell."""
+        """Write a small file unless there is one; False if there is, as far as the other side can tell."""
         if self._renames:
             if self.size(name) is not None:
                 return False
@@ -135,7 +135,7 @@ class FsspecPlace:
             return True
         try:
             self._system.pipe_file(self._path(name), data, mode="create")
-        except Exception:  # each library says in its own way that there is one, or that it can't tell
+        except Exception:  # each library has its own error for a file that exists, or none
             if self.size(name) is not None:
                 return False
             self.replace(name, data)
@@ -143,7 +143,7 @@ class FsspecPlace:
 
     def replace(self, name: str, data: bytes) -> None:
         """Write a small file, whether or not it is there."""
-        with _Written(self, self._path(name)) as target:
+        with self._written(name) as target:
             self._system.pipe_file(target, data)
 
     def remove(self, name: str) -> None:
@@ -151,39 +151,34 @@ class FsspecPlace:
         self._system.rm_file(self._path(name))
 
     def collect(self) -> None:
-        """Nothing: what is left of an upload is not seen; docs/shared-store.md says how it goes away."""
+        """Does nothing: leftovers of uploads are invisible. docs/shared-store.md says how they go away."""
+
+    @contextmanager
+    def _written(self, name: str) -> Iterator[str]:
+        """The path to write a file to: a temporary one, renamed at the end, where half-written files are visible."""
+        path = self._path(name)
+        if not self._renames:
+            yield path
+            return
+        temporary = f"{self._folder}/tmp/{uuid.uuid4().hex}"
+        for folder in {posixpath.dirname(path), posixpath.dirname(temporary)}:
+            self._system.makedirs(folder, exist_ok=True)
+        yield temporary
+        self._system.mv(temporary, path)
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}" if self._folder else name
 
 
-class _Written:
-    """The path to write to: of a file system whose files are seen while they are written, another one, renamed."""
-
-    def __init__(self, place: FsspecPlace, path: str) -> None:
-        self._system, self._renames, self._path = place._system, place._renames, path
-        self._target = f"{place._folder}/tmp/{uuid.uuid4().hex}" if place._renames else path
-
-    def __enter__(self) -> str:
-        if self._renames:
-            for folder in {posixpath.dirname(self._path), posixpath.dirname(self._target)}:
-                self._system.makedirs(folder, exist_ok=True)
-        return self._target
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if self._renames and kind is None:
-            self._system.mv(self._target, self._path)
-
-
 class _Counted(Callback):  # type: ignore[misc]  # fsspec is untyped
-    """Tells how many bytes moved; with a size, that there are others."""
+    """Reports how many bytes moved; if a size is given, refuses a file of another size."""
 
     def __init__(self, moved: Moved, size: int | None = None) -> None:
         super().__init__()
         self._moved, self._expected, self._counted = moved, size, 0
 
     def set_size(self, size: int | None) -> None:
-        """Called with what the other side says."""
+        """Called with the size that the other side announces."""
         if self._expected is not None and size is not None and int(size) != self._expected:
             raise MismatchError(f"it has {size} bytes, not {self._expected}")
 
@@ -196,7 +191,7 @@ class _Counted(Callback):  # type: ignore[misc]  # fsspec is untyped
 
 
 def _check_bucket(error: FileNotFoundError) -> None:
-    """Raise the error if what is not there is the bucket: then nothing is, and nothing can be written."""
+    """Raise NoBucketError if the missing thing is the bucket: nothing can be read or written without it."""
     cause: BaseException | None = error
     while cause is not None:
         response = getattr(cause, "response", None)
@@ -206,4 +201,4 @@ def _check_bucket(error: FileNotFoundError) -> None:
 
 
 class NoBucketError(Exception):
-    """What should hold all files is not there."""
+    """The bucket that should hold all files does not exist."""

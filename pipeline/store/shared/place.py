@@ -1,7 +1,7 @@
-"""What a place to share outputs in can do, and the plainest one: a folder that machines can reach.
+"""The interface of a place to share outputs in, and the plainest such place: a folder that machines can reach.
 
-A place knows nothing of manifests and keys; it has files under names such as `objects/ab/<sha256>`. What goes wrong is
-raised as whatever it is: :mod:`pipeline.shared.tier` makes words of it.
+A place knows no manifests and keys, only files with names such as `objects/ab/<sha256>`. It raises errors as they come;
+:mod:`pipeline.store.shared.connection` puts them into words.
 """
 
 from __future__ import annotations
@@ -12,32 +12,33 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from pipeline.storage.durable import listed, sync_file, sync_folder
-from pipeline.system import stopping
+from pipeline.processes import stopping
+from pipeline.store.durable import listed, sync_file, sync_folder
 
 Moved = Callable[[int], None]
-"""Told of bytes as they arrive or leave. It raises StoppedError when nobody waits for the rest."""
+"""Called with the number of bytes that arrived or left. Raises StoppedError when nobody waits for the rest."""
 _CHUNK = 1 << 20
 _LEFT_S = 2 * 86400
-"""How old what is half-written must be to be taken for what the dead left: other machines' clocks are not ours."""
+"""The age in seconds at which a half-written file counts as abandoned: days, as clocks of machines differ."""
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES, errno.EXDEV)
 
 
 class StoppedError(Exception):
-    """What was being moved is not wanted any more. An Exception, as libraries tidy up after no other."""
+    """Nobody waits for the transfer any more. An Exception, because libraries tidy up only after those."""
 
 
 class MismatchError(Exception):
-    """A file has another size than it should, or is none."""
+    """A file has an unexpected size, or is no regular file."""
 
 
 class Place(Protocol):
-    """Where outputs are shared. Used from several threads."""
+    """A place where outputs are shared. Several threads use it."""
 
     def read(self, name: str, limit: int) -> bytes | None:
         """At most so many bytes of a file from its start; None if it is not there."""
@@ -49,10 +50,10 @@ class Place(Protocol):
         """Copy a file here; False if it is not there. Raises MismatchError as soon as it has another size."""
 
     def send(self, source: Path, name: str, moved: Moved) -> None:
-        """Copy a file there; who reads it meanwhile sees what was there before."""
+        """Copy a file there; readers see the old file until the new one is complete."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a small file that is not there yet; False if it is, as far as that can be told."""
+        """Write a small file unless there is one; False if there is, as far as the place can tell."""
 
     def replace(self, name: str, data: bytes) -> None:
         """Write a small file, whether or not it is there."""
@@ -61,12 +62,12 @@ class Place(Protocol):
         """Delete a file."""
 
     def collect(self) -> None:
-        """Delete what the dead left half-written, where that is seen."""
+        """Delete half-written files of processes that died, where they are visible."""
 
 
 @dataclass(frozen=True)
 class FolderPlace:
-    """A folder, on this machine or mounted. It is made when something is written; the folder it is in is not."""
+    """A folder, on this machine or mounted. Writing creates it, but not its parent."""
 
     root: Path
 
@@ -76,7 +77,7 @@ class FolderPlace:
             with self._opened(name) as stream:
                 data = bytearray()
                 while len(data) < limit and (chunk := stream.read(min(_CHUNK, limit - len(data)))):
-                    data += chunk  # what is mounted may give less than it has
+                    data += chunk  # a mounted file system may return less than was asked for
                 return bytes(data)
         except FileNotFoundError:
             return None
@@ -102,20 +103,17 @@ class FolderPlace:
         return True
 
     def send(self, source: Path, name: str, moved: Moved) -> None:
-        """Copy a file to another name first, sync it, and rename it."""
-        temporary, target = self._temporary(), self._target(name)
-        with stopping.undone(lambda: temporary.unlink(missing_ok=True)):
+        """Copy a file to a temporary name, sync it, and rename it."""
+        with self._temporary(name) as (temporary, target):
             with source.open("rb", buffering=0) as reader, temporary.open("xb", buffering=0) as writer:
                 _copy(reader, writer, moved)
-            sync_file(temporary)
-            os.replace(temporary, target)
-            sync_folder(target.parent)
+            _replace(temporary, target)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a small file that is not there yet; False if it is."""
-        temporary, target = self._temporary(), self._target(name)
-        with stopping.undone(lambda: temporary.unlink(missing_ok=True)):
-            self._write(temporary, data)
+        """Write a small file unless there is one; False if there is."""
+        with self._temporary(name) as (temporary, target):
+            temporary.write_bytes(data)
+            sync_file(temporary)
             try:
                 os.link(temporary, target)  # unlike a rename, it fails where there is one
             except FileExistsError:
@@ -131,47 +129,46 @@ class FolderPlace:
 
     def replace(self, name: str, data: bytes) -> None:
         """Write a small file, whether or not it is there."""
-        temporary, target = self._temporary(), self._target(name)
-        with stopping.undone(lambda: temporary.unlink(missing_ok=True)):
-            self._write(temporary, data)
-            os.replace(temporary, target)
-            sync_folder(target.parent)
+        with self._temporary(name) as (temporary, target):
+            temporary.write_bytes(data)
+            _replace(temporary, target)
 
     def remove(self, name: str) -> None:
         """Delete a file."""
         (self.root / name).unlink()
 
     def collect(self) -> None:
-        """Delete what was left half-written days ago: its writer is dead, as nothing takes that long."""
+        """Delete half-written files that are days old. No transfer takes that long, so their writers are dead."""
         with contextlib.suppress(OSError):
             for path in listed(self.root / "tmp"):
                 if path.lstat().st_mtime < time.time() - _LEFT_S:
                     path.unlink()
 
     def _opened(self, name: str) -> BinaryIO:
-        """A file opened for reading. Not blocked by what is none: a pipe would wait for a writer."""
+        """A file opened for reading, without blocking: opening a pipe would wait for a writer."""
         descriptor = os.open(self.root / name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise MismatchError("it is not a file")
         return os.fdopen(descriptor, "rb", buffering=0)
 
-    def _temporary(self) -> Path:
+    @contextmanager
+    def _temporary(self, name: str) -> Iterator[tuple[Path, Path]]:
+        """A path to write to, whose file is removed at the end, and the path of `name`. The folders of both exist."""
         with contextlib.suppress(FileExistsError):
             self.root.mkdir()
-        folder = self.root / "tmp"
-        folder.mkdir(exist_ok=True)
-        return folder / uuid.uuid4().hex
+        temporary, target = self.root / "tmp" / uuid.uuid4().hex, self.root / name
+        for path in (temporary, target):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with stopping.undone(lambda: temporary.unlink(missing_ok=True)):
+            yield temporary, target
 
-    def _target(self, name: str) -> Path:
-        target = self.root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        return target
 
-    def _write(self, temporary: Path, data: bytes) -> None:
-        with temporary.open("xb") as stream:
-            stream.write(data)
-        sync_file(temporary)
+def _replace(temporary: Path, target: Path) -> None:
+    """Rename a file over another, with both on the disk afterwards."""
+    sync_file(temporary)
+    os.replace(temporary, target)
+    sync_folder(target.parent)
 
 
 def _copy(reader: BinaryIO, writer: BinaryIO, moved: Moved) -> None:

@@ -1,4 +1,4 @@
-"""Restores outputs from a shared store. Whatever comes from there is checked before it is used."""
+"""Restores outputs from a shared store, and checks whatever comes from there."""
 
 from __future__ import annotations
 
@@ -10,38 +10,41 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.model import FileEntry, Manifest
-from pipeline.shared.damage import Damage
-from pipeline.shared.known import Known
-from pipeline.shared.names import MANIFEST_BYTES, manifest_name, object_name
-from pipeline.shared.place import MismatchError, Moved, Place
-from pipeline.shared.reach import Rarely, Reach, size
-from pipeline.storage.digests import sha256_file
-from pipeline.storage.durable import disk_errors, is_full, no_room
-from pipeline.storage.payloads import MISSING
-from pipeline.storage.store import Store
-from pipeline.system import stopping
+from pipeline.processes import stopping
+from pipeline.sizes import human_bytes
+from pipeline.store.digests import sha256_file
+from pipeline.store.durable import disk_errors, is_full, no_room
+from pipeline.store.payloads import MISSING
+from pipeline.store.shared.connection import Rarely, Reach
+from pipeline.store.shared.names import MANIFEST_BYTES, manifest_name, object_name
+from pipeline.store.shared.place import MismatchError, Moved, Place
+from pipeline.store.shared.remote_index import Known
+from pipeline.store.store import Store
 
 _READERS = 4  # files that are fetched at once
 _AWAKE_S = 0.2
 
 
 class Reading:
-    """What is restored from a place into a store in one build. Safe to use from several threads."""
+    """Restores outputs from a place into a store during one build. Several threads may use it."""
 
-    def __init__(self, reach: Reach, known: Known, damage: Damage, store: Store) -> None:
-        self._reach, self._known, self._damage, self._store = reach, known, damage, store
+    def __init__(self, reach: Reach, known: Known, store: Store) -> None:
+        self._reach, self._known, self._store = reach, known, store
         self._turns = threading.Semaphore(_READERS)
 
     def find(self, key: str, stage: str) -> Manifest | None:
-        """What is said to be there under a key; its payloads were not looked at. Raises ConfigError."""
+        """The manifest that the place has under a key; None if it has none or is out of reach.
+
+        Does not look at the payloads. Raises ConfigError if the URL is wrong.
+        """
         if (place := self._reach.place()) is None:
             return None
         reach, name = self._reach, manifest_name(key)
         data = reach.had(lambda: reach.ask(lambda: place.read(name, MANIFEST_BYTES)))
-        return None if data is None else self._damage.checked(key, stage, data)
+        return None if data is None else self._known.checked(key, stage, data)
 
     def fetch(self, manifest: Manifest, what: str) -> bool:
-        """Have what the manifest names, and then the manifest, in the store; False if that is not to be had.
+        """Put a manifest's payloads, then the manifest, into the store; False if the place does not give them.
 
         Raises:
             StoreError: the store of this machine can't be written, or is full.
@@ -62,7 +65,7 @@ class Reading:
                     return False
                 if fault:
                     good = {each.sha256 for each in received.values()}
-                    self._damage.note(manifest.key, wanted.keys() - good, f"{names[sha256]} of {what}", fault)
+                    self._known.note_damage(manifest.key, wanted.keys() - good, f"{names[sha256]} of {what}", fault)
                     return False
                 received[path] = entry
             self._store.receive(manifest, received)
@@ -70,41 +73,43 @@ class Reading:
         return True
 
     def drop_damaged(self, key: str) -> bool:
-        """Whether an output is damaged there; what may be of its payloads is deleted, as far as we may.
+        """Whether an output is damaged there; deletes those of its payloads that may be damaged, if we may.
 
-        For a host that may not make the output: those that have it see that something is missing, not that it is bad.
+        For a host that can't make the output itself: hosts that have the output notice a missing payload and write it
+        again, but do not notice a damaged one.
         """
         doubtful, place = self._known.doubtful(key), None if self._reach.gone else self._reach.place()
         if doubtful is None or place is None:
             return doubtful is not None
         for name in map(object_name, sorted(doubtful)):
-            with contextlib.suppress(Exception):  # who may only read leaves it to others
+            with contextlib.suppress(Exception):  # some accounts may only read
                 self._reach.ask(lambda name=name: place.remove(name))  # type: ignore[misc]
         return True
 
     def _has_room(self, key: str, what: str, whole: int, folder: Path) -> bool:
         if whole <= (free := shutil.disk_usage(folder).free):
             return True
-        text = f"not restored from the shared store: {what} has {size(whole)}, and {size(free)} are free here"
+        sizes = f"{what} has {human_bytes(whole)}, and {human_bytes(free)} are free here"
+        text = f"not restored from the shared store: {sizes}"
         self._reach.tell_once(key, text)
         return False
 
     def _telling(
         self, what: str, wanted: dict[str, FileEntry], received: dict[Path, FileEntry]
     ) -> Callable[[int], None]:
-        """To be called with the bytes that moved of one more file than was received."""
+        """A function that tells progress now and then; its argument is the bytes that arrived of the current file."""
         rarely, whole = Rarely(self._reach.tell), sum(each.bytes for each in wanted.values())
 
         def telling(moved: int) -> None:
             done = sum(each.bytes for each in received.values()) + moved
-            rarely(lambda: f"restoring {what} from the shared store: {size(done)} of {size(whole)}")
+            rarely(lambda: f"restoring {what} from the shared store: {human_bytes(done)} of {human_bytes(whole)}")
 
         return telling
 
     def _fetched(self, place: Place, entry: FileEntry, path: Path, during: Callable[[int], None]) -> str | None:
-        """What is wrong with a payload that was fetched, "" if nothing is; None if the place is out of reach.
+        """Fetch a payload and say what is wrong with it, "" if nothing is; None if the place is out of reach.
 
-        Raises StoreError when there is no room for it.
+        Raises StoreError when the disk has no room for it.
         """
 
         def fetch(moved: Moved) -> str:
@@ -131,7 +136,7 @@ class Reading:
 
     @contextmanager
     def _turn(self) -> Iterator[bool]:
-        """While inside, one of few that fetch; False if the place is out of reach by now."""
+        """Wait until fewer than `_READERS` threads fetch; yields False if the place is out of reach by then."""
         while not (has_turn := self._turns.acquire(timeout=_AWAKE_S)) and not self._reach.gone:
             stopping.check()
         try:

@@ -1,8 +1,8 @@
-"""The shared store: what another machine has made is restored from it, and what is made here is written to it.
+"""The shared store: a build restores from it what another machine made, and writes to it what it makes itself.
 
-Payloads are written first and the manifest last, so who finds a manifest finds all that it names. Whatever comes from
-there is checked before it is used: other machines write there, and disks and networks lose bits. What is damaged is
-named, not used, and written anew once it was made again here.
+Payloads are written before the manifest, so a manifest that is found has all its payloads. A build checks whatever
+comes from there: other machines write there, and disks and networks lose bits. It tells of damaged outputs, does not
+use them, and writes them again once it has made them.
 
 A build never depends on it: a place that is out of reach costs some seconds and a warning, then nothing.
 """
@@ -14,17 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.model import Manifest
-from pipeline.shared.damage import Damage
-from pipeline.shared.known import Known
-from pipeline.shared.names import manifest_name
-from pipeline.shared.reach import Reach
-from pipeline.shared.reading import Reading
-from pipeline.shared.writing import Writing
-from pipeline.storage.store import Store
+from pipeline.store.shared.connection import Reach
+from pipeline.store.shared.names import manifest_name
+from pipeline.store.shared.reading import Reading
+from pipeline.store.shared.remote_index import Known
+from pipeline.store.shared.writing import Writing
+from pipeline.store.store import Store
 
 
 @dataclass(frozen=True)
-class Trial:
+class Reachability:
     """What became of a try: why it can't be read or written, "" if it can."""
 
     shown: str
@@ -42,88 +41,70 @@ class _Build:
 class SharedStore:
     """The shared store at `url`, a folder or what fsspec opens.
 
-    `where` says where that was configured. What is known of it is kept in the file `record`. Safe to use from several
-    threads. It does nothing before :meth:`open`.
+    `where` says where that was configured. The file `record` keeps which outputs it has. Several threads may use it.
+    It does nothing before :meth:`open`.
     """
 
     def __init__(self, url: str, where: str, root: Path, record: Path, store: Store) -> None:
         self._record, self._store = record, store
-        self._reach = Reach(url, where, root, store.root, lambda text: store.tell(text))  # which changes
+        self._reach = Reach(
+            url, where, root, store.root, lambda text: store.tell(text)
+        )  # store.tell may be replaced later
         self._build: _Build | None = None
 
     @property
     def unread(self) -> str:
-        """Why nothing can be had from it, "" if it can, as far as is known."""
+        """Why nothing can be read from it; "" as long as nothing has failed."""
         return self._reach.gone
 
     def open(self) -> None:
-        """A build begins: from now on it may be asked, and is written to."""
-        known = Known(self._record, self._reach.name)
-        damage = Damage(self._reach, known)
-        self._build = _Build(
-            known,
-            Reading(self._reach, known, damage, self._store),
-            Writing(self._reach, known, damage, self._store),
-        )
+        """Begin a build, which may read and write from now on."""
+        known = Known(self._record, self._reach)
+        each = (self._reach, known, self._store)
+        self._build = _Build(known, Reading(*each), Writing(*each))
 
     def find(self, key: str, stage: str) -> Manifest | None:
-        """What is said to be there under a key; its payloads were not looked at.
-
-        Raises:
-            ConfigError: the URL can't be one.
-        """
+        """As :meth:`Reading.find`; None outside of a build."""
         return self._build.reading.find(key, stage) if self._build else None
 
     def fetch(self, manifest: Manifest, what: str) -> bool:
-        """Have what the manifest names, and then the manifest, in the store; False if that is not to be had.
-
-        Raises:
-            StoreError: the store of this machine can't be written, or is full.
-        """
+        """As :meth:`Reading.fetch`; False outside of a build."""
         return self._build is not None and self._build.reading.fetch(manifest, what)
 
     def drop_damaged(self, key: str) -> bool:
-        """Whether an output was found damaged there, which this host may not make; see :meth:`Reading.drop_damaged`."""
+        """As :meth:`Reading.drop_damaged`; False outside of a build."""
         return self._build is not None and self._build.reading.drop_damaged(key)
 
     def offer(self, manifest: Manifest) -> None:
-        """Have an output of this build written there beside it, if it is not known to be there.
-
-        Raises:
-            ConfigError: the URL can't be one.
-        """
+        """As :meth:`Writing.offer`; does nothing outside of a build."""
         if self._build:
             self._build.writing.offer(manifest)
 
     def close(self) -> None:
-        """The build has nothing more to do: wait until all is written that can be.
+        """End a build: wait until its outputs are written there.
 
-        Returns at once when we are stopping; what was not written is offered by the next build.
+        Returns at once when we are stopping; the next build offers what was not written.
         """
         build, self._build = self._build, None
         if build:
-            with contextlib.suppress(KeyboardInterrupt):  # whoever stops us ends the process himself
+            with contextlib.suppress(KeyboardInterrupt):  # whoever stops us also ends the process
                 build.writing.drain()
             build.known.save()
 
-    def try_out(self) -> Trial:
-        """Ask for something, and write a small file and delete it.
-
-        Raises:
-            ConfigError: the URL can't be one.
-        """
+    def try_out(self) -> Reachability:
+        """Read something, then write a small file and delete it. Raises ConfigError if the URL is wrong."""
         reach, name = self._reach, "tmp/doctor"
         if (place := reach.place()) is None:
-            return Trial(reach.shown, reach.gone, reach.gone)
+            return Reachability(reach.shown, reach.gone, reach.gone)
         try:
             reach.ask(lambda: place.read(manifest_name("0" * 64), 1))
         except Exception as error:
             why = reach.why(error)
-            return Trial(reach.shown, why, why)
+            return Reachability(reach.shown, why, why)
         try:
             reach.ask(lambda: place.replace(name, b"doctor"))
         except Exception as error:
-            return Trial(reach.shown, unwritten=reach.why(error))
-        with contextlib.suppress(Exception):  # who may write may be forbidden to delete
+            return Reachability(reach.shown, unwritten=reach.why(error))
+        with contextlib.suppress(Exception):  # some accounts may write and not delete
             reach.ask(lambda: place.remove(name))
-        return Trial(reach.shown)
+        return Reachability(reach.shown)

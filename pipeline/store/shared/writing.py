@@ -1,4 +1,4 @@
-"""Writes outputs to a shared store, beside the build: the payloads first, the manifest last."""
+"""Writes outputs to a shared store while the build goes on: the payloads first, the manifest last."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import time
 from collections import deque
 
 from pipeline.model import FileEntry, Manifest
-from pipeline.shared.damage import Damage
-from pipeline.shared.known import Known
-from pipeline.shared.names import MANIFEST_BYTES, manifest_name, object_name
-from pipeline.shared.place import Place
-from pipeline.shared.reach import Rarely, Reach, size
-from pipeline.storage.manifests import dump_manifest
-from pipeline.storage.store import Store
-from pipeline.system import stopping
+from pipeline.processes import stopping
+from pipeline.sizes import human_bytes
+from pipeline.store.manifests import dump_manifest
+from pipeline.store.shared.connection import Rarely, Reach
+from pipeline.store.shared.names import MANIFEST_BYTES, manifest_name, object_name
+from pipeline.store.shared.place import Place
+from pipeline.store.shared.remote_index import Known
+from pipeline.store.store import Store
 
 _WRITERS = 3
 _AWAKE_S = 0.05
@@ -25,13 +25,13 @@ _REFUSALS = (PermissionError, FileNotFoundError, NotADirectoryError, NotImplemen
 
 
 class Writing:
-    """What is written from a store to a place in one build, by few threads. Safe to use from several.
+    """Writes outputs of a store to a place during one build, in a few threads. Several threads may use it.
 
-    There is no queue that a kill could lose: what was not written is offered again by a later build.
+    No queue outlives the process: a later build offers again what was not written.
     """
 
-    def __init__(self, reach: Reach, known: Known, damage: Damage, store: Store) -> None:
-        self._reach, self._known, self._damage, self._store = reach, known, damage, store
+    def __init__(self, reach: Reach, known: Known, store: Store) -> None:
+        self._reach, self._known, self._store = reach, known, store
         self._lock = threading.Lock()
         self._unwritable = ""
         self._offered: set[str] = set()
@@ -42,7 +42,7 @@ class Writing:
         self._sending: dict[str, threading.Lock] = {}
 
     def offer(self, manifest: Manifest) -> None:
-        """Write an output, if it is not known to be there. Raises ConfigError."""
+        """Have an output written, unless the place is known to have it. Raises ConfigError if the URL is wrong."""
         if manifest.key in self._known or self._reach.place() is None or self._unwritable:
             return
         with self._lock:
@@ -56,19 +56,20 @@ class Writing:
                 threading.Thread(target=self._write_pending, name="shared store writer", daemon=True).start()
 
     def drain(self) -> None:
-        """Wait until all is written that can be, or until we are stopping."""
+        """Wait until all offered outputs are written or given up, or until we are stopping."""
         rarely = Rarely(self._reach.tell)
         while self._unfinished and not stopping.asked():
             time.sleep(_AWAKE_S)
             sent, left = self._sent_bytes, self._unfinished
-            rarely(lambda sent=sent, left=left: f"writing to the shared store: {size(sent)}, {left} outputs to go")  # type: ignore[misc]
+            said = f"writing to the shared store: {human_bytes(sent)}, {left} outputs to go"
+            rarely(lambda said=said: said)  # type: ignore[misc]
         place = self._reach.place() if self._sent_bytes and not self._reach.gone and not stopping.asked() else None
         if place is not None:
             with contextlib.suppress(Exception):
                 self._reach.ask(place.collect)
 
     def _write_pending(self) -> None:
-        """Write what is pending, until nothing is."""
+        """Write pending outputs until none is left."""
         while True:
             with self._lock:
                 if not self._pending or stopping.asked():
@@ -87,14 +88,14 @@ class Writing:
                     self._unfinished -= 1
 
     def _write(self, manifest: Manifest) -> None:
-        """Write an output's payloads, then its manifest, as far as they are not there."""
+        """Write those of an output's payloads that the place lacks, then its manifest."""
         if (place := self._reach.place()) is None:
             return
         found, known, name = self._found(place, manifest), self._known, manifest_name(manifest.key)
         payloads = {each.sha256: each for each in manifest.files.values()}
         if known.is_bad(manifest.key) and not any(map(known.is_bad, payloads)):
-            known.note_bad(manifest.key, payloads.keys())  # nobody could tell whether they are, too
-        if found is None or found.files == manifest.files:  # a bucket may have expired what an old payload was in
+            known.note_bad(manifest.key, payloads.keys())  # they may be damaged as well
+        if found is None or found.files == manifest.files:  # a bucket may have expired old payloads
             for entry in payloads.values():
                 with self._lock:
                     sending = self._sending.setdefault(entry.sha256, threading.Lock())
@@ -108,18 +109,18 @@ class Writing:
         known.add(manifest.key)
 
     def _found(self, place: Place, manifest: Manifest) -> Manifest | None:
-        """What is there under the key of an output, unless it is known to be damaged, or found to be."""
+        """The manifest that the place has under an output's key; None if it has none, or a damaged one."""
         if self._known.is_bad(manifest.key):
             return None
         data = self._reach.ask(lambda: place.read(manifest_name(manifest.key), MANIFEST_BYTES))
-        return None if data is None else self._damage.checked(manifest.key, manifest.stage, data)
+        return None if data is None else self._known.checked(manifest.key, manifest.stage, data)
 
     def _send(self, place: Place, entry: FileEntry) -> bool:
-        """Have a payload there; False if it is not here any more as it was."""
+        """Write a payload there unless it is there; False if our own copy is missing or damaged."""
         name = object_name(entry.sha256)
         if self._known.is_bad(entry.sha256) or self._reach.ask(lambda: place.size(name)) != entry.bytes:
             if self._store.payloads.fault(entry, hashed=True):
-                return False  # whoever needs it finds that out as well, and says so
+                return False  # the step that needs it finds this, too, and tells
             path, counted = self._store.object_path(entry.sha256), 0
 
             def count(sent: int) -> None:

@@ -1,4 +1,4 @@
-"""The command: `doit doctor`, and `python -m pipeline.doctor` where doit itself is missing.
+"""The command: `doit doctor`, and `python -m pipeline.upkeep.doctor` where doit itself is missing.
 
 `dodo.py` calls :func:`first` before it imports anything else of ours. Needs the standard library alone.
 """
@@ -14,20 +14,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from pipeline.doctor.finding import ENVIRONMENT, Finding, exit_code
+from pipeline import command_line
+from pipeline.upkeep.doctor.finding import ENVIRONMENT, exit_code
 
-_MISUSED = 3  # as doit ends when it does not understand its command line
-_OPTIONS_WITH_VALUE = frozenset(
-    {"-n", "-f", "-d", "-o", "-r", "-P", "-v", "--process", "--file", "--dir", "--verbosity"}
-)
+_MISUSED = 3  # doit's own exit code for a command line that it does not understand
 
 
 @contextlib.contextmanager
 def first(root: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Run the doctor now, if doit was called for it alone; inside, tell of packages that can't be imported.
+    """Run the doctor now, if doit was called for it alone; inside, report packages that can't be imported.
 
-    So `doit doctor` works where a config is wrong or a package is missing, which would else end the process before.
-    Garbage is not collected meanwhile: what is imported stays, and to look through it again and again takes 20 ms.
+    So `doit doctor` works where a config is wrong or a package is missing: the imports inside would end the process.
+    The garbage collector rests meanwhile: modules stay, and looking through them again and again takes 20 ms.
     """
     asked = asked_for(arguments)
     if asked is not None:
@@ -42,7 +40,7 @@ def first(root: Path, arguments: Sequence[str]) -> Iterator[None]:
         print(
             f"error: this environment can't run the project\n  where: {where}\n"
             f"  why: {type(error).__name__}: {error}\n"
-            "  next: run 'uv sync', then 'uv run doit'; 'python -m pipeline.doctor' says more",
+            "  next: run 'uv sync', then 'uv run doit'; 'python -m pipeline.upkeep.doctor' says more",
             file=sys.stderr,
         )
         raise SystemExit(ENVIRONMENT) from None
@@ -52,7 +50,7 @@ def first(root: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _imported_file(problem: Exception) -> str | None:
-    """The file of the module that can't be imported, or that is not what was asked for; None for other problems."""
+    """The file of a module that can't be imported, or that hides the right one; None for other problems."""
     if isinstance(problem, AttributeError) and isinstance(problem.obj, ModuleType):
         return getattr(problem.obj, "__file__", None) or problem.obj.__name__
     if isinstance(problem, SyntaxError):
@@ -63,7 +61,7 @@ def _imported_file(problem: Exception) -> str | None:
         if not frame.f_code.co_filename.startswith("<frozen")
     ]
     modules = [code for code, _ in frames if code.co_name == "<module>"]
-    # One is dodo.py itself, inside whose `with` this is; a second one was being imported.
+    # The first module is dodo.py, whose `with` this is; a second one was being imported.
     if not isinstance(problem, ImportError) and len(modules) < 2:
         return None
     code, line = frames[-1]
@@ -72,13 +70,10 @@ def _imported_file(problem: Exception) -> str | None:
 
 def asked_for(arguments: Sequence[str]) -> list[str] | None:
     """The arguments after `doctor` if it is the only task of the command line; None if it isn't."""
-    at = 0
-    while at < len(arguments) and (arguments[at].startswith("-") or arguments[at] == "run"):
-        at += 2 if arguments[at] in _OPTIONS_WITH_VALUE else 1
-    if list(arguments[at : at + 1]) != ["doctor"]:
+    line = command_line.parse(arguments)
+    if line.command != "run" or line.variables or list(line.names) != ["doctor"]:
         return None
-    rest = list(arguments[at + 1 :])
-    return rest if all(argument.startswith("-") for argument in rest) else None
+    return list(line.rest)
 
 
 def main(root: Path, arguments: Sequence[str]) -> int:
@@ -98,19 +93,14 @@ def main(root: Path, arguments: Sequence[str]) -> int:
 
 def run(root: Path, *, json: bool) -> int:
     """Print the findings as text, or as JSON; the exit code."""
-    from pipeline.doctor.examine import examine
-    from pipeline.doctor.report import as_json, as_text
-    from pipeline.lasting import Lasting
+    from pipeline.report.output_stream import LastingStream
+    from pipeline.upkeep.doctor.examine import examine
+    from pipeline.upkeep.doctor.report import as_json, as_text
 
-    findings = [*_told(examine(root))]
+    with contextlib.redirect_stdout(sys.stderr):  # what libraries print is no part of the report
+        findings = [*examine(root)]
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a console of Windows may know few letters
-    output = Lasting(sys.stdout)
+    output = LastingStream(sys.stdout)
     print(as_json(findings) if json else as_text(findings), file=output, flush=True)
     return exit_code(findings)
-
-
-def _told(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """The findings, with what the checks' own parts print kept apart from them."""
-    with contextlib.redirect_stdout(sys.stderr):
-        yield from findings

@@ -1,25 +1,25 @@
-"""All checks, in order. Each stands by itself: what one of them can't find out is told, and the next one goes on.
+"""Makes all checks, in the order in which a reader should mend what is wrong; the slow ones are last.
 
-The groups are in the order in which a reader should mend what is wrong; the slow ones are last.
+A check that fails itself gives a finding that says so, and the next check is made all the same.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.doctor import host, packages
-from pipeline.doctor.finding import ENVIRONMENT, Finding, error
+from pipeline.upkeep.doctor import host, packages
+from pipeline.upkeep.doctor.finding import Check, Finding
 
 if TYPE_CHECKING:
-    from pipeline.config import ModelConfig
-    from pipeline.workspace import Workspace
+    from pipeline.config.load import ModelConfig
+    from pipeline.plan.workspace import Workspace
 
 _TRIED = ("snapdragon-x-elite", 60, 73)
-"""The target of the trial when no config gives one."""
+"""The target to compile for where no config gives one: name, SoC number of QNN, HTP architecture."""
 
 
 def examine(root: Path) -> Iterator[Finding]:
@@ -30,37 +30,26 @@ def examine(root: Path) -> Iterator[Finding]:
     wrong = [*packages.refusals(package_facts)]
     usable = not wrong and host.refusal(host_facts) is None
     yield from _safely("packages.installed", lambda: packages.check(_with_api(package_facts, root, usable=usable)))
-    project = yield from _project(root, package_facts.qairt)
-    yield from _compiler(root, host_facts, project, usable=usable)
+    configs = yield from _project(root, package_facts.qairt)
+    yield from _safely("compiler.compile", lambda: _compiler(root, host_facts, configs, usable=usable))
 
 
-@dataclass(frozen=True)
-class _Project:
-    """What could be read of the project: its workspace, and the models whose configs are right."""
-
-    workspace: Workspace
-    configs: Sequence[ModelConfig]
-
-
-def _project(root: Path, qairt: str) -> Generator[Finding, None, _Project | None]:
-    """Findings about configs, store, space and hub; what was read, None where packages are missing for that."""
+def _project(root: Path, qairt: str) -> Generator[Finding, None, Sequence[ModelConfig]]:
+    """Findings about configs, store, space and hub; returns the configs that are right."""
+    configs: list[ModelConfig] = []
     try:
-        from pipeline.doctor import may_run, project, shared_store, store
-        from pipeline.workspace import Workspace
+        from pipeline.plan.workspace import Workspace
+        from pipeline.upkeep.doctor import may_run, project, store
 
         workspace = Workspace.at(root)
-    except Exception as problem:  # whichever package is missing or broken: others report that
+    except Exception as problem:  # a package is missing or broken: other checks report that
         yield _crashed("project.configs", problem)
-        return None
-    loaded = []
-    configs: list[ModelConfig] = []
+        return configs
 
     def check_configs() -> Iterator[Finding]:
-        loaded.extend(project.load_configs(root / "configs"))
-        configs.extend(each.config for each in loaded if each.config is not None)
-        yield from project.check_configs(loaded, workspace.pins)
-        settings, wrong = may_run.check_file(root / "configs")
-        yield from wrong
+        yield from project.check_configs(root / "configs", workspace.pins, configs)
+        settings, found = may_run.check_file(root / "configs")
+        yield from found
         yield from _safely("project.hosts", lambda: may_run.check(settings, configs, os.environ))
 
     def check_store() -> Iterator[Finding]:
@@ -74,7 +63,7 @@ def _project(root: Path, qairt: str) -> Generator[Finding, None, _Project | None
 
     def check_shared() -> Iterator[Finding]:
         settings, _ = may_run.check_file(root / "configs")
-        yield from shared_store.check(shared_store.try_out(workspace.configured(settings).shared))
+        yield store.check_shared(workspace.configured(settings).shared)
 
     yield from _safely("project.configs", check_configs)
     yield from _safely("project.source", lambda: project.check_files(configs, workspace))
@@ -84,15 +73,15 @@ def _project(root: Path, qairt: str) -> Generator[Finding, None, _Project | None
     yield from _safely("store.shared", check_shared)
     yield from _safely("space.disk", lambda: _space(workspace, configs))
     yield from _safely("hub.reach", lambda: _hub(workspace, configs))
-    return _Project(workspace, configs)
+    return configs
 
 
 def _space(workspace: Workspace, configs: Sequence[ModelConfig]) -> Iterator[Finding]:
     import psutil
 
-    from pipeline.doctor import space
-    from pipeline.plan import plan
-    from pipeline.system.memory import budget_bytes
+    from pipeline.plan.planner import plan
+    from pipeline.processes.memory import budget_bytes
+    from pipeline.upkeep.doctor import space
 
     steps = [step for config in configs if not config.on_request for step in plan(config)]
     needs = space.needs(steps, workspace)
@@ -103,9 +92,9 @@ def _space(workspace: Workspace, configs: Sequence[ModelConfig]) -> Iterator[Fin
 
 
 def _hub(workspace: Workspace, configs: Sequence[ModelConfig]) -> Iterator[Finding]:
-    from pipeline.config import HubSource
-    from pipeline.doctor import hub, space
-    from pipeline.pins import pinned_revision
+    from pipeline.config.load import HubSource
+    from pipeline.inputs.pins import pinned_revision
+    from pipeline.upkeep.doctor import hub, space
 
     models = []
     for config in configs:
@@ -117,46 +106,41 @@ def _hub(workspace: Workspace, configs: Sequence[ModelConfig]) -> Iterator[Findi
     return hub.check(hub.gather(models))
 
 
-def _compiler(root: Path, facts: host.HostFacts, project: _Project | None, *, usable: bool) -> Iterator[Finding]:
-    from pipeline.doctor import compiler
+def _compiler(root: Path, facts: host.HostFacts, configs: Sequence[ModelConfig], *, usable: bool) -> Iterator[Finding]:
+    from pipeline.upkeep.doctor import compiler
 
     soc, soc_model, htp_arch = _TRIED
-    try:
-        if project and project.configs:
-            from pipeline.qnn import catalog
+    if configs:
+        from pipeline.qnn import catalog
 
-            found = catalog.resolve(project.configs[0].targets[0].soc)
-            soc, soc_model, htp_arch = found.name, found.soc_model, found.htp_arch
-    except Exception:  # the trial is about the compiler: any target will do
-        pass
-    # As Python is, so is the compiler: under emulation it is the x86_64 one, emulator and all.
-    machine = facts.python_machine
+        found = catalog.resolve(configs[0].targets[0].soc)
+        soc, soc_model, htp_arch = found.name, found.soc_model, found.htp_arch
+    machine = facts.python_machine  # the compiler is that of this Python, also where both are emulated
     if not usable:
-        told = compiler.CompilerFacts(facts.system, machine, soc, skipped="the host or its packages are not fit for it")
-        return compiler.check(told)
-    return _safely(
-        "compiler.compile",
-        lambda: compiler.check(compiler.tried(root, soc, soc_model, htp_arch, facts.system, machine)),
-    )
+        yield from compiler.check(
+            compiler.CompilerFacts(machine, soc, skipped="the host or its packages are not fit for it")
+        )
+        return
+    yield from compiler.check(compiler.tried(root, soc, soc_model, htp_arch, machine))
 
 
 def _with_api(facts: packages.PackageFacts, root: Path, *, usable: bool) -> packages.PackageFacts:
     if not usable:
         return facts
-    from pipeline.doctor import compiler
+    from pipeline.upkeep.doctor import compiler
 
     return replace(facts, api=compiler.asked_api(root))
 
 
 def _safely(check: str, findings: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """The findings; where looking for them fails, one that says so in place of the rest."""
+    """The findings, and one more if making them fails."""
     try:
         yield from findings()
-    except Exception as problem:  # a doctor that dies of an illness is of no use
+    except Exception as problem:  # the other checks are to be made all the same
         yield _crashed(check, problem)
 
 
 def _crashed(check: str, problem: Exception) -> Finding:
     why = " ".join(f"{type(problem).__name__}: {problem}".split())
     remedy = "mend what is wrong above, then look again; if nothing is, it is a mistake of the pipeline: report it"
-    return error(check, "the check itself failed", ENVIRONMENT, why=why, remedy=remedy)
+    return Check(check).error("the check itself failed", why, remedy)

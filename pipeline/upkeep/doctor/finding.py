@@ -1,20 +1,23 @@
-"""What a check came to. Needs the standard library alone, of an older Python too."""
+"""What a check found. Needs the standard library alone, also that of an older Python."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Level = Literal["ok", "warning", "error", "not checked"]
 
-CONFIG, SOURCE, COMPILER, STORE, ENVIRONMENT = 10, 11, 15, 17, 18
+CONFIG, SOURCE, COMPILER, VERIFICATION, STORE, ENVIRONMENT = 10, 11, 15, 16, 17, 18
 """Exit codes of errors, as in README.md. An environment that can't run workers has the code of a worker's death."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: `check` is its stable name, `subject` which of several it is about."""
+    """One thing that the doctor looked at.
+
+    `check` is the stable name of the check; `subject` says which model, folder or package it looked at.
+    """
 
     check: str
     level: Level
@@ -26,30 +29,39 @@ class Finding:
 
     @property
     def group(self) -> str:
-        """The part of `check` before the dot, under which it is shown."""
+        """The part of `check` before the dot. The report shows findings of one group together."""
         return self.check.split(".")[0]
 
 
-def ok(check: str, what: str, subject: str = "", why: str = "") -> Finding:
-    """All is well."""
-    return Finding(check, "ok", what, subject, why)
+@dataclass(frozen=True)
+class Check:
+    """Makes the findings of one check; a build would end with `exit_code` after one of its errors."""
 
+    name: str
+    exit_code: int = ENVIRONMENT
+    subject: str = ""
 
-def warning(check: str, what: str, subject: str = "", *, why: str = "", remedy: str = "") -> Finding:
-    """A build may go wrong, or be worse than it could be."""
-    return Finding(check, "warning", what, subject, why, remedy)
+    def about(self, subject: str, exit_code: int | None = None) -> Check:
+        """The same check of another subject, whose errors may have another exit code."""
+        return replace(self, subject=subject, exit_code=exit_code or self.exit_code)
 
+    def ok(self, what: str, why: str = "") -> Finding:
+        """All is well."""
+        return Finding(self.name, "ok", what, self.subject, why)
 
-def error(check: str, what: str, exit_code: int, subject: str = "", *, why: str = "", remedy: str = "") -> Finding:
-    """A build will fail, or give what doesn't work; `exit_code` is the one it would end with."""
-    return Finding(check, "error", what, subject, why, remedy, exit_code)
+    def warning(self, what: str, why: str = "", remedy: str = "") -> Finding:
+        """A build may fail, or may be worse than it could be."""
+        return Finding(self.name, "warning", what, self.subject, why, remedy)
 
+    def error(self, what: str, why: str = "", remedy: str = "") -> Finding:
+        """A build will fail, or will make what does not work."""
+        return Finding(self.name, "error", what, self.subject, why, remedy, self.exit_code)
 
-def unchecked(check: str, what: str, subject: str = "", *, why: str = "", remedy: str = "") -> Finding:
-    """Nothing is known, for the reason in `why`."""
-    return Finding(check, "not checked", what, subject, why, remedy)
+    def unchecked(self, what: str, why: str, remedy: str = "") -> Finding:
+        """The check could not be made; `why` says what kept it from being made."""
+        return Finding(self.name, "not checked", what, self.subject, why, remedy)
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
     """0, or the exit code of the first error."""
-    return next((found.exit_code or ENVIRONMENT for found in findings if found.level == "error"), 0)
+    return next((found.exit_code for found in findings if found.level == "error"), 0)

@@ -1,7 +1,7 @@
-"""The doctor's checks that guard a build: the driver rule before all, the rest before the first worker starts.
+"""The doctor's checks that guard a build.
 
-A build with nothing to do pays for none of the rest. What is true of the environment is remembered until a folder on
-Python's path changes.
+The driver rule is checked before anything runs, the rest when the first worker is to start: a build with nothing to do
+does not wait for it. What was found of the environment is remembered until a folder on Python's path changes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
-from pipeline.doctor.finding import Finding, error
 from pipeline.errors import BY_NAME, ConfigError, PipelineError, WorkerError
-from pipeline.keys import qairt_version
 from pipeline.model import Json
-from pipeline.plan import Step
-from pipeline.workspace import Workspace
+from pipeline.plan.keys import qairt_version
+from pipeline.plan.steps import Step
+from pipeline.plan.workspace import Workspace
+from pipeline.upkeep.doctor.finding import Finding
 
 
 class Guard:
@@ -45,30 +45,27 @@ class Guard:
                 _hold_driver_rule(step)
 
     def before_work(self) -> None:
-        """To be called before each worker starts; the first call looks, the others know.
+        """Called before each worker starts. The first call makes the checks, later calls repeat its answer.
 
         Raises:
             PipelineError: the host, its packages or the free space are not fit for a build.
         """
         with self._lock:
             if not self._looked:
-                from pipeline.doctor import space  # a build with nothing to do need not pay for any of it
+                from pipeline.upkeep.doctor import space  # a build with nothing to do need not pay for any of it
 
                 self._refusal = _environment_refusal(self._workspace) or space.refusal(self._steps, self._workspace)
                 self._looked = True
             refusal = self._refusal
         if refusal is not None:
-            raise as_error(refusal)
+            raise _as_error(refusal)
 
 
-def as_error(found: Finding) -> PipelineError:
+def _as_error(found: Finding) -> PipelineError:
     """The error that a build ends with for a finding: of the class with its exit code."""
+    kind = next((each for each in BY_NAME.values() if each.exit_code == found.exit_code), WorkerError)
     remedy = f"{found.remedy}; 'doit doctor' says more" if found.remedy else "'doit doctor' says more"
-    return _kind(found.exit_code)(found.what, where=found.subject, why=found.why, remedy=remedy)
-
-
-def _kind(exit_code: int) -> type[PipelineError]:
-    return next((each for each in BY_NAME.values() if each.exit_code == exit_code), WorkerError)
+    return kind(found.what, where=found.subject, why=found.why, remedy=remedy)
 
 
 def _hold_driver_rule(step: Step) -> None:
@@ -92,24 +89,24 @@ def _environment_refusal(workspace: Workspace) -> Finding | None:
     pyproject = workspace.root / "pyproject.toml"
     try:
         known = workspace.memo.value(folder, _fingerprint(pyproject), lambda _: _refusal_as_json(pyproject))
-    except OSError:  # a Python without such a folder: nothing to remember it by
+    except OSError:  # this Python has no such folder: nothing can be remembered
         known = _refusal_as_json(pyproject)
     if known is None:
         return None
-    check, what, exit_code, subject, why, remedy = cast("tuple[str, str, int, str, str, str]", known)
-    return error(check, what, exit_code, subject, why=why, remedy=remedy)
+    check, what, subject, why, remedy, exit_code = cast("tuple[str, str, str, str, str, int]", known)
+    return Finding(check, "error", what, subject, why, remedy, exit_code)
 
 
 def _refusal_as_json(pyproject: Path) -> Json:
-    from pipeline.doctor import host, packages
+    from pipeline.upkeep.doctor import host, packages
 
     facts = packages.gather(pyproject)
     found = host.refusal(host.cheap_facts()) or next(iter(packages.refusals(facts)), None)
-    return [found.check, found.what, found.exit_code, found.subject, found.why, found.remedy] if found else None
+    return [found.check, found.what, found.subject, found.why, found.remedy, found.exit_code] if found else None
 
 
 def _fingerprint(pyproject: Path) -> str:
-    """What tells one environment from another, and before a change from after it."""
+    """A digest that is another in another environment, and after a change of this one."""
     stamps = [sys.executable, sys.version]
     for path in (str(pyproject), *sys.path):
         try:

@@ -1,4 +1,4 @@
-"""The Hugging Face hub: in reach or not, what the token is worth, and whether the models are there or cached."""
+"""The Hugging Face hub: whether it answers, accepts the token, and has the models that are not cached here."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import email.utils
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
-from pipeline.doctor.finding import SOURCE, Finding, error, ok, unchecked, warning
+from pipeline.upkeep.doctor.finding import SOURCE, Check, Finding
 
+_REACH, _TOKEN, _CLOCK = Check("hub.reach", SOURCE), Check("hub.token", SOURCE), Check("hub.clock", SOURCE)
+_MODEL = Check("hub.model", SOURCE)
 _SKEW_S = 300.0
 LIMIT_S = 10.0
-"""Of one request; nothing is tried again."""
+"""The time limit of one request. No request is repeated."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """One model's repo: whether its files are all cached, and what the hub says of it (empty: it shows it)."""
+    """The repo of one model. `cached`: all its files are in the HF cache; `problem`: why the hub does not show it."""
 
     model: str
     repo: str
@@ -40,96 +42,85 @@ class HubFacts:
     token: str = ""
     clock_skew_s: float = 0.0
     proxies: tuple[str, ...] = ()
-    models: tuple[Access, ...] = field(default_factory=tuple)
+    models: tuple[Access, ...] = ()
 
 
 def check(facts: HubFacts) -> Iterator[Finding]:
     """All findings about the hub."""
     if not facts.models:
-        yield unchecked("hub.reach", facts.endpoint, why="no config takes a model from a hub")
+        yield _REACH.unchecked(facts.endpoint, "no config takes a model from a hub")
         return
     yield _reach(facts)
     if facts.reached:
         yield _token(facts)
         if abs(facts.clock_skew_s) > _SKEW_S:
             what = f"the clock differs from the hub's by {facts.clock_skew_s:.0f} s"
-            why = "signed addresses and certificates are refused by a wrong clock"
-            yield warning("hub.clock", what, why=why, remedy="set the clock")
+            yield _CLOCK.warning(
+                what, "signed addresses and certificates are refused by a wrong clock", "set the clock"
+            )
     for access in facts.models:
         yield _model(facts, access)
 
 
 def gather(models: Sequence[Access], environ: Mapping[str, str] = os.environ) -> HubFacts:
-    """The facts, asked of the hub unless no model is from there or it is to be left alone (HF_HUB_OFFLINE)."""
+    """The facts. The hub is asked, unless no model is from there or HF_HUB_OFFLINE is set."""
     from huggingface_hub import constants
 
-    from pipeline.hub.failures import endpoint
+    from pipeline.inputs.hub.failures import endpoint
 
     proxies = tuple(sorted(name for name in environ if name.lower() in ("http_proxy", "https_proxy", "all_proxy")))
-    if not models or constants.HF_HUB_OFFLINE:
-        return HubFacts(endpoint(), bool(constants.HF_HUB_OFFLINE), proxies=proxies, models=tuple(models))
-    from pipeline.hub import reach
+    facts = HubFacts(endpoint(), bool(constants.HF_HUB_OFFLINE), proxies=proxies, models=tuple(models))
+    if not models or facts.offline:
+        return facts
+    from pipeline.inputs.hub import status
 
-    answer = reach.ask(LIMIT_S)
+    answer = status.ask(LIMIT_S)
     if answer.problem:
-        told = (answer.problem, answer.remedy)
-        return HubFacts(endpoint(), False, False, *told, proxies=proxies, models=tuple(models))
+        return replace(facts, problem=answer.problem, remedy=answer.remedy)
     asked = []
     for access in models:
-        told = ("", "") if access.cached else reach.repo(access.repo, access.revision, LIMIT_S)
-        asked.append(
-            Access(access.model, access.repo, access.revision, access.cached, access.on_request, told[0], told[1])
-        )
-    skew = _skew(answer.date)
-    return HubFacts(endpoint(), False, True, "", "", answer.token, skew, proxies, tuple(asked))
+        problem, remedy = ("", "") if access.cached else status.repo(access.repo, access.revision, LIMIT_S)
+        asked.append(replace(access, problem=problem, remedy=remedy))
+    return replace(facts, reached=True, token=answer.token, clock_skew_s=_skew(answer.date), models=tuple(asked))
 
 
 def _reach(facts: HubFacts) -> Finding:
-    name = "hub.reach"
     if facts.offline:
-        return ok(name, f"{facts.endpoint} is left alone: HF_HUB_OFFLINE is set")
+        return _REACH.ok(f"{facts.endpoint} is left alone: HF_HUB_OFFLINE is set")
     if facts.reached:
-        return ok(name, f"{facts.endpoint} answers")
-    what = f"{facts.endpoint} can't be reached"
+        return _REACH.ok(f"{facts.endpoint} answers")
     through = f" (through {', '.join(facts.proxies)})" if facts.proxies else ""
-    if _missing(facts, on_request=False):
-        return error(name, what, SOURCE, why=facts.problem + through, remedy=facts.remedy)
-    return warning(name, what, why=facts.problem + through, remedy=facts.remedy)
+    needed = any(not access.cached and not access.on_request for access in facts.models)
+    say = _REACH.error if needed else _REACH.warning
+    return say(f"{facts.endpoint} can't be reached", facts.problem + through, facts.remedy)
 
 
 def _token(facts: HubFacts) -> Finding:
-    name = "hub.token"
     if facts.token == "refused":
         remedy = "set HF_TOKEN to a valid token, or unset it if the repos are public"
-        return error(name, "the hub does not accept the token", SOURCE, remedy=remedy)
+        return _TOKEN.error("the hub does not accept the token", remedy=remedy)
     if facts.token == "valid":
-        return ok(name, "the hub accepts the token")
+        return _TOKEN.ok("the hub accepts the token")
     if facts.token:
-        return unchecked(name, "whether the token is valid", why="the hub did not say")
-    return ok(name, "there is no token: public repos only")
+        return _TOKEN.unchecked("whether the token is valid", "the hub did not say")
+    return _TOKEN.ok("there is no token: public repos only")
 
 
 def _model(facts: HubFacts, access: Access) -> Finding:
-    name = "hub.model"
+    check = _MODEL.about(access.model)
     repo = f"{access.repo} at {access.revision}"
     if access.cached:
-        return ok(name, f"{repo} is in the HF cache", access.model)
+        return check.ok(f"{repo} is in the HF cache")
+    say = check.warning if access.on_request else check.error
     if access.problem:
-        told = {"why": "", "remedy": access.remedy}
-        if access.on_request:
-            return warning(name, access.problem, access.model, **told)
-        return error(name, access.problem, SOURCE, access.model, **told)
+        return say(access.problem, remedy=access.remedy)
     if facts.reached:
-        return ok(name, f"{repo} can be had", access.model)
-    why = "the build is offline, and it is not in the HF cache" if facts.offline else "the hub can't be reached"
-    remedy = "unset HF_HUB_OFFLINE and build once with the hub in reach" if facts.offline else facts.remedy
-    if access.on_request:
-        return warning(name, f"{repo} can't be had now", access.model, why=why, remedy=remedy)
-    return error(name, f"{repo} can't be had", SOURCE, access.model, why=why, remedy=remedy)
-
-
-def _missing(facts: HubFacts, *, on_request: bool) -> bool:
-    return any(not access.cached and access.on_request == on_request for access in facts.models)
+        return check.ok(f"{repo} can be had")
+    what = f"{repo} can't be had" + (" now" if access.on_request else "")
+    if facts.offline:
+        remedy = "unset HF_HUB_OFFLINE and build once with the hub in reach"
+        return say(what, "the build is offline, and it is not in the HF cache", remedy)
+    return say(what, "the hub can't be reached", facts.remedy)
 
 
 def _skew(date: str) -> float:

@@ -1,4 +1,4 @@
-"""Which processor a machine really has, asked of the system: emulated processes are told what they want to hear."""
+"""Which processor a machine really has. Emulated processes are told of the one that they are made for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from pipeline.doctor.elf import read_machine
+from pipeline.upkeep.doctor.elf import read_machine
 
 _SAME = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "win32": "x86", "i386": "x86", "i686": "x86"}
 # IMAGE_FILE_MACHINE_* of the Windows SDK: https://learn.microsoft.com/windows/win32/sysinfo/image-file-machine-constants
@@ -30,7 +30,7 @@ def host_machine() -> str:
     elif sys.platform == "darwin":  # noqa: RET505  # what follows a return is unreachable to mypy on that system
         return "aarch64" if _translated_by_rosetta() else canonical(platform.machine())
     else:
-        try:  # since Linux 6.1; qemu's user mode makes up an answer to uname, and not to this
+        try:  # since Linux 6.1; qemu's user mode falsifies uname, and not this
             return canonical(_KERNEL_ARCH.read_text("ascii").strip())
         except (OSError, ValueError):
             return canonical(platform.machine())
@@ -48,7 +48,7 @@ def python_machine() -> str:
 
 
 def _windows_machine() -> str:
-    """By IsWow64Process2, which gives the true machine to emulated processes too; by the environment where it fails."""
+    """What IsWow64Process2 says, to emulated processes too; what the environment says where that fails."""
     if sys.platform == "win32":
         try:
             kernel = ctypes.WinDLL("kernel32", use_last_error=True)
@@ -63,7 +63,7 @@ def _windows_machine() -> str:
 
 
 def environment_machine(environ: os._Environ[str] | dict[str, str]) -> str:
-    """What Windows puts into the environment of a process: its own architecture, and the machine's if they differ."""
+    """The machine by the environment of a process: Windows adds the machine's if the process has another."""
     given = environ.get("PROCESSOR_ARCHITEW6432") or environ.get("PROCESSOR_ARCHITECTURE") or platform.machine()
     if "ARMV8" in environ.get("PROCESSOR_IDENTIFIER", "").upper():  # says so to x64 processes too
         return "aarch64"

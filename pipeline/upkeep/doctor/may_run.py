@@ -5,32 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pipeline import host_names, hosts
-from pipeline.config import ModelConfig
-from pipeline.doctor.finding import CONFIG, Finding, error, ok, warning
+from pipeline.config import host_names
+from pipeline.config.host_names import AARCH64, VARIABLE, X86_64, Host
+from pipeline.config.load import ModelConfig
+from pipeline.config.project_file import PROJECT_FILE, ProjectFile, load
+from pipeline.contracts import context
 from pipeline.errors import PipelineError, WaitingError
-from pipeline.host_names import AARCH64, VARIABLE, X86_64, Host
-from pipeline.plan import Step, plan
-from pipeline.project_file import PROJECT_FILE, Project, load
+from pipeline.plan import hosts
+from pipeline.plan.planner import plan
+from pipeline.plan.steps import Step
 from pipeline.qnn import catalog
+from pipeline.upkeep.doctor.finding import CONFIG, Check, Finding
 
-_CHECK = "project.hosts"
+_CONFIGS, _HOSTS = Check("project.configs", CONFIG), Check("project.hosts", CONFIG)
 
 
-def check_file(folder: Path) -> tuple[Project, list[Finding]]:
-    """The project's settings, and what is wrong with them: then all are defaults."""
-    name, file = "project.configs", f"{folder.name}/{PROJECT_FILE}"
+def check_file(folder: Path) -> tuple[ProjectFile, list[Finding]]:
+    """The project's settings, and findings about their file; the defaults where the file is wrong."""
+    check = _CONFIGS.about(f"{folder.name}/{PROJECT_FILE}")
     try:
         project = load(folder)
     except PipelineError as problem:
-        return Project(), [error(name, problem.what, CONFIG, file, remedy=problem.remedy)]
-    return project, [ok(name, "is valid", file)] if project.places else []
+        return ProjectFile(), [check.error(problem.what, remedy=problem.remedy)]
+    return project, [check.ok("is valid")] if project.places else []
 
 
 def check(
-    project: Project, configs: Sequence[ModelConfig], environ: Mapping[str, str], host: Host | None = None
+    project: ProjectFile, configs: Sequence[ModelConfig], environ: Mapping[str, str], host: Host | None = None
 ) -> Iterator[Finding]:
-    """The names of this host, steps that wait for another, and names that look like slips."""
+    """Findings about the names of this host, the steps that wait for another host, and names that look misspelt."""
     host = host or Host.here(environ)
     called = f"this host is {', '.join(host.names)}"
     given = host_names.given_names(environ.get(VARIABLE, ""))
@@ -39,24 +42,24 @@ def check(
     try:
         hosts.check(steps, project)
     except PipelineError as problem:
-        yield error(_CHECK, problem.what, CONFIG, problem.where, why=problem.why, remedy=problem.remedy)
+        yield _HOSTS.about(problem.where).error(problem.what, problem.why, problem.remedy)
         return
     waiting = _waiting(steps, project, host, environ)
     if not waiting:
-        yield ok(_CHECK, f"{called}, and may run every step of this project")
+        yield _HOSTS.ok(f"{called}, and may run every step of this project")
     for number, (why, (others, names)) in enumerate(waiting.items()):
         what = f"{called}; " if not number else ""
         stages = ", ".join(dict.fromkeys(name.split(":")[0] for name in names))
-        yield ok(_CHECK, f"{what}{len(names)} step(s) of {stages} are for {' or '.join(others)}", why=why)
+        yield _HOSTS.ok(f"{what}{len(names)} step(s) of {stages} are for {' or '.join(others)}", why)
 
 
 def _waiting(
-    steps: Iterable[Step], project: Project, host: Host, environ: Mapping[str, str]
+    steps: Iterable[Step], project: ProjectFile, host: Host, environ: Mapping[str, str]
 ) -> dict[str, tuple[tuple[str, ...], list[str]]]:
-    """For each reason why steps may not run here, hosts that may run them, and their names."""
+    """For each reason why steps may not run here: the hosts that may run them, and the names of the steps."""
     found: dict[str, tuple[tuple[str, ...], list[str]]] = {}
     for step in steps:
-        if step.stage == "context" and step.params["form"] != "separate" and step.config.packing == "auto":
+        if isinstance(step.params, context.Params) and step.params.form != "separate" and step.config.packing == "auto":
             continue  # whether it makes anything is decided when the model was quantized
         try:
             hosts.check_step(step, step.params, {}, project, host, environ)
@@ -67,20 +70,20 @@ def _waiting(
     return found
 
 
-def _slips(project: Project, given: Sequence[str], host: Host) -> Iterator[Finding]:
-    """Names in PIPELINE_HOST that will not do what they seem to."""
+def _slips(project: ProjectFile, given: Sequence[str], host: Host) -> Iterator[Finding]:
+    """Warnings about names in PIPELINE_HOST that have no effect, or another one than they seem to have."""
     ruled = {name for stage in project.settings.stages.values() for name in stage.hosts}
     for name in given:
         if guess := host_names.meant(name):
             why = f"a project can't name it: hosts have the name '{guess}' by nature, and only who is so"
-            yield warning(_CHECK, f"{VARIABLE} says '{name}'", why=why, remedy=f"leave '{name}' out")
+            yield _HOSTS.warning(f"{VARIABLE} says '{name}'", why, f"leave '{name}' out")
         elif name not in ruled and (near := host_names.like(name, ruled)):
             why = f"no rule names '{name}', and one names '{near}'"
-            yield warning(_CHECK, f"{VARIABLE} says '{name}'", why=why, remedy=f"write '{near}' if it is meant")
+            yield _HOSTS.warning(f"{VARIABLE} says '{name}'", why, f"write '{near}' if it is meant")
         elif host.arch == X86_64 and name in catalog.names():
             why = "this Python is made for x86_64: what is compiled on the device is not compiled here all the same"
-            yield warning(_CHECK, f"{VARIABLE} says that this host is {name}", why=why, remedy="leave it out")
+            yield _HOSTS.warning(f"{VARIABLE} says that this host is {name}", why, "leave it out")
     if host.arch == AARCH64 and host.soc is None:
         why = "neither /sys/devices/soc0 nor the processor's name is of a SoC that the catalogue has"
         remedy = f"if it has an NPU, say which: {VARIABLE}=snapdragon-x-elite"
-        yield warning(_CHECK, "which SoC this host has can't be told, so it compiles for none", why=why, remedy=remedy)
+        yield _HOSTS.warning("which SoC this host has can't be told, so it compiles for none", why, remedy)

@@ -1,7 +1,8 @@
-"""The packages of this Python: what is missing, what clashes, what is not as pinned, and the trio that must fit.
+"""The packages of this Python: which are missing, which clash, which are not as pinned, and the trio that must fit.
 
-Two distributions that own one module overwrite each other's files, and what is left of both is imported. So owners are
-looked up by module, in what each distribution says that it installed; names help only where one says nothing.
+Two distributions that own one module overwrite each other's files, and Python imports a mix of both. So the checks look
+up the owners of a module in the lists of files that distributions installed. They go by a distribution's name only
+where it has no such list.
 """
 
 from __future__ import annotations
@@ -13,22 +14,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.doctor.finding import COMPILER, ENVIRONMENT, Finding, error, ok, unchecked, warning
 from pipeline.qnn.drivers import RELEASES
 from pipeline.qnn.versions import numbers
+from pipeline.upkeep.doctor.finding import COMPILER, ENVIRONMENT, Check, Finding
 
 TESTED: Mapping[str, str] = {"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0", "qairt": "2.51.0"}
 """The trio that every test of this project runs with, compiler and emulator included."""
 
 _FIRST_PLUGIN = (2, 0)  # onnxruntime-qnn before it brings an onnxruntime of its own
 _SAY_NOTHING = re.compile(r"(onnxruntime|ort)-(?!qnn$|extensions$|genai)[a-z0-9-]+")  # ort-nightly, onnxruntime-gpu, …
+_BUILD_INFO = "build_and_package_info.py"
 _API_HANDSHAKE = "https://github.com/onnxruntime/onnxruntime-qnn/issues/564"
 _UV_SYNC = "run 'uv sync', then 'uv run doit'"
+_CLASH, _INSTALLED = Check("packages.clash"), Check("packages.installed")
+_TRIO, _API = Check("packages.trio", COMPILER), Check("packages.api", COMPILER)
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """An installed distribution, by its normal name; `modules` is what it says that it installed, `place` where."""
+    """An installed distribution, by its normal name, the modules that it installed, and the folder `place` of these."""
 
     name: str
     version: str
@@ -57,7 +61,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class PackageFacts:
-    """What is installed, what should be, and what the files themselves say: module -> version."""
+    """What is installed, what should be, and by module the version that its own files state."""
 
     installed: tuple[Distribution, ...]
     pins: tuple[Pin, ...]
@@ -70,7 +74,7 @@ class PackageFacts:
 
 
 def gather(pyproject: Path) -> PackageFacts:
-    """The facts of this environment; `api` is not among them, as asking loads the library."""
+    """The facts of this environment but `api`, as the EP's library has to be loaded for that."""
     installed, pins = tuple(_installed()), read_pins(pyproject)
     return PackageFacts(installed, pins, _qairt(), _in_files(), imported=_imported(installed, pins))
 
@@ -80,7 +84,7 @@ def check(facts: PackageFacts) -> Iterator[Finding]:
     found = [*_clashes(facts), *_shadows(facts), *_against_pins(facts)]
     yield from found
     if all(each.level == "warning" for each in found):
-        yield ok("packages.installed", f"all {len(facts.pins)} packages of pyproject.toml are there, as pinned")
+        yield _INSTALLED.ok(f"all {len(facts.pins)} packages of pyproject.toml are there, as pinned")
     yield _trio(facts)
     yield _api(facts)
 
@@ -99,7 +103,7 @@ def normal(name: str) -> str:
 def read_pins(pyproject: Path) -> tuple[Pin, ...]:
     """The pins under `dependencies` of pyproject.toml; none where it can't be read."""
     try:
-        import tomllib  # since Python 3.11, and this has to be able to say so to an older one
+        import tomllib  # since Python 3.11; an older Python has to come as far as to be told so
 
         lines = tomllib.loads(pyproject.read_text("utf-8"))["project"]["dependencies"]
     except (ImportError, OSError, ValueError, KeyError, TypeError):
@@ -109,56 +113,60 @@ def read_pins(pyproject: Path) -> tuple[Pin, ...]:
 
 
 def _clashes(facts: PackageFacts) -> Iterator[Finding]:
-    name = "packages.clash"
     ours = {pin.name for pin in facts.pins} | {"onnxruntime", "onnxruntime-qnn"}
-    by_name: dict[str, list[Distribution]] = {}
-    owners: dict[str, list[Distribution]] = {}
-    for each in facts.installed:
-        by_name.setdefault(each.name, []).append(each)
-        for module in _modules(each):
-            owners.setdefault(module, []).append(each)
+    by_name = _by_name(facts.installed)
     for package in sorted(ours & by_name.keys()):
         copies = by_name[package]
-        if len({each.place for each in copies}) > 1 or len({each.version for each in copies}) > 1:
-            where = ", ".join(f"{each.version} in {each.place}" for each in copies)
-            why = f"it is installed {len(copies)} times: {where}; the first on the path is imported"
-            remedy = "remove the others from PYTHONPATH or uninstall them"
-            asked = [pin for pin in facts.pins if pin.name == package]
-            if asked and all(pin.holds(copies[0].version) for pin in asked):  # the one that is imported is right
-                yield warning(name, f"two copies of {package}", package, why=why, remedy=remedy)
-                continue
-            code = COMPILER if package in TESTED else ENVIRONMENT
-            yield error(name, f"two copies of {package}", code, package, why=why, remedy=remedy)
-    for module in sorted(owners):
-        others = {each.name: each for each in owners[module]}
+        if len({each.place for each in copies}) == len({each.version for each in copies}) == 1:
+            continue
+        where = ", ".join(f"{each.version} in {each.place}" for each in copies)
+        why = f"it is installed {len(copies)} times: {where}; the first on the path is imported"
+        asked = [pin for pin in facts.pins if pin.name == package]
+        is_right = asked and all(pin.holds(copies[0].version) for pin in asked)
+        check = _CLASH.about(package, _exit_code(package))
+        say = check.warning if is_right else check.error
+        yield say(f"two copies of {package}", why, "remove the others from PYTHONPATH or uninstall them")
+    owners: dict[str, dict[str, Distribution]] = {}
+    for each in facts.installed:
+        for module in _modules(each):
+            owners.setdefault(module, {})[each.name] = each
+    for module, others in sorted(owners.items()):
         if len(others) < 2 or not (others.keys() & ours):
             continue
         extra = [each for each in others.values() if each.name != module and not _is_plugin(each)]
         listed = " and ".join(f"{each.name} {each.version}" for each in others.values())
-        yield error(
-            name,
-            f"{listed} both install the module {module}",
-            COMPILER if module.startswith("onnxruntime") else ENVIRONMENT,
-            module,
-            why=_why_clash(extra),
-            remedy=_remedy_clash(extra, module),
-        )
+        why = "pip lets them overwrite each other's files: what is imported is a mix, mostly without the QNN provider"
+        if any(each.name == "onnxruntime-qnn" for each in extra):
+            why = "onnxruntime-qnn before 2.0 has an onnxruntime of its own"
+            why += ", and pip lets them overwrite each other's files"
+        names = " ".join(sorted(each.name for each in extra)) or module
+        remedy = f"uninstall {names}, then reinstall what it broke: uv sync --reinstall-package {module}"
+        code = COMPILER if module.startswith("onnxruntime") else ENVIRONMENT
+        yield _CLASH.about(module, code).error(f"{listed} both install the module {module}", why, remedy)
+
+
+def _exit_code(package: str) -> int:
+    return COMPILER if package in TESTED else ENVIRONMENT
+
+
+def _by_name(installed: Iterable[Distribution]) -> dict[str, list[Distribution]]:
+    found: dict[str, list[Distribution]] = {}
+    for each in installed:
+        found.setdefault(each.name, []).append(each)
+    return found
 
 
 def _shadows(facts: PackageFacts) -> Iterator[Finding]:
-    """Modules that are imported from elsewhere than where a distribution put them."""
+    """Errors about modules that are imported from another folder than a distribution put them into."""
     for module, folder in sorted(facts.imported.items()):
         owners = [each for each in facts.installed if module in each.modules]
         if not owners or any(_same_folder(folder, each.place) for each in owners):
             continue
         owner = owners[0]
-        yield error(
-            "packages.clash",
+        yield _CLASH.about(module, _exit_code(owner.name)).error(
             f"{module} in {folder} hides the module of {owner.name} {owner.version}",
-            COMPILER if owner.name in TESTED else ENVIRONMENT,
-            module,
-            why=f"{folder} is before {owner.place} on Python's path, so its {module} is imported",
-            remedy=f"remove or rename {module} in {folder}, or take that folder off PYTHONPATH",
+            f"{folder} is before {owner.place} on Python's path, so its {module} is imported",
+            f"remove or rename {module} in {folder}, or take that folder off PYTHONPATH",
         )
 
 
@@ -169,88 +177,61 @@ def _same_folder(one: str, other: str) -> bool:
         return one == other
 
 
-def _why_clash(extra: Iterable[Distribution]) -> str:
-    if any(each.name == "onnxruntime-qnn" for each in extra):
-        return (
-            "onnxruntime-qnn before 2.0 has an onnxruntime of its own, and pip lets them overwrite each other's files"
-        )
-    return "pip lets them overwrite each other's files: what is imported is a mix, mostly without the QNN provider"
-
-
-def _remedy_clash(extra: Iterable[Distribution], module: str) -> str:
-    names = " ".join(sorted(each.name for each in extra)) or module
-    return f"uninstall {names}, then reinstall what it broke: uv sync --reinstall-package {module}"
-
-
 def _against_pins(facts: PackageFacts) -> Iterator[Finding]:
     versions = {each.name: each.version for each in reversed(facts.installed)}
     if not facts.pins:
-        yield unchecked("packages.installed", "versions against pyproject.toml", why="it could not be read")
+        yield _INSTALLED.unchecked("versions against pyproject.toml", "it could not be read")
     for pin in facts.pins:
-        exit_code = COMPILER if pin.name in TESTED else ENVIRONMENT
-        have = versions.get(pin.name)
+        check, have = _INSTALLED.about(pin.name, _exit_code(pin.name)), versions.get(pin.name)
         if have is None:
-            yield error("packages.installed", f"{pin.name} is not installed", exit_code, pin.name, remedy=_UV_SYNC)
+            yield check.error(f"{pin.name} is not installed", remedy=_UV_SYNC)
         elif not pin.holds(have):
-            why = f"pyproject.toml asks for {pin}"
-            yield error("packages.installed", f"{pin.name} {have}", exit_code, pin.name, why=why, remedy=_UV_SYNC)
+            yield check.error(f"{pin.name} {have}", f"pyproject.toml asks for {pin}", _UV_SYNC)
     for module, stated in facts.in_files.items():
         have = versions.get(normal(module))
         if have and stated and stated != have:
-            yield error(
-                "packages.installed",
+            yield _INSTALLED.about(module, COMPILER).error(
                 f"the files of {module} are of version {stated}, and {have} is installed",
-                COMPILER,
-                module,
-                why="another package wrote over them, or the installation was cut short",
-                remedy=f"uv sync --reinstall-package {normal(module)}",
+                "another package wrote over them, or the installation was cut short",
+                f"uv sync --reinstall-package {normal(module)}",
             )
 
 
 def _trio(facts: PackageFacts) -> Finding:
     """Whether onnxruntime, onnxruntime-qnn and the QAIRT in it are known to work together."""
-    name = "packages.trio"
     versions = {each.name: each.version for each in reversed(facts.installed)}
     have = {package: versions.get(package, "") for package in TESTED} | {"qairt": facts.qairt}
     written = ", ".join(f"{package} {have[package] or 'missing'}" for package in TESTED)
     if have == TESTED:
-        return ok(name, f"{written}: known to work", why="every test of this project compiles and emulates with it")
-    if numbers(have["onnxruntime-qnn"]) and numbers(have["onnxruntime-qnn"]) < _FIRST_PLUGIN:
+        return _TRIO.ok(f"{written}: known to work", "every test of this project compiles and emulates with it")
+    qnn, released = numbers(have["onnxruntime-qnn"]), {each.ep: each for each in RELEASES}
+    if qnn and qnn < _FIRST_PLUGIN:
         why = "onnxruntime-qnn before 2.0 is no plugin: it replaces onnxruntime"
-    elif (2, 0) <= numbers(have["onnxruntime-qnn"])[:2] < (2, 4) and numbers(have["onnxruntime"])[:2] >= (1, 27):
+    elif (2, 0) <= qnn[:2] < (2, 4) and numbers(have["onnxruntime"])[:2] >= (1, 27):
         why = f"onnxruntime-qnn before 2.4 fails the version handshake of onnxruntime 1.27 and later ({_API_HANDSHAKE})"
+    elif found := released.get(have["onnxruntime-qnn"]):
+        why = f"onnxruntime-qnn {found.ep} has QAIRT {found.sdk} and was built with onnxruntime {found.onnxruntime}"
+        why += f" ({found.source}); a pair that does not fit compiles nothing, silently"
     else:
-        released = next((each for each in RELEASES if each.ep == have["onnxruntime-qnn"]), None)
-        why = (
-            f"onnxruntime-qnn {released.ep} has QAIRT {released.sdk} and was built with onnxruntime "
-            f"{released.onnxruntime} ({released.source}); a pair that does not fit compiles nothing, silently"
-            if released
-            else "nothing is known of this pair; one that does not fit compiles nothing, silently"
-        )
+        why = "nothing is known of this pair; one that does not fit compiles nothing, silently"
     tested = ", ".join(f"{package} {version}" for package, version in TESTED.items())
-    return error(name, f"{written}: not the tested trio ({tested})", COMPILER, why=why, remedy=_UV_SYNC)
+    return _TRIO.error(f"{written}: not the tested trio ({tested})", why, _UV_SYNC)
 
 
 def _api(facts: PackageFacts) -> Finding:
-    name = "packages.api"
     if facts.api is None:
-        return unchecked(name, "the API version that the EP asks onnxruntime for", why="its library was not loaded")
+        return _API.unchecked("the API version that the EP asks onnxruntime for", "its library was not loaded")
     asked, offered = facts.api
     if asked > offered:
-        return error(
-            name,
-            f"the EP asks onnxruntime for API version {asked}, and this one has {offered} at most",
-            COMPILER,
-            why="onnxruntime is older than this onnxruntime-qnn was built for",
-            remedy=_UV_SYNC,
-        )
+        what = f"the EP asks onnxruntime for API version {asked}, and this one has {offered} at most"
+        return _API.error(what, "onnxruntime is older than this onnxruntime-qnn was built for", _UV_SYNC)
     if asked < offered:
-        return ok(name, f"the EP asks for API version {asked}; this onnxruntime has up to {offered}")
-    return ok(name, f"the EP asks for API version {asked}, which is this onnxruntime's own")
+        return _API.ok(f"the EP asks for API version {asked}; this onnxruntime has up to {offered}")
+    return _API.ok(f"the EP asks for API version {asked}, which is this onnxruntime's own")
 
 
 def _modules(distribution: Distribution) -> frozenset[str]:
-    """The modules of a distribution; of one that does not say, what its name gives away."""
+    """The modules of a distribution; if it does not list its files, those that one of its name has."""
     if distribution.modules:
         return distribution.modules
     if distribution.name == "onnxruntime-qnn":
@@ -276,7 +257,7 @@ def _installed() -> Iterator[Distribution]:
 
 
 def _installed_modules(found: importlib.metadata.Distribution) -> frozenset[str]:
-    """The packages and modules at the top of what a distribution installed, namespaces without a file left out."""
+    """The top packages and modules that a distribution installed, without namespace packages."""
     record = found.read_text("RECORD") or ""
     modules = re.findall(r"^([A-Za-z0-9_]+)/__init__\.py,", record, re.MULTILINE)
     modules += re.findall(r"^([A-Za-z0-9_]+)\.py,", record, re.MULTILINE)
@@ -285,10 +266,7 @@ def _installed_modules(found: importlib.metadata.Distribution) -> frozenset[str]
 
 def _imported(installed: Iterable[Distribution], pins: Iterable[Pin]) -> dict[str, str]:
     """The folders that the modules of the pinned distributions, and of what they require, are imported from."""
-    by_name: dict[str, list[Distribution]] = {}
-    for each in installed:
-        by_name.setdefault(each.name, []).append(each)
-    names = {pin.name for pin in pins}
+    by_name, names = _by_name(installed), {pin.name for pin in pins}
     more = names
     while more:
         more = {name for each in more for copy in by_name.get(each, ()) for name in copy.requires} - names
@@ -312,7 +290,7 @@ def _folder_of(module: str) -> str:
 def _in_files() -> dict[str, str]:
     """The versions that the files of the two packages state."""
     stated = {}
-    for module, file in (("onnxruntime", "__init__.py"), ("onnxruntime_qnn", "build_and_package_info.py")):
+    for module, file in (("onnxruntime", "__init__.py"), ("onnxruntime_qnn", _BUILD_INFO)):
         found = re.search(r"""^__version__\s*=\s*['"]([^'"]+)""", _source(module, file), re.MULTILINE)
         if found:
             stated[module] = found[1]
@@ -320,18 +298,15 @@ def _in_files() -> dict[str, str]:
 
 
 def _qairt() -> str:
-    found = re.search(r"qnn_version\s*=\s*'([^']+)'", _source("onnxruntime_qnn", "build_and_package_info.py"))
+    found = re.search(r"qnn_version\s*=\s*'([^']+)'", _source("onnxruntime_qnn", _BUILD_INFO))
     return found[1] if found else ""
 
 
 def _source(module: str, file: str) -> str:
+    """The text of a file of a package, which is not imported; empty if it can't be read."""
     try:
         spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
+        folders = spec.submodule_search_locations if spec else None
+        return Path(folders[0], file).read_text("utf-8") if folders else ""
+    except (ImportError, OSError, ValueError):
         return ""
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        try:
-            return Path(folder, file).read_text("utf-8")
-        except (OSError, ValueError):
-            continue
-    return ""

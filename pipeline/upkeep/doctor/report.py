@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import get_args
 
-from pipeline.doctor.finding import Finding, exit_code
+from pipeline.upkeep.doctor.finding import Finding, Level, exit_code
 
 SCHEMA = 1
-"""Of the JSON: raised when a field changes its meaning or goes. docs/doctor.schema.json describes it."""
+"""The version of the JSON's form: raised when a field changes its meaning or goes. docs/doctor.schema.json has it."""
 
-_LEVELS = ("ok", "warning", "error", "not checked")
+_LEVELS = get_args(Level)
 _MARGIN = 2 + max(map(len, _LEVELS)) + 2
 
 
 def as_json(findings: Sequence[Finding]) -> str:
     """One JSON object."""
-    report = {
-        "schema": SCHEMA,
-        "ok": exit_code(findings) == 0,
-        "exit_code": exit_code(findings),
-        "counts": _counts(findings),
-        "findings": [
-            {
-                "check": found.check,
-                "group": found.group,
-                "level": found.level,
-                "subject": found.subject,
-                "what": found.what,
-                "why": found.why,
-                "remedy": found.remedy,
-                "exit_code": found.exit_code,
-            }
-            for found in findings
-        ],
-    }
-    return json.dumps(report, indent=1, ensure_ascii=True)
+    code = exit_code(findings)
+    rows = [asdict(found) | {"group": found.group} for found in findings]
+    report = {"schema": SCHEMA, "ok": not code, "exit_code": code, "counts": _counts(findings), "findings": rows}
+    return json.dumps(report, indent=1)
 
 
 def as_text(findings: Sequence[Finding]) -> str:
@@ -51,13 +38,13 @@ def as_text(findings: Sequence[Finding]) -> str:
         for label, text in (("why", found.why), ("next", found.remedy)):
             if text:
                 lines += _indented(" " * _MARGIN + f"{label}: ", text)
-    counts = _counts(findings)
-    lines.append("\n" + ", ".join(f"{counts[level]} {level}" for level in _LEVELS))
-    return "\n".join(lines)
+    counts = ", ".join(f"{count} {level}" for level, count in _counts(findings).items())
+    return "\n".join([*lines, "", counts])
 
 
 def _counts(findings: Sequence[Finding]) -> dict[str, int]:
-    return {level: sum(found.level == level for found in findings) for level in _LEVELS}
+    counted = Counter(found.level for found in findings)
+    return {level: counted[level] for level in _LEVELS}
 
 
 def _indented(head: str, text: str) -> list[str]:

@@ -1,7 +1,8 @@
-"""Disk and memory against what is still to be built, as far as the sizes of the models are known.
+"""Compares free disk and memory with what the steps to come need, as far as the sizes of the models are known.
 
-The estimate of space is a lower one, so that nobody is refused for nothing: a model's files once in the store and, from
-a hub, once in the HF cache; for each further output a part of the model's bytes, as MiniLM and a BERT-base had them.
+The estimate of disk space is a low one, so that no build is refused that would have fitted. It counts a model's files
+once in the store and, if they come from a hub, once in the HF cache. It counts each further output as a part of the
+model's bytes; the parts are those of MiniLM and a BERT-base.
 """
 
 from __future__ import annotations
@@ -12,52 +13,54 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.config import Fp16, HubSource, LocalSource, ModelConfig
-from pipeline.doctor.finding import STORE, Finding, error, ok, unchecked, warning
+from pipeline.config.load import Fp16, HubSource, LocalSource, ModelConfig
 from pipeline.errors import PipelineError
-from pipeline.pins import pinned_revision
-from pipeline.plan import ON_DEMAND, Step
-from pipeline.resolve import fetched_files
-from pipeline.source import external_names, is_onnx, local_files
-from pipeline.storage.costs import Costs
-from pipeline.storage.manifests import read_manifest
-from pipeline.workspace import Workspace
+from pipeline.inputs.pins import pinned_revision
+from pipeline.inputs.source import external_names, is_onnx, local_files
+from pipeline.plan.resolve import fetched_files
+from pipeline.plan.steps import ON_DEMAND, Step
+from pipeline.plan.workspace import Workspace
+from pipeline.sizes import human_bytes
+from pipeline.store.costs import Costs
+from pipeline.store.manifests import read_manifest
+from pipeline.upkeep.doctor.finding import STORE, Check, Finding
 
+_DISK, _MEMORY = Check("space.disk", STORE), Check("space.memory", STORE)
 _QDQ = 0.26  # of a model's bytes: float32 to 8 bits
 _CONTEXT = 0.38
 _CONTEXT_FP16 = 0.5
 _SAFETY = 1.5
 _LEAST_FREE = 50_000_000
-"""A build with less than this fails somewhere, whatever it builds: logs, locks, memos and the compiler's own files."""
+"""Every build needs this much for logs, locks, memos and the compiler's own files."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """What is still to be written for one model, by the folder that it goes to; None: the model's size is not known."""
+    """Bytes that are still to be written for one model, by folder; `store` is None if the model's size is unknown."""
 
     model: str
     store: int | None
     artifacts: int = 0
     hf_cache: int = 0
     idle: bool = False
-    """Nothing of it is to be built."""
+    """All of the model is built."""
 
 
 @dataclass(frozen=True)
 class DiskFacts:
-    """One disk: which of our folders are on it, what is free, what is needed at least, and for which models unknown."""
+    """One disk: our folders on it, its free bytes, the bytes needed at least, and the models of unknown size."""
 
     folders: tuple[str, ...]
     free: int
     need: int
     unknown: tuple[str, ...] = ()
     idle: bool = False
-    """Nothing is to be built."""
+    """All models are built."""
 
 
 @dataclass(frozen=True)
 class MemoryFacts:
-    """Bytes that are free, bytes that builds may use, and the step that will take most, with its bytes."""
+    """Free bytes, bytes that builds may use, the step that will take most, its bytes, and models of unknown size."""
 
     available: int
     budget: int
@@ -65,11 +68,11 @@ class MemoryFacts:
     peak: int = 0
     unknown: tuple[str, ...] = ()
     idle: bool = False
-    """Nothing is to be built."""
+    """All models are built."""
 
 
 def source_bytes(config: ModelConfig, workspace: Workspace) -> int | None:
-    """The bytes of a model's files, from what was fetched, from its folder, or from the HF cache; None: not known."""
+    """The bytes of a model's files as fetched, in its folder, or in the HF cache; None if they are in none of these."""
     fetched = read_manifest(workspace.current(f"fetch:{config.name}"))
     if fetched is not None:
         return sum(entry.bytes for entry in fetched.files.values())
@@ -85,15 +88,20 @@ def source_bytes(config: ModelConfig, workspace: Workspace) -> int | None:
 def needs(steps: Sequence[Step], workspace: Workspace) -> list[Need]:
     """What steps that never ran in this checkout will write, by model."""
     found = []
-    for config in {step.config.name: step.config for step in steps}.values():
+    for config in _configs(steps):
         own = [step for step in steps if step.config is config and step.stage not in ON_DEMAND]
         todo = [step for step in own if not workspace.current(step).exists()]
-        size = source_bytes(config, workspace) if todo else None
         if not todo:
             found.append(Need(config.name, 0, idle=True))
+        elif (size := source_bytes(config, workspace)) is None:
+            found.append(Need(config.name, None))
         else:
-            found.append(Need(config.name, None) if size is None else _need(config, todo, size, workspace))
+            found.append(_need(config, todo, size, workspace))
     return found
+
+
+def _configs(steps: Iterable[Step]) -> list[ModelConfig]:
+    return [*{step.config.name: step.config for step in steps}.values()]
 
 
 def disks(found: Sequence[Need], workspace: Workspace, hf_cache: Path | None) -> list[DiskFacts]:
@@ -122,39 +130,37 @@ def disks(found: Sequence[Need], workspace: Workspace, hf_cache: Path | None) ->
 
 def check_disk(facts: DiskFacts) -> Finding:
     """Whether what is free is enough."""
-    name = "space.disk"
-    where = ", ".join(facts.folders)
-    free = f"{_size(facts.free)} free"
-    need = "nothing is to be built" if facts.idle else f"about {_size(facts.need)} needed"
+    check = _DISK.about(", ".join(facts.folders))
+    free = f"{human_bytes(facts.free)} free"
+    need = "nothing is to be built" if facts.idle else f"about {human_bytes(facts.need)} needed"
     remedy = "free some space, or put the store on another disk with PIPELINE_STORE"
     if facts.free < max(facts.need, _LEAST_FREE):
         if facts.need <= facts.free:
-            need = f"at least {_size(_LEAST_FREE)} must be free"
+            need = f"at least {human_bytes(_LEAST_FREE)} must be free"
         if facts.idle:
             why = "nothing is to be built now; the next build would fill the disk"
-            return warning(name, f"{free}, {need}", where, why=why, remedy=remedy)
-        return error(name, f"{free}, {need}", STORE, where, why="the build would fill the disk", remedy=remedy)
+            return check.warning(f"{free}, {need}", why, remedy)
+        return check.error(f"{free}, {need}", "the build would fill the disk", remedy)
     if facts.free < facts.need * _SAFETY:
-        why = "the estimate is a lower one"
-        return warning(name, f"{free}, {need}", where, why=why, remedy=remedy)
+        return check.warning(f"{free}, {need}", "the estimate is a lower one", remedy)
     if facts.unknown:
-        why = f"the size of {', '.join(facts.unknown)} is known when it was fetched"
-        return unchecked(name, f"{free}; what is needed", where, why=why)
-    return ok(name, f"{free}, {need}", where)
+        return check.unchecked(f"{free}; what is needed", _unknown(facts.unknown))
+    return check.ok(f"{free}, {need}")
+
+
+def _unknown(models: Sequence[str]) -> str:
+    return f"the size of {', '.join(models)} is known when it was fetched"
 
 
 def memory(steps: Iterable[Step], workspace: Workspace, available: int, budget: int) -> MemoryFacts:
-    """The memory that the dearest step to come will take, as it did before, or as is guessed from the model's size."""
+    """The step to come that will take most memory: as much as last time, or as a model of its size is taken to need."""
     costs = Costs(workspace.store.root / "costs.json")
-    sizes: dict[str, int | None] = {}
-    dearest, peak = "", 0
     wanted = [step for step in steps if step.stage not in ON_DEMAND]
     todo = [step for step in wanted if not workspace.current(step).exists()]
+    sizes = {config.name: source_bytes(config, workspace) for config in _configs(todo)}
+    dearest, peak = "", 0
     for step in todo:
-        model = step.config.name
-        if model not in sizes:
-            sizes[model] = source_bytes(step.config, workspace)
-        size = sizes[model]
+        size = sizes[step.config.name]
         taken = costs.peak_bytes(step.id, size // len(step.config.components)) if size is not None else 0
         if taken > peak:
             dearest, peak = step.id, taken
@@ -163,31 +169,30 @@ def memory(steps: Iterable[Step], workspace: Workspace, available: int, budget: 
 
 
 def check_memory(facts: MemoryFacts) -> Finding:
-    """Whether the dearest step fits into what is free."""
-    name = "space.memory"
-    free = f"{_size(facts.available)} free, {_size(facts.budget)} of it for builds"
+    """Whether the step that takes most fits into what is free."""
+    free = f"{human_bytes(facts.available)} free, {human_bytes(facts.budget)} of it for builds"
     if facts.idle:
-        return ok(name, f"{free}; nothing is to be built")
+        return _MEMORY.ok(f"{free}; nothing is to be built")
     if not facts.step:
-        known = f"the size of {', '.join(facts.unknown)} is known when it was fetched" if facts.unknown else ""
-        return unchecked(name, f"{free}; what is needed", why=known or "no model is built without being named")
-    need = f"{facts.step} is taken to need {_size(facts.peak)}"
+        why = _unknown(facts.unknown) if facts.unknown else "no model is built without being named"
+        return _MEMORY.unchecked(f"{free}; what is needed", why)
+    what = f"{free}; {facts.step} is taken to need {human_bytes(facts.peak)}"
     if facts.peak > facts.available:
         remedy = "end other programs, use a smaller bucket, or a machine with more memory"
-        return warning(name, f"{free}; {need}", why="the system may end it", remedy=remedy)
+        return _MEMORY.warning(what, "the system may end it", remedy)
     if facts.peak > facts.budget:
-        return warning(name, f"{free}; {need}", why="it will run alone", remedy="raise PIPELINE_MEMORY")
-    return ok(name, f"{free}; {need}")
+        return _MEMORY.warning(what, "it will run alone", "raise PIPELINE_MEMORY")
+    return _MEMORY.ok(what)
 
 
 def refusal(steps: Sequence[Step], workspace: Workspace) -> Finding | None:
-    """The finding on the disk that is too small for what these steps will write, if one is."""
+    """The finding about a disk that is too small for what these steps will write, if there is such a disk."""
     try:
-        # Whoever asks is about to build: an output that is there may be an old one.
+        # A build is about to start: an output that is there may be outdated.
         facts = [replace(each, idle=False) for each in disks(needs(steps, workspace), workspace, None)]
         found = [check_disk(each) for each in facts]
     except OSError:
-        return None  # whoever writes will say what is wrong
+        return None  # the step that can't write will say what is wrong
     return next((each for each in found if each.level == "error"), None)
 
 
@@ -205,7 +210,7 @@ def _need(config: ModelConfig, todo: Sequence[Step], size: int, workspace: Works
         elif step.stage == "context":
             fp16 = step.component and isinstance(config.components[step.component].quantization, Fp16)
             one = (_CONTEXT_FP16 if fp16 else _CONTEXT) * part
-            if config.packing != "auto":  # of whose forms one alone is made
+            if config.packing != "auto":  # which makes only one of the forms
                 store += one
                 artifacts += one
     return Need(config.name, int(store), int(artifacts), int(hf_cache))
@@ -221,23 +226,18 @@ def cached_bytes(config: ModelConfig, source: HubSource, workspace: Workspace) -
     if folder is None or commit is None:
         return None
     snapshot = folder / f"models--{source.hub.replace('/', '--')}" / "snapshots" / commit
+    names = list(fetched_files(config))
     try:
-        files = _snapshot_files(snapshot, config, workspace)
-        return sum(path.stat().st_size for path in files)
+        for name in [name for name in names if is_onnx(name)]:
+            names += external_names(name, (snapshot / name).resolve(strict=True), workspace.memo)
+        # The files of a snapshot are links that lead out of it.
+        return sum((snapshot / name).resolve(strict=True).stat().st_size for name in dict.fromkeys(names))
     except (PipelineError, OSError):
         return None
 
 
-def _snapshot_files(snapshot: Path, config: ModelConfig, workspace: Workspace) -> list[Path]:
-    """The files that a config names in a snapshot of the HF cache, whose links lead out of it; raises OSError."""
-    names = list(fetched_files(config))
-    for name in [name for name in names if is_onnx(name)]:
-        names += external_names(name, (snapshot / name).resolve(strict=True), workspace.memo)
-    return [(snapshot / name).resolve(strict=True) for name in dict.fromkeys(names)]
-
-
 def hf_cache_folder() -> Path | None:
-    """The HF cache that a fetch will use, by the rules of huggingface_hub, without importing it.
+    """The HF cache that a fetch will use, by the rules of huggingface_hub; None if there is no home folder.
 
     https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
     """
@@ -245,13 +245,9 @@ def hf_cache_folder() -> Path | None:
     named = os.environ.get("HF_HUB_CACHE") or f"{home}/hub"
     try:
         path = Path(os.path.expandvars(named)).expanduser()
-    except RuntimeError:  # there is no home folder
+    except RuntimeError:
         return None
     return path if path.is_absolute() else None
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def _existing(folder: Path) -> Path:

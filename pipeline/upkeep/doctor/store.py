@@ -1,4 +1,4 @@
-"""The store and the folders that a build writes: can they be written, what can their file system do, are they sound."""
+"""The store and the folders that a build writes: whether they can be written, and what their file systems can do."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.doctor.finding import STORE, Finding, error, ok, warning
-from pipeline.storage.manifests import read_manifest
+from pipeline.errors import ConfigError
+from pipeline.store.manifests import read_manifest
+from pipeline.store.shared.tier import Reachability, SharedStore
+from pipeline.upkeep.doctor.finding import CONFIG, STORE, Check, Finding
 
+_HEALTH, _SHARED = Check("store.health", STORE), Check("store.shared", CONFIG)
 _SAMPLE = 300
-"""Manifests that are looked at; `doit fsck` looks at all, and hashes what they name."""
+"""So many manifests are looked at. `doit fsck` looks at all of them and hashes the files that they name."""
 
 _SKEW_S = 5.0
 _NAME = "한국어 🙂 space"
 _WINDOWS_PATH = 260
-_LONGEST_BELOW = 150  # characters of the longest path below the store or the build folder, roughly
-"""How long paths get: `objects/ab/<64 hex>`, or `logs/context/<model>/<component>/<bucket>/<target>.log`."""
+_LONGEST_BELOW = 150
+"""About how many characters the longest path has below the store or the build folder.
+
+Such paths are `objects/ab/<64 hex>` and `logs/context/<model>/<component>/<bucket>/<target>.log`.
+"""
 
 
 @dataclass(frozen=True)
 class FolderFacts:
-    """A folder of ours on its file system. `problem` says why nothing could be written; the rest is then unknown."""
+    """A folder of ours and its file system. If nothing could be written, `problem` says why, and no more is known."""
 
     path: str
     problem: str = ""
@@ -38,14 +44,14 @@ class FolderFacts:
     case_sensitive: bool = True
     clock_skew_s: float = 0.0
     full: bool = False
-    """The problem is that there is no space."""
+    """The problem is that the disk is full."""
     limit: int = 0
-    """The longest path that can be made, where that is a concern; 0 where it isn't."""
+    """The most characters that a path can have; 0 where there is no such limit."""
 
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """What is in the store: manifests there are, those that were looked at, and those of them that are not sound."""
+    """How many manifests the store has, how many were looked at, and which of those are damaged."""
 
     manifests: int
     looked_at: int
@@ -53,7 +59,7 @@ class StoreFacts:
 
 
 def try_folder(path: Path) -> FolderFacts:
-    """Try what a build does in the folder that is or would be at `path`; leaves nothing behind."""
+    """Do what a build does in the folder at `path`, or in the one that it would be made in; leave nothing behind."""
     base = path
     while not base.is_dir() and base != base.parent:
         if base.exists():
@@ -69,47 +75,51 @@ def try_folder(path: Path) -> FolderFacts:
 
 def check_folder(name: str, what: str, facts: FolderFacts) -> Iterator[Finding]:
     """Findings about a folder; `what` says which it is."""
+    check = Check(name, STORE, facts.path)
     if facts.problem:
         remedy, other = ("free some space", "on another disk") if facts.full else ("make it writable", "that is")
         if name == "store.folder":
             remedy += f", or set PIPELINE_STORE to a folder {other}"
-        yield error(name, f"{what} can't be written", STORE, facts.path, why=facts.problem, remedy=remedy)
+        yield check.error(f"{what} can't be written", facts.problem, remedy)
         return
-    found = []
     if not facts.locks:
         why = "two builds at once could do the same work, and free what the other uses"
-        remedy = "use a local disk, or one build at a time"
-        found.append(error(name, f"{what}: files can't be locked there", STORE, facts.path, why=why, remedy=remedy))
+        yield check.error(f"{what}: files can't be locked there", why, "use a local disk, or one build at a time")
+    drawbacks = [*_drawbacks(facts)]
+    for drawback, why, remedy in drawbacks:
+        yield check.warning(f"{what}: {drawback}", why, remedy)
+    if facts.locks and not drawbacks:
+        case = "" if facts.case_sensitive else "; upper and lower case are the same there"
+        yield check.ok(f"{what} can be written, with hard links, locks, fsync and any name{case}")
+
+
+def _drawbacks(facts: FolderFacts) -> Iterator[tuple[str, str, str]]:
+    """What a build can do without, why that matters, and what to do about it."""
     if not facts.names:
         why = "names with spaces, Hangul or emoji can't be made there"
-        remedy = "name models, components and samples in ASCII, or use another disk"
-        found.append(warning(name, f"{what}: only plain names", facts.path, why=why, remedy=remedy))
+        yield "only plain names", why, "name models, components and samples in ASCII, or use another disk"
     if not facts.syncs:
         why = "after a power cut, files may be damaged; they would be found and made again"
-        found.append(warning(name, f"{what}: written data can't be forced to the disk", facts.path, why=why))
+        yield "written data can't be forced to the disk", why, ""
     if not facts.links:
-        why = "each step gets copies of its inputs: slower, and more space"
-        remedy = "use a disk with hard links"
-        found.append(warning(name, f"{what}: no hard links", facts.path, why=why, remedy=remedy))
+        yield (
+            "no hard links",
+            "each step gets copies of its inputs: slower, and more space",
+            "use a disk with hard links",
+        )
     if not facts.keeps_times:
         why = "a file's modification time is its seal: without it, files are hashed each time they are used"
-        found.append(warning(name, f"{what}: modification times are not kept", facts.path, why=why))
+        yield "modification times are not kept", why, ""
     if abs(facts.clock_skew_s) > _SKEW_S:
-        what_skew = f"{what}: its clock is {facts.clock_skew_s:+.0f} s off"
-        why = "changes of files may go unnoticed"
-        found.append(warning(name, what_skew, facts.path, why=why, remedy="synchronize the clocks"))
+        skew = f"its clock is {facts.clock_skew_s:+.0f} s off"
+        yield skew, "changes of files may go unnoticed", "synchronize the clocks"
     if facts.limit and len(facts.path) + _LONGEST_BELOW > facts.limit:
         why = f"paths may have {facts.limit} characters, and the folder's has {len(facts.path)}"
-        remedy = "enable long paths in Windows, or move the project to a shorter path"
-        found.append(warning(name, f"{what}: paths may become too long", facts.path, why=why, remedy=remedy))
-    yield from found
-    if not found:
-        case = "" if facts.case_sensitive else "; upper and lower case are the same there"
-        yield ok(name, f"{what} can be written, with hard links, locks, fsync and any name{case}", facts.path)
+        yield "paths may become too long", why, "enable long paths in Windows, or move the project to a shorter path"
 
 
 def look_at(root: Path) -> StoreFacts:
-    """Some of a store's manifests, evenly spread: whether each can be read, and all that it names is there, in full."""
+    """Read some of a store's manifests, evenly spread, and compare the sizes of the files that they name."""
     paths = sorted((root / "manifests").glob("*/*.json"))
     chosen = paths[:: max(1, len(paths) // _SAMPLE)]
     damaged = []
@@ -131,17 +141,42 @@ def look_at(root: Path) -> StoreFacts:
 
 
 def check_store(facts: StoreFacts) -> Finding:
-    """Whether the store is sound, as far as was looked."""
-    name = "store.health"
+    """Whether those manifests and files that were looked at are sound."""
     if facts.damaged:
         shown = "; ".join(facts.damaged[:3]) + ("; …" if len(facts.damaged) > 3 else "")
         what = f"{len(facts.damaged)} damaged files in {facts.looked_at} of {facts.manifests} outputs"
-        remedy = "run 'doit fsck': it drops what is damaged, and the next build makes it again"
-        return warning(name, what, why=shown, remedy=remedy)
+        return _HEALTH.warning(
+            what, shown, "run 'doit fsck': it drops what is damaged, and the next build makes it again"
+        )
     if not facts.manifests:
-        return ok(name, "the store is empty")
-    why = "'doit fsck' hashes all of it"
-    return ok(name, f"{facts.looked_at} of {facts.manifests} outputs looked at, all files of full size", why=why)
+        return _HEALTH.ok("the store is empty")
+    what = f"{facts.looked_at} of {facts.manifests} outputs looked at, all files of full size"
+    return _HEALTH.ok(what, "'doit fsck' hashes all of it")
+
+
+def check_shared(shared: SharedStore | None) -> Finding:
+    """Whether the shared store can be read and written.
+
+    A build goes on without it, so what fails is a warning; a URL that can't be one fails the build.
+    """
+    try:
+        tried = shared.try_out() if shared else None
+    except ConfigError as mistake:
+        return _SHARED.about(mistake.where).error(mistake.what, mistake.why, mistake.remedy)
+    return _shared(tried)
+
+
+def _shared(tried: Reachability | None) -> Finding:
+    if tried is None:
+        return _SHARED.ok("there is no shared store")
+    check = _SHARED.about(tried.shown)
+    if tried.unread:
+        remedy = "check the URL, the credentials in the environment and the network; builds go on without it"
+        return check.warning("the shared store can't be read", tried.unread, remedy)
+    if tried.unwritten:
+        remedy = "ask for the right to write there, if builds of this machine are to be shared"
+        return check.warning("the shared store can be read, and not written", tried.unwritten, remedy)
+    return check.ok("the shared store can be read and written")
 
 
 def _tried(path: Path, folder: Path) -> FolderFacts:
@@ -162,8 +197,7 @@ def _tried(path: Path, folder: Path) -> FolderFacts:
     )
 
 
-def _succeeds(act: object) -> bool:
-    assert callable(act)
+def _succeeds(act: Callable[[], object]) -> bool:
     try:
         act()
     except (OSError, NotImplementedError, ImportError):
@@ -179,7 +213,7 @@ def _sync(path: Path) -> None:
 
 
 def _lock(path: Path) -> None:
-    """Lock a file twice, the second time from another thread: that has to fail, else locks are only for show."""
+    """Lock a file twice, the second time from another thread; raises OSError if both are granted."""
     from filelock import FileLock, Timeout
 
     refused = []

@@ -1,7 +1,7 @@
-"""A real compile and a real emulation of a tiny model: `python -m pipeline.doctor.trial WHAT FOLDER SOC ARCH`.
+"""A real compile and a real emulation of a tiny model: `python -m pipeline.upkeep.doctor.trial WHAT FOLDER SOC ARCH`.
 
-Each is run by the doctor in a process of its own, as native code may end it. What came of it is in
-`FOLDER/answer.json`, written after every part, so that of a process that died it is known how far it came.
+The doctor runs each in a process of its own, as native code may end it. The process writes `FOLDER/answer.json` after
+every part, so that the doctor knows how far a process came that died.
 """
 
 from __future__ import annotations
@@ -13,12 +13,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 WIDTH = 8
-"""The model is y = relu(x @ w), both float32 [1, WIDTH, WIDTH], in uint16 activations and uint8 weights."""
-
 TOLERANCE = 0.02
-"""Of the result, which is between 0 and 1; steps of the weights are 1/128."""
+"""The most that an element of the result may be off. Elements are from 0 to 1, and weights are multiples of 1/128."""
 
 NAME = "doctor"
+_MODEL = f"""
+<ir_version: 10, opset_import: ["": 21]>
+{NAME} (float[1, {WIDTH}, {WIDTH}] x) => (float[1, {WIDTH}, {WIDTH}] y)
+<float wide = {{{2 / 65535}}}, uint16 middle = {{32768}}, float narrow = {{{1 / 65535}}}, uint16 bottom = {{0}},
+ float w_scale = {{{1 / 128}}}, uint8 w_zero = {{128}}>
+{{
+   x_q = QuantizeLinear (x, wide, middle)
+   x_dq = DequantizeLinear (x_q, wide, middle)
+   w_dq = DequantizeLinear (w_q, w_scale, w_zero)
+   product = MatMul (x_dq, w_dq)
+   product_q = QuantizeLinear (product, wide, middle)
+   product_dq = DequantizeLinear (product_q, wide, middle)
+   positive = Relu (product_dq)
+   positive_q = QuantizeLinear (positive, narrow, bottom)
+   y = DequantizeLinear (positive_q, narrow, bottom)
+}}
+"""
+"""y = relu(x @ w) with activations of uint16 and weights of uint8, in ONNX's textual form; w_q is added as an array."""
 
 
 def main(what: str, folder: Path, soc_model: int, htp_arch: int) -> None:
@@ -37,16 +53,17 @@ def main(what: str, folder: Path, soc_model: int, htp_arch: int) -> None:
             _compile(folder, soc_model, htp_arch, part)
         else:
             _emulate(folder, soc_model, htp_arch, part)
-    except Exception as error:  # whatever the libraries raise is the answer
+    except Exception as error:  # the doctor reports it, whatever it is
         fields = ("what", "why", "remedy")
-        part("error", {field: str(getattr(error, field, "")) for field in fields} | {"text": f"{error}"})
+        told = {field: str(getattr(error, field, "")) for field in fields}
+        part("error", told | {"what": told["what"] or str(error)})
 
 
 def _asked_api() -> tuple[int, int]:
     """The API version that the EP asks its host for, and the newest that this onnxruntime has.
 
-    The EP's factory is called with an OrtApiBase (onnxruntime_c_api.h) that notes what it is asked for and gives
-    nothing. The minor version of onnxruntime 1.x is its API version.
+    The EP's factory gets an OrtApiBase (onnxruntime_c_api.h) that notes the version it is asked for and returns null.
+    The API version of onnxruntime 1.x is its minor version.
     """
     import onnxruntime
     import onnxruntime_qnn
@@ -63,9 +80,9 @@ def _asked_api() -> tuple[int, int]:
 
 
 def _compile(folder: Path, soc_model: int, htp_arch: int, part: Callable[[str, object], None]) -> None:
+    from pipeline.contracts.target import HtpTarget
     from pipeline.qnn.compiler import Source, run_compiler
     from pipeline.qnn.readback import read_context
-    from pipeline.qnn.target import HtpTarget
 
     target = HtpTarget(soc_model, htp_arch)
     source = Source(NAME, _write_model(folder), [target])
@@ -82,8 +99,8 @@ def _compile(folder: Path, soc_model: int, htp_arch: int, part: Callable[[str, o
 def _emulate(folder: Path, soc_model: int, htp_arch: int, part: Callable[[str, object], None]) -> None:
     import numpy as np
 
+    from pipeline.contracts.target import HtpTarget
     from pipeline.qnn.emulate import run_context
-    from pipeline.qnn.target import HtpTarget
 
     x = np.linspace(-1, 1, WIDTH * WIDTH, dtype=np.float32).reshape(1, WIDTH, WIDTH)
     model = f"{NAME}_ctx.onnx"
@@ -95,37 +112,17 @@ def _emulate(folder: Path, soc_model: int, htp_arch: int, part: Callable[[str, o
 
 
 def _write_model(folder: Path) -> Path:
-    """The QDQ model, with w half the identity."""
+    """Write the QDQ model, with half the identity for w; returns its path."""
     import numpy as np
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import numpy_helper, parser
 
-    from pipeline.graph.model_file import save_graph
+    from pipeline.graph.files.model_file import save_graph
 
-    nodes = []
-    tensors = [numpy_helper.from_array((np.eye(WIDTH) * 64 + 128).astype(np.uint8), "w_q")]
-
-    def encoding(name: str, scale: float, zero: np.generic) -> list[str]:
-        tensors.append(numpy_helper.from_array(np.asarray(scale, np.float32), f"{name}_scale"))
-        tensors.append(numpy_helper.from_array(np.asarray(zero), f"{name}_zero"))
-        return [f"{name}_scale", f"{name}_zero"]
-
-    def quantized(value: str, out: str, scale: float, zero: np.generic) -> None:
-        given = encoding(value, scale, zero)
-        nodes.append(helper.make_node("QuantizeLinear", [value, *given], [f"{value}_q"], f"{value}_quantize"))
-        nodes.append(helper.make_node("DequantizeLinear", [f"{value}_q", *given], [out], f"{out}_dequantize"))
-
-    quantized("x", "x_dq", 2 / 65535, np.uint16(32768))
-    w = encoding("w", 1 / 128, np.uint8(128))
-    nodes.append(helper.make_node("DequantizeLinear", ["w_q", *w], ["w_dq"], "w_dequantize"))
-    nodes.append(helper.make_node("MatMul", ["x_dq", "w_dq"], ["product"], "matmul"))
-    quantized("product", "product_dq", 2 / 65535, np.uint16(32768))
-    nodes.append(helper.make_node("Relu", ["product_dq"], ["positive"], "relu"))
-    quantized("positive", "y", 1 / 65535, np.uint16(0))
-    shape = [1, WIDTH, WIDTH]
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y"))
-    graph = helper.make_graph(nodes, "doctor", [x], [y], tensors)
+    model = parser.parse_model(_MODEL)
+    weights = (np.eye(WIDTH) * 64 + 128).astype(np.uint8)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w_q"))
     path = folder / "model.onnx"
-    save_graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    save_graph(model, path)
     return path
 
 

@@ -16,9 +16,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.measure import Usage, added, folder_bytes, run
-from bench.models import Model
-from bench.tools import ARTIFACTS, PROVIDER_OPTIONS, TARGETS, Outcome, Target, replaced, write_lines
+from tests.bench.measure import Usage, added, folder_bytes, run
+from tests.bench.models import Model
+from tests.bench.tools import ARTIFACTS, PROVIDER_OPTIONS, TARGETS, Outcome, Target, replaced, write_lines
 
 _HERE = Path(__file__).parent
 _REQUIREMENTS = _HERE / "olive.txt"

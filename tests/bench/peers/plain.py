@@ -6,9 +6,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from bench.measure import folder_bytes, run
-from bench.models import Model
-from bench.tools import ARTIFACTS, TARGETS, Outcome, Target, write_lines
+from tests.bench.measure import folder_bytes, run
+from tests.bench.models import Model
+from tests.bench.tools import ARTIFACTS, TARGETS, Outcome, Target, write_lines
 
 _SCRIPT = Path(__file__).with_name("plain_script.py")
 

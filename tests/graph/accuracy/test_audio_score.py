@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.project import ROOT
+from tests.support.project import ROOT
 
 SCORE = runpy.run_path(str(ROOT / "calibration" / "audio.py"))  # by file, as verification runs it
 FLOOR, RATE = SCORE["FLOOR"], SCORE["RATE"]

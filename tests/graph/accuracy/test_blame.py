@@ -13,17 +13,17 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
-from pipeline.graph import trace
-from pipeline.graph.blame import Row, compare_values, first_wrong, ranked
-from pipeline.graph.encodings import read_ranges
-from pipeline.graph.model_file import MODEL
-from pipeline.graph.quantization_blame import quantized_values
-from pipeline.graph.trace import TracedModel, View
+from pipeline.graph.accuracy import trace
+from pipeline.graph.accuracy.blame import Row, compare_values, first_wrong, ranked
+from pipeline.graph.accuracy.quantization_blame import quantized_values
+from pipeline.graph.accuracy.trace import TracedModel, View
+from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.quantization.ranges import read_ranges
+from pipeline.ladder import EXACT_DB
 from pipeline.model import StageInput
-from pipeline.thresholds import EXACT_DB
-from tests.contexts import edit
-from tests.graphs import attention, graph, sentence
-from tests.stage_runs import Component
+from tests.support.contexts import edit
+from tests.support.graphs import attention, graph, sentence
+from tests.support.stage_runs import Component
 
 Arrays = Mapping[str, NDArray[Any]]
 Ranges = dict[str, list[float]]

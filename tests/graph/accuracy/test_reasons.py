@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.graph.encodings import MIN_WIDTH, Range
-from pipeline.graph.qdq import Encoding
-from pipeline.graph.reasons import Evidence, explain
-from pipeline.graph.value_sums import ValueSums
-from pipeline.thresholds import EXACT_DB
+from pipeline.graph.accuracy.reasons import Evidence, explain
+from pipeline.graph.accuracy.value_errors import ValueSums
+from pipeline.graph.quantization.qdq import Encoding
+from pipeline.graph.quantization.ranges import MIN_WIDTH, Range
+from pipeline.ladder import EXACT_DB
 
 BYTES = Encoding("uint8", 0.1, 128)
 SEEN = Evidence(
@@ -33,7 +33,7 @@ def test_an_encoding_covers_what_its_integers_stand_for() -> None:
     assert (BYTES.covers.low, BYTES.covers.high) == pytest.approx((-12.8, 12.7))
     np.testing.assert_allclose(BYTES.rounded(np.array([-99, -0.06, 0.04, 0.06, 99])), [-12.8, -0.1, 0, 0.1, 12.7])
     assert Encoding("int4", 1, 0).covers == Range(-8, 7)
-    assert BYTES.facts() == {"dtype": "uint8", "scale": 0.1, "zero_point": 128, "low": -12.8, "high": 12.7}
+    assert BYTES.facts().to_json() == {"dtype": "uint8", "scale": 0.1, "zero_point": 128, "low": -12.8, "high": 12.7}
 
 
 @pytest.mark.parametrize(

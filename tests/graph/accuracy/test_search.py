@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.graph.search import MARGIN_DB, Emulation, Limits, Search, Trial
-from pipeline.graph.sensitivity import Choice
+from pipeline.graph.accuracy.search import MARGIN_DB, Emulation, Limits, Search, Trial
+from pipeline.graph.accuracy.sensitivity import Choice
 
 CANDIDATES = [Choice(low=frozenset(range(number))) for number in range(20, -1, -1)]
 """From 20 groups of 8 bits to none."""

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.graph.candidates import Candidates, in_float, settled
-from pipeline.graph.encodings import read_ranges
-from pipeline.graph.explicit import label, scheme_of
-from pipeline.graph.groups import groups
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.model_file import load_graph
-from pipeline.graph.pricing import Pricing
-from pipeline.graph.sensitivity import Choice, Feed, Sensitivity, Trials, load_trials
-from tests.graphs import attention, graph, save, sentence
-from tests.precision_runs import SENSITIVE, frames, outlier
-from tests.stage_runs import Component
+from pipeline.graph.accuracy.candidates import Candidates, in_float, settled
+from pipeline.graph.accuracy.groups import groups
+from pipeline.graph.accuracy.pricing import Pricing
+from pipeline.graph.accuracy.scheme_yaml import label, scheme_of
+from pipeline.graph.accuracy.sensitivity import Choice, Feed, Sensitivity, Trials, load_trials
+from pipeline.graph.files.model_file import load_graph
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.ranges import read_ranges
+from tests.support.graphs import attention, graph, save, sentence
+from tests.support.precision_runs import SENSITIVE, frames, outlier
+from tests.support.stage_runs import Component
 
 SENTENCES = [Feed(sentence(16, seed=seed), ((1, 16, 32),)) for seed in range(4)]
 

@@ -11,8 +11,8 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from pipeline.errors import ModelError
-from tests.sources import fetched, ingested, model, numbers
-from tests.stage_runs import run_stage
+from tests.support.sources import fetched, ingested, model, numbers
+from tests.support.stage_runs import run_stage
 
 Change = Callable[[ModelProto], None]
 
@@ -73,6 +73,8 @@ REFUSED: list[tuple[str, Change, str, str]] = [
      "function 'f' of the model calls itself", "'f' -> 'f'"),
     (X + "{ y = local.f (x, x) }" + LOCAL + "f (x) => (y) { y = local.g (x) }" + LOCAL + "g (x) => (y) { y = Neg (x) }",
      nothing, "the functions of the model can't be written out", "export the model again"),
+    (X + "{ y = Scan <num_scan_inputs = 1, body = b (float[4] r) => (float[4] o) { o = Neg (r) }> ( , x) }", opset(8),
+     "the model is of opset 8 and can't be converted to 17", "'y' (Scan)"),
     (X + "{ y = Upsample (x, x) }", opset(9), "the model is of opset 9 and can't be converted to 17", "'y' (Upsample)"),
     (X + "{ y = Resize (x, x) }", opset(10), "the model is of opset 10 and can't be converted to 17", "'y' (Resize)"),
     (X + "{ y = Hardmax (x) }", opset(11), "the model is of opset 11 and can't be converted to 17", "'y' (Hardmax)"),

@@ -13,12 +13,12 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.model_file import MODEL, load_graph, set_external
-from pipeline.storage.manifests import read_manifest
-from pipeline.storage.store import Store
-from tests.project import Project
-from tests.sources import model, numbers
+from pipeline.graph.files.model_file import MODEL, load_graph, set_external
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.store.manifests import read_manifest
+from pipeline.store.store import Store
+from tests.support.project import Project
+from tests.support.sources import model, numbers
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from pipeline.errors import ModelError
-from pipeline.graph import wire
-from pipeline.graph.model_file import is_external, tensor_array
-from pipeline.graph.wire import parse_lean
-from tests.sources import model, numbers
+from pipeline.graph.files import lean_parse
+from pipeline.graph.files.lean_parse import parse_lean
+from pipeline.graph.files.model_file import is_external, tensor_array
+from tests.support.sources import model, numbers
 
 
 def source() -> ModelProto:
@@ -104,7 +104,7 @@ def test_graphs_beyond_the_limits_are_refused(
         made.graph.node.append(helper.make_node("Relu", ["y"], [f"r{number}"], name="n" * 100))
     (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
     parse_lean(tmp_path / "m.onnx")
-    monkeypatch.setattr(wire, limit, value)
+    monkeypatch.setattr(lean_parse, limit, value)
     with pytest.raises(ModelError, match=r"m\.onnx holds a graph that is too large"):
         parse_lean(tmp_path / "m.onnx")
 

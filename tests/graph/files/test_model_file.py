@@ -11,11 +11,12 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from pipeline.contracts.values import Signature, TensorSpec
 from pipeline.errors import ModelError
-from pipeline.graph.model_file import (
+from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.files.model_file import (
     ALIGNMENT,
     EXTERNAL_BYTES,
-    BlobWriter,
     byte_size,
     external_file,
     external_range,
@@ -26,7 +27,7 @@ from pipeline.graph.model_file import (
     signature,
     tensor_array,
 )
-from tests.sources import model, numbers
+from tests.support.sources import model, numbers
 
 
 def external(**entries: str) -> TensorProto:
@@ -175,10 +176,8 @@ def test_files_that_are_no_models_are_refused(data: bytes, why: str, tmp_path: P
 
 def test_signature_lists_dims_as_they_are() -> None:
     source = model("g (int64[batch,3] ids, float[2] w) => (float16[?,batch] y) { y = Foo (ids, w) }", {"w": numbers(2)})
-    assert signature(source) == {
-        "inputs": [{"name": "ids", "dtype": "int64", "shape": ["batch", 3]}],
-        "outputs": [{"name": "y", "dtype": "float16", "shape": [None, "batch"]}],
-    }
+    ids, y = TensorSpec("ids", "int64", ("batch", 3)), TensorSpec("y", "float16", (None, "batch"))
+    assert signature(source) == Signature(inputs=(ids,), outputs=(y,))
 
 
 def test_signature_refuses_sequences() -> None:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto
 
-from pipeline.graph.model_file import MODEL, load_graph
-from pipeline.graph.single_precision import widen
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_cpu, sqnr_db
-from tests.stage_runs import Component
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.files.single_precision import widen
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_cpu, sqnr_db
+from tests.support.stage_runs import Component
 
 X = np.random.default_rng(0).normal(size=(1, 4, 32)).astype(np.float16)
 

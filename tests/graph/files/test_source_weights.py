@@ -11,9 +11,10 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, numpy_helper
 
+from pipeline.contracts.target import HtpTarget
 from pipeline.errors import ModelError
 from pipeline.graph.cpu import load_session, run
-from pipeline.graph.model_file import (
+from pipeline.graph.files.model_file import (
     CONVERTED,
     MODEL,
     WEIGHTS,
@@ -26,12 +27,11 @@ from pipeline.graph.model_file import (
 )
 from pipeline.model import FileEntry, StageRequest, StageResult
 from pipeline.qnn.compile import compile_context
-from pipeline.qnn.target import HtpTarget
 from pipeline.stages import ingest
-from tests import graphs, tiny_models
-from tests.fresh import fresh
-from tests.sources import fetched, model, move_to_external, numbers
-from tests.stage_runs import given
+from tests.support import graphs, tiny_models
+from tests.support.fresh import fresh
+from tests.support.sources import fetched, model, move_to_external, numbers
+from tests.support.stage_runs import given
 
 X_ELITE = HtpTarget(60, 73, 8)
 TWO = "g (float[n,16] x) => (float[n,16] y) { a = MatMul (x, u)  y = MatMul (a, v) }"

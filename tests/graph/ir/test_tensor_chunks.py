@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ModelError
-from pipeline.graph.encodings import Range
-from pipeline.graph.model_file import ALIGNMENT, BlobWriter, tensor_array, tensor_pieces
-from pipeline.graph.pieces import Pieces
-from pipeline.graph.weight_encodings import asymmetric, symmetric
-from tests.sources import numbers
+from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.files.model_file import ALIGNMENT, tensor_array, tensor_pieces
+from pipeline.graph.ir.tensor_chunks import Pieces
+from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.weight_encodings import asymmetric, symmetric
+from tests.support.sources import numbers
 
 LARGE = numbers(700, 1000)  # more than one piece
 

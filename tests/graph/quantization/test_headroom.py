@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from pipeline.graph.cpu import load_session, run
-from pipeline.graph.encodings import Range, Ranges, range_at
-from pipeline.graph.headroom import with_headroom
-from pipeline.graph.index import GraphIndex
-from tests.graphs import graph
-from tests.stage_runs import Component
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.headroom import with_headroom
+from pipeline.graph.quantization.ranges import Range, Ranges, range_at
+from tests.support.graphs import graph
+from tests.support.stage_runs import Component
 
 RANGES = {
     "x": Range(-4, 4), "up": Range(0, 2), "key": Range(-1, 3), "turned": Range(-1, 3), "scores": Range(-8, 8),

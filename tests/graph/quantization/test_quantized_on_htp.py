@@ -8,50 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto
 
+from pipeline.contracts.context import CompiledModel
+from pipeline.contracts.target import HtpTarget
 from pipeline.graph.cpu import load_session, run
 from pipeline.model import StageInput
 from pipeline.qnn.compile import compile_context
 from pipeline.qnn.emulate import run_context
-from pipeline.qnn.readback import Context
-from pipeline.qnn.target import HtpTarget
-from tests.fresh import fresh
-from tests.graphs import attention, graph, sentence
-from tests.stage_runs import Component
+from tests.support.fresh import fresh
+from tests.support.graphs import attention, convolutions, sentence
+from tests.support.stage_runs import Component
 
 X_ELITE = HtpTarget(60, 73, 8)
 SCHEMES = [("uint16", "uint8"), ("uint16", "int8"), ("uint8", "uint8"), ("uint8", "int8")]
 CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
 
 
-def convolutions() -> ModelProto:
-    """Operators that take their constants in one type only, or along another axis than one would think."""
-    numbers = np.random.default_rng(0)
-
-    def weight(*shape: int) -> NDArray[np.float32]:
-        return np.asarray(numbers.normal(size=shape) * 0.4, np.float32)
-
-    return graph(
-        """g (float[1,8,frames] x) => (float[1,16,out] y) {
-            bent = PRelu (x, slope)
-            deep = Conv <group = 8, pads = [1, 1]> (bent, w0, b0)
-            wide = Conv (deep, w1, b1)
-            normed = BatchNormalization (wide, gamma, beta, mean, variance)
-            rolled = Tanh (normed)
-            y = ConvTranspose <strides = [2], group = 2> (rolled, w2, b2)
-        }""",
-        {
-            "slope": weight(8, 1), "w0": weight(8, 1, 3), "b0": weight(8), "w1": weight(16, 8, 1), "b1": weight(16),
-            # With these, QNN's own arithmetic on a BatchNormalization loses the last channel.
-            "gamma": np.ones(16, np.float32), "beta": np.linspace(-1, 1, 16, dtype=np.float32),
-            "mean": np.zeros(16, np.float32), "variance": np.ones(16, np.float32),
-            "w2": weight(16, 8, 2), "b2": weight(16),
-        },
-    )  # fmt: skip
-
-
-def compiled(quantized: StageInput, out: Path) -> Context:
+def compiled(quantized: StageInput, out: Path) -> CompiledModel:
     out.mkdir()
     return fresh(compile_context, quantized.folder / "model.onnx", "net", X_ELITE, out)
 

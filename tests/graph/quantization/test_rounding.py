@@ -8,19 +8,19 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from pipeline.graph.accuracy import Accuracy
+from pipeline.contracts.scheme import Scheme
+from pipeline.graph.accuracy.accuracy import Accuracy
+from pipeline.graph.accuracy.scheme_yaml import scheme_of
+from pipeline.graph.accuracy.sensitivity import LOW, NARROW, REFERENCE, Choice, Feed, Trials, load_trials
 from pipeline.graph.cpu import load_session, run
-from pipeline.graph.encodings import Range, read_ranges
-from pipeline.graph.explicit import scheme_of
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.model_file import load_graph, save_graph
-from pipeline.graph.quantizer import quantize
-from pipeline.graph.rounding import EXACT, Encoded, Grid, RoundingModel, Site
-from pipeline.graph.scheme import Scheme
-from pipeline.graph.sensitivity import LOW, NARROW, REFERENCE, Choice, Feed, Trials, load_trials
-from pipeline.thresholds import EXACT_DB
-from tests.graphs import attention, graph, save, sentence
-from tests.stage_runs import Component
+from pipeline.graph.files.model_file import load_graph, save_graph
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.quantizer import quantize
+from pipeline.graph.quantization.ranges import Range, read_ranges
+from pipeline.graph.quantization.rounding import EXACT, Encoded, Grid, RoundingModel, Site
+from pipeline.ladder import EXACT_DB
+from tests.support.graphs import attention, graph, save, sentence
+from tests.support.stage_runs import Component
 
 CALLS = [sentence(16, seed=seed) for seed in range(4)]
 FEEDS = [Feed(call, ((1, 16, 32),)) for call in CALLS]

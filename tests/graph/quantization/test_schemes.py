@@ -10,17 +10,17 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto
 
+from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.errors import QuantizationError
-from pipeline.graph.encodings import Range
-from pipeline.graph.index import GraphIndex
-from pipeline.graph.model_file import byte_size, load_graph, tensor_array
-from pipeline.graph.observe import Observer
-from pipeline.graph.quantizer import quantize
-from pipeline.graph.scheme import Rule, Scheme
-from pipeline.graph.weight_encodings import symmetric
-from pipeline.model import StageInput
-from tests.graphs import attention, graph, outputs, save, sentence
-from tests.stage_runs import Component
+from pipeline.graph.files.model_file import byte_size, load_graph, tensor_array
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.observe import Observer
+from pipeline.graph.quantization.quantizer import quantize
+from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.weight_encodings import symmetric
+from pipeline.model import Json, StageInput
+from tests.support.graphs import attention, graph, outputs, save, sentence
+from tests.support.stage_runs import Component
 
 BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
 CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
@@ -269,7 +269,7 @@ def test_a_scheme_survives_json() -> None:
     rules = (WIDE, FP16, Rule(tensors=("a", "b*"), weights="int4", per_channel=False))
     scheme = Scheme("uint8", "int8", per_channel=False, overrides=rules, wide_products=True)
     assert Scheme.from_json(scheme.to_json()) == scheme
-    bare = {"activations": "uint16", "weights": "int4", "per_channel": True}
+    bare: dict[str, Json] = {"activations": "uint16", "weights": "int4", "per_channel": True}
     assert Scheme.from_json(bare) == Scheme("uint16", "int4", per_channel=True)
 
 
@@ -286,7 +286,7 @@ def quantized_graph(
     path = save(graph(text, weights), folder)
     feeds = {"x": np.random.default_rng(1).normal(size=(1, 4, 8)).astype(np.float32)}
     found = {name: measured.with_zero() for name, measured in Observer(path).observe(feeds).items()}
-    quantized = quantize(load_graph(path), folder, found, Scheme("uint16", "uint8", True, rules))
+    quantized = quantize(load_graph(path), folder, found, Scheme("uint16", "uint8", True, overrides=rules))
     return quantized, outputs(path, feeds)["y"], outputs(quantized, feeds)["y"]
 
 
@@ -295,6 +295,7 @@ CLAMPS = {
     "two in a row": ("c = Conv (x, w) r = Relu (c) y = Clip (r, , top)", 0),
     "what it bounds is read elsewhere": ("c = Conv (x, w) r = Relu (c) y = Add (r, c)", 1),
     "behind what moves data": ("t = Reshape (x, same) r = Relu (t) y = Conv (r, w)", 1),
+    "a bound above zero": ("c = Conv (x, w) y = Clip (c, top)", 1),
     "a bound that is computed": ("c = Conv (x, w) m = ReduceMean <keepdims = 0> (c) y = Clip (c, , m)", 1),
 }
 

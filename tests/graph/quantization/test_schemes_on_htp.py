@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from pipeline.contracts.context import CompiledModel
+from pipeline.contracts.scheme import Rule, Scheme
+from pipeline.contracts.target import HtpTarget
 from pipeline.graph.cpu import load_session, run
-from pipeline.graph.scheme import Rule, Scheme
-from pipeline.model import Json, StageInput
+from pipeline.model import StageInput
 from pipeline.qnn.child import compile_apart, run_apart
-from pipeline.qnn.target import HtpTarget
-from tests.graphs import attention, sentence
-from tests.stage_runs import Component
-from tests.test_quantized_on_htp import convolutions
+from tests.support.graphs import attention, convolutions, sentence
+from tests.support.stage_runs import Component
 
 GALAXY = HtpTarget(57, 75, 8)
 OLD = HtpTarget(30, 68, 4)
@@ -109,24 +108,20 @@ def test_a_scheme_is_one_partition_and_computes_what_the_cpu_does(
 
     context, chip = on_chip(made, feeds, tmp_path)
 
-    assert context["partitions"] == 1
-    nodes = context["cpu_nodes"]
-    assert isinstance(nodes, list)
-    assert {node["op"] for node in nodes if isinstance(node, dict)} <= {"QuantizeLinear", "DequantizeLinear"}
+    assert context.partitions == 1
+    assert {node.op for node in context.cpu_nodes} <= {"QuantizeLinear", "DequantizeLinear"}
     assert sqnr_db(truth, chip) > sqnr_db(truth, cpu) - 1.5
     if scheme.activations == "uint16" and not scheme.overrides:
         assert sqnr_db(cpu, chip) > 40
 
 
-def on_chip(
-    made: StageInput, feeds: list[dict[str, NDArray[Any]]], folder: Path
-) -> tuple[Mapping[str, Json], NDArray[Any]]:
-    """The facts of the context, and its outputs on the emulator, one after another."""
+def on_chip(made: StageInput, feeds: list[dict[str, NDArray[Any]]], folder: Path) -> tuple[CompiledModel, NDArray[Any]]:
+    """The context, and its outputs on the emulator, one after another."""
     out, work = folder / "out", folder / "work"
     out.mkdir(parents=True)
     work.mkdir()
     context = compile_apart(made.folder / "model.onnx", "net", GALAXY, out)
-    outputs = run_apart(out, str(context["context_model"]), GALAXY, feeds, work)
+    outputs = run_apart(out, context.context_model, GALAXY, feeds, work)
     return context, np.concatenate([output for (output,) in outputs])
 
 
@@ -167,4 +162,4 @@ def test_the_oldest_architecture_takes_every_scheme_of_integers(
 
     context = compile_apart(quantized(component, ranges, scheme).folder / "model.onnx", "net", OLD, tmp_path)
 
-    assert context["partitions"] == 1
+    assert context.partitions == 1

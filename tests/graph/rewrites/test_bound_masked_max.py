@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, masked_max
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
+from pipeline.graph.rewrites import apply_all, bound_masked_max
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
 
 X = np.random.default_rng(0).normal(size=(1, 8, 16)).astype(np.float32)
 FEEDS = {"x": X, "mask": np.arange(8).reshape(1, 8, 1) < 5}
@@ -38,13 +38,13 @@ def test_the_filler_becomes_the_least_value(form: str, tmp_path: Path) -> None:
     model = build(*FORMS[form])
     before = outputs(model, FEEDS)["y"]
 
-    assert apply_all(model, tmp_path)["masked_max"] == 1
+    assert apply_all(model, tmp_path)["bound_masked_max"] == 1
 
     kinds = operators(model)
     assert (kinds["ReduceMax"], kinds["ReduceMin"], kinds["Where"]) == (1, 1, 1)
     assert "fill" not in {tensor.name for tensor in model.graph.initializer}
     np.testing.assert_array_equal(outputs(model, FEEDS)["y"], before)
-    assert masked_max.apply(model, tmp_path) == 0
+    assert bound_masked_max.apply(model, tmp_path) == 0
 
 
 def test_axes_as_an_input(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_axes_as_an_input(tmp_path: Path) -> None:
         opset=18,
     )
     before = outputs(model, FEEDS)["y"]
-    assert masked_max.apply(model, tmp_path) == 1
+    assert bound_masked_max.apply(model, tmp_path) == 1
     np.testing.assert_array_equal(outputs(model, FEEDS)["y"], before)
 
 
@@ -65,7 +65,7 @@ def test_axes_as_an_input(tmp_path: Path) -> None:
 def test_other_fillers_are_left_alone(form: str, tmp_path: Path) -> None:
     model = build(*LEFT_ALONE[form])
     before = operators(model)
-    assert masked_max.apply(model, tmp_path) == 0
+    assert bound_masked_max.apply(model, tmp_path) == 0
     assert operators(model) == before
 
 

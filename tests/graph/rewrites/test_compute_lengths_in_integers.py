@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, integer_lengths
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, with_rewrites, without_rewrites
+from pipeline.graph.rewrites import apply_all, compute_lengths_in_integers
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, with_rewrites, without_rewrites
 
 FLOAT = "f = Cast <to = 1> (n)"
 INTEGER = "y = Cast <to = 7> (r)"
@@ -45,11 +45,11 @@ def test_lengths_stay_what_they_were(form: str, tmp_path: Path) -> None:
     model = build(FORMS[form])
     before = outputs(model, {"n": LENGTHS})["y"]
 
-    assert apply_all(model, tmp_path)["integer_lengths"] == 1
+    assert apply_all(model, tmp_path)["compute_lengths_in_integers"] == 1
 
     assert operators(model)["Floor"] == 0
     np.testing.assert_array_equal(outputs(model, {"n": LENGTHS})["y"], before)
-    assert integer_lengths.apply(model, tmp_path) == 0
+    assert compute_lengths_in_integers.apply(model, tmp_path) == 0
 
 
 @pytest.mark.parametrize("form", OTHERS)
@@ -57,7 +57,7 @@ def test_what_may_not_be_whole_is_left_alone(form: str, tmp_path: Path) -> None:
     model = build(OTHERS[form])
     before = operators(model)
 
-    assert integer_lengths.apply(model, tmp_path) == 0
+    assert compute_lengths_in_integers.apply(model, tmp_path) == 0
 
     assert operators(model) == before
 
@@ -67,7 +67,7 @@ def test_a_float_that_was_no_integer_is_left_alone(tmp_path: Path) -> None:
         "g (float[4] f) => (int64[4] y) { d = Div (f, five) r = Floor (d) y = Cast <to = 7> (r) }",
         {"five": np.array(5, np.float32)},
     )
-    assert integer_lengths.apply(model, tmp_path) == 0
+    assert compute_lengths_in_integers.apply(model, tmp_path) == 0
 
 
 def test_no_length_is_off_on_the_chip(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, norms_by_instance
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
+from pipeline.graph.rewrites import apply_all, convert_group_norms
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
 
 GROUPS = "y = GroupNormalization <num_groups = 2, epsilon = 0.01> (x, scale, bias)"
 ALL = "y = MeanVarianceNormalization <axes = [0, 2, 3]> (x)"
@@ -36,11 +36,11 @@ def test_groups(dims: str, opset: int, parameters: int, tmp_path: Path) -> None:
     model, x = build(GROUPS, dims, opset, parameters), values(dims)
     before = outputs(model, {"x": x})["y"]
 
-    assert apply_all(model, tmp_path)["norms_by_instance"] == 1
+    assert apply_all(model, tmp_path)["convert_group_norms"] == 1
 
     assert operators(model) == RESHAPED
     np.testing.assert_allclose(outputs(model, {"x": x})["y"], before, rtol=1e-5, atol=1e-5)
-    assert norms_by_instance.apply(model, tmp_path) == 0
+    assert convert_group_norms.apply(model, tmp_path) == 0
 
 
 @pytest.mark.parametrize(("dims", "axes"), [("1,6,4,5", "[0, 2, 3]"), ("1,6,9", "[0, 2]"), ("1,6,9", "[-1]")])
@@ -48,7 +48,7 @@ def test_mean_and_variance_of_each_channel(dims: str, axes: str, tmp_path: Path)
     model, x = build(ALL.replace("[0, 2, 3]", axes), dims), values(dims)
     before = outputs(model, {"x": x})["y"]
 
-    assert apply_all(model, tmp_path)["norms_by_instance"] == 1
+    assert apply_all(model, tmp_path)["convert_group_norms"] == 1
 
     assert operators(model) == {"InstanceNormalization": 1}
     np.testing.assert_allclose(outputs(model, {"x": x})["y"], before, rtol=1e-5, atol=1e-5)
@@ -69,7 +69,7 @@ def test_left_alone(body: str, dims: str, tmp_path: Path) -> None:
     model = graph(f"g (float[{dims}] x) => (float[{dims}] y) {{ {body} }}", axes, opset=21 if "Group" in body else 17)
     before = operators(model)
 
-    assert norms_by_instance.apply(model, tmp_path) == 0
+    assert convert_group_norms.apply(model, tmp_path) == 0
 
     assert operators(model) == before
 

@@ -8,10 +8,10 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import rnn_to_gru
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
-from tests.recurrent import DIRECTIONS, layer
+from pipeline.graph.rewrites import convert_rnn_to_gru
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
+from tests.support.recurrent import DIRECTIONS, layer
 
 TANH = ', activations = ["Tanh"]'
 FORMS: dict[str, dict[str, Any]] = {
@@ -37,12 +37,12 @@ def test_a_gru_with_still_gates_computes_the_same(form: str, direction: str, tmp
     given = feeds(FORMS[form], DIRECTIONS[direction])
     before = outputs(model, given)
 
-    assert rnn_to_gru.apply(model, tmp_path) == 1
+    assert convert_rnn_to_gru.apply(model, tmp_path) == 1
 
     assert operators(model) == {"GRU": 1}
     for name, array in outputs(model, given).items():
         np.testing.assert_allclose(array, before[name], atol=2e-6)
-    assert rnn_to_gru.apply(model, tmp_path) == 0
+    assert convert_rnn_to_gru.apply(model, tmp_path) == 0
 
 
 def test_both_directions(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_both_directions(tmp_path: Path) -> None:
     given = feeds({"states": True}, 2)
     before = outputs(model, given)
 
-    assert rnn_to_gru.apply(model, tmp_path) == 1
+    assert convert_rnn_to_gru.apply(model, tmp_path) == 1
 
     for name, array in outputs(model, given).items():
         np.testing.assert_allclose(array, before[name], atol=2e-6)
@@ -72,7 +72,7 @@ def computed_weights() -> ModelProto:
 def test_left_alone(model: ModelProto, tmp_path: Path) -> None:
     before = operators(model)
 
-    assert rnn_to_gru.apply(model, tmp_path) == 0
+    assert convert_rnn_to_gru.apply(model, tmp_path) == 0
 
     assert operators(model) == before
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, plain_activations
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
+from pipeline.graph.rewrites import apply_all, decompose_activations
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
 
 X = np.linspace(-8, 8, 96, dtype=np.float32).reshape(1, 12, 8)
 FORMS = {
@@ -28,15 +28,15 @@ def test_the_result_stays_what_it_was(form: str, tmp_path: Path) -> None:
     model = build(body)
     before = outputs(model, {"x": X})["y"]
 
-    assert apply_all(model, tmp_path)["plain_activations"] == 1
+    assert apply_all(model, tmp_path)["decompose_activations"] == 1
 
     assert operators(model) == made
     np.testing.assert_allclose(outputs(model, {"x": X})["y"], before, atol=1e-6)
-    assert plain_activations.apply(model, tmp_path) == 0
+    assert decompose_activations.apply(model, tmp_path) == 0
 
 
 def test_what_qnn_has_is_left_alone(tmp_path: Path) -> None:
-    assert plain_activations.apply(build("e = Elu (x)  y = Selu (e)"), tmp_path) == 0
+    assert decompose_activations.apply(build("e = Elu (x)  y = Selu (e)"), tmp_path) == 0
 
 
 def test_all_of_it_runs_on_the_chip(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, split_batch_norm
-from tests.graphs import constant, graph, operators, outputs
+from pipeline.graph.rewrites import apply_all, decompose_batch_norm
+from tests.support.graphs import constant, graph, operators, outputs
 
 SHAPES = {"[batch, channels]": "1,6", "[batch, channels, frames]": "1,6,9", "image": "1,6,4,5"}
 
@@ -36,14 +36,14 @@ def test_fixed_statistics_become_a_product_and_a_sum(shape: str, attributes: str
     x = feed(SHAPES[shape])
     before = outputs(model, {"x": x})["y"]
 
-    assert apply_all(model, tmp_path)["split_batch_norm"] == 1
+    assert apply_all(model, tmp_path)["decompose_batch_norm"] == 1
 
     assert [node.op_type for node in model.graph.node] == ["Mul", "Add"]
     assert {tensor.name for tensor in model.graph.initializer} == {"y_factor", "y_offset"}
     assert constant(model, "y_factor").size == 6
     assert [value.name for value in model.graph.value_info] == ["y_scaled"]
     np.testing.assert_allclose(outputs(model, {"x": x})["y"], before, rtol=1e-5, atol=1e-6)
-    assert split_batch_norm.apply(model, tmp_path) == 0
+    assert decompose_batch_norm.apply(model, tmp_path) == 0
 
 
 def test_computed_statistics_are_left_alone(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_computed_statistics_are_left_alone(tmp_path: Path) -> None:
     )
     before = operators(model)
 
-    assert split_batch_norm.apply(model, tmp_path) == 0
+    assert decompose_batch_norm.apply(model, tmp_path) == 0
 
     assert operators(model) == before
 
@@ -68,4 +68,4 @@ def test_training_mode_is_left_alone(tmp_path: Path) -> None:
         }""",
         {"ones": np.ones(6, np.float32)},
     )
-    assert split_batch_norm.apply(model, tmp_path) == 0
+    assert decompose_batch_norm.apply(model, tmp_path) == 0

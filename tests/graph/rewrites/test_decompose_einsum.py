@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, plain_einsum
-from tests.graphs import constant, graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
+from pipeline.graph.rewrites import apply_all, decompose_einsum
+from tests.support.graphs import constant, graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 
 Array = NDArray[np.float32]
 
@@ -59,13 +59,13 @@ def test_a_product_becomes_plain(equation: str, tmp_path: Path) -> None:
     model, feeds = build(equation)
     before = outputs(model, feeds)["r"]
 
-    assert apply_all(model, tmp_path)["plain_einsum"] == 1
+    assert apply_all(model, tmp_path)["decompose_einsum"] == 1
 
     assert operators(model) == EQUATIONS[equation]
     np.testing.assert_allclose(outputs(model, feeds)["r"], before, rtol=1e-5, atol=1e-5)
     typed = {value.name for value in (*model.graph.value_info, *model.graph.output)}
     assert {name for node in model.graph.node for name in node.output} == typed
-    assert plain_einsum.apply(model, tmp_path) == 0
+    assert decompose_einsum.apply(model, tmp_path) == 0
 
 
 def test_a_weight_stays_a_constant(tmp_path: Path) -> None:
@@ -90,13 +90,13 @@ def test_a_weight_that_is_in_order_is_used_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("equation", LEFT_ALONE)
 def test_other_equations_are_left_alone(equation: str, tmp_path: Path) -> None:
     model, _ = build(equation)
-    assert plain_einsum.apply(model, tmp_path) == 0
+    assert decompose_einsum.apply(model, tmp_path) == 0
     assert operators(model) == {"Einsum": 1}
 
 
 def test_integers_are_left_alone(tmp_path: Path) -> None:
     model = graph('g (int64[2,3] x, int64[3,4] y) => (int64[2,4] r) { r = Einsum <equation = "ij,jk->ik"> (x, y) }')
-    assert plain_einsum.apply(model, tmp_path) == 0
+    assert decompose_einsum.apply(model, tmp_path) == 0
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import plain_reductions
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
+from pipeline.graph.rewrites import decompose_reductions
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
 
 OPS = {
     "ReduceSumSquare": {"Mul": 1, "ReduceSum": 1},
@@ -42,16 +42,16 @@ def test_the_result_stays_what_it_was(op: str, how: str, dims: str, opset: int, 
     model, x = build(op, how, dims, opset), values()
     before = outputs(model, {"x": x})["y"]
 
-    assert plain_reductions.apply(model, tmp_path) == 1
+    assert decompose_reductions.apply(model, tmp_path) == 1
 
     assert operators(model) == OPS[op]
     np.testing.assert_allclose(outputs(model, {"x": x})["y"], before, rtol=1e-5, atol=1e-6)
-    assert plain_reductions.apply(model, tmp_path) == 0
+    assert decompose_reductions.apply(model, tmp_path) == 0
 
 
 def test_others_are_left_alone(tmp_path: Path) -> None:
-    assert plain_reductions.apply(build("ReduceL2"), tmp_path) == 0
-    assert plain_reductions.apply(build("ReduceL1", "<noop_with_empty_axes = 1>", "1,12,8", 18), tmp_path) == 0
+    assert decompose_reductions.apply(build("ReduceL2"), tmp_path) == 0
+    assert decompose_reductions.apply(build("ReduceL1", "<noop_with_empty_axes = 1>", "1,12,8", 18), tmp_path) == 0
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, plain_softplus
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
+from pipeline.graph.rewrites import apply_all, decompose_softplus
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 
 SOFTPLUS = {"Abs": 1, "Sigmoid": 1, "Log": 1, "Relu": 1, "Sub": 1}
 TANGENT = {"Sigmoid": 1, "Sub": 2, "Mul": 1, "Add": 1, "Div": 1}
@@ -37,18 +37,18 @@ def test_the_result_stays_what_it_was(form: str, tmp_path: Path) -> None:
     x.flat[:6] = (-200, -30, -1e-3, 0, 30, 200)
     before = outputs(model, {"x": x})["y"]
 
-    assert apply_all(model, tmp_path)["plain_softplus"] == 1
+    assert apply_all(model, tmp_path)["decompose_softplus"] == 1
 
     assert operators(model) == made
     np.testing.assert_allclose(outputs(model, {"x": x})["y"], before, atol=2e-6)
-    assert plain_softplus.apply(model, tmp_path) == 0
+    assert decompose_softplus.apply(model, tmp_path) == 0
 
 
 def test_a_softplus_that_is_read_twice_serves_both(tmp_path: Path) -> None:
     model, x = build("s = Softplus (x)  t = Tanh (s)  y = Mul (s, t)"), values()
     before = outputs(model, {"x": x})["y"]
 
-    assert apply_all(model, tmp_path)["plain_softplus"] == 2
+    assert apply_all(model, tmp_path)["decompose_softplus"] == 2
 
     assert operators(model)["Softplus"] == operators(model)["Tanh"] == 0
     np.testing.assert_allclose(outputs(model, {"x": x})["y"], before, rtol=1e-5, atol=2e-6)
@@ -56,7 +56,7 @@ def test_a_softplus_that_is_read_twice_serves_both(tmp_path: Path) -> None:
 
 def test_another_tanh_is_left_alone(tmp_path: Path) -> None:
     model = build("s = Sigmoid (x)  y = Tanh (s)")
-    assert plain_softplus.apply(model, tmp_path) == 0
+    assert decompose_softplus.apply(model, tmp_path) == 0
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.rewrites import plain_swish
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
+from pipeline.graph.rewrites import decompose_swish
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 
 X = np.random.default_rng(0).normal(size=(1, 8, 16)).astype(np.float32) * 2
 
@@ -18,10 +18,10 @@ X = np.random.default_rng(0).normal(size=(1, 8, 16)).astype(np.float32) * 2
 def test_a_swish_becomes_a_product(attribute: str, nodes: dict[str, int], tmp_path: Path) -> None:
     model = graph(f"g (float[1,8,16] x) => (float[1,8,16] y) {{ y = Swish {attribute} (x) }}", opset=24)
     before = outputs(model, {"x": X})["y"]
-    assert plain_swish.apply(model, tmp_path) == 1
+    assert decompose_swish.apply(model, tmp_path) == 1
     assert operators(model) == nodes
     np.testing.assert_allclose(outputs(model, {"x": X})["y"], before, rtol=1e-5, atol=1e-6)
-    assert plain_swish.apply(model, tmp_path) == 0
+    assert decompose_swish.apply(model, tmp_path) == 0
 
 
 def test_other_types_and_activations_are_left_alone(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_other_types_and_activations_are_left_alone(tmp_path: Path) -> None:
         }""",
         opset=24,
     )
-    assert plain_swish.apply(model, tmp_path) == 0
+    assert decompose_swish.apply(model, tmp_path) == 0
     assert operators(model) == {"Swish": 1, "HardSwish": 1}
 
 

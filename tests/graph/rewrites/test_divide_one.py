@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.graph.rewrites import apply_all, divide_one
-from tests.graphs import constant, graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
+from tests.support.graphs import constant, graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 
 X = np.linspace(0.02, 0.1, 64, dtype=np.float32).reshape(1, 64)
 

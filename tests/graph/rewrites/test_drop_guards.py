@@ -7,8 +7,8 @@ import pytest
 from onnx import ModelProto
 
 from pipeline.graph.rewrites import apply_all, drop_guards
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, with_rewrites, without_rewrites
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, with_rewrites, without_rewrites
 
 SCORES = np.random.default_rng(0).normal(size=(1, 2, 4, 4)).astype(np.float32)
 MASK = np.array([[True, True, True, False]])

@@ -7,8 +7,8 @@ import pytest
 from onnx import ModelProto
 
 from pipeline.graph.rewrites import apply_all, drop_unit_axes
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, sqnr_db, with_rewrites, without_rewrites
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, sqnr_db, with_rewrites, without_rewrites
 
 X = np.abs(np.random.default_rng(0).normal(size=(1, 32, 1))).astype(np.float32) + 0.1
 

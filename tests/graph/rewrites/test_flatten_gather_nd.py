@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, flat_gather_nd
-from tests.graphs import constant, graph, operators, outputs
-from tests.on_htp import on_chip, with_rewrites, without_rewrites
+from pipeline.graph.rewrites import apply_all, flatten_gather_nd
+from tests.support.graphs import constant, graph, operators, outputs
+from tests.support.on_htp import on_chip, with_rewrites, without_rewrites
 
 DATA = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
 
@@ -38,24 +38,24 @@ def test_known_indices_become_places_along_one_axis(case: str, tmp_path: Path) -
     model = build(np.asarray(indices), batch_dims)
     before = outputs(model, {"x": DATA})["y"]
 
-    assert apply_all(model, tmp_path)["flat_gather_nd"] == 1
+    assert apply_all(model, tmp_path)["flatten_gather_nd"] == 1
 
     assert [node.op_type for node in model.graph.node] in (expected, ["Reshape", *expected])
     np.testing.assert_array_equal(outputs(model, {"x": DATA})["y"], before)
-    assert flat_gather_nd.apply(model, tmp_path) == 0
+    assert flatten_gather_nd.apply(model, tmp_path) == 0
     typed = {value.name for value in (*model.graph.value_info, *model.graph.output)}
     assert {name for node in model.graph.node for name in node.output} == typed
 
 
 def test_the_place_of_an_index_counts_all_indexed_dims(tmp_path: Path) -> None:
     model = build(np.array([[0, 2], [-1, 0]]), 0)
-    flat_gather_nd.apply(model, tmp_path)
+    flatten_gather_nd.apply(model, tmp_path)
     assert constant(model, "y_places").tolist() == [2, 3]
 
 
 def test_computed_indices_are_left_alone(tmp_path: Path) -> None:
     model = graph("g (float[2,3,4] x, int64[5,2] indices) => (float[5,4] y) { y = GatherND (x, indices) }")
-    assert flat_gather_nd.apply(model, tmp_path) == 0
+    assert flatten_gather_nd.apply(model, tmp_path) == 0
     assert operators(model) == {"GatherND": 1}
 
 

@@ -7,7 +7,7 @@ import pytest
 from onnx import ModelProto
 
 from pipeline.graph.rewrites import apply_all, fuse_gelu
-from tests.graphs import graph, operators, outputs
+from tests.support.graphs import graph, operators, outputs
 
 X = np.linspace(-8, 8, 64, dtype=np.float32).reshape(1, 64)
 ERF = """e = Erf (d)

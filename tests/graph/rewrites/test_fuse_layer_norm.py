@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from pipeline.graph.rewrites import apply_all, fuse_layer_norm
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 
 CENTRED = """m = ReduceMean <axes = [-1]> (x)
              d = Sub (x, m)"""

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike
 from onnx import ModelProto
 
 from pipeline.graph.rewrites import apply_all, fuse_rms_norm
-from tests.graphs import constant, graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
+from tests.support.graphs import constant, graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 
 NUMBERS = np.random.default_rng(0)
 X = np.asarray(NUMBERS.normal(size=(1, 4, 16)) * 0.05, np.float32)

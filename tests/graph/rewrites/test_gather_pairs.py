@@ -7,8 +7,8 @@ import pytest
 from onnx import ModelProto
 
 from pipeline.graph.rewrites import apply_all, gather_pairs
-from tests.graphs import constant, graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
+from tests.support.graphs import constant, graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 
 # Of two ranges, so that the halves have different encodings.
 X = np.random.default_rng(0).uniform(-5, 3, (1, 2, 8, 16)).astype(np.float32)

@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 from onnx import ModelProto
 
-from pipeline.graph.index import prune
-from pipeline.graph.rewrites import apply_all, finite_masks
-from tests.graphs import constant, graph, operators, outputs
+from pipeline.graph.ir.index import prune
+from pipeline.graph.rewrites import apply_all, make_masks_finite
+from tests.support.graphs import constant, graph, operators, outputs
 
 LOWEST = np.finfo(np.float32).min
 SCORES = np.random.default_rng(0).normal(size=(1, 2, 4, 4)).astype(np.float32) * 5
@@ -108,7 +108,7 @@ def test_a_huge_filler_becomes_100_and_the_result_stays(name: str, tmp_path: Pat
     model = build(*MASKS[name])
     before = outputs(model, feeds(model))["y"]
 
-    assert finite_masks.apply(model, tmp_path) == 1 + (name == "clipped")
+    assert make_masks_finite.apply(model, tmp_path) == 1 + (name == "clipped")
     prune(model)
 
     assert "Clip" not in operators(model)
@@ -117,14 +117,14 @@ def test_a_huge_filler_becomes_100_and_the_result_stays(name: str, tmp_path: Pat
     assert np.isfinite(finite).all()
     assert np.abs(finite).max() == 100
     np.testing.assert_allclose(outputs(model, feeds(model))["y"], before, rtol=1e-6, atol=1e-30)
-    assert finite_masks.apply(model, tmp_path) == 0, "a second run finds nothing to do"
+    assert make_masks_finite.apply(model, tmp_path) == 0, "a second run finds nothing to do"
 
 
 def test_the_sign_and_the_small_elements_of_a_constant_stay(tmp_path: Path) -> None:
     bias = np.array([[0, 0.5, -3.25, -np.inf], [1e30, 9999, -9999, -1e4]], np.float32).repeat(2, axis=0)
     model = build(CAUSAL, bias)
 
-    finite_masks.apply(model, tmp_path)
+    make_masks_finite.apply(model, tmp_path)
 
     expected = [[0, 0.5, -3.25, -100], [100, 9999, -9999, -100]]
     np.testing.assert_array_equal(constant(model, "fill_finite"), np.array(expected, np.float32).repeat(2, axis=0))
@@ -143,7 +143,7 @@ def test_a_filler_that_is_scaled_down_later_still_arrives_as_100(tmp_path: Path)
     )
     before = outputs(model, feeds(model))["y"]
 
-    assert finite_masks.apply(model, tmp_path) == 1
+    assert make_masks_finite.apply(model, tmp_path) == 1
 
     assert constant(model, "fill_finite") == -800
     np.testing.assert_allclose(outputs(model, feeds(model))["y"], before, rtol=1e-6, atol=1e-30)
@@ -161,7 +161,7 @@ def test_one_constant_for_a_mask_and_for_something_else_is_split(tmp_path: Path)
     )
     before = outputs(model, feeds(model))["lowest"]
 
-    assert finite_masks.apply(model, tmp_path) == 1
+    assert make_masks_finite.apply(model, tmp_path) == 1
 
     assert constant(model, "fill") == -20000
     np.testing.assert_array_equal(outputs(model, feeds(model))["lowest"], before)
@@ -200,29 +200,55 @@ LEFT_ALONE = {
         cold = Mul (sum, thousandth)
         y = Softmax (cold)
     }""",
+    "a runtime temperature of masked scores": """g (float[1,2,4,4] scores, float[1] temperature) => (float[1,2,4,4] y) {
+        sum = Add (scores, fill)
+        scaled = Mul (sum, temperature)
+        y = Softmax (scaled)
+    }""",
+    "a runtime scale for each key": """g (float[1,2,4,4] scores, float[1,1,1,4] weights) => (float[1,2,4,4] y) {
+        sum = Add (scores, fill)
+        scaled = Mul (sum, weights)
+        y = Softmax (scaled)
+    }""",
+    "a runtime temperature of a mask": """g (float[1,2,4,4] scores, float[1,1,1,4] weights) => (float[1,2,4,4] y) {
+        scaled = Mul (triangle, weights)
+        sum = Add (scores, scaled)
+        y = Softmax (sum)
+    }""",
+    "a runtime temperature of a filler": """g (float[1,2,4,4] scores, bool[1,4] keep, float[1] temperature)
+            => (float[1,2,4,4] y) {
+        scaled = Mul (temperature, fill)
+        masked = Where (keep, scores, scaled)
+        y = Softmax (masked)
+    }""",
 }
 
 
 @pytest.mark.parametrize("name", LEFT_ALONE)
 def test_what_is_no_mask_is_left_alone(name: str, tmp_path: Path) -> None:
-    model = build(LEFT_ALONE[name], np.float32(-20000), thousandth=np.float32(0.001))
+    model = build(
+        LEFT_ALONE[name],
+        np.float32(-20000),
+        thousandth=np.float32(0.001),
+        triangle=np.triu(np.full((4, 4), -2e4, "f4"), 1),
+    )
     before = model.SerializeToString()
 
-    assert finite_masks.apply(model, tmp_path) == 0
+    assert make_masks_finite.apply(model, tmp_path) == 0
 
     assert model.SerializeToString() == before
 
 
 def test_ordinary_constants_in_front_of_softmax_are_left_alone(tmp_path: Path) -> None:
     model = build(CAUSAL, np.linspace(-9999, 9999, 16, dtype=np.float32).reshape(4, 4))
-    assert finite_masks.apply(model, tmp_path) == 0
+    assert make_masks_finite.apply(model, tmp_path) == 0
 
 
 def test_fp16_masks(tmp_path: Path) -> None:
     text = SELECTED.replace("float[", "float16[")
     model = graph(text, {"fill": np.array(np.finfo(np.float16).min)})
 
-    assert finite_masks.apply(model, tmp_path) == 1
+    assert make_masks_finite.apply(model, tmp_path) == 1
 
     finite = constant(model, "fill_finite")
     assert finite.dtype == np.float16
@@ -234,7 +260,7 @@ def test_apply_all_drops_what_a_rewrite_no_longer_needs(tmp_path: Path) -> None:
 
     applied = apply_all(model, tmp_path)
 
-    assert applied["finite_masks"] == 1
+    assert applied["make_masks_finite"] == 1
 
     names = {tensor.name for tensor in model.graph.initializer}
     assert names == {"zero", "shape", "fill_finite"}

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from pipeline.graph.rewrites import apply_all, merge_scales
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 
 X = np.random.default_rng(0).normal(size=(1, 1, 8, 1)).astype(np.float32)
 CONSTANTS: dict[str, NDArray[Any] | np.float32] = {

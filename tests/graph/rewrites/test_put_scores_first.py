@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, scores_first
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
+from pipeline.graph.rewrites import apply_all, put_scores_first
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 
 HEADS, PLACES, SIZE = 4, 32, 16
 RANDOM = np.random.default_rng(0)
@@ -37,12 +37,12 @@ def test_scores_are_selected_and_not_the_filler(filler: float, tmp_path: Path) -
     given = feeds(20)
     before = outputs(model, given)["y"]
 
-    assert apply_all(model, tmp_path)["scores_first"] == 1
+    assert apply_all(model, tmp_path)["put_scores_first"] == 1
 
     where = next(node for node in model.graph.node if node.op_type == "Where")
     assert where.input[1] == "scores"
     np.testing.assert_allclose(outputs(model, given)["y"], before, atol=1e-6)
-    assert scores_first.apply(model, tmp_path) == 0
+    assert put_scores_first.apply(model, tmp_path) == 0
 
 
 def test_a_mask_of_several_layers_is_negated_once(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_mask_of_several_layers_is_negated_once(tmp_path: Path) -> None:
     model = graph(text, {"filler": np.float32(-100)})
     before = outputs(model, feeds(20))["y"]
 
-    assert scores_first.apply(model, tmp_path) == 2
+    assert put_scores_first.apply(model, tmp_path) == 2
 
     assert operators(model)["Not"] == 1
     np.testing.assert_allclose(outputs(model, feeds(20))["y"], before, atol=1e-6)
@@ -71,7 +71,7 @@ def test_left_alone(body: str, tmp_path: Path) -> None:
     model = graph(f"g (float[1,4,8] x, bool[1,1,8] hidden) => (float[1,4,8] y) {{ {body} }}", constants)
     before = operators(model)
 
-    assert scores_first.apply(model, tmp_path) == 0
+    assert put_scores_first.apply(model, tmp_path) == 0
 
     assert operators(model) == before
 

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from tests.graphs import graph
-from tests.on_htp import on_chip, on_cpu, sqnr_db
-from tests.recurrent import weights
-from tests.stage_runs import Component
+from tests.support.graphs import graph
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db
+from tests.support.recurrent import weights
+from tests.support.stage_runs import Component
 
 Arrays = dict[str, NDArray[Any]]
 BUCKET, HIDDEN = 20, 24

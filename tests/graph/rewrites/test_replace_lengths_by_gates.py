@@ -8,10 +8,10 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
-from pipeline.graph.rewrites import lengths_to_gates
-from tests.graphs import operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
-from tests.recurrent import DIRECTIONS, layer
+from pipeline.graph.rewrites import replace_lengths_by_gates
+from tests.support.graphs import operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
+from tests.support.recurrent import DIRECTIONS, layer
 
 LENGTHS = np.array([4, 6, 1], np.int32)
 OUTPUTS = {"LSTM": ["Y", "Y, Y_h, Y_c", ", Y_h"], "GRU": ["Y", "Y, Y_h", ", Y_h"]}
@@ -33,13 +33,13 @@ def test_a_sequence_ends_where_its_length_says(op: str, given: str, direction: s
     model = layer(op, direction, given, batch=batch, lengths=True)
     before = outputs(model, feeds(batch))
 
-    assert lengths_to_gates.apply(model, tmp_path) == 1
+    assert replace_lengths_by_gates.apply(model, tmp_path) == 1
 
     node = next(node for node in model.graph.node if node.op_type == op)
     assert len(node.input) <= 4 or not node.input[4]
     for name, array in outputs(model, feeds(batch)).items():
         np.testing.assert_allclose(array, before[name], atol=1e-6)
-    assert lengths_to_gates.apply(model, tmp_path) == 0
+    assert replace_lengths_by_gates.apply(model, tmp_path) == 0
 
 
 @pytest.mark.parametrize(("op", "direction"), [("GRU", "bidirectional"), ("LSTM", "forward")])
@@ -48,7 +48,7 @@ def test_a_first_state_is_kept(op: str, direction: str, tmp_path: Path) -> None:
     given = feeds(3, states=DIRECTIONS[direction])
     before = outputs(model, given)
 
-    assert lengths_to_gates.apply(model, tmp_path) == 1
+    assert replace_lengths_by_gates.apply(model, tmp_path) == 1
 
     for name, array in outputs(model, given).items():
         np.testing.assert_allclose(array, before[name], atol=1e-6)
@@ -74,7 +74,7 @@ def constant_lengths() -> ModelProto:
 def test_left_alone(model: ModelProto, tmp_path: Path) -> None:
     before = operators(model)
 
-    assert lengths_to_gates.apply(model, tmp_path) == 0
+    assert replace_lengths_by_gates.apply(model, tmp_path) == 0
 
     assert operators(model) == before
 

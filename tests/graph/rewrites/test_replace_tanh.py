@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, tanh_by_sigmoid
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
+from pipeline.graph.rewrites import apply_all, replace_tanh
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 
 GATE = "s = Add (a, one)  t = Tanh (s)  y = Mul (t, b)"
 SHAPES = {
@@ -33,16 +33,16 @@ def test_the_result_stays_what_it_was(shape: str, tmp_path: Path) -> None:
     model, given = gate(SHAPES[shape]), feeds(SHAPES[shape])
     before = outputs(model, given)["y"]
 
-    assert apply_all(model, tmp_path)["tanh_by_sigmoid"] == 1
+    assert apply_all(model, tmp_path)["replace_tanh"] == 1
 
     assert operators(model) == {"Add": 1, "Mul": 3, "Sigmoid": 1, "Sub": 1}
     np.testing.assert_allclose(outputs(model, given)["y"], before, atol=1e-6)
-    assert tanh_by_sigmoid.apply(model, tmp_path) == 0
+    assert replace_tanh.apply(model, tmp_path) == 0
 
 
 @pytest.mark.parametrize("shape", [(1, 15, 24), (1, 2, 16, 24), (1, 17), (1, 1)])
 def test_other_shapes_are_left_alone(shape: tuple[int, ...], tmp_path: Path) -> None:
-    assert tanh_by_sigmoid.apply(gate(shape), tmp_path) == 0
+    assert replace_tanh.apply(gate(shape), tmp_path) == 0
 
 
 def test_a_gate_over_16_places_is_right_on_the_chip(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apart_swish
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
+from pipeline.graph.rewrites import separate_swish
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 
 SWISH = "s = Sigmoid (c)  y = Mul (c, s)"
 
@@ -28,17 +28,17 @@ def test_the_result_stays_what_it_was(tmp_path: Path) -> None:
     model, given = build("1,4,9,9"), image("1,4,9,9")
     before = outputs(model, given)["y"]
 
-    assert apart_swish.apply(model, tmp_path) == 1
+    assert separate_swish.apply(model, tmp_path) == 1
 
     assert operators(model) == {"Conv": 1, "Sigmoid": 1, "Max": 1, "Mul": 1}
     np.testing.assert_array_equal(outputs(model, given)["y"], before)
-    assert apart_swish.apply(model, tmp_path) == 0
+    assert separate_swish.apply(model, tmp_path) == 0
 
 
 def test_what_else_reads_the_sigmoid_still_does(tmp_path: Path) -> None:
     model = build("1,4,9,9", "s = Sigmoid (c)  m = Mul (s, c)  y = Add (m, s)")
 
-    assert apart_swish.apply(model, tmp_path) == 1
+    assert separate_swish.apply(model, tmp_path) == 1
 
     (add,) = (node for node in model.graph.node if node.op_type == "Add")
     assert list(add.input) == ["m", "s"]
@@ -52,7 +52,7 @@ def test_what_else_reads_the_sigmoid_still_does(tmp_path: Path) -> None:
     ],
 )
 def test_left_alone(dims: str, body: str, tmp_path: Path) -> None:
-    assert apart_swish.apply(build(dims, body), tmp_path) == 0
+    assert separate_swish.apply(build(dims, body), tmp_path) == 0
 
 
 @pytest.mark.parametrize("dims", ["1,8,9,9", "1,8,12,10"])

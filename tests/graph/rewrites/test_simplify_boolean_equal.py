@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, plain_equal
-from tests.graphs import graph, operators, outputs
-from tests.on_htp import on_chip, on_cpu, with_rewrites
+from pipeline.graph.rewrites import apply_all, simplify_boolean_equal
+from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, with_rewrites
 
 X = np.array([[-2, -1, 0, 1, 2, 3]], np.float32)
 FORMS = {
@@ -42,11 +42,11 @@ def test_the_result_stays_what_it_was(form: str, tmp_path: Path) -> None:
     model = build(body)
     before = outputs(model, {"x": X})["y"]
 
-    assert apply_all(model, tmp_path)["plain_equal"] == 1
+    assert apply_all(model, tmp_path)["simplify_boolean_equal"] == 1
 
     assert operators(model) == made
     np.testing.assert_array_equal(outputs(model, {"x": X})["y"], before)
-    assert plain_equal.apply(model, tmp_path) == 0
+    assert simplify_boolean_equal.apply(model, tmp_path) == 0
 
 
 @pytest.mark.parametrize("form", OTHERS)
@@ -54,14 +54,14 @@ def test_left_alone(form: str, tmp_path: Path) -> None:
     model = build(OTHERS[form])
     before = operators(model)
 
-    assert plain_equal.apply(model, tmp_path) == 0
+    assert simplify_boolean_equal.apply(model, tmp_path) == 0
 
     assert operators(model) == before
 
 
 def test_an_output_keeps_its_name(tmp_path: Path) -> None:
     model = graph("g (bool[4] b) => (bool[4] y) { y = Equal (b, true) }", {"true": CONSTANTS["true"]})
-    assert plain_equal.apply(model, tmp_path) == 0
+    assert simplify_boolean_equal.apply(model, tmp_path) == 0
 
 
 def test_all_of_it_runs_on_the_chip(tmp_path: Path) -> None:

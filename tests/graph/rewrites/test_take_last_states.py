@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.rewrites import last_states
-from tests.graphs import operators, outputs
-from tests.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
-from tests.recurrent import DIRECTIONS, GATES, layer
+from pipeline.graph.rewrites import take_last_states
+from tests.support.graphs import operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
+from tests.support.recurrent import DIRECTIONS, GATES, layer
 
 X = np.random.default_rng(0).normal(size=(6, 1, 8)).astype(np.float32)
 
@@ -20,7 +20,7 @@ def test_the_last_state_is_the_end_of_the_sequence(op: str, direction: str, give
     model = layer(op, direction, given)
     before = outputs(model, {"X": X})
 
-    assert last_states.apply(model, tmp_path) == 1
+    assert take_last_states.apply(model, tmp_path) == 1
 
     node = next(node for node in model.graph.node if node.op_type == op)
     assert node.output[0]
@@ -28,7 +28,7 @@ def test_the_last_state_is_the_end_of_the_sequence(op: str, direction: str, give
     after = outputs(model, {"X": X})
     for name, array in before.items():
         np.testing.assert_array_equal(after[name], array)
-    assert last_states.apply(model, tmp_path) == 0
+    assert take_last_states.apply(model, tmp_path) == 0
 
 
 def test_a_cell_state_stays_an_output_of_its_layer(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_a_cell_state_stays_an_output_of_its_layer(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(6, 2, 8)).astype(np.float32)
     before = outputs(model, {"X": x})
 
-    assert last_states.apply(model, tmp_path) == 1
+    assert take_last_states.apply(model, tmp_path) == 1
 
     after = outputs(model, {"X": x})
     assert {name: array.shape for name, array in after.items()} == {
@@ -55,7 +55,7 @@ def test_left_alone(given: str, lengths: bool, tmp_path: Path) -> None:
     model = layer("GRU", "forward", given, lengths=lengths)
     before = operators(model)
 
-    assert last_states.apply(model, tmp_path) == 0
+    assert take_last_states.apply(model, tmp_path) == 0
 
     assert operators(model) == before
 

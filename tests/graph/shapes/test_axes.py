@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.graph.axes import DimError, axis_names, dim_size, fix_inputs, model_axes, name_dims
-from pipeline.graph.model_file import signature
-from tests.sources import model
+from pipeline.graph.files.model_file import signature
+from pipeline.graph.shapes.axes import DimError, axis_names, dim_size, fix_inputs, model_axes, name_dims
+from tests.support.sources import model
 
 AXES = {"batch": 2, "past": 3, "sequence": 5, "samples": 16000, "seq-len": 9, "s0": 4, "x y": 6}
 
@@ -91,7 +91,7 @@ def test_inputs_become_static() -> None:
     source = model("g (int64[batch,N] ids, int64[batch,M] past) => (float[?] z) { z = Foo (ids, past) }")
     source.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "N + M"
     fix_inputs(source, {"batch": 1, "N": 8, "M": 4, "other": 3})
-    assert [value["shape"] for value in signature(source)["inputs"]] == [[1, 8], [1, 12]]  # type: ignore[union-attr,index,call-overload]
+    assert [value.shape for value in signature(source).inputs] == [(1, 8), (1, 12)]
 
 
 def test_axes_that_nobody_fixed_are_listed_with_their_inputs() -> None:
@@ -103,7 +103,7 @@ def test_axes_that_nobody_fixed_are_listed_with_their_inputs() -> None:
         "axes have no value: 'batch' (of 'ids', 'mask'), 'sequence' (of 'ids', 'mask')\n"
         "  why: HTP runs fixed shapes only, so every axis needs one; "
         "'seqence' is no axis of this component; did you mean 'sequence'?\n"
-        "  next: give each a value under 'fixed', or a list of values under 'buckets'"
+        "  next: give each a value under 'fixed', or a list of values under 'buckets', such as fixed: {batch: 1}"
     )
 
 

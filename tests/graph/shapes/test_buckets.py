@@ -7,26 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError
-from pipeline.graph.buckets import (
-    Arrays,
-    ModelInput,
-    axis_lengths,
-    fits_no_bucket,
-    model_inputs,
-    pad,
-    smallest_bucket,
-)
+from pipeline.graph.shapes.buckets import Arrays, axis_lengths, fits_no_bucket, pad, smallest_bucket
 
-IDS = ModelInput("ids", "int64", ("batch", "sequence"))
-MASK = ModelInput("mask", "int64", ("batch", "sequence"))
-STYLE = ModelInput("style", "float32", ("batch", 3))
+IDS = TensorSpec("ids", "int64", ("batch", "sequence"))
+MASK = TensorSpec("mask", "int64", ("batch", "sequence"))
+STYLE = TensorSpec("style", "float32", ("batch", 3))
 POINTS = {"64x64": {"text": 64, "latent": 64}, "128x128": {"text": 128, "latent": 128}}
-
-
-def test_inputs_are_read_from_facts() -> None:
-    facts = {"inputs": [{"name": "x", "dtype": "float32", "shape": ["batch", 3, None]}], "outputs": []}
-    assert model_inputs(facts) == (ModelInput("x", "float32", ("batch", 3, None)),)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -81,14 +69,14 @@ def test_inputs_are_padded_at_the_end_by_their_own_rule() -> None:
 
 
 def test_a_float_is_padded_in_its_own_dtype() -> None:
-    spec = ModelInput("x", "float16", ("length",))
+    spec = TensorSpec("x", "float16", ("length",))
     padded = pad({"x": np.ones(1, np.float16)}, (spec,), {"length": 2}, {"x": -100.0})["x"]
     assert padded.dtype == np.float16
     assert padded.tolist() == [1.0, -100.0]
 
 
 def test_a_dim_that_is_an_expression_follows_its_axes() -> None:
-    inputs = (IDS, ModelInput("wave", "float32", ("batch", "2*sequence + 1")))
+    inputs = (IDS, TensorSpec("wave", "float32", ("batch", "2*sequence + 1")))
     sample: Arrays = {"ids": np.ones((1, 3), np.int64), "wave": np.ones((1, 7), np.float32)}
     assert axis_lengths(sample, inputs) == {"batch": 1, "sequence": 3}
     assert pad(sample, inputs, {"sequence": 5}, {})["wave"].shape == (1, 11)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from pipeline.model import Json, StageInput
-from tests.on_htp import on_chip, on_cpu, sqnr_db
-from tests.sources import ingested, model
-from tests.stage_runs import Component, run_stage
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db
+from tests.support.sources import ingested, model
+from tests.support.stage_runs import Component, run_stage
 
 LENGTH, VALID = 12, 7
 WEIGHTS = np.random.default_rng(0).normal(0, 0.5, (4, 4, 4)).astype(np.float32)

@@ -7,9 +7,9 @@ import pytest
 from onnx import ModelProto
 
 from pipeline.errors import ModelError
-from pipeline.graph.model_file import MODEL, load_graph
-from tests.graphs import operators
-from tests.sources import model, outputs, same, shaped
+from pipeline.graph.files.model_file import MODEL, load_graph
+from tests.support.graphs import operators
+from tests.support.sources import model, outputs, same, shaped
 
 PLACES = "i = NonZero (m)  t = Transpose <perm = [1, 0]> (i)"
 COUNT = "s = Shape (i)  n = Slice (s, one, two)"

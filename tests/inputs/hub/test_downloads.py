@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import SourceError
-from tests.fetching import QUICK, TRIES, Machine
-from tests.hub_faults import Fault
-from tests.hub_server import HubServer, hub_fixture  # noqa: F401
-from tests.project import Project
+from tests.support.fetching import QUICK, TRIES, Machine
+from tests.support.hub_faults import Fault
+from tests.support.hub_server import HubServer, hub_fixture  # noqa: F401
+from tests.support.project import Project
 
 REPO = "owner/name"
 WEIGHTS = bytes(range(256)) * 4096  # 1 MiB, kept in LFS
@@ -23,7 +23,7 @@ BIG = "model.onnx_data"
 SMALL = "tokenizer.json"
 FILES = {BIG: WEIGHTS, SMALL: b'{"version": "1.0"}'}
 IMPATIENT = QUICK + (
-    "from pipeline.hub import answers, files; "
+    "from pipeline.inputs.hub import answers; from pipeline.inputs.hub import files; "
     "answers.LIMIT_S = {limit}; files._LEAST_S = 0.3; files._LEAST_BYTES = 10_000; "
 )
 LOGIN_PAGE = b"<!doctype html><title>Log in to the Wi-Fi</title>"
@@ -239,7 +239,7 @@ def test_a_commit_that_changes_is_refused_also_without_a_cache(
     hub.add(REPO, {"net.onnx": b"\x08\x0aother"}, commit=at)
     project.environ |= hub.environ(tmp_path / "home2")
     stage = project.root / "pipeline/stages/fetch.py"
-    stage.write_text(stage.read_text("utf-8") + "\n# another version\n", "utf-8")
+    stage.write_text(stage.read_text("utf-8") + "\nANOTHER_VERSION = True\n", "utf-8")
     run = project.doit("fetch:net", check=False)
     assert run.status == 11, run.text
     assert f"net.onnx of {REPO} changed under a pinned revision" in run.text

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub_server import HubServer, hub_fixture  # noqa: F401
-from tests.models import bert, supertonic
-from tests.project import ROOT, Project
+from tests.support.hub_server import HubServer, hub_fixture  # noqa: F401
+from tests.support.models import bert, supertonic
+from tests.support.project import ROOT, Project
 
 pytestmark = pytest.mark.slow
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests import hostile_project
-from tests.hostile_project import Said
-from tests.hostile_samples import SAMPLES, TEXT
-from tests.hostile_sources import make_pipe
-from tests.models import bert
-from tests.project import Project
-from tests.sources import model
+from tests.support import hostile_project
+from tests.support.hostile_project import Said
+from tests.support.hostile_samples import SAMPLES, TEXT
+from tests.support.hostile_sources import make_pipe
+from tests.support.models import bert
+from tests.support.project import Project
+from tests.support.sources import model
 
 pytestmark = [
     pytest.mark.slow,

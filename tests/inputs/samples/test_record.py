@@ -11,10 +11,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from pipeline.model import Json
-from tests.models import supertonic
-from tests.sample_sets import SampleStep, arrays, calls, ingest, refusal, write_code
+from tests.support.models import supertonic
+from tests.support.sample_sets import SampleStep, arrays, calls, ingest, refusal, write_code
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 RECORD: dict[str, Json] = {"reader": "record", "run": "run"}
 POINTS = {f"{size}x{size}": {"text_length": size, "latent_length": size} for size in (64, 128)}
 BUCKETS = {

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.errors import CalibrationError
+from pipeline.inputs.samples.sample_set import calibration_calls
 from pipeline.model import Json
-from pipeline.readers.sample_set import calibration_calls
-from tests.sample_sets import BUCKETS, SampleStep, calls, ids, npz, refusal, two_components, write_code
+from tests.support.sample_sets import BUCKETS, SampleStep, calls, ids, npz, refusal, two_components, write_code
 
 NPZ: dict[str, Json] = {"reader": "npz"}
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import CalibrationError
-from pipeline.readers.request import Call, Sample
-from pipeline.readers.sample_set import SampleSetWriter, calibration_calls, stored_calls, write_npz
+from pipeline.inputs.samples.request import Call, Sample
+from pipeline.inputs.samples.sample_set import SampleSetWriter, calibration_calls, stored_calls, write_npz
 
 
 def written(folder: Path, *components: str) -> Path:
@@ -41,6 +41,15 @@ def test_every_fourth_is_held_out_and_a_search_has_samples_of_its_own(tmp_path: 
     assert parts == {
         "all": "01234567", "kept": "023467", "held out": "15", "calibrated": "0246", "searched": "37"
     }  # fmt: skip
+
+
+def test_by_length_every_length_has_samples_of_its_own_in_every_part(tmp_path: Path) -> None:
+    writer = SampleSetWriter(tmp_path)
+    for number, length in enumerate((3, 5, 3, 3, 5, 3, 7)):
+        writer.add(Call("a", {"x": np.ones(length)}, Sample(number, f"{number}", None, None)))
+    writer.finish()
+    parts = {part: names(tmp_path, "a", f"{part} by length") for part in ("kept", "held out", "calibrated", "searched")}
+    assert parts == {"kept": "01356", "held out": "24", "calibrated": "0136", "searched": "5"}
 
 
 def test_each_component_is_split_by_its_own_samples(tmp_path: Path) -> None:

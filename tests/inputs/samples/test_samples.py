@@ -10,10 +10,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from pipeline.model import Json
-from tests.graphs import graph
-from tests.models import bert
-from tests.models.builder import save
-from tests.sample_sets import BUCKETS, SampleStep, arrays, calls, ingest, refusal, two_components
+from tests.support.graphs import graph
+from tests.support.models import bert
+from tests.support.models.builder import save
+from tests.support.sample_sets import BUCKETS, SampleStep, arrays, calls, ingest, refusal, two_components
 
 TEXT: dict[str, Json] = {"reader": "text", "tokenizer": "tokenizer.json", "max_length": None}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import CompileError
-from pipeline.qnn.dlc import MAX_RECORDS, NewRecord, is_dlc, read_records, write_records
-from pipeline.qnn.flexible import read_flexible
+from pipeline.qnn.format.dlc import MAX_RECORDS, NewRecord, is_dlc, read_records, write_records
+from pipeline.qnn.format.flexible import read_flexible
 
 RECORDS = (
     NewRecord("htp.shared.weights.<a-b_c>", 4096, bytes(range(256)) * 40),

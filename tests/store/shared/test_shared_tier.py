@@ -24,20 +24,20 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from pipeline.errors import ConfigError
 from pipeline.model import FileEntry, Manifest
-from pipeline.shared import address, tier
-from pipeline.shared import patience as patience_module
-from pipeline.shared import place as places
-from pipeline.shared import reach as reach_module
-from pipeline.shared.fsspec_place import FsspecPlace
-from pipeline.shared.patience import GoneError, Patience
-from pipeline.shared.place import FolderPlace, Place
-from pipeline.shared.reach import Reach
-from pipeline.shared.tier import SharedStore
-from pipeline.storage import sealed_json
-from pipeline.storage.manifests import dump_manifest, parse_manifest
-from pipeline.storage.store import Store
-from pipeline.storage.urls import redacted, told
-from tests.s3_server import Deaf, Refusing, S3Server, s3_fixture  # noqa: F401
+from pipeline.store import sealed_json
+from pipeline.store.manifests import dump_manifest, parse_manifest
+from pipeline.store.shared import address, tier
+from pipeline.store.shared import call_timeouts as patience_module
+from pipeline.store.shared import connection as reach_module
+from pipeline.store.shared import place as places
+from pipeline.store.shared.call_timeouts import GoneError, Patience
+from pipeline.store.shared.connection import Reach
+from pipeline.store.shared.fsspec_place import FsspecPlace
+from pipeline.store.shared.place import FolderPlace, Place
+from pipeline.store.shared.tier import SharedStore
+from pipeline.store.store import Store
+from pipeline.store.urls import redacted, told
+from tests.support.s3_server import Deaf, Refusing, S3Server, s3_fixture  # noqa: F401
 
 _LIMIT_S = 120
 KEY = hashlib.sha256(b"a key").hexdigest()
@@ -156,7 +156,7 @@ def test_what_is_there_is_neither_asked_for_nor_sent_again(
     place = place_of(url)
     place.remove(object_name(DATA["weights.bin"]))
     now = time.time()
-    monkeypatch.setattr("pipeline.shared.known.time.time", lambda: now + 25 * 3600)
+    monkeypatch.setattr("pipeline.store.shared.remote_index.time.time", lambda: now + 25 * 3600)
     second.opened()
     second.push(made)
     assert place.read(object_name(DATA["weights.bin"]), 1 << 20) == DATA["weights.bin"]
@@ -312,7 +312,7 @@ def test_sizes_that_no_disk_has(tmp_path: Path, url: str) -> None:
     place.replace(MANIFEST, sealed(**of_file(bytes=1 << 62)))
     here = machine(tmp_path, "here", url)
     assert here.restore() is None
-    assert "not restored from the shared store: the step has 4294967296.0 GB" in here.text()
+    assert "not restored from the shared store: the step has 4611686018.4 GB" in here.text()
     # A payload that is larger than is said fills no disk: it is given up at its first bytes.
     place.replace(MANIFEST, sealed(**of_file(bytes=1)))
     place.replace(object_name(b"x"), b"x" * (40 << 20))
@@ -368,7 +368,7 @@ def test_large_files_are_not_held_in_memory(tmp_path: Path, s3: S3Server) -> Non
 _LARGE = """\
 import os, resource, sys
 from pathlib import Path
-from tests.test_shared_tier import Machine, DATA, KEY
+from tests.store.shared.test_shared_tier import Machine, DATA, KEY
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 root, url = Path(sys.argv[1]), sys.argv[2]
 first = Machine(root / "first", url)
@@ -433,10 +433,10 @@ _NO_NAMES = """\
 import socket, sys, time
 from pathlib import Path
 socket.getaddrinfo = lambda *_, **__: time.sleep(3600)
-from pipeline.shared import patience
-from tests.test_shared_tier import KEY, Machine
+from pipeline.store.shared import call_timeouts
+from tests.store.shared.test_shared_tier import KEY, Machine
 here = Machine(Path(sys.argv[1]), "s3://bucket/x")
-patience.SILENT_S = 1.0
+call_timeouts.SILENT_S = 1.0
 assert here.shared.find(KEY, "quantize") is None
 here.shared.close()
 print(here.text(), flush=True)
@@ -663,7 +663,7 @@ def test_any_file_system_of_fsspec(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_trying_it_out(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, s3: S3Server) -> None:
-    assert machine(tmp_path, "here", url).shared.try_out() == tier.Trial(redacted(url))
+    assert machine(tmp_path, "here", url).shared.try_out() == tier.Reachability(redacted(url))
     if "://" in url:
         assert not [name for name in s3.system().find(url) if "doctor" in name]
         for name, value in s3.environ("reader").items():

@@ -14,25 +14,25 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.shared.address import VARIABLE
-from pipeline.storage.manifests import parse_manifest
-from tests import tiny_project
-from tests.build_processes import Build, leftovers, until
-from tests.project import Project, Run
-from tests.s3_server import SECRET, Deaf, Relay, S3Server, s3_fixture  # noqa: F401
-from tests.small_disk import SmallDisk, is_available
+from pipeline.store.manifests import parse_manifest
+from pipeline.store.shared.address import VARIABLE
+from tests.support import tiny_project
+from tests.support.build_processes import Build, leftovers, until
+from tests.support.project import Project, Run
+from tests.support.s3_server import SECRET, Deaf, Relay, S3Server, s3_fixture  # noqa: F401
+from tests.support.small_disk import SmallDisk, is_available
 
 pytestmark = pytest.mark.slow
 
-STEPS = 16
+STEPS = 11
 _LONG_S = 300
 _PROMPT_S = 20  # what is not prompt takes minutes
 
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Project:
-    """A tiny model with two buckets, not built yet."""
-    return tiny_project.create(tmp_path / "origin", tmp_path / "origin-store", targets=["sm8650"])
+    """A tiny model, not built yet."""
+    return tiny_project.create(tmp_path / "origin", tmp_path / "origin-store", buckets=[8], targets=["sm8650"])
 
 
 def checkout(origin: Project, root: Path, url: str, **environ: str) -> Project:
@@ -102,7 +102,7 @@ def test_a_build_with_nothing_to_do_neither_imports_nor_asks(origin: Project, tm
         done = subprocess.run(command, cwd=first.root, env=environ, capture_output=True, text=True, check=True)
     assert "Nothing to do" in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
-    assert "pipeline.shared.tier" in imported
+    assert "pipeline.store.shared.tier" in imported
     assert not {name for name in imported if name.split(".")[0] in ("fsspec", "s3fs", "botocore", "aiohttp", "asyncio")}
 
 

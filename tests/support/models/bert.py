@@ -2,7 +2,7 @@
 
 The mask is the float minimum added to the scores, and shapes are computed while the model runs.
 
-    python -m tests.models.bert OUT
+    python -m tests.support.models.bert OUT
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
-from tests.models.builder import Graph, dim, reshape, save, vector
-from tests.models.layers import gelu, linear, merge_heads, scaled_scores, split_heads
+from tests.support.models.builder import Graph, dim, reshape, save, vector
+from tests.support.models.layers import gelu, linear, merge_heads, scaled_scores, split_heads
 
 WIDTH, HEADS, LAYERS, POSITIONS = 64, 2, 2, 128
 SIZE = WIDTH // HEADS

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from tests.models.builder import Graph, dim, reshape, vector
+from tests.support.models.builder import Graph, dim, reshape, vector
 
 
 def linear(g: Graph, x: str, inner: int, outer: int, name: str) -> str:

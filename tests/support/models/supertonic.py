@@ -3,7 +3,7 @@
 The real model is 260 MB behind a hub that isn't always there; this one is a few MB, so it says nothing about speech,
 only about whether a model of this make gets through. Layout and file names are the repository's, the graphs our own.
 
-    python -m tests.models.supertonic OUT
+    python -m tests.support.models.supertonic OUT
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
-from tests.models.builder import Graph, dim, reshape, save
-from tests.models.layers import (
+from tests.support.models.builder import Graph, dim, reshape, save
+from tests.support.models.layers import (
     conv,
     convnext,
     edge_pad,

@@ -16,10 +16,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pipeline.doctor import compiler, elf, finding, host, hub, machine, project, report, space, store
-from tests.findings import levels, the
-from tests.project import ROOT
-from tests.test_release_verify import keys
+from pipeline.upkeep.doctor import compiler, elf, finding, host, hub, machine, project, report, space, store
+from tests.support.findings import levels, the
+from tests.support.project import ROOT
+from tests.support.releases import keys
 
 LINUX = host.HostFacts(
     "Linux",
@@ -205,11 +205,11 @@ def test_free_space(free: int, need: int, unknown: tuple[str, ...], level: str) 
 
 def test_too_little_space_for_any_build() -> None:
     facts = space.DiskFacts(("/s",), 10_000_000, 0)
-    assert space.check_disk(facts).what == "10 MB free, at least 50 MB must be free"
+    assert space.check_disk(facts).what == "10.0 MB free, at least 50.0 MB must be free"
     idle = space.check_disk(replace(facts, idle=True))
     assert (idle.level, idle.exit_code) == ("warning", 0)
     short = space.check_disk(space.DiskFacts(("/s",), 90_000_000, 2 * GB))
-    assert short.what == "90 MB free, about 2.0 GB needed"
+    assert short.what == "90.0 MB free, about 2.0 GB needed"
 
 
 @pytest.mark.parametrize(
@@ -320,11 +320,11 @@ def test_hubs(facts: hub.HubFacts, expected: Mapping[str, str]) -> None:
 # --- compiler
 
 
-DONE = compiler.Trial({"compile": "x", "readback": "y"}, 1.0)
-RAN = compiler.Trial({"emulate": "z"}, 1.0)
-X86 = compiler.CompilerFacts("Linux", "x86_64", "sm8650", DONE, RAN)
-NPU = compiler.CompilerFacts("Windows", "aarch64", "sm8650", DONE)
-CRASH = compiler.Trial({}, 1.0, status=-11, log="last words")
+DONE = compiler.ChildRun({"compile": "x", "readback": "y"}, 1.0)
+RAN = compiler.ChildRun({"emulate": "z"}, 1.0)
+X86 = compiler.CompilerFacts("x86_64", "sm8650", DONE, RAN)
+NPU = compiler.CompilerFacts("aarch64", "sm8650", DONE)
+CRASH = compiler.ChildRun({}, 1.0, status=-11, log="last words")
 
 
 @pytest.mark.parametrize(
@@ -333,20 +333,20 @@ CRASH = compiler.Trial({}, 1.0, status=-11, log="last words")
         (X86, "ok", ("ok", "ok", "ok")),
         (replace(X86, compiled=CRASH, emulated=None), "ok", ("error", "not checked", "not checked")),
         (
-            replace(X86, compiled=compiler.Trial({"compile": "x"}, 1.0, "wrong SoC"), emulated=None),
+            replace(X86, compiled=compiler.ChildRun({"compile": "x"}, 1.0, "wrong SoC"), emulated=None),
             "ok",
             ("ok", "error", "not checked"),
         ),
-        (replace(X86, emulated=compiler.Trial({}, 90.0, status=None)), "ok", ("ok", "ok", "error")),
-        (replace(X86, emulated=compiler.Trial({}, 1.0, "off by 0.5")), "ok", ("ok", "ok", "error")),
+        (replace(X86, emulated=compiler.ChildRun({}, 90.0, status=None)), "ok", ("ok", "ok", "error")),
+        (replace(X86, emulated=compiler.ChildRun({}, 1.0, "off by 0.5")), "ok", ("ok", "ok", "error")),
         (
-            compiler.CompilerFacts("Linux", "x86_64", "sm8650", skipped="why"),
+            compiler.CompilerFacts("x86_64", "sm8650", skipped="why"),
             "ok",
             ("not checked", "not checked", "not checked"),
         ),
         (NPU, "warning", ("ok", "ok", "not checked")),
         (
-            replace(NPU, compiled=compiler.Trial({}, 1.0, "no device")),
+            replace(NPU, compiled=compiler.ChildRun({}, 1.0, "no device")),
             "warning",
             ("warning", "not checked", "not checked"),
         ),
@@ -368,7 +368,7 @@ def test_a_crash_is_decoded_with_its_last_words() -> None:
 
 def test_arm64_says_what_it_can_do() -> None:
     assert "contexts for its own SoC only" in the(compiler.check(NPU), "compiler.stages").what
-    bare = replace(NPU, compiled=compiler.Trial({}, 1.0, "no device"))
+    bare = replace(NPU, compiled=compiler.ChildRun({}, 1.0, "no device"))
     assert "but not context, emulate" in the(compiler.check(bare), "compiler.stages").what
 
 
@@ -376,11 +376,11 @@ def test_arm64_says_what_it_can_do() -> None:
 
 
 FINDINGS = (
-    finding.ok("host.system", "Linux"),
-    finding.warning("store.folder", "no hard links", "/s", why="copies", remedy="use another disk"),
-    finding.error("hub.token", "refused", finding.SOURCE, remedy="set HF_TOKEN"),
-    finding.error("hub.model", "gone", finding.CONFIG, "m", remedy="two\nlines"),
-    finding.unchecked("space.disk", "free space", why="unknown"),
+    finding.Check("host.system").ok("Linux"),
+    finding.Check("store.folder", subject="/s").warning("no hard links", "copies", "use another disk"),
+    finding.Check("hub.token", finding.SOURCE).error("refused", remedy="set HF_TOKEN"),
+    finding.Check("hub.model", finding.CONFIG, "m").error("gone", remedy="two\nlines"),
+    finding.Check("space.disk").unchecked("free space", "unknown"),
 )
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.doctor import packages
 from pipeline.qnn import drivers, session, versions
-from tests.findings import levels, the
-from tests.project import ROOT
+from pipeline.upkeep.doctor import packages
+from tests.support.findings import levels, the
+from tests.support.project import ROOT
 
 
 def distribution(name: str, version: str, *modules: str, place: str = "/site") -> packages.Distribution:

@@ -13,14 +13,14 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pipeline.config import load
-from pipeline.doctor import guard, host
+from pipeline.config.load import load
 from pipeline.errors import WorkerError
-from pipeline.plan import plan
-from pipeline.workspace import Workspace
-from tests.hub_faults import Fault
-from tests.hub_server import HubServer, hub_fixture  # noqa: F401
-from tests.project import ROOT, Project
+from pipeline.plan.planner import plan
+from pipeline.plan.workspace import Workspace
+from pipeline.upkeep.doctor import guard, host
+from tests.support.hub_faults import Fault
+from tests.support.hub_server import HubServer, hub_fixture  # noqa: F401
+from tests.support.project import ROOT, Project
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +159,7 @@ def test_missing_packages(fresh: Project, tmp_path: Path) -> None:
     run = fresh.doit("list", check=False, **without)
     assert run.status == 18
     assert "this environment can't run the project" in run.text
-    assert "'python -m pipeline.doctor' says more" in run.text
+    assert "'python -m pipeline.upkeep.doctor' says more" in run.text
     assert "Traceback" not in run.text
 
 
@@ -177,7 +177,7 @@ def test_a_file_that_hides_a_package(fresh: Project, tmp_path: Path, text: str) 
 
 
 def test_a_python_with_no_packages_at_all(fresh: Project) -> None:
-    command = [sys.executable, "-S", "-m", "pipeline.doctor"]
+    command = [sys.executable, "-S", "-m", "pipeline.upkeep.doctor"]
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=fresh.root, env=environ, capture_output=True, text=True, encoding="utf-8")
     assert "Traceback" not in done.stderr + done.stdout
@@ -239,7 +239,7 @@ def test_a_disk_that_is_too_small_is_refused_before_any_work(fresh: Project, tmp
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "sitecustomize.py").write_text(text)
     environ = {"PYTHONPATH": str(tmp_path / "small")}
-    assert worst(examined(fresh, status=17, **environ), "space.disk")["what"].startswith("1 MB free, ")
+    assert worst(examined(fresh, status=17, **environ), "space.disk")["what"].startswith("1.0 MB free, ")
     run = fresh.doit("build", check=False, **environ)
     assert run.status == 17, run.text
     assert "the build would fill the disk" in run.text

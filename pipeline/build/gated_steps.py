@@ -1,0 +1,112 @@
+"""Brings the steps of a project up to date and sees that what they made may ship, or climbs until it may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TypeVar
+
+from pipeline.build import failed
+from pipeline.build.bring import ChangedError, Outcome, bring_up_to_date, is_current, needed
+from pipeline.build.climb import CURABLE, FAILURES, Climber
+from pipeline.build.crew import Crew
+from pipeline.build.explain_miss import explain, judge
+from pipeline.errors import PipelineError, WaitingError
+from pipeline.plan.steps import Step
+from pipeline.plan.workspace import Workspace
+from pipeline.store.store import DamagedError
+
+_T = TypeVar("_T")
+
+
+class GatedSteps:
+    """The steps of a project, and what became of them. Safe to use from several threads.
+
+    `results` has how each step came out that was not current, and for how long its worker ran; `missed` are steps whose
+    output may not ship, `waiting` those that wait for another host. `remade`: steps that were done before may have come
+    out otherwise since.
+    """
+
+    def __init__(
+        self, steps: Mapping[str, Step], workspace: Workspace, crew: Crew, start: Callable[[Step], None]
+    ) -> None:
+        """`start` is called when a step's worker starts."""
+        self._steps = steps
+        self._workspace = workspace
+        self._crew = crew
+        self._start = start
+        self._climber = Climber(steps, workspace, crew, start)
+        self.results: dict[str, tuple[str, float]] = {}
+        self.missed: set[str] = set()
+        self.waiting: dict[str, WaitingError] = {}
+        self.remade = False
+
+    def is_current(self, step: Step) -> bool:
+        """Whether a step has nothing to do, and its output may ship."""
+        try:
+            return is_current(step, self._workspace) and judge(step, self._workspace) is None
+        except (PipelineError, OSError):
+            return False  # bringing it up to date raises the same error where it can be reported
+
+    def bring(self, step: Step) -> None:
+        """Bring a step up to date and see that its output may ship."""
+        try:
+            self.bring_ungated(step)
+        except WaitingError:
+            raise
+        except ChangedError:
+            if not self._climber.changed(step):
+                raise
+            self.bring(step)
+            return
+        except PipelineError as error:
+            if isinstance(error, FAILURES) and self._climbed(step, "compile"):
+                return
+            raise failed.kept(step, error, self._steps, self._workspace, made=False) from error
+        if miss := judge(step, self._workspace):
+            if self._climbed(step, miss.rung):
+                return
+            self.missed.add(step.id)
+            missed = explain(miss, step, self._steps, self._workspace, self._crew)
+            raise failed.kept(step, missed, self._steps, self._workspace, made=True)
+
+    def _climbed(self, step: Step, rung: str) -> bool:
+        """Whether the component was brought to another precision that keeps to its gates, of which this is one."""
+        if rung not in CURABLE or not self._climber.may_climb(step):
+            return False
+        try:
+            if not self._climber.climb(step):
+                return False
+        except WaitingError as error:
+            self.waiting[error.step] = error
+            raise
+        except PipelineError as error:
+            self.missed.add(step.id)
+            raise failed.kept(step, error, self._steps, self._workspace, made=True) from error
+        self.remade = True  # steps that were done before may be those of the first precision
+        self.results[step.id] = (Outcome.BUILT.value, 0.0)
+        return True
+
+    def bring_ungated(self, step: Step) -> None:
+        """Bring a step up to date, whatever its gates say."""
+        bring = partial(bring_up_to_date, step, self._workspace, self._crew, partial(self._start, step))
+        try:
+            result = self.healed(bring, needed(step, self._steps))
+        except WaitingError as error:
+            self.waiting[error.step] = error
+            raise
+        if result.outcome is not Outcome.CURRENT:
+            self.results[step.id] = (result.outcome.value, result.seconds)
+
+    def healed(self, act: Callable[[], _T], steps: Iterable[Step], bring: Callable[[Step], None] | None = None) -> _T:
+        """What `act` returns; if a file of these steps turns out damaged, they are made again before another try."""
+        try:
+            return act()
+        except DamagedError:
+            self.remade = True
+            for step in steps:
+                before = self.results.get(step.id)
+                (bring or self.bring)(step)
+                if self.results.get(step.id) is not before:
+                    self._workspace.store.tell(f"made again: {step.id}")
+            return act()

@@ -1,0 +1,49 @@
+"""What a command line of doit says, read once and before doit does. Needs the standard library alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+# Those of doit 0.37, https://pydoit.org/cmd-run.html and cmd-other.html; of the others a value is part of the word.
+_OPTIONS_WITH_VALUE = frozenset(
+    {
+        *("-n", "-f", "-d", "-o", "-r", "-P", "-v", "--process", "--file", "--dir", "--output-file", "--reporter"),
+        *("--parallel-type", "--verbosity", "--db-file", "--backend", "--failure-verbosity", "--check_file_uptodate"),
+    }
+)
+_COMMANDS = frozenset(
+    {"clean", "dumpdb", "forget", "help", "ignore", "info", "list", "reset-dep", "run", "strace", "tabcompletion"}
+)
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """A command of doit, `run` where none is named; the tasks and what else is named; `rest`, all after the first name.
+
+    `variables` are what is given as `name=value`. `asks_for_help`: nothing is done but to print some.
+    """
+
+    command: str
+    names: Sequence[str]
+    rest: Sequence[str]
+    variables: Mapping[str, str]
+    asks_for_help: bool
+
+
+def parse(arguments: Sequence[str]) -> CommandLine:
+    """What the arguments of doit say, its own name not among them."""
+    words: list[tuple[int, str]] = []
+    variables: dict[str, str] = {}
+    value_comes = False
+    for position, argument in enumerate(arguments):
+        if value_comes or argument.startswith("-"):
+            value_comes = not value_comes and argument in _OPTIONS_WITH_VALUE
+        elif "=" in argument:
+            name, _, variables[name] = argument.partition("=")
+        else:
+            words.append((position, argument))
+    command = words.pop(0)[1] if words and words[0][1] in _COMMANDS else "run"
+    rest = arguments[words[0][0] + 1 :] if words else ()
+    asks_for_help = any(argument in ("--help", "--version", "-h") for argument in arguments)
+    return CommandLine(command, [word for _, word in words], rest, variables, asks_for_help)

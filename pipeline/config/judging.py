@@ -1,0 +1,139 @@
+"""What may be written about how outputs are judged: thresholds, and what of an output is judged by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Literal
+
+from pipeline.config.thresholds import Thresholds
+from pipeline.config.yaml.field_types import Between, Convert, Pattern
+from pipeline.config.yaml.problems import Keys, Problems
+from pipeline.config.yaml.tree import Node, place_of
+from pipeline.contracts.limits import WORST_BELOW_DB, OutputLimits
+from pipeline.graph.accuracy.slices import PATTERN, parse_slice
+
+
+def _checked_slice(text: str) -> str:
+    parse_slice(text)
+    return text
+
+
+SliceText = Annotated[
+    str,
+    Pattern(PATTERN, "a slice as numpy writes it, in quotes, such as ':, 4:'"),
+    Convert(lambda text, bases: _checked_slice(text)),
+]
+OutputName = Annotated[str, Pattern(r"[^\x00-\x1f]{1,500}", "the name of an output, or a label")]
+AxisNumber = Annotated[int, Between(-16, 15)]
+Truth = Literal["unpadded", "padded", "exact"]
+
+
+@dataclass(frozen=True)
+class ThresholdsFile:
+    """What an artifact must keep to; a build that misses one fails. Figures are SQNR in dB if nothing else is said."""
+
+    padding_db: float | None = None
+    """Fixed shape and padded, against the original; 60 when left out."""
+    rewrite_db: float | None = None
+    """Rewritten for HTP, against the rung above; 60 when left out."""
+    quantization_db: float | None = None
+    """The QDQ model, against the rung above; what `total_db` says when left out."""
+    compile_db: float | None = None
+    """The context on the emulator, against the rung above; what `total_db` says when left out."""
+    total_db: float | None = None
+    """The last rung that was measured, against the original; 20 when left out."""
+    worst_db: float | None = None
+    """The worst sample of the last rung, against the original; 10 below `total_db` when left out."""
+    outside: float | None = None
+    """How far a single value may lie outside of the original's range, in widths of that range; 1 when left out."""
+    cosine: float | None = None
+    """Least cosine between the outputs of the last rung and the original's; not looked at when left out."""
+    score_change: float | None = None
+    """The most that the score may differ from the original's; not looked at when left out."""
+    max_cpu_nodes: Annotated[int, Between(0, 1_000_000)] | None = None
+    """Nodes that may run on the CPU, conversions at the graph's edge not counted; 0 when left out."""
+    max_partitions: Annotated[int, Between(1, 1_000_000)] | None = None
+    """Parts that the NPU may run the model in; 1 when left out."""
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """How an output, or a slice of one, is judged by itself, where it differs from the component's `thresholds`."""
+
+    output: OutputName | None = None
+    """The output's name, where the key is a label: several slices of one output have a label each. Needless for a
+    component with one output."""
+    slice: SliceText | None = None
+    """What of the output is judged, as numpy writes it: `":, 4:"`. All of it when left out. What of an output no slice
+    has is judged as `<output> (rest)`."""
+    max_abs_error: float | None = None
+    """The most that any element may be off. It is then judged by this in place of dB, and by a figure in dB only where
+    one is given here as well."""
+    choice: AxisNumber | None = None
+    """The axis along which an application takes the largest: what is judged is how often that is the same, in dB, of
+    which 20 are one of a hundred that differs."""
+    tie: float | None = None
+    """With `choice`: how near the runner-up of the original may be for either to be right, in units of the output. A
+    tenth of the output's RMS when left out."""
+    padding_db: float | None = None
+    """As in `thresholds`."""
+    rewrite_db: float | None = None
+    """As in `thresholds`."""
+    quantization_db: float | None = None
+    """As in `thresholds`; what `total_db` says when that is given here."""
+    compile_db: float | None = None
+    """As in `thresholds`; what `total_db` says when that is given here."""
+    total_db: float | None = None
+    """As in `thresholds`."""
+    worst_db: float | None = None
+    """As in `thresholds`."""
+    outside: float | None = None
+    """As in `thresholds`."""
+    cosine: float | None = None
+    """As in `thresholds`."""
+
+
+Outputs = Mapping[OutputName, OutputFile]
+
+
+def thresholds_of(written: tuple[ThresholdsFile | None, ...], outputs: Mapping[str, OutputFile]) -> Thresholds:
+    """The thresholds that are written, the later over the earlier, over the defaults."""
+    total = Thresholds.total_db
+    for each in written:
+        total = each.total_db if each and each.total_db is not None else total
+    found = Thresholds(quantization_db=total, compile_db=total, worst_db=total - WORST_BELOW_DB)
+    for each in written:
+        found = replace(found, **_given(each)) if each else found
+    return replace(found, outputs={label: _of_output(output) for label, output in outputs.items()})
+
+
+def check_outputs(of_model: Outputs, of_components: Mapping[str, Outputs], node: Node, problems: Problems) -> None:
+    """What is written of outputs must say which, and be of effect; those of a model are of its one component."""
+    places: list[tuple[Keys, Outputs]] = [(("verification", "outputs"), of_model)]
+    places += [(("components", name, "outputs"), outputs) for name, outputs in of_components.items()]
+    if of_model and len(of_components) > 1:
+        keys, _ = places[0]
+        expected = "components.<name>.outputs, as the model has several components"
+        problems.add(place_of(node, keys), keys, "does not say of which component", expected=expected)
+    for keys, outputs in places:
+        for label, output in outputs.items():
+            for key, value in (("max_abs_error", output.max_abs_error), ("tie", output.tie)):
+                if value is not None and value < 0:
+                    at: Keys = (*keys, label, key)
+                    problems.add(place_of(node, at), at, f"is {value:g}", expected="0 or more")
+            if output.tie is not None and output.choice is None:
+                at = (*keys, label, "tie")
+                problems.add(place_of(node, at), at, "is of no effect without 'choice'", expected="choice: -1, say")
+
+
+def _of_output(written: OutputFile) -> OutputLimits:
+    known = {each.name for each in fields(OutputLimits)}
+    given = {name: value for name, value in _given(written).items() if name in known}
+    total = written.total_db
+    return OutputLimits(**{"quantization_db": total, "compile_db": total, **given})
+
+
+def _given(written: ThresholdsFile | OutputFile) -> dict[str, Any]:
+    """The fields that are there."""
+    return {key: value for key, value in vars(written).items() if value is not None}

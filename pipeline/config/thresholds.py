@@ -1,0 +1,30 @@
+"""What an artifact must keep to before it ships, by default: figures of the accuracy ladder, and what runs on the CPU.
+
+No stage may import this: a default that changes would run every measurement again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pipeline.contracts.limits import WORST_BELOW_DB, Limits, OutputLimits
+
+
+@dataclass(frozen=True)
+class Thresholds(Limits):
+    """The limits of one component with their defaults, and those that are about no figure of the ladder."""
+
+    padding_db: float = 60.0
+    rewrite_db: float = 60.0
+    quantization_db: float = 20.0
+    compile_db: float = 20.0
+    total_db: float = 20.0
+    worst_db: float = 20.0 - WORST_BELOW_DB
+    outside: float = 1.0
+    probability_error: float = 0.02
+    cosine: float | None = None
+    outputs: Mapping[str, OutputLimits] = field(default_factory=dict)
+    score_change: float | None = None
+    max_cpu_nodes: int = 0
+    max_partitions: int = 1

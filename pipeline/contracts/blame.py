@@ -1,0 +1,54 @@
+"""The contract of `blame`, and the rows that `probe` has too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.contracts.codec import Contract
+from pipeline.contracts.measures import Measuring, Reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params(Measuring):
+    """`thresholds` has the SQNR in dB that a value of each rung must have."""
+
+    thresholds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class EncodingFacts(Contract):
+    """The encoding of a value, and the range it covers."""
+
+    dtype: str
+    scale: float
+    zero_point: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class RowFacts(Contract):
+    """What was measured at one value: see :class:`pipeline.graph.accuracy.blame.Row`. dB are None for no number."""
+
+    value: str
+    node: str
+    op: str
+    sqnr_db: float | None
+    own_db: float | None
+    weights_db: float | None
+    encoding: EncodingFacts | None
+    observed: tuple[float, float]
+    calibrated: tuple[float, float] | None
+    reason: Reason | None
+    local: Reason | None
+
+
+@dataclass(frozen=True)
+class Facts(Contract):
+    """`samples` were run of as many as `of`; the `worst` rows of the quantization rung, and the first wrong by rung."""
+
+    samples: int
+    of: int
+    worst: tuple[RowFacts, ...]
+    first_wrong: Mapping[str, tuple[RowFacts, ...]]

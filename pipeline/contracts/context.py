@@ -1,0 +1,86 @@
+"""The contract of `context`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.contracts.codec import Contract, left_out
+from pipeline.contracts.measures import OverBuckets
+from pipeline.contracts.packing import Form
+from pipeline.contracts.target import HtpTarget
+from pipeline.contracts.values import TensorSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params(OverBuckets):
+    """`compile: device` says that contexts are compiled on the device.
+
+    The plan sees to that; it is in the key, so that those of another host are not taken for them.
+    """
+
+    form: Form
+    targets: tuple[HtpTarget, ...]
+    compile: Literal["device"] | None = left_out()
+
+
+@dataclass(frozen=True)
+class CpuNode(Contract):
+    """A node that QNN left to the CPU, and why, in QNN's words; the reason is empty where it gave none.
+
+    `edge`: it converts an input or output of the graph from or to its encoding, which is meant to happen there.
+    """
+
+    name: str
+    op: str
+    reason: str
+    edge: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledModel(Contract):
+    """A context model and its binaries as they are on disk, after all checks.
+
+    The figures of `targets` are the binaries' own. `compatibility` is the string by which ONNX Runtime decides whether
+    a device can load the context, see :class:`pipeline.qnn.format.context_model.Compatibility`.
+    """
+
+    context_model: str
+    binaries: tuple[str, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    partitions: int
+    cpu_nodes: tuple[CpuNode, ...]
+    targets: tuple[HtpTarget, ...]
+    sdk: str
+    compatibility: str
+
+    @property
+    def fallbacks(self) -> tuple[CpuNode, ...]:
+        """The nodes that run on the CPU, conversions at the graph's edge not counted."""
+        return tuple(node for node in self.cpu_nodes if not node.edge)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartFacts(CompiledModel):
+    """What was compiled for a bucket."""
+
+    bucket: str
+    axes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Part(Contract):
+    """What was made for a bucket: the step's files, and facts."""
+
+    files: Mapping[str, str]
+    facts: PartFacts
+
+
+@dataclass(frozen=True)
+class Facts(Contract):
+    """The `form` of the binaries, and what was made for each bucket: nothing where another form was chosen."""
+
+    form: Form
+    parts: Mapping[str, Part]

@@ -1,0 +1,46 @@
+"""The contract of `emulate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pipeline.contracts.codec import Contract, left_out
+from pipeline.contracts.measures import Measured, Measuring, Score, Subject
+from pipeline.contracts.target import HtpTarget
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params(Measuring):
+    """`last` is the rung that the model is which was compiled; `score` the name of the user's function.
+
+    `max_samples` None is as many as `max_seconds` allow.
+    """
+
+    target: HtpTarget
+    max_samples: int | None
+    max_seconds: int
+    last: Literal["rewrite", "quantization"]
+    score: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts(Contract):
+    """The ladder's last rung: `compile` against the rung above, `outputs` against the original.
+
+    `samples` of the held-out set were run `of` that many; what was `emulated` is the context, or a plain compile of
+    the same model where the emulator does not take the context. None: nothing was.
+    """
+
+    samples: int
+    of: int
+    emulated: Literal["context", "plain compile"] | None = left_out()
+    rungs: Mapping[str, Measured]
+    outputs: Measured
+    score: Score | None
+    subjects: Mapping[str, Subject] = field(default_factory=dict)
+
+
+UNMEASURED = Facts(samples=0, of=0, rungs={}, outputs={}, score=None)
+"""The facts of a bucket that no sample fits."""

@@ -1,0 +1,80 @@
+"""What the forecast tells: one row for each thing that HTP will compute wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pipeline.contracts.codec import Contract
+
+Rule = Literal[
+    "fp16_overflow", "fp16_flush", "requantize_underflow", "saturation", "unequal_comparison", "exponent",
+    "integer_function",
+]  # fmt: skip
+Instead = Literal["", "uint16", "fp16"]
+INTEGERS: Final = "uint16"
+FP16: Final = "fp16"
+
+
+@dataclass(frozen=True)
+class Forecast(Contract):
+    """One thing that will go wrong, or would have: `mended` says that the encodings already avoid it.
+
+    `figure` is beyond `limit`, both in the unit of the rule; `channels` of a weight are concerned, 0 where channels
+    have no part in it. `nodes` in the precision `instead` would avoid it; empty where no precision does.
+    """
+
+    rule: Rule
+    value: str
+    node: str
+    figure: float
+    limit: float
+    channels: int = 0
+    mended: bool = False
+    nodes: tuple[str, ...] = ()
+    instead: Instead = ""
+
+    @property
+    def effect(self) -> str:
+        """What happens on the chip."""
+        return _TOLD[self.rule][0]
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        return "mended: their scales were raised" if self.mended else _TOLD[self.rule][1]
+
+    def line(self) -> str:
+        """In one line, for a log or a message."""
+        channels = f", {self.channels} channels" if self.channels else ""
+        where = f"{self.value!r} of {self.node}{channels}"
+        return f"{self.rule}: {where}: {self.figure:.4g}, limit {self.limit:.4g}: {self.effect}; {self.remedy}"
+
+
+_TOLD: Mapping[str, tuple[str, str]] = {
+    "fp16_overflow": ("is cut off in float16, at 65504 or 131008", "keep these nodes in 16 bit integers"),
+    "fp16_flush": (
+        "what it divides by or takes the logarithm of is 0 in float16",
+        "raise the floor in the model to 1e-4, scale the value before, or keep these nodes in 16 bit integers",
+    ),
+    "requantize_underflow": ("these channels come out as the end of their encoding", "keep the node in float16"),
+    "saturation": (
+        "elements beyond the encoding are cut off",
+        "calibrate with method: minmax, or give the value a wider type",
+    ),
+    "unequal_comparison": (
+        "its two sides are rounded differently, so that equal numbers compare as unequal",
+        "keep it and what makes its two sides in float16, or compare integers",
+    ),
+    "integer_function": (
+        "the function of these integers is computed with steps that show",
+        "scale the value before and after in the model, or keep a node that is named in float16",
+    ),
+    "exponent": ("results this far below the largest become 0", "keep these nodes in float16"),
+}
+
+
+def harmful(forecasts: Iterable[Forecast]) -> tuple[Forecast, ...]:
+    """Those that nothing avoids yet."""
+    return tuple(each for each in forecasts if not each.mended)

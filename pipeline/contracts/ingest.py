@@ -1,0 +1,36 @@
+"""The contract of `ingest`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pipeline.contracts.codec import Contract, NumberTree
+from pipeline.contracts.values import Signature
+
+
+@dataclass(frozen=True)
+class Params(Contract):
+    """`file` is the component's name in the output of fetch; `constants` are inputs that are fixed to a value."""
+
+    file: str
+    constants: Mapping[str, NumberTree] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GivenConstant(Contract):
+    """An input that became a constant: what it is declared to be, and the value as the config gives it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    value: NumberTree
+
+
+@dataclass(frozen=True)
+class Facts(Signature):
+    """Dims are sizes or names. `constants` were inputs, `axes` has the inputs that carry each, `opset` is ONNX's."""
+
+    constants: Mapping[str, GivenConstant]
+    opset: int | None
+    nodes: int
+    axes: Mapping[str, tuple[str, ...]]

@@ -1,0 +1,75 @@
+"""The contract of `precision`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.contracts.calibrate import MethodName
+from pipeline.contracts.codec import Contract, left_out
+from pipeline.contracts.measures import OverBuckets, SamplePart
+from pipeline.contracts.scheme import Scheme
+from pipeline.contracts.target import HtpTarget
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params(OverBuckets):
+    """Thresholds in dB, what may be left to the CPU, and how much may be tried.
+
+    Of `targets` the lowest architecture is emulated. `fp16`: nodes may stay in float. `max_emulations` 0: the CPU
+    decides. `method` and `percentile` are calibrate's, for the record.
+    """
+
+    padding: Mapping[str, float]
+    part: SamplePart
+    quantization_db: float
+    compile_db: float
+    total_db: float
+    max_cpu_nodes: int
+    max_partitions: int
+    targets: tuple[HtpTarget, ...]
+    fp16: bool
+    wide_products: bool = False
+    max_trials: int
+    max_emulations: int
+    method: MethodName
+    percentile: float | None = left_out()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point(Contract):
+    """A trial. `db_cpu` is of the QDQ model, or of the float model `rounded` instead; None for no number.
+
+    `db_emulator` is None where it was not emulated, or `failure` says why it could not be.
+    """
+
+    label: str
+    weight_bytes: int
+    share_8bit: float
+    cost: float
+    db_cpu: float | None
+    rounded: bool
+    db_emulator: float | None
+    failure: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts(Point):
+    """The name of the scheme that was found, the scheme, its point of the `curve`, and all that was tried.
+
+    The curve goes from cheap to dear.
+    """
+
+    scheme: str
+    quantization: Scheme
+    curve: tuple[Point, ...]
+    trials: int
+    emulations: int
+
+
+@dataclass(frozen=True)
+class Found(Contract):
+    """What precision.json holds: the scheme, and what was tried."""
+
+    scheme: Scheme
+    curve: tuple[Point, ...]

@@ -1,0 +1,31 @@
+"""The contract of `probe`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.contracts.blame import RowFacts
+from pipeline.contracts.codec import Contract
+from pipeline.contracts.measures import Measuring
+from pipeline.contracts.target import HtpTarget
+
+WORST = "worst.npz"
+"""The file of `blame` and `probe` with one sample: arrays `input:NAME`, `expected:NAME` and `got:NAME`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params(Measuring):
+    """`thresholds` has the SQNR in dB that a value of the compile rung must have."""
+
+    target: HtpTarget
+    thresholds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Facts(Contract):
+    """The `sample` that was run (None: there is none), how many values were measured, the first wrong by rung."""
+
+    sample: str | None
+    values: int
+    first_wrong: Mapping[str, tuple[RowFacts, ...]]

@@ -1,0 +1,57 @@
+"""The contract of `quantize`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.contracts.codec import Contract
+from pipeline.contracts.forecast import Forecast
+from pipeline.contracts.measures import OverBuckets
+from pipeline.contracts.scheme import Scheme
+from pipeline.contracts.values import Signature
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params(OverBuckets):
+    """`scheme` is None where a search finds it."""
+
+    scheme: Scheme | None
+
+
+@dataclass(frozen=True)
+class Constants(Contract):
+    """How many constants were quantized to a type, and their bytes."""
+
+    tensors: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PartFacts(Signature):
+    """`nodes` without Q and DQ; `float_nodes` still compute in float; `constants` by type.
+
+    `forecasts` is what HTP will compute wrongly.
+    """
+
+    scheme: str
+    nodes: int
+    float_nodes: tuple[str, ...]
+    constants: Mapping[str, Constants]
+    forecasts: tuple[Forecast, ...]
+
+
+@dataclass(frozen=True)
+class Part(Contract):
+    """What was made for a bucket: the step's files by the names that readers know them by, and facts."""
+
+    files: Mapping[str, str]
+    facts: PartFacts
+
+
+@dataclass(frozen=True)
+class Facts(Contract):
+    """The name of the `scheme`, and what was made for each bucket."""
+
+    scheme: str
+    parts: Mapping[str, Part]

@@ -1,0 +1,27 @@
+"""The values that go into a model and come out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.contracts.codec import Contract
+
+
+@dataclass(frozen=True)
+class TensorSpec(Contract):
+    """An input or output: numpy's name of its dtype; a dim is a size, an axis, an expression of axes, or None."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype} [{', '.join('?' if dim is None else str(dim) for dim in self.shape)}]"
+
+
+@dataclass(frozen=True)
+class Signature(Contract):
+    """Inputs and outputs of a model, in its order."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]

@@ -1,0 +1,44 @@
+"""The contract of `verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pipeline.contracts.codec import Contract
+from pipeline.contracts.measures import Declared, Measured, Measuring, Score, Subject, Truth
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params(Measuring):
+    """`score` is the name of the user's function; `outputs` has what the config says of single ones, by label."""
+
+    score: str | None
+    outputs: Mapping[str, Declared] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Facts(Contract):
+    """The ladder on the CPU: each rung against the one above, `outputs` of the last rung against the original.
+
+    Of `samples` (0: nothing was measured), `shorter` belong to smaller buckets. Figures are of `subjects`, by label;
+    `spans` has the range of the original's values. `lengths` has the lengths of the samples on the bucket's axes, and
+    `order` their places in the order to emulate them in. `silent` are those between 0 and 1 that never get near 1: that
+    they say yes where they should is then not shown.
+    """
+
+    samples: int
+    shorter: int
+    rungs: Mapping[str, Measured]
+    outputs: Measured
+    score: Score | None
+    truth: Truth = "unpadded"
+    subjects: Mapping[str, Subject] = field(default_factory=dict)
+    spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    order: tuple[int, ...] = ()
+    silent: tuple[str, ...] = ()
+
+
+UNMEASURED = Facts(samples=0, shorter=0, rungs={}, outputs={}, score=None)
+"""The facts of a bucket that no sample fits."""

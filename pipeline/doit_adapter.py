@@ -1,0 +1,117 @@
+"""What this project puts between itself and doit: tasks, failures that carry their error, and a runner of our own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from doit.action import PythonAction
+from doit.exceptions import BaseFail, TaskFailed, UnmetDependency
+from doit.runner import MThreadRunner
+from doit.task import Task, dict_to_task
+
+from pipeline.build.schedule import WithdrawnError
+from pipeline.errors import ConfigError, PipelineError, WaitingError
+from pipeline.report.reporter import TRACEBACK_VARIABLE, Reporter, refuse
+
+_THREADS = 32  # each waits for the turn of one step; among more that wait, the order would hardly matter
+_AWAKE_S = 0.2
+
+
+class Removal(PythonAction):  # type: ignore[misc]  # doit is untyped
+    """The action of `doit clean build:<model>`."""
+
+    def __str__(self) -> str:
+        """What doit says that it executes."""
+        return f"remove artifacts/{self.args[0]}"
+
+
+class StepFailed(TaskFailed):  # type: ignore[misc]  # doit is untyped
+    """A failure that carries the error a user should see."""
+
+    def __init__(self, error: PipelineError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Answers(queue.Queue[Any]):
+    """A queue at which who waits wakes up now and then: on Windows no signal reaches a thread that waits for a lock.
+
+    (https://docs.python.org/3/library/threading.html#threading.Lock.acquire: interrupted on POSIX.)
+    """
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """The next item, as of any queue."""
+        while block and timeout is None:
+            with contextlib.suppress(queue.Empty):
+                return super().get(timeout=_AWAKE_S)
+        return super().get(block, timeout)
+
+
+class Runner(MThreadRunner):  # type: ignore[misc]  # doit is untyped
+    """doit's runner with a thread for every step that could run: which of them do, the crew decides."""
+
+    Queue = Answers if os.name == "nt" else queue.Queue
+    _stop_running: bool
+
+    def __init__(
+        self, manager: object, reporter: Reporter, continue_: bool, always: bool, stream: object, num_process: int = 0
+    ) -> None:
+        if num_process < 1:
+            refuse(
+                ConfigError(
+                    f"-n {num_process}: no step could run",
+                    where="command line",
+                    remedy="give a number from 1 on, or leave it out: then as many steps run as there are cores",
+                )
+            )
+        super().__init__(manager, reporter, continue_, always, stream, _THREADS)
+        reporter.project.crew.set_up(num_process, keep_going=continue_)
+
+    def _handle_task_error(self, node: Any, base_fail: BaseFail) -> None:
+        """Go on with what doesn't stand on a step that waits for another host; a failure stops as it did.
+
+        What is not tried as it stands on something stops nothing either: that did, if it was to.
+        """
+        stopping = self._stop_running
+        super()._handle_task_error(node, base_fail)
+        if isinstance(getattr(base_fail, "error", None), WaitingError) or isinstance(base_fail, UnmetDependency):
+            self._stop_running = stopping
+
+
+def say(line: str) -> None:
+    """Print a line; doit takes no built-in function for an action."""
+    print(line)
+
+
+def reported(run: Callable[[], None]) -> TaskFailed | None:
+    """Do something, and hand its error to doit."""
+    try:
+        run()
+    except PipelineError as error:
+        return _failure(error)
+    except WithdrawnError:
+        return TaskFailed("not started, as another step failed", report=False)
+    return None
+
+
+def _failure(error: PipelineError) -> StepFailed:
+    if os.environ.get(TRACEBACK_VARIABLE):
+        traceback.print_exception(error)
+    return StepFailed(error)
+
+
+def group(name: str, doc: str, members: list[str], actions: Sequence[object] = ()) -> Task:
+    """A task that stands for others."""
+    return Task(name, [*actions] or None, doc=doc, has_subtask=True, task_dep=members, verbosity=2)
+
+
+def task(name: str, group: str, **attributes: object) -> Task:
+    """One of the tasks that a group stands for; `attributes` are doit's own."""
+    made = dict_to_task({"name": name, "verbosity": 2, **attributes})
+    made.subtask_of = group
+    return made

@@ -1,0 +1,143 @@
+"""How near each sample comes to the edges of a model's operators: what few samples touch, and where chips differ.
+
+Of every value the least, the largest, and what is nearest to zero from either side; and of operators that decide, how
+near a decision comes to a tie. Gathered while the CPU runs a sample; four numbers a value, whatever its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, helper
+
+from pipeline.graph.cpu import Arrays
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.quantization.observe import Observer
+
+Criteria = Mapping[str, float]
+"""How far one sample stays from each edge, by a name for the edge; the least comes nearest."""
+
+_COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+_STEPS = ("Cast", "Ceil", "Floor")
+_SINGULAR = ("Div", "Log", "Pow", "Reciprocal", "Sign", "Sqrt")
+"""Operators that do something of their own at zero."""
+
+EDGE, ZERO, EXTREME = "edge", "zero", "extreme"
+KINDS = (EDGE, ZERO, EXTREME)
+"""What a criterion is about; its name begins with it."""
+
+
+def criteria(observer: Observer, feeds: Arrays) -> dict[str, float]:
+    """How far one sample stays from the edges of a static float model, which computes it for this."""
+    index = observer.index
+    nodes = [node for node in index.model.graph.node if is_op(node, *_DISTANCES)]
+    wanted = {name for node in nodes for name in node.input}
+    singular = {
+        name: node.op_type
+        for node in index.model.graph.node
+        if is_op(node, *_SINGULAR)
+        for name in (node.input[1:] if is_op(node, "Div") else node.input[:1])
+    }
+    found: dict[str, float] = {}
+    kept: dict[str, NDArray[Any]] = {}
+    for name, array in observer.arrays(feeds):
+        if array.size:
+            nearest = EDGE if name in singular else ZERO
+            found |= dict(_of_value(name, array, nearest))
+        if name in wanted:
+            kept[name] = array
+    for node in nodes:
+        inputs = [_array(index, kept, name) for name in node.input]
+        if inputs[0] is not None and inputs[0].size:
+            for number, distance in enumerate(_DISTANCES[node.op_type](node, inputs)):
+                found[f"{EDGE} {number} {node.op_type} {node.output[0]}"] = distance
+    return found
+
+
+def _of_value(name: str, array: NDArray[Any], nearest: str) -> Iterator[tuple[str, float]]:
+    yield f"{EXTREME} least {name}", float(array.min())
+    yield f"{EXTREME} largest {name}", -float(array.max())
+    negative = np.signbit(array)
+    above, below = array[~negative & (array != 0)], array[negative]  # -0 is as near from below as can be
+    if above.size:
+        yield f"{nearest} above {name}", float(above.min())
+    if below.size:
+        yield f"{nearest} below {name}", -float(below.max())
+
+
+def _array(index: GraphIndex, kept: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any] | None:
+    if name in kept:
+        return kept[name]
+    return index.constant(name) if name in index.initializers else None
+
+
+def _least(distances: NDArray[Any]) -> Iterator[float]:
+    finite = distances[np.isfinite(distances)]
+    if finite.size:
+        yield float(finite.min())
+
+
+def _of_comparison(node: NodeProto, inputs: list[NDArray[Any] | None]) -> Iterator[float]:
+    left, right = inputs[:2]
+    if left is not None and right is not None:
+        with np.errstate(invalid="ignore"):  # masks hold infinities
+            yield from _least(np.abs(left.astype(np.float64) - right))
+
+
+def _of_clip(node: NodeProto, inputs: list[NDArray[Any] | None]) -> Iterator[float]:
+    for end in inputs[1:]:
+        if end is not None and inputs[0] is not None:
+            yield from _least(np.abs(inputs[0].astype(np.float64) - end))
+
+
+def _of_round(node: NodeProto, inputs: list[NDArray[Any] | None]) -> Iterator[float]:
+    assert inputs[0] is not None
+    yield from _least(np.abs(np.abs(inputs[0] - np.trunc(inputs[0])) - 0.5))
+
+
+def _of_step(node: NodeProto, inputs: list[NDArray[Any] | None]) -> Iterator[float]:
+    assert inputs[0] is not None
+    if inputs[0].dtype.kind == "f" and not _is_to_float(node):
+        yield from _least(np.abs(inputs[0] - np.rint(inputs[0])))
+
+
+def _of_knees(node: NodeProto, inputs: list[NDArray[Any] | None]) -> Iterator[float]:
+    assert inputs[0] is not None
+    yield from _least(np.abs(np.abs(inputs[0]) - 3))  # of HardSwish, and of HardSigmoid as it is mostly used
+
+
+def _of_choice(node: NodeProto, inputs: list[NDArray[Any] | None]) -> Iterator[float]:
+    default = -1 if is_op(node, "TopK") else 0
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), default)
+    assert inputs[0] is not None
+    yield from _least(margins(inputs[0], axis))
+
+
+def margins(array: NDArray[Any], axis: int) -> NDArray[Any]:
+    """By how much the largest along an axis is larger than the second, the axis kept with one entry.
+
+    Infinite where there is no second.
+    """
+    if array.shape[axis] < 2:
+        return np.full_like(np.take(array, [0], axis), np.inf)
+    highest = np.partition(array, -2, axis)
+    return np.asarray(np.take(highest, [-1], axis) - np.take(highest, [-2], axis))
+
+
+def _is_to_float(node: NodeProto) -> bool:
+    to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
+    return is_op(node, "Cast") and np.issubdtype(helper.tensor_dtype_to_np_dtype(to), np.floating)
+
+
+_DISTANCES: Mapping[str, Callable[[NodeProto, list[NDArray[Any] | None]], Iterator[float]]] = {
+    **dict.fromkeys(_COMPARISONS, _of_comparison),
+    **dict.fromkeys(_STEPS, _of_step),
+    **dict.fromkeys(("ArgMax", "TopK"), _of_choice),
+    **dict.fromkeys(("HardSigmoid", "HardSwish"), _of_knees),
+    "Clip": _of_clip,
+    "Round": _of_round,
+}
+"""How near one sample comes to each edge of an operator."""

@@ -1,0 +1,124 @@
+"""What outputs are made of: what a Sigmoid or Softmax bounds, and parts that a Concat puts side by side.
+
+What lies between 0 and 1 whatever goes in has a known scale, so an absolute error says something of it even while it is
+near 0 all the time. What comes from different branches may be in different units, as boxes and scores are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from onnx import NodeProto
+
+from pipeline.graph.accuracy.states import state_outputs
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.inference import shape_of
+
+_MAKES = ("Sigmoid", "HardSigmoid")
+_SHARES = ("Softmax",)
+_KEEPS_FIRST = (
+    "AveragePool", "Cast", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "GlobalAveragePool",
+    "GlobalMaxPool", "Identity", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "Reshape", "Slice", "Split",
+    "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze",
+)  # fmt: skip
+_KEEPS_ALL = ("Concat", "Max", "Min", "Mul")
+_DEEPEST = 64
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of an axis that comes from a branch of its own; `bounded` if it lies between 0 and 1."""
+
+    start: int
+    stop: int
+    bounded: bool
+
+
+@dataclass(frozen=True)
+class Makeup:
+    """What is known of an output: that all of it is `bounded`, or the `parts` along an axis.
+
+    `shares`: its entries add up to 1 along some axis, so each may be small without being near nothing. `state`: it is
+    handed to the next run.
+    """
+
+    bounded: bool = False
+    shares: bool = False
+    state: bool = False
+    axis: int = 0
+    parts: tuple[Part, ...] = ()
+
+
+NOTHING_KNOWN = Makeup()
+
+
+def makeup_of_outputs(index: GraphIndex) -> dict[str, Makeup]:
+    """What is known of each output of a static model."""
+    found, states = {}, state_outputs(index)
+    for name in index.outputs:
+        kind = _kind(index, name, 0)
+        found[name] = Makeup(bounded=True, shares=kind in _SHARES) if kind else _parts(index, name)
+    return found | {name: replace(found[name], state=True) for name in states}
+
+
+def _kind(index: GraphIndex, name: str, depth: int) -> str:
+    """The operator that bounds a value, "" if none does."""
+    node = index.makers.get(name)
+    if node is None or depth > _DEEPEST:
+        return ""
+    if is_op(node, *_MAKES, *_SHARES):
+        return node.op_type
+    if is_op(node, "Clip"):
+        ends = [index.scalar(end) if end else None for end in node.input[1:3]]
+        return "Clip" if ends == [0.0, 1.0] else ""
+    if is_op(node, *_KEEPS_FIRST):
+        return _kind(index, node.input[0], depth + 1) if name == node.output[0] or is_op(node, "Split") else ""
+    if is_op(node, *_KEEPS_ALL):
+        kinds = [_kind(index, given, depth + 1) for given in node.input]
+        return (kinds[0] if len(set(kinds)) == 1 else _MAKES[0]) if all(kinds) else ""
+    return ""
+
+
+def _parts(index: GraphIndex, name: str) -> Makeup:
+    """The branches that a Concat puts side by side, as a detection head does with boxes and scores."""
+    places: list[int] | None = None  # of each dim of what is looked at, its dim in the output
+    while (node := index.makers.get(name)) is not None and is_op(node, "Identity", "Cast", "Transpose"):
+        if is_op(node, "Transpose"):
+            order = _perm(node) or [*range(len(shape_of(index.types[name])))][::-1]
+            before = places or list(range(len(order)))
+            places = [before[order.index(dim)] for dim in range(len(order))]
+        name = node.input[0]
+    if node is None or not is_op(node, "Concat"):
+        return NOTHING_KNOWN
+    axis, start = _axis(index, node), 0
+    parts = []
+    for given in _branches(index, node, 0):
+        size = _shape(index, given)[axis]
+        parts.append(Part(start, start + size, bool(_kind(index, given, 0))))
+        start += size
+    return Makeup(axis=places[axis] if places else axis, parts=tuple(parts))
+
+
+def _branches(index: GraphIndex, node: NodeProto, depth: int) -> Iterator[str]:
+    """What a Concat joins, and what those join that it joins along the same axis."""
+    for given in node.input:
+        maker = index.maker(given, "Concat")
+        if maker is not None and depth < _DEEPEST and _axis(index, maker) == _axis(index, node):
+            yield from _branches(index, maker, depth + 1)
+        else:
+            yield given
+
+
+def _axis(index: GraphIndex, node: NodeProto) -> int:
+    axis = next(int(attribute.i) for attribute in node.attribute if attribute.name == "axis")
+    return axis % len(_shape(index, node.input[0]))
+
+
+def _shape(index: GraphIndex, name: str) -> tuple[int, ...]:
+    kind = index.types.get(name)
+    return shape_of(kind) if kind is not None else tuple(index.initializers[name].dims)
+
+
+def _perm(node: NodeProto) -> list[int]:
+    return next((list(attribute.ints) for attribute in node.attribute if attribute.name == "perm"), [])

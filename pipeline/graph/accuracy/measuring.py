@@ -1,0 +1,85 @@
+"""The figures of one rung of the ladder: every subject, over all samples."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.contracts.measures import Figures, Subject
+from pipeline.graph.accuracy.accuracy import Accuracy, Outputs, Span
+from pipeline.graph.accuracy.edges import margins
+from pipeline.graph.accuracy.subjects import part_of
+
+Subjects = Mapping[str, Subject]
+"""What is judged, by its label."""
+Spans = Mapping[str, tuple[float, float]]
+"""The least and the largest value of the truth, by label."""
+
+
+def measure(
+    subjects: Subjects,
+    names: Sequence[str],
+    truth: Sequence[Outputs],
+    tested: Sequence[Outputs],
+    *,
+    spans: Spans | None = None,
+    chosen_from: Sequence[Outputs] = (),
+) -> dict[str, Figures]:
+    """The figures of each subject over all samples, which have these `names`.
+
+    `spans` is what is known of the truth beyond these samples; `chosen_from` has, for each sample, the values of the
+    original that its ArgMax outputs were chosen from.
+    """
+    found = {}
+    for label, subject in subjects.items():
+        known = Span(*spans[label]) if spans and label in spans else Span(0.0, 1.0) if subject.bounded else None
+        values, choices = Accuracy(known), Accuracy()
+        for number, name in enumerate(names):
+            expected, actual = part_of(subject, truth[number]), part_of(subject, tested[number])
+            if subject.by == "choice":
+                values.add(expected, actual, name)
+                choices.add(*_choices(subject, expected, actual), name, _ties(subject, expected))
+            elif subject.chosen_from and chosen_from:
+                ties = _ties(subject, chosen_from[number][subject.chosen_from])
+                values.add(expected, actual, name, ties.reshape(expected.shape))
+            else:
+                values.add(expected, actual, name)
+        found[label] = _joined(values.figures(), choices.figures()) if subject.by == "choice" else values.figures()
+    return found
+
+
+def spans_of(subjects: Subjects, truth: Sequence[Outputs]) -> dict[str, tuple[float, float]]:
+    """The range of the truth of each subject that has one."""
+    found = {}
+    for label, subject in subjects.items():
+        span = Span(0.0, 1.0) if subject.bounded else Span()
+        for sample in truth:
+            span = span.over(part_of(subject, sample))
+        if span.low <= span.high:
+            found[label] = (span.low, span.high)
+    return found
+
+
+def _choices(subject: Subject, expected: NDArray[Any], actual: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What is chosen along the axis; of what is not finite nothing can be."""
+    assert subject.axis is not None
+    chosen = np.argmax(actual, subject.axis)
+    chosen[~np.isfinite(actual).all(subject.axis) & np.isfinite(expected).all(subject.axis)] = -1
+    return np.argmax(expected, subject.axis), chosen
+
+
+def _ties(subject: Subject, values: NDArray[Any]) -> NDArray[np.bool_]:
+    assert subject.axis is not None
+    assert subject.tie is not None
+    return np.asarray(margins(values, subject.axis) < subject.tie).squeeze(subject.axis)
+
+
+def _joined(values: Figures, choices: Figures) -> Figures:
+    """The figures of what is chosen, with what the values say of themselves."""
+    return dataclasses.replace(
+        choices, cosine=values.cosine, max_abs_error=values.max_abs_error, outlier=values.outlier
+    )

@@ -1,0 +1,56 @@
+"""In which order samples are emulated: a budget that ends early has then seen what matters most."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from pipeline.graph.accuracy.edges import EDGE, KINDS, Criteria
+
+
+def sample_order(touched: Sequence[Criteria], worst: Iterable[int] = ()) -> list[int]:
+    """The places of all samples, first `worst`, then by turns: nearest to an edge, to zero, extreme, evenly spread.
+
+    `touched` says how far each sample stays from each edge. Every beginning of the order has some of all kinds.
+    """
+    nearest = _nearest(touched)
+    turns: list[Iterator[int]] = [iter(_ranked(kind, nearest)) for kind in KINDS]
+    turns.append(spread(len(touched)))
+    order = dict.fromkeys(worst)
+    while turns:
+        for turn in list(turns):
+            place = next((place for place in turn if place not in order), None)
+            if place is None:
+                turns.remove(turn)
+            else:
+                order[place] = None
+    return list(order)
+
+
+def spread(count: int) -> Iterator[int]:
+    """The numbers below `count`, such that those so far are spread evenly over all: 0, a half, a quarter, ..."""
+    bits = max(count - 1, 1).bit_length()
+    mirrored = (int(format(number, f"0{bits}b")[::-1], 2) for number in range(1 << bits))
+    yield from dict.fromkeys(place * count >> bits for place in mirrored if count)
+
+
+def _nearest(touched: Sequence[Criteria]) -> dict[str, int]:
+    """The sample that comes nearest to each edge; the first of several, and none where all are equally near."""
+    best: dict[str, tuple[float, int]] = {}
+    differs: set[str] = set()
+    for place, distances in enumerate(touched):
+        for name, distance in distances.items():
+            known = best.setdefault(name, (distance, place))
+            if distance != known[0] or (place and name not in touched[0]):
+                differs.add(name)
+            if distance < known[0]:
+                best[name] = (distance, place)
+    return {name: place for name, (_, place) in best.items() if name in differs}
+
+
+def _ranked(kind: str, nearest: dict[str, int]) -> list[int]:
+    """The samples that touch edges of a kind: of operators in the graph's order, else who touches most comes first."""
+    places = [place for name, place in nearest.items() if name.startswith(kind)]
+    if kind == EDGE:
+        return list(dict.fromkeys(places))
+    return [place for place, _ in sorted(Counter(places).items(), key=lambda entry: (-entry[1], entry[0]))]

@@ -1,0 +1,32 @@
+"""Where HTP's arithmetic ends: limits that encodings and float values have to keep to.
+
+Measured on the emulator of QAIRT 2.51 (onnxruntime-qnn 2.7), SoC 60 (HTP v73).
+"""
+
+REQUANTIZE = 2.0**-24
+"""The least of ``scale_in * scale_weight / scale_out`` that a product with 16 bit activations is rescaled by.
+
+Below, a channel comes out as the end of its encoding whatever its input is. Exact down to 2^-24.0 and saturated from
+2^-24.1 on, for Conv (1d, 2d, depthwise), ConvTranspose, Gemm and MatMul, with a bias and without; with 8 bit
+activations, 2^-32 is still exact.
+"""
+
+FP16_LARGEST = 65504.0
+"""Beyond, HTP cuts a value in float16 off: products of matrices here, other operators at twice as much."""
+FP16_SMALLEST_NORMAL = 2.0**-14
+"""Below, a value in float16 loses bits, and HTP may make 0 of it."""
+
+FP16_ARGUMENTS = {"Atan": 32768.0, "Cos": 100.0, "Sin": 100.0, "Tan": 100.0}
+"""Operator -> the largest argument whose result is right in float16: of more, Atan gives 131008, a sine is off by 0.1.
+In 16 bit integers all but Tan near its poles are right."""
+NORM_LARGEST = 361.0
+"""The largest ReduceL2: HTP sums squares in float16, whatever is around it, up to 131008."""
+
+LEAST_OF_INTEGERS = {
+    "Asin": 0.004, "Atan": 0.004, "Ceil": 0.004, "Elu": 0.004, "Selu": 0.004, "Sin": 0.004, "Tan": 0.004,
+    "Log": 0.004, "Softmax": 0.03,
+}  # fmt: skip
+"""Operator -> the largest input up to which its results in 16 bit integers are wrong: computed in float16 inside, with
+steps of 6e-5 or 1.2e-4, or not at all (Softmax of 4 by 6: rows add up to 1.09; right at 0.1)."""
+TANGENT_LARGEST = 10.0
+"""The largest Tan of integers: 14.1 comes out as 14.3, 32.5 as 33.3, 5.80 as 5.81. Float16 rounds the argument."""

@@ -1,0 +1,239 @@
+"""What HTP will compute wrongly in a QDQ model, told from its encodings and the calibrated ranges before it compiles.
+
+Each rule names a value, what was found there, and the limit that it is beyond. A rule fires only where the ranges prove
+that the limit is passed on calibration samples: what might go wrong on others is for the emulator to find.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from pipeline.contracts.forecast import FP16, INTEGERS, Forecast
+from pipeline.graph.ir.index import GraphIndex, is_float, is_op
+from pipeline.graph.ir.traverse import label
+from pipeline.graph.quantization.chip_limits import (
+    FP16_ARGUMENTS,
+    FP16_LARGEST,
+    FP16_SMALLEST_NORMAL,
+    LEAST_OF_INTEGERS,
+    NORM_LARGEST,
+    REQUANTIZE,
+    TANGENT_LARGEST,
+)
+from pipeline.graph.quantization.operand_rules import PRODUCTS
+from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT, Encoding, computing_node, encoding_of
+from pipeline.graph.quantization.quantizer import computes_in_float
+from pipeline.graph.quantization.ranges import Range
+
+_RAISED = 1.01 * REQUANTIZE
+"""A scale this close to the limit was raised to it."""
+_CUT_OFF = 0.01
+"""The part of a range that may be cut off before it is worth a word."""
+_COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+_STEPS = 2**16
+
+
+def forecast(index: GraphIndex, ranges: Mapping[str, Range]) -> list[Forecast]:
+    """All that the ranges of the float model prove about the QDQ model of `index`, in the graph's order by rule.
+
+    A model without Q and DQ nodes is one that runs in float16.
+    """
+    known = _Known(index, ranges)
+    rules: tuple[Callable[[_Known], Iterator[Forecast]], ...] = (
+        _overflows, _overflows_inside, _flushes, _underflows, _saturates, _compares_unequal, _spans_exponents,
+        _is_coarse_in_integers,
+    )  # fmt: skip
+    return [found for rule in rules for found in rule(known)]
+
+
+class _Known:
+    """A QDQ model and the ranges of the float model it was made of."""
+
+    def __init__(self, index: GraphIndex, ranges: Mapping[str, Range]) -> None:
+        self.index = index
+        self.nodes = [node for node in index.model.graph.node if node.op_type not in Q_OPS]
+        self._ranges = ranges
+
+    def range(self, name: str) -> Range | None:
+        """The range of the value of the float model that one of the QDQ model stands for."""
+        node = self.index.makers.get(name)
+        while node is not None and node.op_type in Q_OPS:
+            name = node.input[0]
+            node = self.index.makers.get(name)
+        return self._ranges.get(name.removesuffix(QUANTIZER_INPUT))
+
+    def largest(self, name: str) -> float:
+        """The largest magnitude of a value or a constant of one number, 0 where nothing is known of it."""
+        scalar = self.index.scalar(name)
+        if scalar is not None:
+            return abs(scalar)
+        found = self.range(name)
+        return max(-found.low, found.high) if found is not None else 0.0
+
+    def encoding(self, node: NodeProto) -> tuple[str, Encoding] | None:
+        """The value that a node's result goes on as, and its encoding; None for a result in float."""
+        for reader in self.index.readers.get(node.output[0], []):
+            if reader.op_type == Q_OPS[0]:
+                for dequantizer in self.index.readers.get(reader.output[0], []):
+                    found = encoding_of(self.index, dequantizer.output[0])
+                    if found is not None:
+                        return node.output[0].removesuffix(QUANTIZER_INPUT), found
+        return None
+
+    def in_float(self, node: NodeProto) -> bool:
+        """Whether a node makes its result in float16."""
+        return is_float(self.index, node.output[0]) and computes_in_float(self.index, node)
+
+    def scale_of(self, name: str) -> NDArray[np.float64] | None:
+        """The scale, or those of each channel, that a DequantizeLinear reads a value with."""
+        maker = self.index.makers.get(name)
+        if maker is None or maker.op_type != Q_OPS[1]:
+            return None
+        scale = self.index.constant(maker.input[1])
+        return np.asarray(scale, np.float64).reshape(-1) if scale is not None else None
+
+    def readers_in_float(self, name: str) -> tuple[str, ...]:
+        return tuple(reader.name for reader in self.index.readers.get(name, []) if self.in_float(reader))
+
+
+def _overflows(known: _Known) -> Iterator[Forecast]:
+    for value in known.index.model.graph.input:
+        readers = known.readers_in_float(value.name) if is_float(known.index, value.name) else ()
+        if readers and known.largest(value.name) > FP16_LARGEST:
+            yield Forecast(
+                "fp16_overflow", value.name, "an input of the model", known.largest(value.name), FP16_LARGEST,
+                nodes=readers, instead=INTEGERS,
+            )  # fmt: skip
+    for node in filter(known.in_float, known.nodes):
+        for name in node.output:
+            if known.largest(name) > FP16_LARGEST:
+                nodes = (node.name, *known.readers_in_float(name))
+                yield Forecast(
+                    "fp16_overflow", name, label(node), known.largest(name), FP16_LARGEST, nodes=nodes,
+                    instead=INTEGERS,
+                )  # fmt: skip
+
+
+def _overflows_inside(known: _Known) -> Iterator[Forecast]:
+    """Operators whose inputs and results float16 holds, and whose steps in between it does not."""
+    for node in known.nodes:
+        limit = FP16_ARGUMENTS.get(node.op_type)
+        if limit is not None and known.in_float(node) and known.largest(node.input[0]) > limit:
+            figure = known.largest(node.input[0])
+            yield Forecast(
+                "fp16_overflow", node.input[0], label(node), figure, limit, nodes=(node.name,), instead=INTEGERS
+            )
+        elif is_op(node, "ReduceL2") and known.largest(node.output[0]) > NORM_LARGEST:
+            yield Forecast("fp16_overflow", node.output[0], label(node), known.largest(node.output[0]), NORM_LARGEST)
+
+
+def _flushes(known: _Known) -> Iterator[Forecast]:
+    """Logarithms and quotients so large that what they are of must have been below float16's normal numbers, and
+    divisors so large that their inverse is.
+    """
+    for node in filter(known.in_float, known.nodes):
+        found = known.range(node.output[0])
+        if found is None or not is_op(node, "Log", "Div", "Reciprocal"):
+            continue
+        if node.op_type == "Log":
+            smallest = math.exp(found.low) if found.low < 0 else 1.0
+        else:
+            given = known.largest(node.input[0]) if node.op_type == "Div" else 1.0
+            results = max(-found.low, found.high)
+            smallest = given / results if given and results else 1.0
+            largest = known.largest(node.input[-1])
+            smallest = min(smallest, 1 / largest if largest else 1.0)  # HTP multiplies by the inverse
+        if smallest < FP16_SMALLEST_NORMAL:
+            divisor = node.input[1] if node.op_type == "Div" else node.input[0]
+            maker = known.index.makers.get(divisor)
+            nodes = (*((maker.name,) if maker is not None and known.in_float(maker) else ()), node.name)
+            yield Forecast(
+                "fp16_flush", divisor, label(node), smallest, FP16_SMALLEST_NORMAL, nodes=nodes, instead=INTEGERS
+            )
+
+
+def _underflows(known: _Known) -> Iterator[Forecast]:
+    for node in known.nodes:
+        stored = known.encoding(node) if is_op(node, *PRODUCTS) else None
+        scales = [known.scale_of(name) for name in node.input[:2]]
+        if stored is None or stored[1].bits < 16 or len(scales) < 2 or scales[0] is None or scales[1] is None:
+            continue
+        ratios = scales[0] * scales[1] / stored[1].scale
+        for mended, below in ((True, (ratios >= REQUANTIZE) & (ratios < _RAISED)), (False, ratios < REQUANTIZE)):
+            if below.any():
+                figure = float(ratios[below].min())
+                nodes = () if mended else (node.name,)
+                yield Forecast(
+                    "requantize_underflow", stored[0], label(node), figure, REQUANTIZE, int(below.sum()), mended,
+                    nodes, "" if mended else FP16,
+                )  # fmt: skip
+
+
+def _saturates(known: _Known) -> Iterator[Forecast]:
+    for node in known.nodes:
+        stored, observed = known.encoding(node), known.range(node.output[0]) if node.output else None
+        if stored is None or observed is None:
+            continue
+        name, encoding = stored
+        covers = encoding.covers
+        beyond = max(covers.low - observed.low, observed.high - covers.high)
+        if beyond > max(encoding.scale, _CUT_OFF * observed.width):
+            yield Forecast("saturation", name, label(node), observed.width, covers.width)
+
+
+def _compares_unequal(known: _Known) -> Iterator[Forecast]:
+    for node in known.nodes:
+        if not is_op(node, *_COMPARISONS):
+            continue
+        left, right = (encoding_of(known.index, name) for name in node.input)
+        if left is not None and right is not None and left != right:
+            makers = (computing_node(known.index, name) for name in node.input)
+            nodes = (*(maker.name for maker in makers if maker is not None), node.name)
+            coarser, finer = max(left.scale, right.scale), min(left.scale, right.scale)
+            yield Forecast("unequal_comparison", node.output[0], label(node), coarser, finer, nodes=nodes, instead=FP16)
+
+
+def _spans_exponents(known: _Known) -> Iterator[Forecast]:
+    """Exponentials in integers, spread over more than the steps of their encoding, of which a logarithm or a quotient
+    needs the small ones.
+    """
+    for node in known.nodes:
+        stored = known.encoding(node) if is_op(node, "Exp") else None
+        given = known.range(node.input[0]) if node.input else None
+        if stored is None or given is None or given.width <= math.log(_STEPS):
+            continue
+        readers = [
+            reader
+            for name in _read_as(known, node)
+            for reader in known.index.readers.get(name, [])
+            if is_op(reader, "Log", "Reciprocal") or (is_op(reader, "Div") and reader.input[1] == name)
+        ]
+        if readers:
+            nodes = (node.name, *(reader.name for reader in readers))
+            yield Forecast("exponent", stored[0], label(node), given.width, math.log(_STEPS), nodes=nodes, instead=FP16)
+
+
+def _is_coarse_in_integers(known: _Known) -> Iterator[Forecast]:
+    """Functions of 16 bit integers that HTP computes in a coarser format inside."""
+    for node in known.nodes:
+        stored = known.encoding(node) if node.output else None
+        if stored is None or stored[1].bits < 16 or known.in_float(node):
+            continue
+        given, made = known.largest(node.input[0]), known.largest(node.output[0])
+        least = LEAST_OF_INTEGERS.get(node.op_type, 0.0)
+        if 0 < given <= least:
+            yield Forecast("integer_function", stored[0], label(node), given, least, nodes=(node.name,), instead=FP16)
+        elif is_op(node, "Tan") and made > TANGENT_LARGEST:
+            yield Forecast("integer_function", stored[0], label(node), made, TANGENT_LARGEST)
+
+
+def _read_as(known: _Known, node: NodeProto) -> Iterator[str]:
+    """The names under which readers see what a quantized node makes."""
+    for quantizer in known.index.readers.get(node.output[0], []):
+        for dequantizer in known.index.readers.get(quantizer.output[0], []):
+            yield dequantizer.output[0]

@@ -1,0 +1,122 @@
+"""Compute averages over padded windows by a convolution.
+
+Before (x float32; padding given or by auto_pad, or a last window that ceil_mode lets reach over the end)::
+
+    AveragePool(x) <pads, count_include_pad, auto_pad, ceil_mode>
+
+After, with weights that are all the inverse of a window's size::
+
+    Mul(Conv(x, weights) <group = channels, pads>, elements of a window / those that count)
+
+without the Mul where all of them count. HTP (2.51, emulated) is right without padding. With it, what comes out is 0 or
+a part of the mean: padding on one side; a window over the end; counted padding, in 5 dims, in front of it, and where
+the stride is as wide as the kernel. Which ones differs between float16 and integers; a padding of 1 around a kernel of
+3, as in Inception, is off by 1 % in float16. A Pad in front is merged with the pool, and no better.
+
+The result keeps its name. Left alone: pools without padding, and types other than float32.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.node_builder import Additions
+
+NAME = "convolve_averages"
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """How windows lie along an axis of `size` elements: `places` of their elements, and which of those count."""
+
+    kernel: int
+    stride: int
+    dilation: int
+    size: int
+    windows: int
+    before: int
+    after: int
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        starts = np.arange(self.windows) * self.stride - self.before
+        return starts[:, None] + np.arange(self.kernel) * self.dilation
+
+    @property
+    def beyond(self) -> int:
+        """How far the last window reaches over the end."""
+        return max(0, int(self.places.max()) + 1 - self.size)
+
+    def counts(self, *, padding: bool) -> NDArray[np.int64]:
+        """How many elements of each window count, those of the declared padding included or not."""
+        before, after = (self.before, self.after) if padding else (0, 0)
+        places = self.places
+        return np.asarray(((places >= -before) & (places < self.size + after)).sum(1))
+
+
+def apply(model: ModelProto, folder: Path) -> int:
+    """Replace every such pool; returns their number."""
+    index = GraphIndex(model, folder)
+    added = Additions(index)
+    found = []
+    for node in model.graph.node:
+        if not is_op(node, "AveragePool") or index.types[node.input[0]].tensor_type.elem_type != TensorProto.FLOAT:
+            continue
+        given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        axes = _axes(given, shape_of(index.types[node.input[0]])[2:], shape_of(index.types[node.output[0]])[2:])
+        if any(axis.before or axis.beyond for axis in axes):
+            _replace(added, node, axes, bool(given.get("count_include_pad", 0)))
+            found.append(node)
+    if found:
+        substitute(model, found, added.finish())
+    return len(found)
+
+
+def _axes(given: dict[str, object], sizes: tuple[int, ...], windows: tuple[int, ...]) -> list[_Axis]:
+    kernel, rank = _whole(given["kernel_shape"]), len(sizes)
+    strides, dilations = (_whole(given.get(name, [1] * rank)) for name in ("strides", "dilations"))
+    pads = _whole(given.get("pads", [0] * 2 * rank))
+    side = given.get("auto_pad", b"NOTSET")
+    axes = []
+    for at, size in enumerate(sizes):
+        before, after = pads[at], pads[rank + at]
+        if side != b"NOTSET":
+            reach = (windows[at] - 1) * strides[at] + (kernel[at] - 1) * dilations[at] + 1
+            total = max(0, reach - size) if side in (b"SAME_UPPER", b"SAME_LOWER") else 0
+            before = (total + (side == b"SAME_LOWER")) // 2
+            after = total - before
+        axes.append(_Axis(kernel[at], strides[at], dilations[at], size, windows[at], before, after))
+    return axes
+
+
+def _whole(values: object) -> list[int]:
+    assert isinstance(values, list)
+    return values
+
+
+def _replace(added: Additions, node: NodeProto, axes: list[_Axis], counted: bool) -> None:
+    result, kernel = node.output[0], [axis.kernel for axis in axes]
+    channels = added.shape(node.input[0])[1]
+    weights = np.full((channels, 1, *kernel), 1 / math.prod(kernel), np.float32)
+    operands = node.input[0], added.constant(f"{result}_weights", weights)
+    shares = [axis.kernel / axis.counts(padding=counted) for axis in axes]
+    whole = all((share == 1).all() for share in shares)
+    means = result if whole else added.value(f"{result}_means", TensorProto.FLOAT, added.shape(result))
+    added.nodes.append(
+        helper.make_node(
+            "Conv", operands, [means], f"{result}_convolved", group=channels, kernel_shape=kernel,
+            strides=[axis.stride for axis in axes], dilations=[axis.dilation for axis in axes],
+            pads=[axis.before for axis in axes] + [axis.beyond for axis in axes],
+        )
+    )  # fmt: skip
+    if not whole:
+        grid = np.asarray(math.prod(np.ix_(*shares), start=np.ones(())), np.float32)
+        added.replace("Mul", means, added.constant(f"{result}_shares", grid[None, None]), out=result)

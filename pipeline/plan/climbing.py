@@ -1,0 +1,32 @@
+"""What a component climbed to, remembered in the store: found by what decided it, as every output is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.contracts.climb import Facts
+from pipeline.model import Json, Manifest
+from pipeline.plan.keys import step_key, tool_versions
+from pipeline.plan.steps import Climb
+from pipeline.plan.workspace import Workspace
+
+STAGE = "climb"
+"""The stage in the manifest of what was climbed to. It has no steps: the build climbs when a gate is missed."""
+_JUDGES = ("verify", "packing", "context", "emulate", "blame", "probe")
+_CODE = Path(__file__).parent.parent / "build" / "remedies.py"
+
+
+def key(climb: Climb, quantize_key: str, samples: Manifest, workspace: Workspace) -> str:
+    """The key of what a component climbs to whose quantize step has this key as it is configured."""
+    code = [workspace.code.stage(stage) for stage in _JUDGES]
+    code.append(workspace.code.script(_CODE, _CODE.parent.parent.parent))
+    tools = {name: version for stage in _JUDGES for name, version in tool_versions(stage).items()}
+    scripts = {role: workspace.code.script(path, workspace.root) for role, path in climb.scripts.items()}
+    params: dict[str, Json] = {**climb.params, "quantize": quantize_key}
+    return step_key(STAGE, code=" ".join(code), params=params, inputs={"samples": samples}, files=scripts, tools=tools)
+
+
+def climbed(key: str, workspace: Workspace) -> Facts | None:
+    """What was climbed to before; None if that was not needed, not tried yet, or led nowhere."""
+    manifest = workspace.store.get(key)
+    return Facts.from_json(manifest.facts) if manifest is not None else None

@@ -1,0 +1,44 @@
+"""The buckets of one component: those of the config, on the length axes that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.config.load import Bucket, ModelConfig
+from pipeline.contracts import ingest
+from pipeline.contracts.measures import Buckets
+from pipeline.model import Manifest
+from pipeline.plan.steps import Step
+
+
+@dataclass(frozen=True)
+class OwnBuckets:
+    """Buckets on `axes` alone: those of the config that are equal on them are one."""
+
+    axes: frozenset[str]
+    all: tuple[Bucket, ...]
+    fixed: Mapping[str, int]
+    """Sizes of the axes that the config fixes."""
+
+    @classmethod
+    def of(cls, config: ModelConfig, found: ingest.Facts) -> OwnBuckets:
+        """The buckets of a component by what its ingest found."""
+        axes = found.axes
+        fixed = {axis: size for axis, size in config.fixed.items() if axis in axes}
+        return cls(frozenset(axes), config.buckets_on(axes), fixed)
+
+    def own(self, bucket: Bucket) -> Bucket:
+        """What a bucket of the config is for this component."""
+        return bucket.on(self.axes)
+
+    @classmethod
+    def of_step(cls, step: Step, manifests: Mapping[str, Manifest]) -> OwnBuckets | None:
+        """The buckets of the component of a step; None while that was not ingested."""
+        found = manifests.get(step.ingests.get(step.component or "", ""))
+        return cls.of(step.config, ingest.Facts.from_json(found.facts)) if found else None
+
+    @property
+    def named(self) -> Buckets:
+        """The axes of each, by name."""
+        return {bucket.name: bucket.axes for bucket in self.all}

@@ -1,0 +1,223 @@
+"""From a model's configuration to its steps. Pure: looks at no file and imports nothing heavy.
+
+The list of steps depends on the configuration alone. What a model's files say (which length axes a component has)
+only narrows a step's parameters later, in :mod:`pipeline.plan.resolve`; two steps that turn out to be equal share a key
+and the second is restored from the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pipeline.config.load import DEVICE, Auto, Bucket, Fp16, ModelConfig, Quantization, Reader, Target
+from pipeline.contracts import (
+    calibrate,
+    context,
+    fetch,
+    ingest,
+    packing,
+    precision,
+    quantize,
+    rewrite,
+    samples,
+    shape,
+)
+from pipeline.contracts.packing import Form
+from pipeline.model import Json
+from pipeline.plan import stage_params
+from pipeline.plan.measurements import Measurements
+from pipeline.plan.steps import FOR_SEARCH, Climb, Input, Step
+
+
+def plan(config: ModelConfig) -> tuple[Step, ...]:
+    """All steps of a model, each after the ones it needs."""
+    return tuple(_Planner(config).steps())
+
+
+class _Planner(Measurements):
+    def steps(self) -> Iterator[Step]:
+        config = self._config
+        yield Step("fetch", self._name, config, fetch.Params(commit=None, files=()))
+        for name, component in config.components.items():
+            fetched = (Input("fetch", f"fetch:{self._name}"),)
+            params = ingest.Params(component.file, dict(sorted(component.constants.items())))
+            yield Step("ingest", f"{self._name}/{name}", config, params, fetched, component=name)
+        if config.calibration:
+            yield self._samples("calibration", config.calibration)
+        if config.verification.enabled and config.verification.samples:
+            yield self._samples("verification", config.verification.samples)
+        for name in config.components:
+            yield from self._component(name)
+
+    def _samples(self, purpose: str, reader: Reader) -> Step:
+        ingests = (Input(f"ingest/{name}", step) for name, step in self._ingests.items())
+        path, function = stage_params.content(reader)
+        return Step(
+            "samples",
+            f"{self._name}/{purpose}",
+            self._config,
+            samples.Params(stage_params.of_reader(reader), buckets={}, fixed={}),
+            (Input("fetch", f"fetch:{self._name}"), *ingests),
+            {"samples": path} if path else {},
+            {"code": function.file} if function else {},
+            ingests=self._ingests,
+        )
+
+    def _component(self, component: str) -> Iterator[Step]:
+        quantization = self._config.components[component].quantization
+        buckets = self._config.buckets
+        for bucket in buckets:
+            ingested = (Input("ingest", self._ingests[component]),)
+            yield self._step("shape", component, bucket, shape.Params(bucket.axes, self._config.fixed), ingested)
+            shaped = (self._of("shape", component, bucket),)
+            yield self._step("rewrite", component, bucket, rewrite.Params(), shaped)
+        if not isinstance(quantization, Fp16):
+            yield self._calibrate(component, quantization)
+            if isinstance(quantization, Auto):
+                yield self._precision(component, quantization)
+            yield self._quantize(component, quantization)
+        yield from self._contexts(component)
+        for bucket in buckets:
+            if self._held_out:
+                yield self._verify(component, bucket)
+            for target in self._config.targets:
+                if self._held_out and self._config.verification.emulator_samples != 0:
+                    yield self._emulate(component, bucket, target)
+                    yield self._probe(component, bucket, target)
+            if self._held_out:
+                yield self._blame(component, bucket)
+
+    def _calibrate(self, component: str, quantization: Quantization | Auto) -> Step:
+        how = quantization if isinstance(quantization, Quantization) else FOR_SEARCH
+        return self._per_component(
+            "calibrate",
+            component,
+            calibrate.Params(
+                component=component,
+                buckets=self._buckets,
+                padding=self._padding(component),
+                part=self._part("calibration", component),
+                method=how.method,
+                percentile=stage_params.percentile(how),
+            ),
+            (Input("ingest", self._ingests[component]), Input("samples", f"samples:{self._name}/calibration")),
+        )
+
+    def _precision(self, component: str, auto: Auto) -> Step:
+        thresholds = self._config.components[component].thresholds
+        # What the oldest can do, all can.
+        targets = [stage_params.of_target(target) for target in self._config.targets]
+        oldest = min(targets, key=lambda target: (target.htp_arch, target.soc_model))
+        params = precision.Params(
+            component=component,
+            buckets=self._buckets,
+            padding=self._padding(component),
+            part=self._by_length("searched", component),
+            quantization_db=thresholds.quantization_db,
+            compile_db=thresholds.compile_db,
+            total_db=thresholds.total_db,
+            max_cpu_nodes=thresholds.max_cpu_nodes,
+            max_partitions=thresholds.max_partitions,
+            targets=(oldest,),
+            fp16=auto.fp16,
+            max_trials=auto.max_trials,
+            max_emulations=auto.max_emulations,
+            method=FOR_SEARCH.method,
+            percentile=stage_params.percentile(FOR_SEARCH),
+        )
+        inputs = (
+            Input("ingest", self._ingests[component]),
+            Input("samples", f"samples:{self._name}/calibration"),
+            Input("calibrate", f"calibrate:{self._name}/{component}"),
+        )
+        return self._per_component("precision", component, params, inputs)
+
+    def _quantize(self, component: str, quantization: Quantization | Auto) -> Step:
+        inputs = [Input("calibrate", f"calibrate:{self._name}/{component}")]
+        scheme = None
+        if isinstance(quantization, Auto):
+            inputs.append(Input("precision", f"precision:{self._name}/{component}"))
+        else:
+            scheme = stage_params.of_quantization(quantization)
+        params = quantize.Params(component=component, buckets=self._buckets, scheme=scheme)
+        step = self._per_component("quantize", component, params, tuple(inputs))
+        return replace(step, climb=self._climb(component)) if self._climbs(component) else step
+
+    def _climbs(self, component: str) -> bool:
+        return self._held_out and self._config.components[component].budget_minutes is not None
+
+    def _climb(self, component: str) -> Climb:
+        verification = self._config.verification
+        judged = self._config.components[component]
+        params: dict[str, Json] = {
+            "padding": {**self._padding(component)},
+            "part": self._part("verification", component),
+            "score": self._score_name(component),
+            "judged": [repr(judged.thresholds), repr(judged.outputs), judged.truth],
+            "targets": [stage_params.of_target(target).to_json() for target in self._config.targets],
+            "forms": [*self._forms()],
+            "emulator": [verification.emulator_samples, verification.emulator_seconds],
+        }
+        return Climb(params, self._score(component), self._held_out_samples().step)
+
+    def _contexts(self, component: str) -> Iterator[Step]:
+        forms = self._forms()
+        if len(forms) > 1:
+            yield self._packing(component, forms)
+        buckets, targets = self._config.buckets, self._config.targets
+        for form in forms:
+            if form == "separate":
+                for bucket in buckets:
+                    for target in targets:
+                        yield self._context(component, form, f"{bucket.name}/{target.soc}", (bucket,), (target,))
+            elif form == "buckets":
+                for target in targets:
+                    yield self._context(component, form, f"{form}/{target.soc}", buckets, (target,))
+            else:
+                for bucket in buckets:
+                    yield self._context(component, form, f"{bucket.name}/{form}", (bucket,), targets)
+
+    def _packing(self, component: str, forms: tuple[Form, ...]) -> Step:
+        """The choice; every form has its steps, and those of the forms that are not chosen make nothing."""
+        params = packing.Params(
+            component=component,
+            buckets=self._buckets,
+            forms=forms,
+            targets=tuple(stage_params.of_target(target) for target in self._config.targets),
+        )
+        models = tuple(self._last(component, bucket, role="model/{bucket}") for bucket in self._config.buckets)
+        return Step(
+            "packing",
+            f"{self._name}/{component}",
+            self._config,
+            params,
+            models,
+            component=component,
+            ingests=self._ingests,
+        )
+
+    def _context(
+        self, component: str, form: Form, name: str, buckets: tuple[Bucket, ...], targets: tuple[Target, ...]
+    ) -> Step:
+        params = context.Params(
+            component=component,
+            buckets={bucket.name: bucket.axes for bucket in buckets},
+            form=form,
+            targets=tuple(stage_params.of_target(target) for target in targets),
+            compile="device" if any(target.compile == DEVICE for target in targets) else None,
+        )
+        choice = Input("packing", f"packing:{self._name}/{component}", facts=packing.Choice)
+        chosen = (choice,) if len(self._forms()) > 1 else ()
+        models = (self._last(component, bucket, role="model/{bucket}") for bucket in buckets)
+        return Step(
+            "context",
+            f"{self._name}/{component}/{name}",
+            self._config,
+            params,
+            (*models, *chosen),
+            component=component,
+            bucket=buckets[0] if len(buckets) == 1 else None,
+            targets=targets,
+            ingests=self._ingests,
+        )

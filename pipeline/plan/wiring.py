@@ -1,0 +1,150 @@
+"""How the steps of a model are named, and what each takes from which: what all plans of steps share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pipeline.config.load import DEVICE, Bucket, Fp16, ModelConfig, Target
+from pipeline.contracts.codec import Contract
+from pipeline.contracts.measures import Buckets, SamplePart
+from pipeline.contracts.packing import Form
+from pipeline.plan.steps import FORMS, Input, Step
+
+_BY_LENGTH: Mapping[SamplePart, SamplePart] = {
+    "kept": "kept by length",
+    "held out": "held out by length",
+    "calibrated": "calibrated by length",
+    "searched": "searched by length",
+}
+
+
+class Wiring:
+    """The steps of one model, by component, bucket and target."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+        self._name = config.name
+        self._ingests = {name: f"ingest:{self._name}/{name}" for name in config.components}
+
+    def _step(
+        self,
+        stage: str,
+        component: str,
+        bucket: Bucket,
+        params: Contract,
+        inputs: tuple[Input, ...],
+        scripts: Mapping[str, Path] | None = None,
+    ) -> Step:
+        return Step(
+            stage,
+            f"{self._name}/{component}/{bucket.name}",
+            self._config,
+            params,
+            inputs,
+            scripts=scripts or {},
+            component=component,
+            bucket=bucket,
+            ingests=self._ingests,
+        )
+
+    def _per_target(
+        self,
+        stage: str,
+        component: str,
+        bucket: Bucket,
+        target: Target,
+        params: Contract,
+        inputs: tuple[Input, ...],
+        scripts: Mapping[str, Path] | None = None,
+    ) -> Step:
+        return Step(
+            stage,
+            f"{self._name}/{component}/{bucket.name}/{target.soc}",
+            self._config,
+            params,
+            inputs,
+            scripts=scripts or {},
+            component=component,
+            bucket=bucket,
+            targets=(target,),
+            ingests=self._ingests,
+        )
+
+    def _per_component(self, stage: str, component: str, params: Contract, inputs: tuple[Input, ...]) -> Step:
+        """A step over the rewritten models of all buckets."""
+        rewritten = (
+            Input("rewrite/{bucket}", f"rewrite:{self._name}/{component}/{bucket.name}", bucket)
+            for bucket in self._config.buckets
+        )
+        return Step(
+            stage,
+            f"{self._name}/{component}",
+            self._config,
+            params,
+            (*inputs, *rewritten),
+            component=component,
+            ingests=self._ingests,
+        )
+
+    def _of(self, stage: str, component: str, bucket: Bucket, role: str | None = None) -> Input:
+        return Input(role or stage, f"{stage}:{self._name}/{component}/{bucket.name}", bucket)
+
+    def _quantized(self, component: str, bucket: Bucket) -> tuple[Input, ...]:
+        """A bucket's part of the QDQ models; nothing for a component that stays in float."""
+        if isinstance(self._config.components[component].quantization, Fp16):
+            return ()
+        return (Input("quantize", f"quantize:{self._name}/{component}", part=bucket),)
+
+    def _last(self, component: str, bucket: Bucket, role: str = "model") -> Input:
+        """What is compiled for a bucket: its QDQ model, or the float model where that stays."""
+        found = (*self._quantized(component, bucket), self._of("rewrite", component, bucket))
+        return replace(found[0], role=role, bucket=bucket)
+
+    def _forms(self) -> tuple[Form, ...]:
+        """The forms of binaries to build or, if there are several, to choose from."""
+        # What shares a binary is made on x86_64 alone.
+        on_device = any(target.compile == DEVICE for target in self._config.targets)
+        pointless: dict[Form, bool] = {
+            "buckets": on_device or len(self._config.buckets) == 1,
+            "socs": on_device or len(self._config.targets) == 1,
+        }
+        wanted: tuple[Form, ...] = FORMS if self._config.packing == "auto" else (self._config.packing,)
+        return tuple(form for form in wanted if not pointless.get(form)) or FORMS[:1]
+
+    @property
+    def _held_out(self) -> bool:
+        """Whether there are samples to measure with."""
+        verification = self._config.verification
+        return verification.enabled and bool(verification.samples or self._config.calibration)
+
+    def _held_out_samples(self) -> Input:
+        purpose = "verification" if self._config.verification.samples else "calibration"
+        return Input("samples", f"samples:{self._name}/{purpose}")
+
+    def _by_length(self, part: SamplePart, component: str) -> SamplePart:
+        """A part of a set that is split as a whole, or each length by itself where each needs samples of its own."""
+        alone = self._config.components[component].truth == "exact" and not self._config.verification.samples
+        return _BY_LENGTH[part] if alone and self._held_out else part
+
+    def _part(self, purpose: str, component: str) -> SamplePart:
+        """Which part of a set of samples serves a purpose: one set may have to do for both."""
+        if self._config.verification.samples or not self._held_out:
+            return "all"
+        return self._by_length("kept" if purpose == "calibration" else "held out", component)
+
+    def _score_name(self, component: str) -> str | None:
+        score = self._config.components[component].score
+        return score.function if score else None
+
+    def _score(self, component: str) -> dict[str, Path]:
+        score = self._config.components[component].score
+        return {"code": score.file} if score else {}
+
+    @property
+    def _buckets(self) -> Buckets:
+        return {bucket.name: bucket.axes for bucket in self._config.buckets}
+
+    def _padding(self, component: str) -> Mapping[str, float]:
+        return self._config.components[component].padding

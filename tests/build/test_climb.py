@@ -1,0 +1,123 @@
+"""Builds that climb: a model that w8a16 is too coarse for gets what it needs, and says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+
+from tests.support.graphs import graph
+from tests.support.precision_runs import outlier
+from tests.support.project import Project
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """\
+source: {path: ../models/net}
+components:
+  net: {file: model.onnx}
+buckets: {frames: [16]}
+calibration: {reader: npz, folder: calibration/samples}
+targets: [sm8650]
+"""
+COARSE = "g (float[1,8,frames] x) => (float[1,8,frames] y) { y = Conv (x, w) }"
+
+
+def project_of(root: Path, model: onnx.ModelProto, config: str, scale: np.ndarray | float = 1.0) -> Project:
+    project = Project.create(root / "project", root / "store")
+    folder = project.root / "models" / "net"
+    folder.mkdir(parents=True)
+    onnx.save(model, folder / "model.onnx")
+    samples = project.root / "calibration" / "samples"
+    samples.mkdir()
+    numbers = np.random.default_rng(1)
+    shape = [dim.dim_value or 16 for dim in model.graph.input[0].type.tensor_type.shape.dim]
+    shape[0] = 1
+    for number in range(8):
+        np.savez(samples / f"{number}.npz", x=(numbers.standard_normal(shape) * scale).astype(np.float32))
+    project.write("configs/net.yaml", config)
+    return project
+
+
+def coarse(root: Path, config: str = CONFIG) -> Project:
+    """A convolution with enormous weights for a channel that is next to silent: 8 bits are too few for the others."""
+    numbers = np.random.default_rng(0)
+    weight = numbers.standard_normal((8, 8, 1)).astype(np.float32)
+    weight[:, 0] *= 100
+    quiet = np.ones((1, 8, 1), np.float32)
+    quiet[:, 0] = 1e-3
+    return project_of(root, graph(COARSE, {"w": weight}), config, quiet)
+
+
+def shipped(project: Project) -> dict[str, Any]:
+    manifest = json.loads((project.root / "artifacts/net/sm8650/manifest.json").read_text("utf-8"))
+    bucket: dict[str, Any] = manifest["components"]["net"]["buckets"][0]
+    return bucket
+
+
+def test_the_default_climbs_to_what_keeps_to_the_gates(tmp_path: Path) -> None:
+    project = coarse(tmp_path)
+    run = project.doit("build")
+
+    assert "net/net: w8a16: quantization" in run.text
+    assert "net/net: trying w16a16" in run.text
+    assert "this keeps to every threshold" in run.text
+    bucket = shipped(project)
+    assert bucket["quantization"]["scheme"] == "w16a16"
+    assert [each["label"] for each in bucket["quantization"]["climb"]] == ["w8a16", "w16a16"]
+    assert bucket["verification"]["emulator"]["sm8650"]["outputs"]["y"]["sqnr_db"] > 20
+
+    again = project.doit("build")
+    assert not again.built
+    assert "all" in again.text.splitlines()[-1] or "current" in again.text
+
+    found = yaml.safe_load((project.root / "artifacts/net/qdq/net_quantization.yaml").read_text("utf-8"))
+    config = yaml.safe_load(CONFIG)
+    config["components"]["net"] |= found["components"]["net"]
+    before = project.artifacts()["net/sm8650/net_16_ctx_qnn.bin"]
+    project.write("configs/net.yaml", yaml.safe_dump(config))
+    explicit = project.doit("build")
+    assert not explicit.built, "the same steps, with the same keys and figures"
+    assert project.artifacts()["net/sm8650/net_16_ctx_qnn.bin"] == before
+    assert shipped(project)["verification"] == bucket["verification"]
+
+
+def test_what_is_written_is_built_as_it_is_written(tmp_path: Path) -> None:
+    project = coarse(tmp_path, CONFIG + "quantization: {activations: uint16}\n")
+    run = project.doit("build", check=False)
+    assert run.status == 16
+    assert "the quantization rung misses its threshold" in run.text
+    assert "trying" not in run.text
+
+
+def test_what_integers_are_too_coarse_for_is_built_in_float(tmp_path: Path) -> None:
+    project = project_of(tmp_path, outlier(20000.0), CONFIG + "fixed: {batch: 1}\n")
+    run = project.doit("build")
+    rules = shipped(project)["quantization"]["overrides"]
+    assert any(rule["precision"] == "fp16" for rule in rules), run.text
+
+
+def test_when_nothing_keeps_to_the_gates_it_says_what_was_tried(tmp_path: Path) -> None:
+    project = coarse(tmp_path, CONFIG + "thresholds: {total_db: 99, quantization_db: 99, compile_db: 99}\n")
+    run = project.doit("build", check=False)
+    assert "no precision of net/net keeps to its thresholds" in run.text
+    assert "| w8a16: quantization" in run.text
+    assert "| fp16: " in run.text
+    assert "ships with thresholds: {" in run.text
+    assert "what was made is in .build/failed/net/net/" in run.text
+    assert not project.artifacts()
+    again = project.doit("build", check=False)
+    assert again.status == run.status == 16
+    assert not again.built, "what was tried is in the store"
+
+
+def test_a_search_that_finds_nothing_climbs_too(tmp_path: Path) -> None:
+    project = coarse(tmp_path, CONFIG + "quantization: {precision: auto, fp16: false}\n")
+    run = project.doit("build")
+    assert "trying w16a16" in run.text
+    assert shipped(project)["quantization"]["scheme"] == "w16a16"

@@ -1,0 +1,83 @@
+"""Which precision is tried next: cheapest first, never twice, and only what the targets can compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pipeline.build.remedies import FLOAT, Able, Tried, is_float, label, next_scheme
+from pipeline.contracts.forecast import Forecast
+from pipeline.contracts.scheme import Rule, Scheme
+
+W8A16 = Scheme("uint16", "uint8", per_channel=True)
+ALL = Able(float16=True, wide_weights=True)
+NOTHING = Able(float16=False, wide_weights=False)
+QUANTIZATION, COMPILE = 1, 4
+
+
+def climbed(first: Tried, able: Able = ALL) -> Iterator[Scheme]:
+    """Every scheme that is tried where each misses as the first did."""
+    tried = [first]
+    while (scheme := next_scheme(tried, able)) is not None:
+        yield scheme
+        tried.append(replace(first, scheme=scheme))
+
+
+def test_the_cheapest_comes_first_and_all_in_float_last() -> None:
+    first = Tried(W8A16, "quantization", (QUANTIZATION, 13.0), lambda: ("a", "b"))
+    labels = [label(scheme) for scheme in climbed(first)]
+    assert labels[:2] == ["w16a16", "w8a16, 2 nodes fp16"]
+    assert "fp16" in labels
+    assert len(labels) == len(set(labels)), "nothing is tried twice, and there is an end"
+
+
+def test_a_state_that_misses_goes_to_float16_at_once() -> None:
+    first = Tried(W8A16, "quantization", (QUANTIZATION, 33.0), state=True)
+    assert [is_float(scheme) for scheme in climbed(first)][:2] == [True, False]
+    assert label(next(climbed(first, replace(ALL, float16=False)))) == "w16a16"
+
+
+def test_what_goes_wrong_is_looked_for_when_nothing_cheaper_is_left() -> None:
+    def nodes() -> tuple[str, ...]:
+        raise AssertionError
+
+    first = Tried(W8A16, "quantization", (QUANTIZATION, 13.0), nodes)
+    assert next_scheme([first], ALL) == replace(W8A16, weights="int16")
+
+
+def test_wide_weights_answer_no_miss_of_the_chip() -> None:
+    first = Tried(W8A16, "compile", (COMPILE, 13.0), lambda: ("a",))
+    assert next(climbed(first)) == W8A16.with_rules([Rule(nodes=("a",), precision="fp16")])
+
+
+def test_what_was_foretold_is_tried_before_what_went_wrong() -> None:
+    told = Forecast("exponent", "e", "'Exp_0' (Exp)", 15, 11, nodes=("Exp_0", "Log_1"), instead="fp16")
+    first = Tried(W8A16, "compile", (COMPILE, 13.0), lambda: ("a",), (told,))
+    schemes = climbed(first)
+    assert next(schemes).overrides == (Rule(nodes=("Exp_0", "Log_1"), precision="fp16"),)
+    assert next(schemes).overrides == (Rule(nodes=("Exp_0", "Log_1", "a"), precision="fp16"),)
+
+
+def test_what_float16_is_too_small_for_gets_integers() -> None:
+    float16 = replace(W8A16, overrides=(FLOAT,))
+    told = Forecast("fp16_overflow", "s", "'s' (Mul)", 1e5, 65504, nodes=("s",), instead="uint16")
+    tried = [
+        Tried(W8A16, "quantization", (QUANTIZATION, 3.0)),
+        Tried(float16, "compile", (COMPILE, 3.0), tuple, (told,)),
+    ]
+    found = next_scheme(tried, ALL)
+    assert found == replace(W8A16, overrides=(FLOAT, Rule(nodes=("s",), activations="uint16")))
+    assert found is not None
+    assert is_float(found)
+    assert label(found) == "fp16, 1 nodes a16"
+
+
+def test_targets_that_can_compute_neither_have_no_remedy() -> None:
+    assert list(climbed(Tried(W8A16, "quantization", (QUANTIZATION, 13.0), lambda: ("a",)), NOTHING)) == []
+
+
+def test_the_best_so_far_is_what_is_improved_on() -> None:
+    wide = replace(W8A16, weights="int16")
+    tried = [Tried(W8A16, "quantization", (QUANTIZATION, 13.0)), Tried(wide, "compile", (COMPILE, 5.0), lambda: ("a",))]
+    found = next_scheme(tried, ALL)
+    assert found == wide.with_rules([Rule(nodes=("a",), precision="fp16")])

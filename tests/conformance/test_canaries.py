@@ -1,0 +1,61 @@
+"""Each finding is still there: its smallest model, compiled and run. And what cures it still does."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.graph.rewrites import REWRITES
+from tests.conformance.findings import FINDINGS, FORECASTS, Finding
+from tests.conformance.judge import AGREES, COARSE
+from tests.conformance.sweep import Outcome, run_cases
+
+WITH_CANARY = [finding for finding in FINDINGS if finding.canary is not None]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """What becomes of every canary; two compiles for each number format."""
+    found: dict[str, Outcome] = {}
+    for number_format in sorted({finding.formats[0] for finding in WITH_CANARY}):
+        cases = [
+            (finding.id, case)
+            for finding in WITH_CANARY
+            if finding.canary is not None and (case := finding.canary()).number_format == number_format
+        ]
+        ran = run_cases([case for _, case in cases], tmp_path_factory.mktemp("canaries"))
+        found |= dict(zip([name for name, _ in cases], ran, strict=True))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finding", WITH_CANARY, ids=lambda finding: finding.id)
+def test_the_chip_is_still_wrong(finding: Finding, outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes[finding.id]
+    assert outcome.kind not in (AGREES, "cpu"), (
+        f"QNN computes {outcome.operator} rightly now: run the sweep, and drop this finding with its {finding.done}"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "finding",
+    [finding for finding in WITH_CANARY if finding.done.startswith("rewrite")],
+    ids=lambda finding: finding.id,
+)
+def test_the_rewrite_cures_it(finding: Finding, outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes[finding.id]
+    assert finding.done.removeprefix("rewrite ") in outcome.rewrites
+    assert outcome.after in (AGREES, COARSE), outcome
+
+
+def test_what_is_done_about_a_finding_exists() -> None:
+    known = {
+        *(f"rewrite {rewrite.NAME}" for rewrite in REWRITES),
+        *(f"forecast {rule}" for rule in FORECASTS),
+        "refused",
+        "option wide_products",
+        "judged as near ties",
+        "open",
+    }
+    assert [finding.id for finding in FINDINGS if finding.done not in known] == []
+    assert len({finding.id for finding in FINDINGS}) == len(FINDINGS)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conformance.batches import run_batch
+from tests.conformance.cases import Case, single
+from tests.conformance.findings import FINDINGS, explain
+from tests.conformance.formats import in_format
+from tests.conformance.judge import AGREES, COARSE, FORMAT, WRONG, judge
+from tests.conformance.page import write
+from tests.conformance.sweep import Outcome, Results, sweep
+from tests.support.graphs import outputs
+
+X = np.array([[-0.0, 0.5, 3, 60000]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict"),
+    [
+        ([0, 0.25, 9, 131008], FORMAT),
+        ([0, 0.25, 9.01, 131008], FORMAT),
+        ([0, 0.25, 9.1, 131008], FORMAT),
+        ([-4, 0.25, 9, 131008], WRONG),
+        ([0, 0.25, 9, 0], WRONG),
+        ([0, 0.25, 9, -131008], WRONG),
+    ],
+    ids=["right", "rounded", "coarse and too large", "minus four", "nothing for too large", "of the other sign"],
+)
+def test_float16_is_judged_by_its_own_rounding(given: list[float], verdict: str) -> None:
+    model, feeds = single("Mul", [X, X])
+    assert judge("Mul", "fp16", model, feeds, [np.array([given], np.float32)]).kind == verdict
+
+
+def test_what_is_subnormal_may_be_flushed() -> None:
+    model, feeds = single("Neg", [np.array([[3e-5, 1]], np.float32)])
+    assert judge("Neg", "fp16", model, feeds, [np.array([[0, -1]], np.float32)]).kind == AGREES
+    assert judge("Neg", "fp16", model, feeds, [np.array([[0, -1.01]], np.float32)]).kind == COARSE
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [(0, AGREES), (8, AGREES), (9, COARSE), (256, COARSE), (257, WRONG)])
+def test_integers_are_judged_in_steps(steps: int, verdict: str) -> None:
+    model, feeds = single("Neg", [np.linspace(-1, 1, 16, dtype=np.float32)[None]])
+    quantized = in_format(model, feeds, "u16", {})
+    right = outputs(quantized, feeds)["y0"]
+    step = 3 / 65535  # the quantizer gives values of an input half their range more
+    assert judge("Neg", "u16", quantized, feeds, [right + np.float32(steps * step)]).kind == verdict
+
+
+@pytest.mark.slow
+def test_a_batch_that_fails_names_the_model_that_does(tmp_path: Path) -> None:
+    good, feeds = single("Relu", [X])
+    bad, _ = single("Mish", [X], opset=21)
+
+    found = run_batch([good, bad, good], [feeds] * 3, tmp_path / "work")
+
+    assert ["Mish" in outcome.refused for outcome in found] == [False, True, False]
+    np.testing.assert_allclose(found[0].outputs[0], [[0, 0.5, 3, 60000]], rtol=1e-3)
+    np.testing.assert_array_equal(found[2].outputs[0], found[0].outputs[0])
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_where_it_was_ended(tmp_path: Path) -> None:
+    model, feeds = single("Relu", [X])
+    cases = [Case("Relu", "fp16", "ordinary", str(number), model, feeds) for number in range(2)]
+    said: list[str] = []
+
+    assert sweep(cases, tmp_path, -1, said.append) == 2
+    assert sweep(cases[:1], tmp_path, 60, said.append) == 0
+    with (tmp_path / "results.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"name": "Relu')  # a run that was killed
+    assert [*Results(tmp_path).read()] == ["Relu/fp16/ordinary/0"]
+    assert sweep(cases, tmp_path, -1, said.append) == 1
+    assert len(said) == 1
+
+
+def test_the_page_has_every_finding_and_what_none_explains(tmp_path: Path) -> None:
+    known = Outcome("a", "Exp", "fp16", "hundreds", "", WRONG, "", 1, 64, ("-300: 131008, right 0",))
+    new = Outcome("b", "Neg", "u8", "ordinary", "", WRONG, "", 3, 64, ("1: 1, right -1",))
+    assert (explain(known), explain(new)) == (next(f for f in FINDINGS if f.id == "exp-far-below"), None)
+
+    write([known, new], {"onnx": 7}, "2026-01-01", tmp_path / "page.md")
+
+    text = (tmp_path / "page.md").read_text("utf-8")
+    assert all(f"`{finding.id}`" in text for finding in FINDINGS)
+    assert "| Neg | u8 | ordinary |  | 1: 1, right -1 | 1 of 1 |" in text
+    assert "Not run, for want of time: 7 of `onnx`." in text

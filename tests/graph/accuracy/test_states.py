@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import shape_inference
+
+from pipeline.config.thresholds import Thresholds
+from pipeline.contracts.measures import Figures, Subject
+from pipeline.graph.accuracy.makeup import Makeup, Part
+from pipeline.graph.accuracy.states import state_outputs
+from pipeline.graph.accuracy.subjects import choose
+from pipeline.graph.accuracy.verdict import TOTAL, shortfalls
+from pipeline.graph.ir.index import GraphIndex
+from tests.support.graphs import graph
+
+CONSTANTS: dict[str, NDArray[Any]] = {
+    "w": np.zeros((1, 12, 4), np.float32),
+    "r": np.zeros((1, 12, 3), np.float32),
+    "zero": np.zeros((1, 1, 3), np.float32),
+    "b": np.zeros((1, 24), np.float32),
+    "axes": np.array([0], np.int64),
+    "lw": np.zeros((1, 9, 4), np.float32),
+    "lr": np.zeros((1, 9, 3), np.float32),
+}
+LSTM = "LSTM <hidden_size = 3> (x, w, r, b, , {h}, {c})"
+
+
+def index_of(body: str) -> GraphIndex:
+    text = f"g (float[5,1,4] x, float[1,1,3] h, float[1,1,3] c) => (float[a,b,d] y, float[e,f,i] s) {{ {body} }}"
+    return GraphIndex(shape_inference.infer_shapes(graph(text, CONSTANTS)), Path())
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (f"q, m, n = {LSTM.format(h='h', c='c')} y = Tanh (m) s = Concat <axis = 0> (m, n)", set()),
+        (f"q, m, n = {LSTM.format(h='h', c='c')} y = Tanh (m) s = Identity (n)", {"s"}),
+        (f"q, y, n = {LSTM.format(h='h', c='c')} s = Tanh (n)", {"y"}),
+        (f"q, m, n = {LSTM.format(h='zero', c='zero')} y = Identity (m) s = Identity (n)", set()),
+        ("q, m = GRU <hidden_size = 3> (x, lw, lr, , , h) s = Identity (m) y = Add (h, c)", {"s"}),
+        ("s = Tanh (h) y = Identity (c)", set()),
+    ],
+)
+def test_states_are_what_a_recurrent_layer_leaves_for_its_next_run(body: str, expected: set[str]) -> None:
+    assert state_outputs(index_of(body)) == expected
+
+
+WRITTEN_OUT = """g (float[1,4] x, float[2,1,3] s, float gain) => (float[1,3] y, float[2,1,3] t) {
+    old = Gather <axis = 0> (s, first) seen = MatMul (x, m) new = Add (seen, old) y = Tanh (new)
+    pair = Concat <axis = 0> (new, old) t = Reshape (pair, shape) }"""
+
+
+def written_out(text: str = WRITTEN_OUT) -> GraphIndex:
+    constants = {"first": np.array(0), "m": np.ones((4, 3), np.float32), "shape": np.array([2, 1, 3])}
+    return GraphIndex(graph(text, constants), Path())
+
+
+def test_a_state_of_a_cell_that_is_written_out_is_told_by_its_type() -> None:
+    assert state_outputs(written_out()) == {"t"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("float[1,3] y, ", ""), ("float gain", "float[2,1,3] gain"), ("Add (seen, old)", "Add (old, old)")],
+    ids=["the only output", "two inputs of the type", "computed from itself alone"],
+)
+def test_other_outputs_of_an_inputs_type_are_no_states(old: str, new: str) -> None:
+    assert not state_outputs(written_out(WRITTEN_OUT.replace(old, new)))
+
+
+def test_more_is_asked_of_a_state() -> None:
+    figures = Figures(35.0, 35.0, 33.0, "a", 0.999, 0.01, None)
+    measured = {"s": figures}
+    assert not shortfalls(TOTAL, measured, {"s": Subject("s")}, Thresholds())
+    (missed,) = shortfalls(TOTAL, measured, {"s": Subject("s", state=True)}, Thresholds())
+    assert (missed.kind, missed.asked) == ("db", 40.0)
+
+
+def test_what_a_concat_joins_into_a_state_is_judged_apart() -> None:
+    makeup = {"s": Makeup(state=True, parts=(Part(0, 1, bounded=False), Part(1, 2, bounded=False)))}
+    subjects = choose([{"s": np.ones((2, 1, 3), np.float32)}], makeup, {}, "outputs")
+    assert subjects == {"s[:1]": Subject("s", ":1", state=True), "s[1:]": Subject("s", "1:", state=True)}

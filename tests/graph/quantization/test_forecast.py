@@ -1,0 +1,188 @@
+"""What the forecast says of models that HTP computes wrongly, and that it says nothing of those it computes right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike, NDArray
+from onnx import ModelProto
+
+from pipeline.contracts.forecast import Forecast, harmful
+from pipeline.contracts.scheme import Rule
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.forecast import forecast
+from pipeline.graph.quantization.ranges import Range, Ranges, read_ranges
+from tests.support.graphs import graph
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, without_rewrites
+
+FP16 = (Rule(nodes=("*",), precision="fp16"),)
+NUMBERS = np.random.default_rng(0)
+
+
+def foretold(
+    root: Path, model: ModelProto, x: ArrayLike, rules: Sequence[Rule] = (), activations: str = "uint16"
+) -> list[Forecast]:
+    component = without_rewrites(root, model)
+    ranges = component.calibrate([{"x": np.asarray(x, np.float32)}])
+    quantized = component.quantize("all", ranges, rules=rules, activations=activations)
+    return of(quantized.folder, read_ranges(ranges.folder / "ranges.json"))
+
+
+def of(folder: Path, ranges: Ranges) -> list[Forecast]:
+    return forecast(GraphIndex(load_graph(folder / MODEL), folder), ranges)
+
+
+def normal(*shape: int) -> NDArray[np.float32]:
+    return NUMBERS.normal(size=shape).astype(np.float32)
+
+
+def test_a_sum_too_large_for_float16(tmp_path: Path) -> None:
+    model = graph("g (float[1,64] x) => (float[1,1] y) { s = ReduceSum (x) \n y = Sqrt (s) }")
+    large = np.full((1, 64), 2000.0)
+
+    (found,) = foretold(tmp_path / "float", model, large, FP16)
+    assert (found.rule, found.value, found.limit) == ("fp16_overflow", "s", 65504)
+    assert found.figure == pytest.approx(128000, rel=0.01)
+    assert found.nodes == ("ReduceSum_0", "Sqrt_1"), "and who reads it, or that would be what overflows"
+    assert foretold(tmp_path / "integers", model, large) == []
+    assert foretold(tmp_path / "kept", model, large, (*FP16, Rule(nodes=found.nodes, activations=found.instead))) == []
+    assert foretold(tmp_path / "small", model, large / 10, FP16) == []
+
+
+@pytest.mark.parametrize(
+    ("op", "largest", "limit"), [("Sin", 128, 100), ("Cos", 128, 100), ("Tan", 128, 100), ("Atan", 40000, 32768)]
+)
+def test_an_argument_too_large_for_a_float16_function(op: str, largest: float, limit: float, tmp_path: Path) -> None:
+    model = graph(f"g (float[1,64] x) => (float[1,64] y) {{ y = {op} (x) }}")
+    x = np.linspace(-0.4, 1, 64)[None]
+
+    (found,) = foretold(tmp_path / "float", model, x * largest, FP16)
+    assert (found.rule, found.value, found.limit) == ("fp16_overflow", "x", limit)
+    in_integers = foretold(tmp_path / "integers", model, x * largest)
+    assert [each.rule for each in in_integers] == (["integer_function"] if op == "Tan" else []), "a tangent has poles"
+    assert foretold(tmp_path / "small", model, x * limit * 0.9, FP16) == []
+
+
+def test_a_norm_whose_squares_are_too_large(tmp_path: Path) -> None:
+    model = graph("g (float[1,64] x) => (float[1,1] y) { y = ReduceL2 <axes = [-1]> (x) }")
+    x = np.linspace(40, 60, 64)[None]
+    for name, rules in (("float", FP16), ("integers", ())):
+        (found,) = foretold(tmp_path / name, model, x, rules)
+        assert (found.rule, found.limit, found.nodes) == ("fp16_overflow", 361, ())
+    assert foretold(tmp_path / "small", model, x / 2, FP16) == []
+
+
+def test_a_divisor_whose_inverse_is_subnormal(tmp_path: Path) -> None:
+    model = graph("g (float[1,64] x) => (float[1,64] y) { a = Abs (x) \n y = Div (x, a) }")
+    assert [found.rule for found in foretold(tmp_path / "large", model, np.linspace(1e4, 3e4, 64)[None], FP16)] == [
+        "fp16_flush"
+    ]
+    assert foretold(tmp_path / "small", model, np.linspace(1e3, 1.5e4, 64)[None], FP16) == []
+
+
+def test_what_the_forecast_says_of_overflow_is_so_on_the_chip(tmp_path: Path) -> None:
+    model = graph("g (float[1,64] x) => (float[1,64] y) { s = Mul (x, x) \n y = Mul (s, k) }", {"k": np.float32(1e-3)})
+    feeds = [{"x": NUMBERS.uniform(500, 2000, size=(1, 64)).astype(np.float32)}]
+    component = without_rewrites(tmp_path / "net", model)
+    ranges = component.calibrate(feeds)
+    figures = []
+    for number, rules in enumerate((FP16, (*FP16, Rule(nodes=("Mul_0", "Mul_1"), activations="uint16")))):
+        quantized = component.quantize("all", ranges, rules=rules)
+        told = of(quantized.folder, read_ranges(ranges.folder / "ranges.json"))
+        assert [each.rule for each in told] == (["fp16_overflow"] if number == 0 else [])
+        on_htp = on_chip(quantized, feeds, tmp_path / str(number)).outputs
+        figures.append(sqnr_db(on_cpu(component.ingest, feeds), on_htp, "y"))
+    assert figures[0] < 1
+    assert figures[1] > 60
+
+
+def test_a_logarithm_of_what_float16_flushes(tmp_path: Path) -> None:
+    model = graph(
+        "g (float[1,64] x) => (float[1,64] y) { c = Clip (x, floor) \n y = Log (c) }", {"floor": np.float32(1e-10)}
+    )
+    quiet = np.geomspace(1e-10, 1.0, 64).reshape(1, 64)
+
+    (found,) = foretold(tmp_path / "float", model, quiet, FP16)
+    assert (found.rule, found.value, found.nodes) == ("fp16_flush", "c", ("Clip_0", "Log_1"))
+    assert found.figure == pytest.approx(1e-10, rel=0.2)
+    assert foretold(tmp_path / "loud", model, np.linspace(0.01, 1.0, 64).reshape(1, 64), FP16) == []
+
+
+def test_a_quotient_by_what_float16_flushes(tmp_path: Path) -> None:
+    model = graph("g (float[1,64] x) => (float[1,64] y) { y = Div (one, x) }", {"one": np.float32(1)})
+    (found,) = foretold(tmp_path / "float", model, np.geomspace(2e-5, 1.0, 64).reshape(1, 64), FP16)
+    assert (found.rule, found.value) == ("fp16_flush", "x")
+
+
+def test_near_dead_channels_are_told_as_mended(tmp_path: Path) -> None:
+    weight = normal(8, 256, 1)
+    weight[1::2] *= np.float32(2.0**-16)
+    model = graph("g (float[1,256,32] x) => (float[1,8,32] y) { y = Conv (x, w) }", {"w": weight})
+    (found,) = foretold(tmp_path, model, normal(1, 256, 32))
+    assert (found.rule, found.value, found.channels, found.mended) == ("requantize_underflow", "y", 4, True)
+    assert harmful([found]) == ()
+    assert "4 channels" in found.line()
+    assert foretold(tmp_path / "low", model, normal(1, 256, 32), activations="uint8") == []
+
+
+def test_ranges_narrower_than_what_was_seen(tmp_path: Path) -> None:
+    model = graph("g (float[1,64] x) => (float[1,64] y) { y = Relu (x) }")
+    component = without_rewrites(tmp_path, model)
+    ranges = component.calibrate([{"x": normal(1, 64)}])
+    quantized = component.quantize("all", ranges)
+    seen = {"y": Range(0.0, 30.0)}
+    (found,) = of(quantized.folder, Ranges(seen))
+    assert (found.rule, found.value, found.figure) == ("saturation", "y", 30.0)
+
+
+def test_comparisons_of_unequal_encodings(tmp_path: Path) -> None:
+    model = graph(
+        "g (float[1,64] x) => (bool[1,64] y) { a = Mul (x, three) \n y = Greater (x, a) }", {"three": np.float32(3)}
+    )
+    (found,) = foretold(tmp_path / "unequal", model, normal(1, 64))
+    assert (found.rule, found.nodes, found.instead) == ("unequal_comparison", ("Mul_0", "Greater_1"), "fp16")
+    assert foretold(tmp_path / "float", model, normal(1, 64), (Rule(nodes=found.nodes, precision="fp16"),)) == []
+
+
+def test_exponentials_whose_small_ones_are_needed(tmp_path: Path) -> None:
+    model = graph("g (float[1,64] x) => (float[1,64] y) { e = Exp (x) \n y = Log (e) }")
+    (found,) = foretold(tmp_path / "wide", model, np.linspace(-15, 2, 64).reshape(1, 64))
+    assert (found.rule, found.value, found.nodes) == ("exponent", "e", ("Exp_0", "Log_1"))
+    assert foretold(tmp_path / "narrow", model, np.linspace(-5, 2, 64).reshape(1, 64)) == []
+
+
+def test_exponentials_that_are_divided_may_lose_their_small_ones(tmp_path: Path) -> None:
+    """A softmax that is written out."""
+    model = graph(
+        "g (float[1,64] x) => (float[1,64] y) { e = Exp (x) \n s = ReduceSum (e, a) \n y = Div (e, s) }",
+        {"a": np.array([-1])},
+    )
+    assert foretold(tmp_path, model, np.linspace(-15, 2, 64).reshape(1, 64)) == []
+
+
+def test_an_input_too_large_for_float16(tmp_path: Path) -> None:
+    model = graph("g (float[1,64] x) => (float[1,64] y) { y = Mul (x, k) }", {"k": np.float32(1e-3)})
+    large = np.linspace(0, 1e5, 64)[None]
+
+    (found,) = foretold(tmp_path / "float", model, large, FP16)
+    assert (found.rule, found.value, found.nodes, found.instead) == ("fp16_overflow", "x", ("Mul_0",), "uint16")
+    assert foretold(tmp_path / "integers", model, large) == []
+    assert foretold(tmp_path / "small", model, large / 2, FP16) == []
+
+
+@pytest.mark.parametrize(
+    ("op", "wrong", "right"), [("Sin", 1e-3, 0.1), ("Elu", 1e-3, 0.1), ("Softmax", 0.01, 0.2), ("Tan", 1.54, 1.2)]
+)
+def test_a_function_of_integers_that_is_coarse_inside(op: str, wrong: float, right: float, tmp_path: Path) -> None:
+    model = graph(f"g (float[1,64] x) => (float[1,64] y) {{ y = {op} (x) }}")
+    x = np.linspace(-1, 1, 64)[None]
+
+    (found,) = foretold(tmp_path / "wrong", model, x * wrong)
+    assert (found.rule, found.value) == ("integer_function", "y")
+    assert foretold(tmp_path / "right", model, x * right) == []
+    if found.instead:
+        assert foretold(tmp_path / "mended", model, x * wrong, (Rule(nodes=found.nodes, precision="fp16"),)) == []

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.graph.rewrites import apply_all, cast_by_int32
+from tests.conformance.batches import run_batch
+from tests.support.graphs import graph, outputs
+
+CAST = "g (uint8[1,64] x) => (float[1,64] y) { a = Cast <to = 1> (x) y = Mul (a, third) }"
+THIRD = {"third": np.float32(1 / 3)}
+X = np.arange(64, dtype=np.uint8)[None] * 4
+
+
+def test_bytes_become_floats_by_way_of_int32(tmp_path: Path) -> None:
+    model = graph(CAST, THIRD)
+    before = outputs(model, {"x": X})["y"]
+
+    assert apply_all(model, tmp_path)["cast_by_int32"] == 1
+
+    assert [node.op_type for node in model.graph.node] == ["Cast", "Cast", "Mul"]
+    np.testing.assert_array_equal(outputs(model, {"x": X})["y"], before)
+    assert cast_by_int32.apply(model, tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "to"), [("int32", "float", 1), ("uint8", "int32", 6), ("bool", "float", 1)]
+)
+def test_other_casts_are_left_alone(source: str, target: str, to: int, tmp_path: Path) -> None:
+    model = graph(f"g ({source}[1,64] x) => ({target}[1,64] y) {{ y = Cast <to = {to}> (x) }}")
+    assert cast_by_int32.apply(model, tmp_path) == 0
+
+
+def test_the_chip_takes_bytes_for_booleans(tmp_path: Path) -> None:
+    cured = graph(CAST, THIRD)
+    cast_by_int32.apply(cured, tmp_path)
+    found = run_batch([graph(CAST, THIRD), cured], [{"x": X}] * 2, tmp_path / "work")
+
+    assert found[0].outputs[0].max() < 1, "QNN casts bytes rightly now: drop cast_by_int32"
+    np.testing.assert_allclose(found[1].outputs[0], X / 3, rtol=1e-2)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pipeline.graph.rewrites import apply_all, decompose_mod
+from tests.conformance.batches import run_batch
+from tests.support.graphs import graph, operators, outputs
+
+X = np.resize(
+    np.array([-70001, -4097, -2051, -7, -6, -1, 0, 1, 5, 100, 2049, 4097, 65505, 1000003, 2**24 + 1]), (1, 64)
+)
+MOD = "g (int32[1,64] x) => (int32[1,64] y) { y = Mod (x, n) }"
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("divisor", [2, 3, 1000, [2, 3, 5, 7]])
+def test_a_remainder_is_what_a_quotient_leaves(divisor: object, kind: type[np.integer], tmp_path: Path) -> None:
+    n = np.resize(np.asarray(divisor), (1, 64)) if isinstance(divisor, list) else np.asarray(divisor)
+    model = graph(MOD.replace("int32", np.dtype(kind).name), {"n": n.astype(kind)})
+    before = outputs(model, {"x": X.astype(kind)})["y"]
+
+    assert apply_all(model, tmp_path)["decompose_mod"] == 1
+
+    assert operators(model)["Mod"] == 0
+    np.testing.assert_array_equal(outputs(model, {"x": X.astype(kind)})["y"], before)
+    assert decompose_mod.apply(model, tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "n"),
+    [
+        (MOD, np.int32(-3)),
+        (MOD, np.zeros((), np.int32)),
+        (MOD.replace("Mod (", "Mod <fmod = 1> ("), np.int32(3)),
+        ("g (float[1,64] x) => (float[1,64] y) { y = Mod <fmod = 1> (x, n) }", np.float32(3)),
+        ("g (int32[1,64] x, int32[1,64] n) => (int32[1,64] y) { y = Mod (x, n) }", None),
+    ],
+    ids=["negative", "zero", "fmod", "floats", "computed"],
+)
+def test_other_remainders_are_left_alone(text: str, n: NDArray[np.generic] | None, tmp_path: Path) -> None:
+    assert decompose_mod.apply(graph(text, {} if n is None else {"n": n}), tmp_path) == 0
+
+
+def test_the_chip_takes_remainders_in_float16(tmp_path: Path) -> None:
+    x = X.astype(np.int32)
+    raw, cured = [], []
+    for divisor in (2, 3, 1000):
+        raw.append(graph(MOD, {"n": np.int32(divisor)}))
+        cured.append(graph(MOD, {"n": np.int32(divisor)}))
+        decompose_mod.apply(cured[-1], tmp_path)
+    found = run_batch(raw + cured, [{"x": x}] * 6, tmp_path / "work")
+    for at, divisor in enumerate((2, 3, 1000)):
+        assert (found[at].outputs[0] != x % divisor).any(), "QNN computes Mod rightly now: drop decompose_mod"
+        np.testing.assert_array_equal(found[3 + at].outputs[0], x % divisor)

@@ -1,0 +1,52 @@
+"""How many samples are emulated: as many as fit into the time, the cost of each being known before it is run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.qnn import emulate
+from pipeline.qnn.emulate import Budget
+
+
+class Clock:
+    """Time that passes only while a sample is run, and a session that takes so many seconds for each."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.now = 0.0
+        self.seconds = list(seconds)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def run(self, names: object, feed: object) -> list[Any]:
+        self.now += self.seconds.pop(0)
+        return [np.zeros(1)]
+
+
+def ran(monkeypatch: pytest.MonkeyPatch, budget: Budget | None, *seconds: float) -> int:
+    clock = Clock(*seconds)
+    monkeypatch.setattr(emulate, "time", clock)
+    session: Any = clock
+    return len(list(emulate._within(budget, session, [{}] * len(seconds))))
+
+
+def test_all_are_run_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ran(monkeypatch, Budget(30, 16), *[0.05] * 498) == 498
+    assert ran(monkeypatch, None, *[9.0] * 40) == 40
+
+
+def test_no_more_are_begun_than_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ran(monkeypatch, Budget(30, 2), *[4.0] * 20) == 7
+    assert ran(monkeypatch, Budget(30, 2), 1.0, 20.0, *[1.0] * 20) == 2, "the dearest may come again"
+
+
+def test_one_is_run_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ran(monkeypatch, Budget(30, 16), 266.0, 266.0) == 1
+
+
+def test_what_fits_by_the_estimate_is_run_on_a_busy_machine_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ran(monkeypatch, Budget(30, 11), *[5.0] * 20) == 11
+    assert ran(monkeypatch, Budget(30, 16), *[5.0] * 20) == 12, "but for no more than twice the time"

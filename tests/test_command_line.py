@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+from doit.cmd_base import DodoTaskLoader
+from doit.cmd_run import Run
+from doit.doit_cmd import DoitMain
+
+from pipeline import command_line
+from pipeline.command_line import CommandLine, parse
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", CommandLine("run", [], (), {}, False)),
+        ("list --all", CommandLine("list", [], (), {}, False)),
+        ("run -n 4 build", CommandLine("run", ["build"], [], {}, False)),
+        ("-n 4 -d x doctor --json", CommandLine("run", ["doctor"], ["--json"], {}, False)),
+        ("--process 2 shape:* a b", CommandLine("run", ["shape:*", "a", "b"], ["a", "b"], {}, False)),
+        ("build models=a,b targets=x", CommandLine("run", ["build"], ["models=a,b", "targets=x"],
+                                                   {"models": "a,b", "targets": "x"}, False)),
+        ("--help", CommandLine("run", [], (), {}, True)),
+        ("clean build:x", CommandLine("clean", ["build:x"], [], {}, False)),
+    ],
+)  # fmt: skip
+def test_a_command_line_is_read_as_doit_does(line: str, expected: CommandLine) -> None:
+    assert parse(line.split()) == expected
+
+
+def test_the_options_and_commands_are_doit_s() -> None:
+    """doit is bound to a version in pyproject.toml: another one has to be looked at here."""
+    options = [*Run(task_loader=DodoTaskLoader()).get_options()]
+    valued = {
+        f"{dashes}{name}"
+        for option in options
+        if option.type is not bool
+        for dashes, name in (("-", option.short), ("--", option.long))
+        if name
+    }
+    assert valued == command_line._OPTIONS_WITH_VALUE
+    assert set(DoitMain(DodoTaskLoader()).get_cmds().to_dict()) == command_line._COMMANDS
