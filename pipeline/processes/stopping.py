@@ -35,16 +35,23 @@ def check() -> None:
 
 
 @contextmanager
-def undone(undo: Callable[[], object]) -> Iterator[None]:
-    """Call `undo` once: when the block ends, or before the process is stopped within it, from another thread.
+def undone(undo: Callable[[], object], do: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Call `do`, then `undo` once: when the block ends, or before the process is stopped within it.
 
-    Once we are stopping, only the main thread, which tidies up, may open a block; others get a KeyboardInterrupt.
+    The second is another thread's work. It finds `do` either not begun or finished, so `do` is brief. What `do` raises
+    passes on, after `undo`. Once we are stopping, only the main thread, which tidies up, may open a block; others get a
+    KeyboardInterrupt and `do` is not called.
     """
     block = object()
     with _changed:
         if threading.current_thread() is not threading.main_thread():
             check()
         _blocks[block] = undo
+        try:
+            do()
+        except BaseException:
+            _undo(block)
+            raise
     try:
         yield
     finally:
@@ -55,7 +62,7 @@ def undo_all(within_s: float) -> None:
     """Wait some seconds for open blocks to end; then call `undo` for those that have not."""
     with _changed:
         _changed.wait_for(lambda: not _blocks, within_s)
-        left = [*_blocks]
+        left = [*reversed(_blocks)]  # a folder goes before the lock beside it
     for block in left:
         _undo(block)
 

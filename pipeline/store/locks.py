@@ -36,12 +36,16 @@ def try_held(path: Path) -> Iterator[None]:
         OSError: the file can't be made.
     """
     lock = FileLock(path, thread_local=False)  # when we are stopped, another thread releases it
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise TakenError(path) from None
+
+    def acquire() -> None:
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise TakenError(path) from None
 
     def release() -> None:
+        if not lock.is_locked:  # the file is another's
+            return
         if os.name == "nt":  # Windows removes no open file; a waiting process removes it later
             lock.release()
             path.unlink(missing_ok=True)
@@ -49,22 +53,23 @@ def try_held(path: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
             lock.release()
 
-    with undone(release):
+    with undone(release, acquire):
         _sign(path)
         yield
 
 
 @contextmanager
-def undone(undo: Callable[[], object]) -> Iterator[None]:
+def undone(undo: Callable[[], object], do: Callable[[], object]) -> Iterator[None]:
     """As :func:`stopping.undone`, but lets the main thread save caches while we are stopping."""
     if stopping.asked() and threading.current_thread() is threading.main_thread():
         try:
+            do()
             yield
         finally:
             with contextlib.suppress(OSError):
                 undo()
     else:
-        with stopping.undone(undo):
+        with stopping.undone(undo, do):
             yield
 
 

@@ -28,8 +28,7 @@ class Scratch:
         self.parent.mkdir(parents=True, exist_ok=True)
         folder = self.parent / uuid.uuid4().hex
         # Another process may hold the lock for a moment before us, in `collect`.
-        with held(folder.with_suffix(_LOCK), "a folder of its own"), undone(lambda: _remove(folder)):
-            folder.mkdir()
+        with held(folder.with_suffix(_LOCK), "a folder of its own"), undone(lambda: _remove(folder), folder.mkdir):
             yield folder
 
     def collect(self) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from pipeline.processes import stopping
 from pipeline.store import locks
@@ -133,6 +135,49 @@ def test_who_waits_can_be_interrupted(path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(stopping, "_asked", True)
         until(stopped.is_set)
         thread.join()
+
+
+def test_a_thread_that_is_stopped_between_two_locks_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop comes right after a lock's file was made, and everything is undone before the thread goes on."""
+    made = FileLock.acquire
+
+    def acquire(lock: FileLock, *, blocking: bool) -> object:
+        answer = made(lock, blocking=blocking)
+        monkeypatch.setattr(stopping, "_asked", True)
+        return answer
+
+    monkeypatch.setattr(FileLock, "acquire", acquire)
+    undone: list[object] = []
+
+    def work() -> None:
+        with contextlib.suppress(KeyboardInterrupt), Scratch(tmp_path).folder():
+            pass
+        undone.append([*tmp_path.iterdir()])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert undone == [[]]
+
+
+def test_once_all_is_undone_no_thread_makes_a_folder_or_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "_asked", True)
+    stopping.undo_all(0)
+    begun: list[str] = []
+
+    def work() -> None:
+        try:
+            with stopping.undone(lambda: None, lambda: begun.append("made")):
+                begun.append("ran")
+        except KeyboardInterrupt:
+            begun.append("stopped")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert begun == ["stopped"]
 
 
 def test_many_that_want_one_lock_get_it_one_after_the_other(path: Path) -> None:
