@@ -153,11 +153,14 @@ class _Wiring:
     def _read(self, node: NodeProto, operand: Operand, kind: str) -> str:
         """The name under which a node that computes in `kind` reads a value."""
         name, stored = operand.name, self._assignment.stored_in(operand.name)
+        demanded = self._values.demanded(node, kind)
         if stored == FLOAT:
             if kind == FLOAT:
                 return name
             source = self._new.barrier(name) if self._needs_barrier(name) else name
-            return self._new.converted(name, source, self._values.encoding(name, kind), self._half(name))
+            return self._new.converted(name, source, demanded or self._values.encoding(name, kind), self._half(name))
+        if demanded is not None and demanded != self._values.encoding(name, stored):
+            return self._new.converted(name, None, demanded, self._half(name))
         wanted = self._values.read_type(node, operand, kind)
         if wanted in (stored, FLOAT):
             return self._new.dequantized(name)
