@@ -192,7 +192,7 @@ def _found(case: Case, model: ModelProto, chip: OnChip) -> _Found:
         return _Found(ON_CPU, case.operator)
     if chip.refused:
         return _Found(REFUSED, chip.refused[:300])
-    if case.operator in chip.on_cpu:
+    if not set(case.operator.split("+")).isdisjoint(chip.on_cpu):
         return _Found(ON_CPU, ", ".join(chip.on_cpu))
     try:
         verdict = judge(case.operator, case.number_format, model, case.feeds, chip.outputs)
