@@ -52,7 +52,7 @@ class Facts(Contract):
     outputs: Measured
     score: Score | None
     subjects: Mapping[str, Subject] = field(default_factory=dict)
-    second_opinion: SecondOpinion | None = left_out()
+    second_opinion: SecondOpinion | None = None
 
 
 UNMEASURED = Facts(samples=0, of=0, rungs={}, outputs={}, score=None)

@@ -91,9 +91,7 @@ def run_apart(
     return outputs
 
 
-def run_raw_apart(
-    binary: Path, graph: str, target: HtpTarget, inputs: Arrays, work: Path
-) -> list[NDArray[Any]] | str:
+def run_raw_apart(binary: Path, graph: str, target: HtpTarget, inputs: Arrays, work: Path) -> list[NDArray[Any]] | str:
     """:func:`pipeline.qnn.raw.run_graph` in a child: the outputs in the binary's order, or why there are none."""
     np.savez(work / raw.INPUTS, *inputs.values(), allow_pickle=False)
     request: dict[str, Json] = {

@@ -1,8 +1,8 @@
 """Runs a graph of a context binary by QNN's own interface, without ONNX Runtime: a second opinion about both.
 
 As a program, `python -m pipeline.qnn.raw REQUEST`, it does so in a process of its own, which it ends at once: QNN's
-library aborts when the process that ran it ends in order. :mod:`pipeline.qnn.child` calls it. The places of functions in
-`QnnInterface_t` are those of `QnnInterface.h`, core API 2.x, whose minor versions append (read in 2.15, 2.31, 2.33;
+library aborts when the process that ran it ends in order. :mod:`pipeline.qnn.child` calls it. The places of functions
+in `QnnInterface_t` are those of `QnnInterface.h`, core API 2.x, whose minor versions append (read in 2.15, 2.31, 2.33;
 2.40 is what runs here); `QnnHtpDevice_CustomConfig_t` has its union at byte 8, as QAIRT 2.51 reads it.
 """
 
@@ -44,9 +44,7 @@ class RawError(Exception):
     """QNN refused a call, or has an interface that is not known here."""
 
 
-def run_graph(
-    binary: Path, graph: str, soc_model: int, inputs: Mapping[str, NDArray[Any]]
-) -> dict[str, NDArray[Any]]:
+def run_graph(binary: Path, graph: str, soc_model: int, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Execute one graph: `inputs` and outputs are as the binary declares them, encoded, by its names.
 
     Raises:
@@ -133,7 +131,7 @@ class _Qnn:
         """The device that stands for a SoC."""
         custom = _DeviceSoc(0, soc_model)
         config = _DeviceConfig(0, ctypes.cast(ctypes.pointer(custom), ctypes.c_void_p))
-        configs = (ctypes.POINTER(_DeviceConfig) * 2)(ctypes.pointer(config), None)
+        configs = (ctypes.POINTER(_DeviceConfig) * 2)(ctypes.pointer(config))  # ends with a null pointer
         return self.made("deviceCreate", None, configs)
 
 

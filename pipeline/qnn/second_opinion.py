@@ -120,7 +120,8 @@ class _Reading:
 
 def _unequal(name: str, expected: NDArray[Any], made: NDArray[Any]) -> Iterator[str]:
     if expected.dtype != made.dtype or expected.size != made.size:
-        yield f"output {name!r} is {made.dtype} of {made.size} values, {expected.dtype} of {expected.size} by ONNX Runtime"
+        was = f"{expected.dtype} of {expected.size} by ONNX Runtime"
+        yield f"output {name!r} is {made.dtype} of {made.size} values, {was}"
         return
     bits = np.dtype(f"u{expected.dtype.itemsize}")
     left, right = (np.ascontiguousarray(array).reshape(-1) for array in (expected, made))

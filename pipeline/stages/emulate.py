@@ -120,7 +120,7 @@ def _emulated(
         seconds = macs(load_graph(request.inputs["model"].folder / MODEL)) / MACS_PER_SECOND
         estimate = min(_ESTIMATED, max(_LEAST, int(params.max_seconds / seconds) if seconds else _ESTIMATED))
         budget = Budget(params.max_seconds, estimate, reserved=1)
-        results = [
+        results: list[Outputs] = [
             dict(zip(names, result, strict=True))
             for result in run_apart(folder, made.context_model, target, padded, Path(work), budget)
         ]

@@ -62,9 +62,7 @@ def test_a_float_context_is_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["inputs", "outputs"])
-def test_an_encoding_edited_by_hand_is_caught(
-    kind: str, built: Path, by_onnxruntime: Arrays, tmp_path: Path
-) -> None:
+def test_an_encoding_edited_by_hand_is_caught(kind: str, built: Path, by_onnxruntime: Arrays, tmp_path: Path) -> None:
     tensors = getattr(read_binary(built / "encoder_8_ctx_qnn.bin").graphs[0], kind)
     folder = edited(built, tmp_path / "edited", tensors[0])
     # ONNX Runtime alone does not notice: it never looks at the binary's encodings.

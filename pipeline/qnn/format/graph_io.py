@@ -43,7 +43,9 @@ class Encoding:
 
     def decoded(self, quantized: NDArray[Any]) -> NDArray[np.float32]:
         """The floats, computed as ONNX's DequantizeLinear is defined."""
-        return (quantized.astype(np.int32) - np.int32(self.zero_point)).astype(np.float32) * np.float32(self.scale)
+        steps = (quantized.astype(np.int32) - np.int32(self.zero_point)).astype(np.float32)
+        decoded: NDArray[np.float32] = steps * np.float32(self.scale)
+        return decoded
 
     def encoded(self, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         """The integers, computed as ONNX's QuantizeLinear is defined: halves to the even one, saturated."""
