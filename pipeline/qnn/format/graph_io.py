@@ -44,14 +44,13 @@ class Encoding:
     def decoded(self, quantized: NDArray[Any]) -> NDArray[np.float32]:
         """The floats, computed as ONNX's DequantizeLinear is defined."""
         steps = (quantized.astype(np.int32) - np.int32(self.zero_point)).astype(np.float32)
-        decoded: NDArray[np.float32] = steps * np.float32(self.scale)
-        return decoded
+        return np.asarray(steps * np.float32(self.scale))
 
     def encoded(self, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         """The integers, computed as ONNX's QuantizeLinear is defined: halves to the even one, saturated."""
         limits = np.iinfo(dtype)
         rounded = np.rint(values.astype(np.float32) / np.float32(self.scale)) + np.float32(self.zero_point)
-        return np.clip(rounded, limits.min, limits.max).astype(dtype)
+        return np.asarray(np.clip(rounded, limits.min, limits.max).astype(dtype))
 
     def __str__(self) -> str:
         return f"scale {self.scale:.9g}, zero point {self.zero_point}"
