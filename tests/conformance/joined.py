@@ -27,7 +27,7 @@ def _weight(*shape: int) -> Floats:
 
 
 _IMAGE, _ROWS = (1, 8, 6, 6), (1, 12, 8)
-_CONSTANTS: Mapping[str, NDArray[Any]] = {
+_GIVEN: Mapping[str, Any] = {
     "kernel": _weight(8, 8, 3, 3), "point": _weight(8, 8, 1, 1), "depth": _weight(8, 1, 3, 3), "bias": _weight(8),
     "up": _weight(8, 8, 2, 2), "square": _weight(8, 8), "row": _weight(8), "channel": _weight(8, 1, 1),
     "factor": np.float32(0.35), "slope": np.abs(_weight(8, 1, 1)), "zero": np.float32(0), "six": np.float32(6),
@@ -36,7 +36,7 @@ _CONSTANTS: Mapping[str, NDArray[Any]] = {
     "mask": np.arange(8) < 6, "filler": np.float32(-100), "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
     "last": np.array([-1]), "tokens": np.array([0, 6, 16]), "turned": np.array([1, 8, 12]),
 }  # fmt: skip
-_CONSTANTS = {name: np.asarray(array, array.dtype) for name, array in _CONSTANTS.items()}
+_CONSTANTS: Mapping[str, NDArray[Any]] = {name: np.asarray(values) for name, values in _GIVEN.items()}
 
 _MAKERS: Mapping[str, tuple[tuple[int, ...], _Node]] = {
     "Conv": (_IMAGE, ("Conv", ("x", "kernel", "bias"), {"pads": [1, 1, 1, 1]})),

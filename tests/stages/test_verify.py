@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pipeline.contracts.measures import Figures
 from pipeline.contracts.verify import UNMEASURED, Facts
@@ -89,8 +91,8 @@ def test_a_component_that_stays_in_float_has_no_quantization_rung(component: Com
 def test_what_stays_in_float_is_forecast_from_the_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = graph("g (float[1,8] x, int64[1,8] n) => (float[1,1] y, int64[1,8] s) { s = Mul (n, n) y = ReduceSum (x) }")
     component = Component(tmp_path, model, {"all": {}})
-    loud = {"x": np.full((1, 8), 20000, np.float32), "n": np.arange(8)[None] * 10**5}
-    quiet = {"x": np.ones((1, 8), np.float32), "n": np.zeros((1, 8), np.int64)}
+    loud: dict[str, NDArray[Any]] = {"x": np.full((1, 8), 20000, np.float32), "n": np.arange(8)[None] * 10**5}
+    quiet: dict[str, NDArray[Any]] = {"x": np.ones((1, 8), np.float32), "n": np.zeros((1, 8), np.int64)}
 
     facts = Facts.from_json(component.verify("all", component.samples([quiet, loud])).facts)
 

@@ -33,6 +33,7 @@ from pipeline.graph.quantization.headroom import with_headroom
 from pipeline.graph.quantization.operand_rules import Operand, Role, operands
 from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT
 from pipeline.graph.quantization.qdq_nodes import QdqNodes
+from pipeline.graph.quantization.raise_floors import raise_floors
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.rule_checks import check_rules
 from pipeline.graph.quantization.value_encodings import ValueEncodings
@@ -69,6 +70,7 @@ def quantize(
     values = ValueEncodings(index, assignment, ranges)
     constants = ConstantEncodings(index, assignment, values, ranges, store, correlations)
     _Wiring(index, assignment, values, constants, store).run()
+    raise_floors(GraphIndex(model, folder), ranges)
     _tidy(model)
     for tensor in model.graph.initializer:
         if tensor.name in float_constants:
