@@ -18,6 +18,7 @@ from pipeline.release.commands import (
     check_signing_key,
     nothing_to_package,
     publish_models,
+    reproduce_release,
     verify_files,
 )
 from pipeline.upkeep import commands as upkeep
@@ -67,6 +68,8 @@ def commands(
     )
     doc = "Check releases: doit verify-release [--key PUBLIC_KEY] FILE…"
     yield ProjectCommand("verify-release", doc, _verify, [_KEY], takes_names=True)
+    doc = "Build a release again in a clean folder and compare: doit reproduce ARCHIVE or release.json."
+    yield ProjectCommand("reproduce", doc, partial(_reproduce, workspace), takes_names=True)
     doc = "Compare with another run: doit compare [--json | --markdown] LAST.json [NOW.json]."
     yield ProjectCommand("compare", doc, partial(_compare, workspace), [_JSON, _MARKDOWN], takes_names=True)
     doc = "Say what is wrong with this host, its packages and this project."
@@ -99,6 +102,11 @@ def _verify(files: Sequence[str], *, key: str) -> int:
         remedy = "write it before: doit verify-release --key PUBLIC_KEY FILE…"
         raise ConfigError(f"{late} comes after a file", where="command line", remedy=remedy)
     verify_files(files, key)
+    return 0
+
+
+def _reproduce(workspace: Workspace, files: Sequence[str]) -> int:
+    reproduce_release(files, workspace)
     return 0
 
 
