@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pipeline.config.load import DEVICE, Auto, Bucket, Fp16, ModelConfig, Quantization, Reader, Target
+from pipeline.config.load import Auto, Bucket, Fp16, ModelConfig, Quantization, Reader, Target
+from pipeline.config.targets import DEVICE
 from pipeline.contracts import (
     calibrate,
     context,

@@ -80,7 +80,9 @@ class TestForm:
 
     def test_what_is_released_is_reproduced_from_what_the_release_job_kept(self) -> None:
         jobs = workflow_runs.load(WORKFLOW)["jobs"]
-        (kept,) = [step["with"]["name"] for step in jobs["release"]["steps"] if "upload-artifact" in step.get("uses", "")]
+        (kept,) = [
+            step["with"]["name"] for step in jobs["release"]["steps"] if "upload-artifact" in step.get("uses", "")
+        ]
         (taken,) = [s["with"]["name"] for s in jobs["reproduced"]["steps"] if "download-artifact" in s.get("uses", "")]
 
         assert jobs["reproduced"]["needs"] == "release"
