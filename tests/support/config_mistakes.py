@@ -266,13 +266,13 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "a provider option that the EP does not know": (
         changed("[sm8650]", "\n- soc: sm8350\n  provider_options: {enable_htp_monolitic_lstm: '1'}"),
         [
-            "9:48: targets[0].provider_options.enable_htp_monolitic_lstm: can't be set: this version of "
+            "9:49: targets[0].provider_options.enable_htp_monolitic_lstm: can't be set: this version of "
             "onnxruntime-qnn knows no option of that name; expected one of disable_file_mapped_weights"
         ],
     ),
     "a setting that only QNN's own tools reach": (
         changed("[sm8650]", "[{soc: sm8350, provider_options: {dlbc: '1'}}]"),
-        ["7:41: targets[0].provider_options.dlbc: can't be set: onnxruntime-qnn has no such option, only QNN's own"],
+        ["7:50: targets[0].provider_options.dlbc: can't be set: onnxruntime-qnn has no such option, only QNN's own"],
     ),
     "a provider option that has a field": (
         changed("[sm8650]", "[{soc: sm8350, provider_options: {qnn_context_priority: high}}]"),
