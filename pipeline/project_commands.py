@@ -28,6 +28,8 @@ _JSON = {"name": "as_json", "long": "json", "type": bool, "default": False, "hel
 _MARKDOWN = {"name": "as_markdown", "long": "markdown", "type": bool, "default": False, "help": "print Markdown"}
 _KEY = {"name": "key", "long": "key", "default": "", "help": "public key, PEM, that it must be signed with"}
 
+_TARGETS = {"name": "wanted", "long": "targets", "default": "", "help": "chips to build for, commas between"}
+
 Models = Sequence[tuple[ModelConfig, Sequence[Step]]]
 """Models, and what a build of each takes."""
 
@@ -66,6 +68,8 @@ def commands(
         before=[f"package:{config.name}" for config in released],
         check=_check_publish,
     )
+    doc = "Write a first config: doit init [--targets sm8650,…] NAME SOURCE (ONNX file, folder, hub repo, GGUF)."
+    yield ProjectCommand("init", doc, partial(_init, workspace), [_TARGETS], takes_names=True)
     doc = "Check releases: doit verify-release [--key PUBLIC_KEY] FILE…"
     yield ProjectCommand("verify-release", doc, _verify, [_KEY], takes_names=True)
     doc = "Build a release again in a clean folder and compare: doit reproduce ARCHIVE or release.json."
@@ -95,6 +99,12 @@ def _publish(
         return 0
     publish_models(released, targets, workspace, urls)
     return 0
+
+
+def _init(workspace: Workspace, given: Sequence[str], *, wanted: str) -> int:
+    from pipeline.propose.first_config import write_first_config  # reads models
+
+    return write_first_config(given, wanted, workspace)
 
 
 def _verify(files: Sequence[str], *, key: str) -> int:
