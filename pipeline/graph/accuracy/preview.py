@@ -65,8 +65,9 @@ def write_preview(
 def _pair(name: str, expected: _Array, got: _Array) -> Pair:
     """Both in the range of the first, so that they can be compared by eye."""
     wide, made = expected.astype(np.float64), got.astype(np.float64)
-    noise = wide - made
-    db = sqnr_db(float(np.square(wide).sum()), float(np.square(noise).sum()))
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
+        noise = wide - made
+        db = sqnr_db(float(np.square(wide).sum()), float(np.square(noise).sum()))
     both = _range(wide), _range(made)
     known = [each for each in both if each]
     span = (min(low for low, _ in known), max(high for _, high in known)) if known else None

@@ -120,7 +120,7 @@ def spans(names: Sequence[str], begins: Numbers, ends: Numbers, unit: str) -> El
         least = max(end, begin + max([*ends, 1.0]) / 300)
         span = ziaplot.BarsHoriz([row], [least], [begin], width=0.6).color("var(--s0)")
         graph.add(span)
-    graph.yticks(rows, [shown(name) for name in names])
+    graph.yticks(rows, [shown(name) for name in names]).yrange(-0.6, len(names) - 0.4)
     return _svg(graph)
 
 
@@ -130,7 +130,8 @@ def _graph(x: str, y: str, legend: str, width: int, height: int, pad: float) -> 
 
 
 def _drawn(points: Iterable[tuple[float, float]], number: int) -> Any:
-    xs, ys = zip(*points, strict=True)
+    found = [*points]
+    xs, ys = zip(*(found if len(found) > 1 else found * 2), strict=True)  # a path of one point is none in SVG
     colour = f"var(--s{number % COLOURS})"
     line = ziaplot.PolyLine([*xs], [*ys]).color(colour).strokewidth(2).stroke(_DASHES[number % len(_DASHES)])
     return line.marker(_MARKS[number % len(_MARKS)], 5)

@@ -147,15 +147,13 @@ def _on_demand(run: RunRecord, model: str) -> Iterable[RunRecord]:
 
 
 def remove_page(model: str, workspace: Workspace) -> list[Path]:
-    """Delete the page of a model. Returns the deleted files."""
-    path = path_of(model, workspace)
-    with contextlib.suppress(OSError):
-        _state(model, workspace).unlink()
-    try:
-        path.unlink()
-    except OSError:
-        return []
-    return [path]
+    """Delete the page of a model, and the one over all, which the next build writes. Returns the deleted files."""
+    removed = []
+    for path in (_state(model, workspace), path_of(model, workspace), workspace.artifacts / PAGE):
+        with contextlib.suppress(OSError):
+            path.unlink()
+            removed.append(path)
+    return [path for path in removed if path.name == PAGE]
 
 
 def _is_news(run: RunRecord | None, model: BuiltModel) -> bool:
