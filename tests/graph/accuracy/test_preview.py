@@ -66,7 +66,7 @@ def test_few_numbers_are_listed(tmp_path: Path) -> None:
 
 def test_what_is_not_finite_is_counted(tmp_path: Path) -> None:
     for size in (4, 100, 64 * 64):
-        array = np.ones(size, np.float32)
+        array: _Array = np.ones(size, np.float32)
         array[:3] = np.nan, np.inf, -np.inf
         array = array.reshape(64, 64) if size == 64 * 64 else array
         found = shown(tmp_path, {"x": array}, {"y": array})

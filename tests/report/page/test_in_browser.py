@@ -43,7 +43,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in range(6):
         target = project.root / "calibration" / f"set/{EVIL.replace('/', '')}{seed}.npz"
         target.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(target, **{f"{EVIL}x": sample(3 + seed, seed)})
+        np.savez(target, **{f"{EVIL}x": sample(3 + seed, seed)})  # type: ignore[arg-type]  # no name is one of savez's
     project.write(
         "configs/evil.yaml",
         "source: {path: ../model}\ncomponents: {net: {file: model.onnx}}\nbuckets: {sequence: [8]}\n"
