@@ -150,7 +150,7 @@ def provenance(source: PageSource) -> Element:
     else:
         row("source", "a folder of this project: ", code(config.source.path.name))
     row("configuration", code(f"configs/{config.path.name}"))
-    row("targets", ", ".join(target.soc for target in config.targets))
+    row("targets", ", ".join(source.targets))
     if source.run is not None:
         if source.run["commit"]:
             row("commit", code(source.run["commit"]))

@@ -76,7 +76,7 @@ def facts(source: PageSource) -> PageFacts:
         sum(binaries.values()),
         least,
         asked,
-        tuple(target.soc for target in source.config.targets),
+        source.targets,
         source.run["started"] if source.run else "",
     )
 

@@ -41,6 +41,12 @@ class PageSource:
     run: RunRecord | None = None
     since: tuple[str, Comparison] | None = None
 
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets that the page is about."""
+        own = {target.soc for step in self.steps for target in step.targets}
+        return tuple(target.soc for target in self.config.targets if target.soc in own)
+
     def json_of(self, step: str, file: str) -> Json:
         """A JSON file of a step's output; None if the step is not seen, or the file is lost or damaged."""
         manifest = self.manifests.get(step) if step in self.seen else None

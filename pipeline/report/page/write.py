@@ -171,7 +171,7 @@ def _write_model(model: BuiltModel, kept: _Kept, run: RunRecord | None, path: Pa
     from pipeline.report.page.source import PageSource
 
     name = model.config.name
-    artifacts = dict(_artifacts(model))
+    artifacts = dict(artifacts_of(model))
     before = kept.before
     if kept.artifacts and kept.artifacts != artifacts and kept.run:
         before = {"started": kept.run["started"], "artifacts": kept.artifacts}
@@ -195,7 +195,8 @@ def _of_model(run: RunRecord, own: Collection[str]) -> dict[str, Any]:
     return {**kept, "steps": steps, "failures": [each for each in run["failures"] if {*own} & {*each["tasks"]}]}
 
 
-def _artifacts(model: BuiltModel) -> Iterable[tuple[str, Any]]:
+def artifacts_of(model: BuiltModel) -> Iterable[tuple[str, Any]]:
+    """The artifacts of a model as run.json has them, by their names."""
     from pipeline.report.run_artifacts import artifacts
 
     steps = {step.id: step for step in model.steps}
