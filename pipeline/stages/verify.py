@@ -11,7 +11,7 @@ While the samples run, it is noted how near each comes to the edges of operators
 for a component that stays in float, what HTP will compute wrongly is forecast from the same notes.
 
 Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and ``quantize`` unless it stays in float. Files: ``code``,
-which holds the score function.
+which holds the score function. Output: ``worst.json``, the worst sample as a page can show it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from pipeline.graph.accuracy.choices import argmax_outputs, values_of
 from pipeline.graph.accuracy.edges import Criteria, criteria, ranges_of
 from pipeline.graph.accuracy.makeup import makeup_of_outputs
 from pipeline.graph.accuracy.measuring import measure, spans_of
+from pipeline.graph.accuracy.preview import worst_sample, write_preview
 from pipeline.graph.accuracy.sample_order import sample_order
 from pipeline.graph.accuracy.subjects import choose, part_of
 from pipeline.graph.cpu import load_session
@@ -85,6 +86,10 @@ def run(request: StageRequest) -> StageResult:
     total = measure(subjects, names, truth, last, chosen_from=chosen_from)
     rewritten = Observer(request.inputs["rewrite"].folder / MODEL)
     touched = [criteria(rewritten, feed) for feed in given.padded]
+    place = worst_sample(total, names)
+    sample = given.samples[place]
+    words = (sample.text, sample.label)
+    write_preview(request.out, sample.name, words, given.given[place], truth[place], last[place])
     facts = Facts(
         samples=len(names),
         shorter=given.shorter,
