@@ -88,7 +88,7 @@ def test_a_release_that_went_through_s3_is_replayed_by_who_has_no_project(
         system.put(str(file), f"{url}/releases/{file.name}")
         system.get(f"{url}/releases/{file.name}", str(tmp_path / file.name))
     told = [*replay(tmp_path / path_of(archive).name, tmp_path / archive.name, keys[1])]
-    assert told[:2] == ["net, sm8650, 4.npz: equal", "net, sm8650, 5.npz: equal"]
+    assert told[:2] == ["net, sm8650, 4.npy: equal", "net, sm8650, 5.npy: equal"]
     assert told[2].endswith("2 runs of the emulator, replayed on the emulator")
 
 
@@ -124,13 +124,13 @@ def test_another_output_than_recorded_is_refused_here_and_told_in_db_of_another_
         [*replay(path_of(archive), archive)]
     monkeypatch.setattr(record, "here", lambda: {**equal, "device": "npu"})
     first, *_ = replay(path_of(archive), archive)
-    assert first.startswith("net, sm8650, 4.npz: 'y' ")
+    assert first.startswith("net, sm8650, 4.npy: 'y' ")
     assert first.endswith(" dB")
 
 
 def test_the_commands(recorded: Project) -> None:
     name = str(path_of(Path(RELEASED)))
-    assert "4.npz: equal" in recorded.doit("verify-release", "--replay", name, RELEASED).text
+    assert "4.npy: equal" in recorded.doit("verify-release", "--replay", name, RELEASED).text
     run = recorded.doit("verify-release", "--replay", "no-such.zip", RELEASED, check=False)
     assert (run.status, "there is no record no-such.zip" in run.text) == (10, True)
     assert recorded.doit("record", check=False).status == 10
