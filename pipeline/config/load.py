@@ -19,28 +19,21 @@ from typing import Any, Literal
 from pipeline.config import project_file, release_checks, target_checks
 from pipeline.config.buckets import Bucket, by_size, read_buckets
 from pipeline.config.file import (
-    CONFIGS,
-    NAME,
-    PROJECT,
     ComponentFile,
     HubSource,
     Limits,
     LocalSource,
     ModelFile,
-    NpzReader,
-    PythonFunction,
-    PythonReader,
-    Reader,
-    RecordReader,
     Release,
-    TextReader,
     Verification,
 )
 from pipeline.config.judging import OutputFile, Truth, check_outputs, thresholds_of
 from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride
-from pipeline.config.sample_checks import check_held_out
+from pipeline.config.readers import Reader
+from pipeline.config.sample_checks import check_samples
 from pipeline.config.targets import DEVICE, Target, read_targets
 from pipeline.config.thresholds import Thresholds
+from pipeline.config.written_values import CONFIGS, NAME, PROJECT, PythonFunction
 from pipeline.config.yaml.decode import INVALID, decode_fields
 from pipeline.config.yaml.field_types import Record, record_of
 from pipeline.config.yaml.problems import Place, Problems, dotted
@@ -62,15 +55,11 @@ __all__ = [
     "Limits",
     "LocalSource",
     "ModelConfig",
-    "NpzReader",
     "PythonFunction",
-    "PythonReader",
     "Quantization",
     "Reader",
-    "RecordReader",
     "Release",
     "Target",
-    "TextReader",
     "Verification",
     "load",
     "load_all",
@@ -202,7 +191,7 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     quantized = {name: component.quantization for name, component in components.items()}
     target_checks.check(quantized, [target.soc for target in targets], node, problems)
     _check_calibration(fields, components, node, problems)
-    check_held_out(fields, node, problems)
+    check_samples(fields, node, problems)
     verification: Verification | None = fields.get("verification")
     own = {name: component.outputs for name, component in fields.get("components", {}).items()}
     check_outputs(verification.outputs if verification else {}, own, node, problems)

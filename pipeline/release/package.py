@@ -22,6 +22,7 @@ from pipeline.release import index, notices, on_disk, provenance, skipped
 from pipeline.release.archive import Member
 from pipeline.release.artifact_folders import QDQ, SOCS, Folder, folders
 from pipeline.release.index import Part
+from pipeline.report.page.write import PAGE
 from pipeline.store.digests import sha256_file
 from pipeline.store.durable import write_atomically
 from pipeline.store.manifests import read_manifest
@@ -136,6 +137,7 @@ def _package(
         "source": contexts[0].manifest["source"],
         "tools": dict(sorted({**contexts[0].manifest["tools"], **tools}.items())),
     }
+    members[PAGE] = Member.of(_page(config, steps, manifests, workspace))
     members[index.SBOM] = Member.of(sbom(about, members))
     text = config.path.read_bytes()
     raw: dict[str, Json] = {
@@ -160,6 +162,16 @@ def _package(
     was_signed = index.SIGNATURE in on_disk.names(path)
     sha256, written = on_disk.write(path, config.name, members, workspace)
     return Packaged(path, sha256, written, index.SIGNATURE in members, was_signed, (*lapses,))
+
+
+def _page(config: ModelConfig, steps: Sequence[Step], manifests: Mapping[str, Manifest], workspace: Workspace) -> bytes:
+    """The report of what is packaged. It tells nothing of any run, as the same archive can be made at any time."""
+    from pipeline.report.page.compose import model_page
+    from pipeline.report.page.source import PageSource
+    from pipeline.report.page.write import BuiltModel, artifacts_of
+
+    artifacts = dict(artifacts_of(BuiltModel(config, steps, manifests.keys(), manifests)))
+    return model_page(PageSource(config, steps, manifests.keys(), manifests, workspace, artifacts))
 
 
 def _contexts(found: Sequence[Folder], target: str, workspace: Workspace, work: ExitStack) -> Iterator[Part]:
