@@ -18,6 +18,7 @@ from pipeline.release.commands import (
     check_signing_key,
     nothing_to_package,
     publish_models,
+    reproduce_release,
     verify_files,
 )
 from pipeline.upkeep import commands as upkeep
@@ -29,6 +30,8 @@ _NO_BROWSER = {
     "name": "no_browser", "long": "no-browser", "type": bool, "default": False, "help": "only write them",
 }  # fmt: skip
 _KEY = {"name": "key", "long": "key", "default": "", "help": "public key, PEM, that it must be signed with"}
+
+_TARGETS = {"name": "wanted", "long": "targets", "default": "", "help": "chips to build for, commas between"}
 
 Models = Sequence[tuple[ModelConfig, Sequence[Step]]]
 """Models, and what a build of each takes."""
@@ -68,8 +71,12 @@ def commands(
         before=[f"package:{config.name}" for config in released],
         check=_check_publish,
     )
+    doc = "Write a first config: doit init [--targets sm8650,…] NAME SOURCE (ONNX file, folder, hub repo, GGUF)."
+    yield ProjectCommand("init", doc, partial(_init, workspace), [_TARGETS], takes_names=True)
     doc = "Check releases: doit verify-release [--key PUBLIC_KEY] FILE…"
     yield ProjectCommand("verify-release", doc, _verify, [_KEY], takes_names=True)
+    doc = "Build a release again in a clean folder and compare: doit reproduce ARCHIVE or release.json."
+    yield ProjectCommand("reproduce", doc, partial(_reproduce, workspace), takes_names=True)
     doc = "Compare with another run: doit compare [--json | --markdown] LAST.json [NOW.json]."
     yield ProjectCommand("compare", doc, partial(_compare, workspace), [_JSON, _MARKDOWN], takes_names=True)
     configs = [config for config, _ in models]
@@ -102,11 +109,22 @@ def _publish(
     return 0
 
 
+def _init(workspace: Workspace, given: Sequence[str], *, wanted: str) -> int:
+    from pipeline.propose.first_config import write_first_config  # reads models
+
+    return write_first_config(given, wanted, workspace)
+
+
 def _verify(files: Sequence[str], *, key: str) -> int:
     if late := next((file for file in files if file.startswith("--")), None):  # doit takes all that follows for names
         remedy = "write it before: doit verify-release --key PUBLIC_KEY FILE…"
         raise ConfigError(f"{late} comes after a file", where="command line", remedy=remedy)
     verify_files(files, key)
+    return 0
+
+
+def _reproduce(workspace: Workspace, files: Sequence[str]) -> int:
+    reproduce_release(files, workspace)
     return 0
 
 

@@ -15,7 +15,7 @@ from pipeline.contracts import ingest
 from pipeline.errors import ConfigError
 from pipeline.model import FileEntry, Json, Manifest
 from pipeline.plain_text import did_you_mean
-from pipeline.plan.keys import tool_versions
+from pipeline.plan.keys import payload_digest, tool_versions
 from pipeline.plan.steps import STAGES, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.release import index, notices, on_disk, provenance, skipped
@@ -146,6 +146,7 @@ def _package(
         "components": {**components},
         "config": {"sha256": hashlib.sha256(text).hexdigest(), "text": text.decode()},
         "keys": {step: manifest.key for step, manifest in sorted(manifests.items())},
+        "outputs": {step: payload_digest(manifest) for step, manifest in sorted(manifests.items())},
         "gates": {
             "skipped": [lapse.json() for lapse in lapses if not lapse.measured],
             "failed": [lapse.json() for lapse in lapses if lapse.measured],
