@@ -92,8 +92,8 @@ class Component:
 
     `constants` are the model's and its own; it may have no input for some of the model's. `outputs` has how single
     outputs are judged, by label; `truth` what the component is held against. `budget_minutes` is for how long other
-    precisions are tried where this one misses a threshold; None: it is built as it is written. `wished` is what they are
-    tried for as well, without being asked for.
+    precisions are tried where this one misses a threshold, or keeps to less than what is `wished`; None: it is built
+    as it is written.
     """
 
     name: str

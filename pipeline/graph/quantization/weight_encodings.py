@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from pipeline.contracts.scheme import bits
 from pipeline.graph.ir.tensor_chunks import Pieces
+from pipeline.graph.quantization.chip_limits import LARGEST_OF_16_BITS
 from pipeline.graph.quantization.ranges import MIN_WIDTH, Range
 
 _SHARES = {
@@ -99,8 +100,8 @@ def symmetric(
     for part in parts:
         rows = _rows(channels[part])
         least = smallest[part] if isinstance(smallest, np.ndarray) and smallest.ndim else smallest
-        scale[part] = np.maximum(_scales(rows, widest[part], bits(kind)), least)
-        _round(rows, scale[part], half - 1, rows)
+        scale[part] = np.maximum(_scales(rows, widest[part], bits(kind), largest(kind)), least)
+        _round(rows, scale[part], largest(kind), rows)
         rows += zero
         target[part] = rows.astype(np.int16).astype(stored.dtype).reshape(target[part].shape)
     if axis is None:
@@ -124,6 +125,12 @@ def limits(kind: str) -> tuple[int, int]:
     return (0, (1 << width) - 1) if kind.startswith("u") else (-(1 << (width - 1)), (1 << (width - 1)) - 1)
 
 
+def largest(kind: str) -> int:
+    """The largest magnitude above zero that a symmetric encoding stands for, in steps."""
+    width = bits(kind)
+    return LARGEST_OF_16_BITS if width == 16 else (1 << (width - 1)) - 1
+
+
 def dtype(kind: str) -> np.dtype[Any]:
     """The numpy type of that name, one of ml_dtypes for 4 bits."""
     return np.dtype(helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(kind.upper())))
@@ -142,8 +149,7 @@ def _widest(parts: Iterable[NDArray[np.float32]]) -> NDArray[np.float64]:
     return np.asarray(np.maximum(widest, widest.max(initial=0) * _NARROWEST or MIN_WIDTH / 2))
 
 
-def _scales(rows: NDArray[np.float32], widest: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    half = (1 << (width - 1)) - 1
+def _scales(rows: NDArray[np.float32], widest: NDArray[np.float64], width: int, half: int) -> NDArray[np.float64]:
     best, least = widest / half, np.full(widest.shape, np.inf)
     # New arrays of this size would cost more than what is computed in them.
     near, product = np.empty_like(rows), np.empty_like(rows)
