@@ -19,7 +19,15 @@ from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, Role, o
 from pipeline.graph.quantization.qdq import Encoding
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.value_encodings import ValueEncodings
-from pipeline.graph.quantization.weight_encodings import Integers, asymmetric, bias, largest, limits, rounded_to, symmetric
+from pipeline.graph.quantization.weight_encodings import (
+    Integers,
+    asymmetric,
+    bias,
+    largest,
+    limits,
+    rounded_to,
+    symmetric,
+)
 
 _LARGEST_BIAS = 2**31 - 2**10
 """A bias of 32 bits is kept this far from the end, as its scale is rounded to float32."""
