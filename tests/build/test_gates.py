@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.build.gates import Miss, check
+from pipeline.build.gates import Miss, check, wish
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import context, emulate, verify
 from pipeline.contracts.limits import OutputLimits
@@ -144,6 +144,17 @@ def test_a_score_may_change_by_so_much_in_either_direction(changed: float) -> No
     assert f"accuracy() is {changed:g} for the qdq model and 0.9 for the original" in error.what
 
 
+def test_what_qnn_alone_gives_has_to_be_equal_whatever_the_thresholds() -> None:
+    told = emulate.SecondOpinion(1, ("output 'y' differs in 1 of 9 values, the first is 1, 2 by ONNX Runtime",))
+    facts = emulate.Facts(samples=1, of=1, rungs={}, outputs={}, score=None, second_opinion=told)
+    miss = check("emulate", NAME, facts.to_json(), Thresholds(compile_db=-100, total_db=-100))
+    assert miss is not None
+    assert told.disagreements[0] in miss.error.why
+    assert miss.rung == "", "another precision does not cure it"
+    agreed = emulate.Facts(samples=1, of=1, rungs={}, outputs={}, score=None, second_opinion=emulate.SecondOpinion(1))
+    assert check("emulate", NAME, agreed.to_json(), Thresholds()) is None
+
+
 def refused(facts: context.Facts, thresholds: Thresholds) -> PipelineError:
     miss = check("context", NAME, facts.to_json(), thresholds)
     assert miss is not None
@@ -184,3 +195,27 @@ def test_partitions() -> None:
     facts = compiled(2, ("Erf", False))
     assert "split into 2 partitions, 1 may be" in refused(facts, Thresholds(max_cpu_nodes=1)).what
     assert check("context", NAME, facts.to_json(), Thresholds(max_cpu_nodes=1, max_partitions=2)) is None
+
+
+WISHED = Thresholds(quantization_db=30, compile_db=30, total_db=30, worst_db=20, probability_error=0.0)
+
+
+def test_what_a_default_aims_at_is_told_by_the_rung_that_falls_short() -> None:
+    short = wish("verify", verified(23.1, quantization={"y": output(23.2)}).to_json(), WISHED)
+    assert short is not None
+    assert short.rung == "quantization"
+    assert "keeps to every threshold, but 23.2 dB of output 'y' is less than the 30 dB" in short.error.what
+    assert wish("verify", verified(31, quantization={"y": output(35)}).to_json(), WISHED) is None
+    assert wish("context", {}, WISHED) is None
+
+
+def test_an_error_that_is_small_where_nothing_happens_is_no_aim_reached() -> None:
+    quiet = replace(output(23.0), max_abs_error=0.001)
+    facts = replace(verified(quantization={"y": quiet}), subjects={"y": Subject("y", bounded=True)})
+    assert may_ship(facts, Thresholds(quantization_db=24))
+    assert wish("verify", facts.to_json(), WISHED) is not None
+
+
+def test_a_state_has_more_to_keep_to_and_no_aim() -> None:
+    facts = replace(verified(45, quantization={"y": output(45)}), subjects={"y": Subject("y", state=True)})
+    assert wish("verify", facts.to_json(), WISHED) is None

@@ -5,9 +5,9 @@ wide again cost 4 dB of 90; a few residual values cut off cost 15 of the 40 that
 
 The right operand of a product of two computed values gets less room: HTP rounds it to 8 bits whatever its encoding.
 
-**A decision gets all of its range**: an output that a Sigmoid makes may be anything from 0 to 1, and what the Sigmoid is
-taken of as far above 0 as below. A detector of rare events is calibrated on samples without any: a wake word model that
-was never seen above 0.40 could not say more than 0.4979, and never heard its word.
+**A decision gets all of its range**: an output that a Sigmoid makes may be anything from 0 to 1, and what the Sigmoid
+is taken of as far above 0 as below. A detector of rare events is calibrated on samples without any: a wake word model
+whose logits were below 0 in all of them could not say more than 0.4979, and never heard its word.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ def test_a_decision_may_be_anything_from_no_to_yes() -> None:
         DECIDES, {"w": np.eye(4, dtype=np.float32), "bias": np.full(4, -1, np.float32), "low": np.float32(-128)}
     )
     measured = {
-        "x": Range(-4, 2), "product": Range(-7, 0), "logits": Range(-8, 0), "bounded": Range(-8, 0), "word": Range(0, 0.25),
-        "gate": Range(0, 0.5), "gated": Range(-1, 1), "y": Range(-1, 1),
+        "x": Range(-4, 2), "product": Range(-7, 0), "logits": Range(-8, 0), "bounded": Range(-8, 0),
+        "word": Range(0, 0.25), "gate": Range(0, 0.5), "gated": Range(-1, 1), "y": Range(-1, 1),
     }  # fmt: skip
     wider = with_headroom(GraphIndex(model, Path()), measured)
     assert range_at(wider, "word", 16) == Range(0, 1)
