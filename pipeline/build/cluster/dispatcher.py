@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from pipeline.build.cluster import REFUSALS_REMEDY, on_worker
 from pipeline.build.cluster.job import Answer, Job
-from pipeline.errors import ConfigError, StoreError, WaitingError, WorkerError
+from pipeline.errors import ConfigError, PipelineError, StoreError, WaitingError, WorkerError
 from pipeline.plan import hosts
 from pipeline.plan.keys import tool_versions
 from pipeline.plan.resolve import Resolved
@@ -79,6 +79,8 @@ class Dispatcher:
                 continue
             if answer.refusal:
                 self._refuse(answer)
+                if not self._able(resolved, self._connected()):
+                    raise self._nobody(resolved)
                 continue
             if answer.log:
                 path = workspace.log(step)
@@ -125,6 +127,15 @@ class Dispatcher:
         except (CancelledError, KilledWorker, TimeoutError, OSError):
             self._drop(client)
             return None
+        except PipelineError:
+            raise
+        except Exception as error:  # of Dask, or of a worker that was not started by us
+            raise WorkerError(
+                f"the cluster could not run {resolved.step.id}",
+                where=self._url,
+                why=f"{type(error).__name__}: {error}",
+                remedy="see that every worker was started by 'python -m pipeline.build.cluster' (docs/cluster.md)",
+            ) from error
         finally:
             if not future.done():
                 future.cancel()
