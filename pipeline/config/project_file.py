@@ -33,6 +33,7 @@ StageName = Literal[
     "rewrite",
     "samples",
     "calibrate",
+    "correlate",
     "precision",
     "quantize",
     "verify",

@@ -108,7 +108,7 @@ def until(condition: Callable[[], object]) -> None:
 def test_a_worker_of_another_commit_is_refused_and_told(here: Project, at: Cluster) -> None:
     other = checkout(here, "other")
     text = (other.root / "pipeline/stages/ingest.py").read_text("utf-8")
-    other.write("pipeline/stages/ingest.py", f"{text}\n_ANOTHER = 1\n")
+    other.write("pipeline/stages/ingest.py", f"{text}\nprint(end='')\n")
     at.start_worker("other", other)
     run = build(here, at, check=False)
     assert run.status == 19, run.text
