@@ -45,7 +45,7 @@ class Dispatcher:
             )
         self._url, self._where, self._workspace, self._shared = url, where, workspace, workspace.shared
         self._lock = threading.Lock()
-        self._client: Client | None = None
+        self._client: Client = None
         self._refused: dict[str, str] = {}
 
     def takes(self, resolved: Resolved) -> bool:
