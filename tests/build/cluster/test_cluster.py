@@ -125,7 +125,7 @@ def test_what_a_step_fails_with_on_a_worker_is_told_here(tmp_path: Path, at: Clu
     for path in ("pipeline/stages/shape.py", "pipeline/graph/true_shape.py", "pipeline/qnn/child.py"):
         worker.write(path, (project.root / path).read_text("utf-8"))
     at.start_worker("poor", worker)
-    run = build(project, at, check=False)
+    run = project.doit(f"shape:{guests.MODEL}/*", f"engine={at.url}", check=False, PIPELINE_SHARED_STORE=str(at.shared))
     assert run.status == 18, run.text
     assert f"the worker of shape:{guests.MODEL}/net/{guests.SEGFAULT} died" in run.text
     assert "worker poor" in run.text
