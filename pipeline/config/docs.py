@@ -216,6 +216,7 @@ _TITLES = {
     "StoreSettings": "store",
     "StageSettings": "stages.name",
     "CompareSettings": "compare",
+    "EngineSettings": "engine",
 }
 
 if __name__ == "__main__":
