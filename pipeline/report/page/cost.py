@@ -15,7 +15,7 @@ from pipeline.report.page.source import PageSource
 from pipeline.sizes import human_bytes
 
 _COSTS = (
-    "component", "bucket", "target", "formats", ">multiply-accumulates", ">weights", ">activations", ">in and out",
+    "component", "bucket", "target", "formats", ">MACs", ">weights", ">activations", ">in and out",
     ">VTCM", ">spill", ">DRAM read", ">DRAM written",
 )  # fmt: skip
 _BOUNDS = ("component", "bucket", "target", ">to compute, at least", ">to move, at least", "from")
@@ -38,7 +38,8 @@ def costs(source: PageSource) -> Element | None:
         for component, bucket, target, cost in found
     ]  # fmt: skip
     said = note(
-        "Counted from the graph that was compiled; VTCM, the chip's fast memory, and what spills out of it into DRAM "
+        "Counted from the graph that was compiled, where a MAC is a multiply-accumulate. "
+        "VTCM, the chip's fast memory, and what spills out of it into DRAM "
         "are what the binary says, reads and writes of DRAM what the compiler plans. "
         "None of it is a time: docs/cost.md says how to read it."
     )

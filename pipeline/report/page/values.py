@@ -111,7 +111,7 @@ def forecasts(source: PageSource) -> Element | None:
     told: Content = found
     if found is None:
         told = note("Nothing in this model meets a limit of the chip's arithmetic that is known.")
-    return section("What the chip's arithmetic will do", "forecasts", told)
+    return section("Forecasts", "forecasts", told)
 
 
 def _db(value: float | None) -> str:
