@@ -111,6 +111,13 @@ class Verification:
     may take twice as long for what fits by an estimate from the size of the model."""
 
 
+PerformanceMode = Literal[
+    "burst", "sustained_high_performance", "high_performance", "balanced", "low_balanced",
+    "high_power_saver", "power_saver", "low_power_saver", "extreme_power_saver", "default",
+]  # fmt: skip
+OptionValue = Annotated[str, Pattern(r"[A-Za-z0-9._-]{1,64}", 'a value in quotes, such as "1"')]
+
+
 @dataclass(frozen=True)
 class TargetOptions:
     """A target with compile options of its own."""
@@ -128,6 +135,20 @@ class TargetOptions:
     """Where its contexts are compiled: `host`, wherever the compiler is; `device`, only on a host with this SoC (Linux
     or Windows on ARM64). `device` for HTP v68 when left out, as binaries that x86_64 makes for it fail on the device
     (https://github.com/microsoft/onnxruntime/issues/26686); else `host`."""
+    optimization: Annotated[int, Between(0, 3)] | None = None
+    """How long QNN's compiler looks for a faster graph, 0 to 3; 3 when left out."""
+    priority: Literal["low", "normal", "normal_high", "high"] | None = None
+    """The priority of the contexts among all that the NPU runs; QNN's default, normal, when left out."""
+    performance_mode: PerformanceMode | None = None
+    """The clocks that an application asks of the NPU for these contexts, as QNN's EP calls them. It changes no context:
+    it is in the manifest and in a release, whose runtime asks for it. QNN's default when left out."""
+    rpc_latency_us: Annotated[int, Between(1, 10_000)] | None = None
+    """Microseconds for which the CPU polls for the NPU's answer before it sleeps; for applications, as
+    `performance_mode`. QNN's default when left out."""
+    provider_options: Mapping[str, OptionValue] = field(default_factory=dict, hash=False)
+    """Further options of QNN's EP for the compiler, by its own names, values in quotes:
+    `{enable_htp_fp16_clamp_overflow: "1"}`. A name that the EP does not know is refused, as it would take it in
+    silence."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.config.load import DEVICE, Auto, Bucket, Fp16, HubSource, ModelConfig, Quantization, Target
+from pipeline.config.load import Auto, Bucket, Fp16, HubSource, ModelConfig, Quantization, Target
 from pipeline.config.readers import HubData, Reader
+from pipeline.config.targets import DEVICE
 from pipeline.contracts import (
     calibrate,
     context,

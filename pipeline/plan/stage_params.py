@@ -121,4 +121,5 @@ def of_outputs(outputs: Mapping[str, OutputFile]) -> dict[str, Declared]:
 def of_target(target: Target) -> HtpTarget:
     """A target as the compiler sees it."""
     soc = catalog.resolve(target.soc)
-    return HtpTarget(soc.soc_model, soc.htp_arch, target.vtcm_mb)
+    options = tuple(sorted(target.compiler_options.items()))
+    return HtpTarget(soc.soc_model, soc.htp_arch, target.vtcm_mb, options or None)

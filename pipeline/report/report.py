@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from pipeline.config.load import Bucket, Target
@@ -57,15 +56,15 @@ def contexts(
 
 def accuracy(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
     """A row for each component, bucket and target of which a rung was measured, by a step among those `seen`."""
-    found = _measured(steps, seen, manifests)
-    rows = [(*place, *_figures(cpu, emulator, limits)) for place, cpu, emulator, limits in found]
+    found = measured(steps, seen, manifests)
+    rows = [(*place, *_figures(cpu, emulator, limits)) for _, _, place, cpu, emulator, limits in found]
     return [_ACCURACY, *rows]
 
 
 def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
     """A row for each output that is not judged by its SQNR as a whole, and for each slice that is judged by itself."""
     rows = []
-    for place, cpu, emulator, thresholds in _measured(steps, seen, manifests):
+    for _, _, place, cpu, emulator, thresholds in measured(steps, seen, manifests):
         for label, figures in (emulator.outputs if emulator.samples else cpu.outputs).items():
             subject = cpu.subjects.get(label, Subject(label))
             by = judged_by(label, TOTAL, figures, subject, thresholds)
@@ -91,7 +90,7 @@ def scores(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
     The first two figures are of all held-out samples, the last two of the fewer samples that were emulated.
     """
     rows = []
-    for place, cpu, emulator, _ in _measured(steps, seen, manifests):
+    for _, _, place, cpu, emulator, _ in measured(steps, seen, manifests):
         found = [facts.score for facts in (cpu, emulator) if facts.score]
         if cpu.score:
             cells = [f"{value:.4g}" for score in found for value in (score.fp32, score.made[1])]
@@ -99,10 +98,10 @@ def scores(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
     return [_SCORES, *rows]
 
 
-def _measured(
+def measured(
     steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]
-) -> Iterator[tuple[tuple[str, str, str], verify.Facts, emulate.Facts, Thresholds]]:
-    """Each component, bucket and target of which a rung was measured.
+) -> Iterator[tuple[Step, Target, tuple[str, str, str], verify.Facts, emulate.Facts, Thresholds]]:
+    """Each verify step and target of which a rung was measured, and the component, bucket and target it is about.
 
     With it: what was measured on the CPU and on the emulator, and the thresholds.
     """
@@ -117,7 +116,7 @@ def _measured(
             if target in wanted:
                 cpu = verify.Facts.from_json(manifests[step.id].facts)
                 emulator = emulated(step, step.bucket, target, seen, manifests)
-                yield _place(step, target, manifests), cpu, emulator, limits
+                yield step, target, _place(step, target, manifests), cpu, emulator, limits
 
 
 def emulated(
@@ -159,38 +158,46 @@ def unverified(steps: Iterable[Step], models: Iterable[str]) -> list[str]:
 
 
 def forecasts(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
-    """A row for each rule and component whose forecast says something, by a quantize step among those `seen`.
+    """A row for each rule and component whose forecast says something, by a step among those `seen`.
 
     Of several values that a rule is about in any bucket, the one that is furthest beyond the limit is shown.
     """
     rows = []
+    alike: dict[tuple[str, str, bool], dict[str, Forecast]] = {}
     for step in steps:
-        manifest = manifests.get(step.id)
-        if step.stage != "quantize" or step.id not in seen or manifest is None:
-            continue
-        alike: dict[tuple[str, bool], dict[str, Forecast]] = {}
-        for part in quantize.Facts.from_json(manifest.facts).parts.values():
-            for told in part.facts.forecasts:
-                alike.setdefault((told.rule, told.mended), {})[told.value] = told
-        for (rule, mended), found in alike.items():
-            worst = max(found.values(), key=lambda told: abs(math.log(max(told.figure, 1e-300) / told.limit)))
-            rows.append(
-                (
-                    f"{step.config.name}/{step.component}", rule, str(len(found)),
-                    str(sum(told.channels for told in found.values()) or "-"), worst.value, f"{worst.figure:.3g}",
-                    f"{worst.limit:.3g}", "mended" if mended else worst.effect,
-                )
-            )  # fmt: skip
+        for told in _told(step, manifests) if step.id in seen else ():
+            component = f"{step.config.name}/{step.component}"
+            alike.setdefault((component, told.rule, told.mended), {})[told.value] = told
+    for (component, rule, mended), found in alike.items():
+        worst = max(found.values(), key=lambda told: told.beyond)
+        rows.append(
+            (
+                component, rule, str(len(found)), str(sum(told.channels for told in found.values()) or "-"),
+                worst.value, f"{worst.figure:.3g}", f"{worst.limit:.3g}", "mended" if mended else worst.effect,
+            )
+        )  # fmt: skip
     return [_FORECASTS, *rows]
 
 
-def forecasts_of(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> tuple[Forecast, ...]:
-    """What was forecast of a bucket's QDQ model; nothing of a model that was not quantized."""
+def _told(step: Step, manifests: Mapping[str, Manifest]) -> Iterator[Forecast]:
+    """What a step foretold: quantize of QDQ models, verify of a model that stays in float."""
+    manifest = manifests.get(step.id)
+    if manifest is not None and step.stage == "quantize":
+        for part in quantize.Facts.from_json(manifest.facts).parts.values():
+            yield from part.facts.forecasts
+    elif manifest is not None and step.stage == "verify":
+        yield from verify.Facts.from_json(manifest.facts).forecasts
+
+
+def forecasts_of(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> tuple[Forecast, ...] | None:
+    """What was forecast of a bucket's model; None if nothing could be: it stays in float, and no sample was run."""
     found, own = manifests.get(quantization(step)), OwnBuckets.of_step(step, manifests)
-    if found is None or own is None:
-        return ()
-    part = quantize.Facts.from_json(found.facts).parts.get(own.own(bucket).name)
-    return part.facts.forecasts if part else ()
+    if found is not None and own is not None:
+        part = quantize.Facts.from_json(found.facts).parts.get(own.own(bucket).name)
+        return part.facts.forecasts if part else ()
+    measured = manifests.get(of_bucket(step, "verify", bucket))
+    facts = verify.Facts.from_json(measured.facts) if measured is not None else None
+    return facts.forecasts if facts is not None and facts.samples else None
 
 
 def scheme(step: Step, manifests: Mapping[str, Manifest]) -> str:

@@ -262,6 +262,8 @@ class TestCommandLines:
             "compare a b",
             "compare build",
             "verify-release *.zip",
+            "reproduce build",
+            "record build",
             "--help",
             "help build",
             "fsck",
