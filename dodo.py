@@ -80,6 +80,10 @@ def task_probe() -> Iterator[Task]:
     yield from PROJECT.tasks("probe")
 
 
+def task_buckets() -> Iterator[Task]:
+    yield from PROJECT.bucket_tasks()
+
+
 def task_package() -> Iterator[Task]:
     yield from PROJECT.package_tasks()
 

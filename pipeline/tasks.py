@@ -29,6 +29,7 @@ from pipeline.plan.planner import plan
 from pipeline.plan.steps import ON_DEMAND, STAGES, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.project_commands import ENGINE, ProjectCommand, choose, commands, engine
+from pipeline.propose.bucket_planning import LENGTHS, BucketPlanning
 from pipeline.release import artifacts
 from pipeline.release.artifact_folders import folders
 from pipeline.release.commands import check_signing_key, nothing_to_package, package_model, remove_archives
@@ -66,7 +67,7 @@ class Project:
         targets = sorted({target.soc for config in configs.values() for target in config.targets})
         chosen = choose(variables, {"models": sorted(configs), "targets": targets})
         self.configs = {name: config for name, config in configs.items() if name in chosen["models"]}
-        self._named = "models" in variables
+        self._named, self._given = "models" in variables, line.rest
         self._targets = chosen["targets"]
         self._all_targets = "targets" not in variables
         self.is_whole = not variables
@@ -125,6 +126,17 @@ class Project:
             before, _ = needed_to_package(config, self._steps_of(config))
             doc, run = f"make releases of artifacts/{name}", partial(self._package, config)
             yield task(f"package:{name}", "package", doc=doc, actions=[(reported, [run])], task_dep=before)
+
+    def bucket_tasks(self) -> Iterator[Task]:
+        """`buckets:<model>`, which says what buckets would serve a model best."""
+        doc = "Say which buckets would serve a model's lengths best: doit buckets:MODEL [--lengths FILE]."
+        yield group("buckets", doc, [])
+        for name, config in self.configs.items():
+            planning = BucketPlanning(config, self._steps_of(config), self.workspace)
+            actions = [lambda lengths, planning=planning: reported(partial(planning.print_plans, lengths))]
+            before = planning.needed(self._given)
+            doc = f"plan the buckets of {name}"
+            yield task(f"buckets:{name}", "buckets", doc=doc, actions=actions, params=[LENGTHS], task_dep=before)
 
     def command_tasks(self) -> Iterator[Task]:
         """The commands that are no steps, one task for each."""

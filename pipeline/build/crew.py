@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import math
 import os
@@ -9,11 +10,12 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline import progress
 from pipeline.build.schedule import Schedule, remaining_s
 from pipeline.build.warm import AVAILABLE, NotForkedError, Template, TemplateLostError
 from pipeline.build.work import Work
@@ -88,10 +90,27 @@ class Crew:
             except BaseException:
                 self.failed()  # before its place is given to the next
                 raise
+            finally:
+                with contextlib.suppress(OSError):
+                    progress.file_of(self._workspace.log(step)).unlink(missing_ok=True)
             seconds = time.monotonic() - since
             cpu_seconds, peak = load_usage(answer)
             self._costs.learn(step.id, Cost(round(seconds, 3), cpu_seconds, peak, input_bytes))
         return result, seconds
+
+    def left_s(self, running_s: Mapping[str, float], unfinished: Collection[str]) -> float | None:
+        """Seconds until these steps are done, by what they took before; None where that is not known of most of them.
+
+        `running_s` has for how long those of them run that do. The longest path counts, or all work in as many turns as
+        there are at once.
+        """
+        steps = {name: each for name, each in self._steps.items() if name in unfinished}
+        seconds = {name: self._costs.seconds(name, _share(each)) for name, each in steps.items()}
+        if sum(seconds[name] for name in steps if self._costs.knows(name)) < sum(seconds.values()) / 2:
+            return None
+        left = {name: max(0.0, all_s - running_s.get(name, 0.0)) for name, all_s in seconds.items()}
+        paths = remaining_s(left, {name: each.after for name, each in steps.items()})
+        return max([sum(left.values()) / self._schedule.slots, *paths.values()])
 
     def failed(self) -> None:
         """A step failed: start no more, unless told to keep going; those that run go on."""
@@ -202,6 +221,7 @@ class Crew:
                 del environ[name]
         if log is not None:
             environ["PIPELINE_STEP_LOG"] = str(log)
+            environ[progress.VARIABLE] = str(progress.file_of(log))
         if step is None or step.stage != "fetch":
             for name in SECRETS:
                 environ.pop(name, None)

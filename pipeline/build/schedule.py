@@ -36,6 +36,11 @@ class Schedule:
         self._numbers = itertools.count()
         self._open = True
 
+    @property
+    def slots(self) -> int:
+        """How many steps may run at once."""
+        return max(1, self._slots)
+
     def limit(self, slots: int) -> None:
         """How many steps may run at once from now on."""
         with self._changed:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import VerificationError
 from pipeline.graph.files.model_file import load_graph
+from pipeline.progress import counted
 from pipeline.qnn import failures
 from pipeline.qnn.format.context_binary import read_binaries
 from pipeline.qnn.format.context_model import binary_names, is_flexible, partitions
@@ -139,7 +140,8 @@ def _within(
     budget: Budget | None, session: ort.InferenceSession, feeds: Iterable[Mapping[str, NDArray[Any]]]
 ) -> Iterator[list[NDArray[Any]]]:
     start, dearest = time.monotonic(), 0.0
-    for number, feed in enumerate(feeds):
+    most = len(feeds) if isinstance(feeds, Sequence) else None
+    for number, feed in enumerate(counted(feeds, "on the emulator: sample", most)):
         before = time.monotonic()
         if budget is not None and not budget.allows(number, before - start, dearest):
             return

@@ -130,7 +130,7 @@ class Reporter:
         except PipelineError as error:
             self._refusal = error
             refuse(error)
-        self._console.start(names)
+        self._console.start(names, project.crew.left_s)
 
     def get_status(self, task: Task) -> None:
         """Called before a task is checked."""

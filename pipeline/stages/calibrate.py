@@ -22,6 +22,7 @@ from pipeline.graph.quantization.ranges import write_integers, write_ranges
 from pipeline.graph.shapes.buckets import axis_lengths, pad
 from pipeline.inputs.samples.sample_set import calibration_calls, place
 from pipeline.model import StageRequest, StageResult
+from pipeline.progress import counted
 
 
 def run(request: StageRequest) -> StageResult:
@@ -40,7 +41,7 @@ def run(request: StageRequest) -> StageResult:
     observers = {}
     for bucket, own in placed.items():
         observer = observers[bucket] = Observer(request.inputs[f"rewrite/{bucket}"].folder / MODEL)
-        for call in own:
+        for call in counted(own, f"bucket {bucket}, sample", len(own)):
             arrays = call.load()
             feeds = pad(arrays, inputs, buckets[bucket], params.padding)
             valid = _valid_share(axis_lengths(arrays, inputs), buckets[bucket])

@@ -17,6 +17,7 @@ from pipeline.graph.quantization.weight_inputs import Matrix, WeightInputs
 from pipeline.graph.shapes.buckets import pad
 from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
 from pipeline.model import StageRequest, StageResult
+from pipeline.progress import counted
 
 _SAMPLES = 64
 """Samples that are run; of more, some that lie evenly spread."""
@@ -42,7 +43,7 @@ def run(request: StageRequest) -> StageResult:
         sums = {matrix.weights[0]: Sums(matrix.inputs) for matrix in matrices_at_once}
         for bucket, model in models.items():
             model.watch(sums.keys())
-            for call in placed[bucket]:
+            for call in counted(placed[bucket], f"bucket {bucket}, sample", len(placed[bucket])):
                 feeds = pad(call.load(), inputs, params.buckets[bucket], params.padding)
                 for weight, rows in model.rows(feeds, list(sums)):
                     sums[weight].add(rows)

@@ -30,6 +30,7 @@ from pipeline.graph.shapes.cost import macs
 from pipeline.inputs.samples.held_out import ScoredSample, held_out
 from pipeline.inputs.samples.score import score
 from pipeline.model import StageRequest, StageResult
+from pipeline.progress import counted
 from pipeline.qnn.child import compile_apart, run_apart
 from pipeline.qnn.emulate import Budget, can_emulate
 from pipeline.qnn.second_opinion import second_opinion
@@ -97,7 +98,7 @@ def _most(params: Params, padded: Sequence[Arrays]) -> int:
 
 def _on_cpu(request: StageRequest, role: str, feeds: Sequence[Arrays]) -> list[Outputs]:
     session = load_session(request.inputs[role].folder / MODEL)
-    return [run_model(session, feed) for feed in feeds]
+    return [run_model(session, feed) for feed in counted(feeds, "on the CPU: sample", len(feeds))]
 
 
 def _valid(outputs: Sequence[Outputs], truth: Sequence[Outputs], rung: str) -> list[Outputs]:

@@ -19,6 +19,7 @@ from pipeline.inputs.samples.conform import Interface
 from pipeline.inputs.samples.request import Call, ReadRequest
 from pipeline.inputs.samples.sample_set import SampleSetWriter
 from pipeline.model import StageRequest, StageResult
+from pipeline.progress import counted
 
 _READERS: Mapping[str, Callable[[ReadRequest], Iterator[Call]]] = {
     "text": text.read,
@@ -40,7 +41,7 @@ def run(request: StageRequest) -> StageResult:
     given = _read_request(request)
     writer = SampleSetWriter(request.out)
     lengths: dict[str, dict[str, tuple[int, int]]] = {}
-    for call in _READERS[given.calibration.reader](given):
+    for call in counted(_READERS[given.calibration.reader](given), "call"):
         writer.add(call)
         seen = lengths.setdefault(call.component, {})
         for axis, length in axis_lengths(call.arrays, given.interfaces[call.component].inputs).items():

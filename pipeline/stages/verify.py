@@ -45,6 +45,7 @@ from pipeline.graph.shapes.buckets import spelled
 from pipeline.inputs.samples.held_out import HeldOut, held_out, lengths_of
 from pipeline.inputs.samples.score import score
 from pipeline.model import StageRequest, StageResult
+from pipeline.progress import counted
 
 MODELS = {"padding": "shape", "rewrite": "rewrite", "quantization": "quantize"}
 """Each rung below the truth, and the input that holds its model."""
@@ -68,7 +69,7 @@ def run(request: StageRequest) -> StageResult:
 
     names = [sample.name for sample in given.samples]
     original = request.inputs["ingest"].folder
-    truth = _run_all(original, given.given)
+    truth = _run_all("original", original, given.given)
     choices = argmax_outputs(GraphIndex(load_graph(original / MODEL), original))
     chosen_from = values_of(original / MODEL, [value for value, _ in choices.values()], given.given)
     subjects = _subjects(params, request, truth, choices, chosen_from)
@@ -78,7 +79,9 @@ def run(request: StageRequest) -> StageResult:
         if role in request.inputs:
             outputs = [
                 valid_outputs(output, expected, rung)
-                for output, expected in zip(_run_all(request.inputs[role].folder, given.padded), truth, strict=True)
+                for output, expected in zip(
+                    _run_all(rung, request.inputs[role].folder, given.padded), truth, strict=True
+                )
             ]
             rungs[rung] = measure(subjects, names, last, outputs, chosen_from=chosen_from)
             last = outputs
@@ -162,9 +165,9 @@ def _foretold(observer: Observer, touched: Sequence[Criteria]) -> list[Forecast]
     return told
 
 
-def _run_all(folder: Path, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Outputs]:
+def _run_all(role: str, folder: Path, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Outputs]:
     session = load_session(folder / MODEL)
-    return [run_model(session, feed) for feed in feeds]
+    return [run_model(session, feed) for feed in counted(feeds, f"{role}: sample", len(feeds))]
 
 
 def _score(

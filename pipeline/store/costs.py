@@ -80,6 +80,10 @@ class Costs:
         longest = known.seconds if known else _guess(step).seconds
         return longest * (1 + share) / 2  # part of a step's time does not grow with its bucket
 
+    def knows(self, step: str) -> bool:
+        """Whether the step, or another of its stage and component, ran before."""
+        return self._of(step) is not None
+
     def peak_bytes(self, step: str, input_bytes: int) -> int:
         """The most memory that the step with this id will use on inputs of this size."""
         known = self._of(step)

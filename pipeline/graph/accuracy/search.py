@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pipeline.graph.accuracy.sensitivity import Choice
+from pipeline.progress import tell
 
 MARGIN_DB = 0.5
 """By how much a choice has to exceed a threshold: other samples will be a little less accurate."""
@@ -88,6 +89,7 @@ class Search:
     def measure(self, choice: Choice) -> Trial:
         """Try a choice by rounding."""
         if choice not in self.trials:
+            tell(f"trial {len(self.trials) + 1} of {self._limits.max_trials} at most")
             self.trials[choice] = Trial(choice, self._judge.rounded(choice))
         return self.trials[choice]
 
