@@ -23,7 +23,7 @@ from tests.conformance.tensors import of_rank
 
 FORECASTS = (
     "fp16_overflow", "fp16_flush", "requantize_underflow", "saturation", "unequal_comparison", "exponent",
-    "integer_function",
+    "integer_function", "integer_overflow", "negative_index",
 )  # fmt: skip
 """The rules of the forecast, which tells from ranges and encodings before anything is compiled."""
 
@@ -158,12 +158,12 @@ FINDINGS = (
     ),
     Finding(
         "int64-saturates", ("Add", "Sub", "Mul", "Abs", "Neg", "CumSum", "ReduceSum"), (FP16,), ("int64 above 2^24/*",),
-        "the largest int32", "the int64", "results beyond int32", "open",
+        "the largest int32", "the int64", "results beyond int32", "forecast integer_overflow",
         _canary("Add", FP16, [np.array([[2**31 - 1, 1]], np.int64), np.array([[5, 1]], np.int64)]),
     ),
     Finding(
         "integer-sums-in-float", ("CumSum", "ReduceSum"), (FP16,), ("int32 above 2^24/*", "int64 above 65504/*"),
-        "sums of float32", "exact", "sums above 2^24", "open",
+        "sums of float32", "exact", "sums above 2^24", "forecast integer_overflow",
         _canary("CumSum", FP16, [np.array([[2**24 + 1, 2, 4]], np.int32), np.array(1)], constants=(1,)),
     ),
     Finding(
@@ -225,7 +225,7 @@ FINDINGS = (
     ),
     Finding(
         "elu-of-large", ("Elu", "Selu", "Celu"), _QUANTIZED, ("wide/*",),
-        "the largest for some negative x", "-1", "an input range beyond 1e4", "open",
+        "the largest for some negative x", "-1", "an input range beyond 2e4", "forecast integer_function",
         _canary("Elu", "u16", [np.linspace(-25000, 25000, 64, dtype=np.float32)[None]]),
     ),
     Finding(
