@@ -82,6 +82,9 @@ class CompareSettings:
 
     size_percent: float = 5.0
     """The most that its files may have grown, in percent."""
+    cost_percent: float = 5.0
+    """The most that what one run takes may have grown, in percent: multiply-accumulates, bytes of weights, of
+    activations, of what spills out of the chip's fast memory, and of what is read from DRAM and written to it."""
     snr_db: float = 1.0
     """The most that its SQNR on any rung may have dropped, in dB."""
     score: float = 0.01

@@ -9,6 +9,7 @@ import pytest
 from pipeline.build.gates import Miss, check, wish
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import context, emulate, verify
+from pipeline.contracts.cost import CostFacts
 from pipeline.contracts.limits import OutputLimits
 from pipeline.contracts.measures import Figures, Measured, Outlier, Score, Subject
 from pipeline.errors import PipelineError
@@ -174,6 +175,16 @@ def compiled(partitions: int, *nodes: tuple[str, bool]) -> context.Facts:
         targets=(),
         sdk="",
         compatibility="",
+        cost=CostFacts(
+            macs={},
+            elements=0,
+            weight_bytes=0,
+            activation_bytes=0,
+            edge_bytes=0,
+            operators={},
+            vtcm_bytes=0,
+            spill_bytes=0,
+        ),
     )
     return context.Facts("separate", {"64": context.Part({}, made)})
 
