@@ -44,11 +44,11 @@ def project_of(root: Path, model: onnx.ModelProto, config: str, scale: np.ndarra
     return project
 
 
-def coarse(root: Path, config: str = CONFIG) -> Project:
+def coarse(root: Path, config: str = CONFIG, times: float = 100) -> Project:
     """A convolution with enormous weights for a channel that is next to silent: 8 bits are too few for the others."""
     numbers = np.random.default_rng(0)
     weight = numbers.standard_normal((8, 8, 1)).astype(np.float32)
-    weight[:, 0] *= 100
+    weight[:, 0] *= times
     quiet = np.ones((1, 8, 1), np.float32)
     quiet[:, 0] = 1e-3
     return project_of(root, graph(COARSE, {"w": weight}), config, quiet)
@@ -85,6 +85,24 @@ def test_the_default_climbs_to_what_keeps_to_the_gates(tmp_path: Path) -> None:
     assert not explicit.built, "the same steps, with the same keys and figures"
     assert project.artifacts()["net/sm8650/net_16_ctx_qnn.bin"] == before
     assert shipped(project)["verification"] == bucket["verification"]
+
+
+def test_a_default_that_keeps_to_its_gates_by_little_climbs_once(tmp_path: Path) -> None:
+    project = coarse(tmp_path, times=30)
+    run = project.doit("build")
+
+    assert "w8a16: quantization 2" in run.text
+    assert "keeps to every threshold, but 2" in run.text
+    assert "less than the 30 dB that a default aims at" in run.text
+    bucket = shipped(project)
+    assert bucket["quantization"]["scheme"] == "w16a16"
+    assert bucket["verification"]["emulator"]["sm8650"]["outputs"]["y"]["sqnr_db"] > 45
+    assert not project.doit("build").built
+
+    project.write("configs/net.yaml", CONFIG + "thresholds: {total_db: 20}\n")
+    enough = project.doit("build")
+    assert "trying" not in enough.text
+    assert shipped(project)["quantization"]["scheme"] == "w8a16"
 
 
 def test_what_is_written_is_built_as_it_is_written(tmp_path: Path) -> None:
