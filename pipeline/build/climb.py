@@ -56,7 +56,7 @@ from pipeline.plan.resolve import resolve
 from pipeline.plan.steps import FOR_SEARCH, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.qnn import catalog
-from pipeline.qnn.target import WIDE_PRODUCTS_HTP_ARCH
+from pipeline.qnn.target import BLOCKS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 from pipeline.store.manifests import read_manifest
 from pipeline.store.store import DamagedError
 
@@ -327,7 +327,8 @@ def _method(quantize: Step) -> Quantization:
 def _able(quantize: Step) -> Able:
     socs = [catalog.resolve(target.soc) for target in quantize.config.targets]
     wide = all(soc.htp_arch >= WIDE_PRODUCTS_HTP_ARCH for soc in socs)
-    return Able(all(soc.computes_float16 for soc in socs), wide)
+    blocks = all(soc.htp_arch >= BLOCKS_HTP_ARCH for soc in socs)
+    return Able(all(soc.computes_float16 for soc in socs), wide, blocks)
 
 
 def _figures(step: Step, facts: Mapping[str, Json] | None) -> dict[str, float | None]:

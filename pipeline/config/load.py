@@ -38,7 +38,7 @@ from pipeline.config.file import (
     Verification,
 )
 from pipeline.config.judging import OutputFile, Truth, check_outputs, thresholds_of
-from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride
+from pipeline.config.quantization import BY_DEFAULT, Auto, Climb, Fp16, Quantization, QuantizationOverride
 from pipeline.config.sample_checks import check_held_out
 from pipeline.config.thresholds import Thresholds
 from pipeline.config.yaml.decode import INVALID, decode_fields
@@ -49,7 +49,7 @@ from pipeline.contracts.codec import NumberTree
 from pipeline.contracts.packing import Form
 from pipeline.errors import ConfigError
 from pipeline.qnn import catalog
-from pipeline.qnn.target import ON_DEVICE_HTP_ARCH, SHARED_WEIGHTS_HTP_ARCH
+from pipeline.qnn.target import ON_DEVICE_HTP_ARCH, SHARED_WEIGHTS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 
 __all__ = [
     "PINS_FILE",
@@ -215,7 +215,8 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     fields = decode_fields(_form(), node, problems, {PROJECT: folder.parent, CONFIGS: folder})
     targets = _targets(fields.get("targets", ()), node, problems)
     buckets = read_buckets(fields, node, problems)
-    components = _components(fields)
+    wide = all(catalog.resolve(target.soc).htp_arch >= WIDE_PRODUCTS_HTP_ARCH for target in targets)
+    components = _components(fields, replace(BY_DEFAULT, wide_products=wide))
     quantized = {name: component.quantization for name, component in components.items()}
     target_checks.check(quantized, [target.soc for target in targets], node, problems)
     _check_calibration(fields, components, node, problems)
@@ -277,7 +278,7 @@ def _targets(written: Sequence[Any], node: Node, problems: Problems) -> tuple[Ta
     return tuple(found.values())
 
 
-def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
+def _components(fields: Mapping[str, Any], by_default: Quantization) -> dict[str, Component]:
     """The components whose quantization is known, with what they override merged in."""
     written: Mapping[str, ComponentFile] = fields.get("components", {})
     model: Quantization | Fp16 | Auto | Climb | None = fields.get("quantization")
@@ -289,7 +290,7 @@ def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
             base = model if isinstance(model, Quantization) else Quantization()
             merged = replace(base, **_given(own))
         budget = merged.budget_minutes if isinstance(merged, Auto | Climb) else None
-        merged = Quantization() if isinstance(merged, Climb) else merged
+        merged = by_default if isinstance(merged, Climb) else merged
         if merged:
             verification: Verification | None = fields.get("verification")
             outputs = component.outputs or (verification.outputs if verification else {})
