@@ -18,6 +18,7 @@ from pipeline.release.commands import (
     check_signing_key,
     nothing_to_package,
     publish_models,
+    record_releases,
     reproduce_release,
     verify_files,
 )
@@ -31,6 +32,8 @@ _NO_BROWSER = {
 }  # fmt: skip
 _KEY = {"name": "key", "long": "key", "default": "", "help": "public key, PEM, that it must be signed with"}
 
+_REPLAY = {"name": "replay", "long": "replay", "default": "", "help": "record to run again with the release"}
+_SAMPLES = {"name": "samples", "long": "samples", "type": int, "default": 2, "help": "samples of each context"}
 _TARGETS = {"name": "wanted", "long": "targets", "default": "", "help": "chips to build for, commas between"}
 
 Models = Sequence[tuple[ModelConfig, Sequence[Step]]]
@@ -71,10 +74,12 @@ def commands(
         before=[f"package:{config.name}" for config in released],
         check=_check_publish,
     )
+    doc = "Check releases: doit verify-release [--key PUBLIC_KEY] [--replay RECORD] FILE…"
+    yield ProjectCommand("verify-release", doc, _verify, [_KEY, _REPLAY], takes_names=True)
+    doc = "Record what the contexts of a release give: doit record [--samples 2] FILE…"
+    yield ProjectCommand("record", doc, partial(_record, workspace, models), [_SAMPLES], takes_names=True)
     doc = "Write a first config: doit init [--targets sm8650,…] NAME SOURCE (ONNX file, folder, hub repo, GGUF)."
     yield ProjectCommand("init", doc, partial(_init, workspace), [_TARGETS], takes_names=True)
-    doc = "Check releases: doit verify-release [--key PUBLIC_KEY] FILE…"
-    yield ProjectCommand("verify-release", doc, _verify, [_KEY], takes_names=True)
     doc = "Build a release again in a clean folder and compare: doit reproduce ARCHIVE or release.json."
     yield ProjectCommand("reproduce", doc, partial(_reproduce, workspace), takes_names=True)
     doc = "Compare with another run: doit compare [--json | --markdown] LAST.json [NOW.json]."
@@ -115,11 +120,16 @@ def _init(workspace: Workspace, given: Sequence[str], *, wanted: str) -> int:
     return write_first_config(given, wanted, workspace)
 
 
-def _verify(files: Sequence[str], *, key: str) -> int:
+def _verify(files: Sequence[str], *, key: str, replay: str) -> int:
     if late := next((file for file in files if file.startswith("--")), None):  # doit takes all that follows for names
         remedy = "write it before: doit verify-release --key PUBLIC_KEY FILE…"
         raise ConfigError(f"{late} comes after a file", where="command line", remedy=remedy)
-    verify_files(files, key)
+    verify_files(files, key, replay)
+    return 0
+
+
+def _record(workspace: Workspace, models: Models, files: Sequence[str], *, samples: int) -> int:
+    record_releases(files, models, workspace, samples)
     return 0
 
 

@@ -9,7 +9,7 @@ from pipeline.build import gates
 from pipeline.build.bring import bring_up_to_date
 from pipeline.build.crew import Crew
 from pipeline.build.schedule import WithdrawnError
-from pipeline.contracts import blame, emulate, probe, quantize
+from pipeline.contracts import blame, emulate, probe, quantize, verify
 from pipeline.contracts.blame import RowFacts
 from pipeline.contracts.forecast import Forecast, harmful
 from pipeline.errors import PipelineError, WaitingError
@@ -44,8 +44,10 @@ def _foretold(step: Step, workspace: Workspace) -> tuple[Forecast, ...]:
     """What was forecast of the model that a step measured, and that nothing avoids."""
     resolved = resolve(step, workspace)
     params = resolved.params if resolved else None
-    if resolved is None or not isinstance(params, emulate.Params) or params.last != "quantization":
+    if resolved is None or not isinstance(params, emulate.Params):
         return ()
+    if params.last != "quantization":
+        return harmful(verify.Facts.from_json(resolved.inputs["verify"].facts).forecasts)
     return harmful(quantize.PartFacts.from_json(resolved.inputs["model"].facts).forecasts)
 
 

@@ -123,13 +123,15 @@ class ConstantEncodings:
         return replace(found, block=stored.block) if found is not None else None
 
     def _of_result(self, node: NodeProto, name: str, kind: str) -> Encoding | None:
-        """The encoding of what a Where makes, if it holds the constant that it selects from; None for other nodes.
+        """The encoding of what a node makes, where it is to be that of a constant too; None for most nodes.
 
+        A Where gets it, if it holds the constant that is selected from.
         Else the compiler converts the constant to it, which rounds twice; and what it leaves behind a single number
         differs from run to run (MiniLM's mask: 126 bytes of the binary, in 1 of 20 to 80 compiles).
         """
-        if not is_op(node, "Where"):
-            return None
+        demanded = self._values.demanded(node, kind)
+        if demanded is not None or not is_op(node, "Where"):
+            return demanded
         made, covers = self._values.encoding(node.output[0], kind), self._values.constant_range(name)
         low, high = ((limit - made.zero_point) * made.scale for limit in limits(kind))
         return made if low <= covers.low and covers.high <= high else None
