@@ -53,7 +53,7 @@ def coarse(root: Path, config: str = CONFIG) -> Project:
     """
     numbers = np.random.default_rng(0)
     weight = numbers.standard_normal((8, 8, 1)).astype(np.float32)
-    weight[:, 0], weight[:, 1] = 100, -100
+    weight[:, 0], weight[:, 1] = 45, -45
     return project_of(root, graph(COARSE, {"w": weight}), config, twins=True)
 
 
