@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config.load import ModelConfig, load_healthy
+from pipeline.config.project_file import ENGINE_ADDRESS
 from pipeline.errors import ConfigError
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.planner import plan
@@ -25,6 +27,11 @@ from pipeline.release.commands import (
 from pipeline.upkeep import commands as upkeep
 from pipeline.upkeep.doctor import entry
 
+if TYPE_CHECKING:
+    from pipeline.build.cluster.dispatcher import Dispatcher
+
+ENGINE = "engine"
+"""The variable of the command line that names a cluster."""
 _JSON = {"name": "as_json", "long": "json", "type": bool, "default": False, "help": "print JSON"}
 _MARKDOWN = {"name": "as_markdown", "long": "markdown", "type": bool, "default": False, "help": "print Markdown"}
 _NO_BROWSER = {
@@ -167,6 +174,25 @@ def _gc(workspace: Workspace, session: upkeep.StoreSession, **options: Any) -> i
 def _all_steps(workspace: Workspace) -> list[Step]:
     """Those of all configs, whatever the command line says."""
     return [step for config in load_healthy(workspace.root / "configs")[0].values() for step in plan(config)]
+
+
+def engine(variables: Mapping[str, str], workspace: Workspace) -> Dispatcher | None:
+    """The cluster that the command line (`engine=tcp://host:8786`, `engine=` for none) or the project names, if any.
+
+    Raises ConfigError for an address that is none, or where no store is shared.
+    """
+    settings = workspace.project.settings.engine
+    url = variables.get(ENGINE, settings.dask if settings else "")
+    where = f"command line: {ENGINE}={url}" if ENGINE in variables else workspace.project.place("engine.dask")
+    if not url:
+        return None
+    if not re.fullmatch(ENGINE_ADDRESS, url):
+        raise ConfigError(
+            f"'{url}' is no address of a Dask scheduler", where=where, remedy="write it as tcp://host:8786 or tls://…"
+        )
+    from pipeline.build.cluster.dispatcher import Dispatcher
+
+    return Dispatcher(url, where, workspace)
 
 
 def choose(variables: Mapping[str, str], known: Mapping[str, list[str]]) -> dict[str, set[str]]:

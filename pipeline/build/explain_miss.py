@@ -32,6 +32,13 @@ def judge(step: Step, workspace: Workspace) -> gates.Miss | None:
     return gates.check(step.stage, step.name, manifest.facts, step.config.components[step.component].thresholds)
 
 
+def wanting(step: Step, workspace: Workspace) -> gates.Miss | None:
+    """By what figure a step keeps to its gates by less than a default should; None if by none."""
+    wished = step.config.components[step.component].wished if step.component else None
+    manifest = read_manifest(workspace.current(step)) if wished else None
+    return gates.wish(step.stage, manifest.facts, wished) if manifest and wished else None
+
+
 def explain(miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: Workspace, crew: Crew) -> PipelineError:
     """The error for a miss, with what was forecast, and the first values that went wrong if it is one of the ladder."""
     foretold = _foretold(step, workspace) if miss.rung in ("compile", "total") and step.stage == "emulate" else ()

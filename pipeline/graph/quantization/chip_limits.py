@@ -11,6 +11,14 @@ Below, a channel comes out as the end of its encoding whatever its input is. Exa
 activations, 2^-32 is still exact.
 """
 
+LARGEST_OF_16_BITS = 0x7F7F
+"""The largest weight of 16 bits that HTP multiplies right.
+
+It takes a weight as two signed bytes. The upper one of a larger weight would be 128; it computes with 127, and such a
+weight comes out up to 0.8 % too small. Where 32767 stands for the largest weight, every channel whose largest is
+positive has one: single products are 54 to 71 dB off the QDQ model, and with this as the end 74 to 84.
+"""
+
 FP16_LARGEST = 65504.0
 """Beyond, HTP cuts a value in float16 off: products of matrices here, other operators at twice as much."""
 FP16_SMALLEST_NORMAL = 2.0**-14

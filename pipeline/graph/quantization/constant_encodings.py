@@ -21,7 +21,15 @@ from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, Role, o
 from pipeline.graph.quantization.qdq import Encoding
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.value_encodings import ValueEncodings
-from pipeline.graph.quantization.weight_encodings import Integers, asymmetric, bias, limits, rounded_to, symmetric
+from pipeline.graph.quantization.weight_encodings import (
+    Integers,
+    asymmetric,
+    bias,
+    largest,
+    limits,
+    rounded_to,
+    symmetric,
+)
 from pipeline.graph.quantization.weight_layout import Layout, layout_of
 from pipeline.graph.quantization.weight_rounding import Recipe, encode_weight
 
@@ -104,8 +112,7 @@ class ConstantEncodings:
             least = smallest
             if of_all is not None:
                 # Of one scale in every bucket, whatever part of the range this one's values have.
-                half = float(2 ** (bits(stored.kind) - 1) - 1)
-                least = np.maximum(smallest, max(-of_all.low, of_all.high) / half)
+                least = np.maximum(smallest, max(-of_all.low, of_all.high) / largest(stored.kind))
             return symmetric(self._array(name), stored.kind, stored.axis, least)
 
         how = (stored, given, of_all, _key(smallest), recipe, layout)

@@ -55,6 +55,7 @@ from pipeline.graph.rewrites import (
     replace_lengths_by_gates,
     replace_tanh,
     scale_magnitudes,
+    scale_spectra,
     separate_swish,
     simplify_boolean_equal,
     split_clips,
@@ -98,6 +99,7 @@ REWRITES: tuple[Rewrite, ...] = (
     merge_scales,
     decompose_activations,
     decompose_reductions,
+    scale_spectra,  # behind all that write squares and their sums
     scale_magnitudes,  # behind all that write squares and their sums
     convert_group_norms,
     decompose_softplus,
