@@ -28,7 +28,7 @@ from pipeline.config.file import (
     Verification,
 )
 from pipeline.config.judging import OutputFile, Truth, check_outputs, thresholds_of, wished_of
-from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride
+from pipeline.config.quantization import BY_DEFAULT, Auto, Climb, Fp16, Quantization, QuantizationOverride
 from pipeline.config.readers import Reader
 from pipeline.config.sample_checks import check_samples
 from pipeline.config.targets import DEVICE, Target, read_targets
@@ -42,7 +42,7 @@ from pipeline.contracts.codec import NumberTree
 from pipeline.contracts.packing import Form
 from pipeline.errors import ConfigError
 from pipeline.qnn import catalog
-from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH
+from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 
 __all__ = [
     "PINS_FILE",
@@ -189,7 +189,8 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     fields = decode_fields(_form(), node, problems, {PROJECT: folder.parent, CONFIGS: folder})
     targets = read_targets(fields.get("targets", ()), node, problems)
     buckets = read_buckets(fields, node, problems)
-    components = _components(fields)
+    wide = all(catalog.resolve(target.soc).htp_arch >= WIDE_PRODUCTS_HTP_ARCH for target in targets)
+    components = _components(fields, replace(BY_DEFAULT, wide_products=wide))
     quantized = {name: component.quantization for name, component in components.items()}
     target_checks.check(quantized, [target.soc for target in targets], node, problems)
     _check_calibration(fields, components, node, problems)
@@ -220,7 +221,7 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     )
 
 
-def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
+def _components(fields: Mapping[str, Any], default: Quantization) -> dict[str, Component]:
     """The components whose quantization is known, with what they override merged in."""
     written: Mapping[str, ComponentFile] = fields.get("components", {})
     model: Quantization | Fp16 | Auto | Climb | None = fields.get("quantization")
@@ -233,7 +234,7 @@ def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
             merged = replace(base, **_given(own))
         budget = merged.budget_minutes if isinstance(merged, Auto | Climb) else None
         by_default = isinstance(merged, Climb)
-        merged = Quantization() if isinstance(merged, Climb) else merged
+        merged = default if isinstance(merged, Climb) else merged
         if merged:
             verification: Verification | None = fields.get("verification")
             outputs = component.outputs or (verification.outputs if verification else {})

@@ -33,6 +33,7 @@ from pipeline.model import Json
 from pipeline.plan import stage_params
 from pipeline.plan.measurements import Measurements
 from pipeline.plan.steps import FOR_SEARCH, Climb, Input, Step
+from pipeline.qnn.target import WIDE_PRODUCTS_HTP_ARCH
 
 
 def plan(config: ModelConfig) -> tuple[Step, ...]:
@@ -90,7 +91,7 @@ class _Planner(Measurements):
             yield self._step("rewrite", component, bucket, rewrite.Params(), shaped)
         if not isinstance(quantization, Fp16):
             yield self._calibrate(component, quantization)
-            if isinstance(quantization, Quantization) and quantization.looks_at_data:
+            if _looks_at_data(quantization):
                 yield self._correlate(component)
             if isinstance(quantization, Auto):
                 yield self._precision(component, quantization)
@@ -149,6 +150,7 @@ class _Planner(Measurements):
             max_partitions=thresholds.max_partitions,
             targets=(oldest,),
             fp16=auto.fp16,
+            wide_products=all(target.htp_arch >= WIDE_PRODUCTS_HTP_ARCH for target in targets),
             max_trials=auto.max_trials,
             max_emulations=auto.max_emulations,
             method=FOR_SEARCH.method,
@@ -158,12 +160,13 @@ class _Planner(Measurements):
             Input("ingest", self._ingests[component]),
             Input("samples", f"samples:{self._name}/calibration"),
             Input("calibrate", f"calibrate:{self._name}/{component}"),
+            Input("correlate", f"correlate:{self._name}/{component}"),
         )
         return self._per_component("precision", component, params, inputs)
 
     def _quantize(self, component: str, quantization: Quantization | Auto) -> Step:
         inputs = [Input("calibrate", f"calibrate:{self._name}/{component}")]
-        if isinstance(quantization, Quantization) and quantization.looks_at_data:
+        if _looks_at_data(quantization):
             inputs.append(Input("correlate", f"correlate:{self._name}/{component}"))
         scheme = None
         if isinstance(quantization, Auto):
@@ -252,3 +255,7 @@ class _Planner(Measurements):
             targets=targets,
             ingests=self._ingests,
         )
+
+
+def _looks_at_data(quantization: Quantization | Auto) -> bool:
+    return isinstance(quantization, Auto) or quantization.looks_at_data
