@@ -16,14 +16,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.config import project_file, release_checks, target_checks
+from pipeline.config import language, project_file, release_checks, target_checks
 from pipeline.config.buckets import Bucket, by_size, read_buckets
 from pipeline.config.file import (
     CONFIGS,
     NAME,
     PROJECT,
+    ChatReader,
     ComponentFile,
     HubSource,
+    LanguageModel,
     Limits,
     LocalSource,
     ModelFile,
@@ -56,9 +58,11 @@ __all__ = [
     "RESERVED",
     "Auto",
     "Bucket",
+    "ChatReader",
     "Component",
     "Fp16",
     "HubSource",
+    "LanguageModel",
     "Limits",
     "LocalSource",
     "ModelConfig",
@@ -144,6 +148,12 @@ class ModelConfig:
     release: Release | None
     on_request: bool
     places: Mapping[str, str] = field(compare=False, repr=False)
+    language: LanguageModel | None = None
+
+    @property
+    def twins(self) -> tuple[Bucket, ...]:
+        """The small buckets that are emulated in place of those of a language model, in the same order."""
+        return language.twins_of(self.language) if self.language else ()
 
     def buckets_on(self, axes: Collection[str]) -> tuple[Bucket, ...]:
         """The buckets of a component that has only `axes`: those equal on them are one."""
@@ -214,7 +224,9 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     folder = Path(os.path.abspath(path)).parent
     fields = decode_fields(_form(), node, problems, {PROJECT: folder.parent, CONFIGS: folder})
     targets = _targets(fields.get("targets", ()), node, problems)
-    buckets = read_buckets(fields, node, problems)
+    language.complete(fields, node, folder.parent, problems)
+    spoken: LanguageModel | None = fields.get("language_model")
+    buckets = language.buckets_of(spoken) if spoken else read_buckets(fields, node, problems)
     components = _components(fields)
     quantized = {name: component.quantization for name, component in components.items()}
     target_checks.check(quantized, [target.soc for target in targets], node, problems)
@@ -243,6 +255,7 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
         release=fields["release"],
         on_request=fields["on_request"],
         places={dotted(keys): str(found.place) for keys, found in walk(node)},
+        language=spoken,
     )
 
 
@@ -290,6 +303,8 @@ def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
             merged = replace(base, **_given(own))
         budget = merged.budget_minutes if isinstance(merged, Auto | Climb) else None
         merged = Quantization() if isinstance(merged, Climb) else merged
+        if fields.get("language_model") and isinstance(merged, Quantization):
+            merged = language.quantization_of(fields["language_model"], merged)
         if merged:
             verification: Verification | None = fields.get("verification")
             outputs = component.outputs or (verification.outputs if verification else {})

@@ -86,7 +86,8 @@ class Quantization:
     """Multiply 16 bit activations with each other at full width, which HTP does from arch v73 on; it rounds one of
     them to 8 bits otherwise. More accurate, and not always reproducible: QNN's compiler then may give other bytes."""
     overrides: tuple[Rule, ...] = ()
-    """What some operators, nodes or values do differently; of rules that meet on one place, the last wins."""
+    """What some operators, nodes or values do differently; of rules that meet on one place, the last wins. Of a
+    language model they come after those that keep its residual stream in float16: `nodes: ['*_residual', '*_norm']`."""
 
 
 @dataclass(frozen=True)

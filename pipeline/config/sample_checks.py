@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.config.file import (
+    ChatReader,
     NpzReader,
     PythonReader,
     Reader,
@@ -35,5 +36,5 @@ def _origin(reader: Reader) -> tuple[object, ...]:
             return run, file
         case NpzReader(folder=folder):
             return (folder,)
-        case TextReader(file=file) | RecordReader(file=file):
+        case TextReader(file=file) | RecordReader(file=file) | ChatReader(file=file):
             return (file,)

@@ -14,7 +14,7 @@ from pipeline.contracts.measures import Buckets
 class Reading(Contract):
     """How a set of samples is read, without where it is; `run` is the function's name in the code file."""
 
-    reader: Literal["text", "npz", "python", "record"]
+    reader: Literal["text", "npz", "python", "record", "chat"]
     max_samples: int | None = None
     tokenizer: str | None = left_out()
     max_length: int | None = left_out()

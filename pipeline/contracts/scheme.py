@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
-from pipeline.contracts.codec import Contract
+from pipeline.contracts.codec import Contract, left_out
 
 ACTIVATIONS: Final = ("uint8", "uint16")
 """Types an activation may be stored in."""
@@ -74,6 +74,9 @@ class Scheme(Contract):
     """Whether 16 bit activations may be multiplied with each other at full width: HTP does so from v73 on."""
     overrides: tuple[Rule, ...] = ()
     """Where rules meet, the later one wins, key by key."""
+    states: str | None = left_out()
+    """Type of what a run hands to the next one, `<name>_out` to `<name>_in`: both, and all between them that only moves
+    it, have one symmetric encoding, and the graph takes and gives it as integers. None: as any other value."""
 
     @property
     def name(self) -> str:

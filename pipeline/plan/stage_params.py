@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipeline.config.judging import OutputFile
 from pipeline.config.load import (
+    ChatReader,
     NpzReader,
     PythonFunction,
     PythonReader,
@@ -27,7 +28,7 @@ from pipeline.qnn import catalog
 def content(reader: Reader) -> tuple[Path | None, PythonFunction | None]:
     """What a reader reads on this machine: a file or folder, and a function."""
     match reader:
-        case TextReader():
+        case TextReader() | ChatReader():
             return reader.file, None
         case NpzReader():
             return reader.folder, None
@@ -40,19 +41,20 @@ def of_reader(reader: Reader) -> Reading:
     match reader:
         case TextReader():
             return Reading(reader.reader, reader.max_samples, tokenizer=reader.tokenizer, max_length=reader.max_length)
-        case NpzReader():
+        case NpzReader() | ChatReader():
             return Reading(reader.reader, reader.max_samples)
         case PythonReader() | RecordReader():
             return Reading(reader.reader, reader.max_samples, run=reader.run.function)
 
 
-def of_quantization(quantization: Quantization) -> Scheme:
-    """How numbers are stored; calibration has parameters of its own."""
+def of_quantization(quantization: Quantization, *, language: bool = False) -> Scheme:
+    """How numbers are stored; calibration has parameters of its own. The cache of a `language` model has 8 bits."""
     return Scheme(
         quantization.activations,
         quantization.weights,
         quantization.per_channel,
         wide_products=quantization.wide_products,
+        states="uint8" if language else None,
         overrides=tuple(Rule(**asdict(rule)) for rule in quantization.overrides),
     )
 
