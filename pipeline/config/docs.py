@@ -205,6 +205,8 @@ _TITLES = {
     "NpzReader": "calibration with npz",
     "PythonReader": "calibration with python",
     "RecordReader": "calibration with record",
+    "ChatReader": "calibration with chat",
+    "LanguageModel": "language_model",
     "Verification": "verification",
     "Limits": "limits",
     "Release": "release",

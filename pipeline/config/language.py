@@ -54,7 +54,9 @@ def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problem
     for name, component in components.items():
         if component.file.endswith(".gguf") != (language is not None):
             keys: Keys = ("components", name, "file")
-            what = "is a GGUF file" if language is None else f"is {component.file}, and 'language_model' is for GGUF files"
+            what = (
+                "is a GGUF file" if language is None else f"is {component.file}, and 'language_model' is for GGUF files"
+            )
             expected = "language_model: {context: 512, prefill: 128} beside it" if language is None else "a .gguf file"
             problems.add(place_of(node, keys), keys, what, expected=expected)
     if language is None:
@@ -76,4 +78,3 @@ def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problem
         fields["quantization"] = Quantization()
     if "packing" not in written:
         fields["packing"] = "buckets"
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pipeline.contracts.codec import Contract, NumberTree, left_out
+from pipeline.contracts.codec import Contract, NumberTree
 from pipeline.contracts.language import LanguageFacts
 from pipeline.contracts.values import Signature
 
@@ -38,4 +38,4 @@ class Facts(Signature):
     opset: int | None
     nodes: int
     axes: Mapping[str, tuple[str, ...]]
-    language: LanguageFacts | None = left_out()
+    language: LanguageFacts | None = None

@@ -77,7 +77,7 @@ Edges = Mapping[str, Edge]
 
 @dataclass(frozen=True)
 class Lengths(Contract):
-    """The shape of a language model's graph: tokens that a run takes, and positions that the cache holds before them."""
+    """The shape of a language model's graph: tokens that a run takes, and positions of the cache before them."""
 
     sequence: int
     past: int

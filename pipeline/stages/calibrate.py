@@ -25,7 +25,6 @@ from pipeline.inputs.samples.chat import TOKENS
 from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
 from pipeline.model import StageRequest, StageResult
 
-
 _DECODED = 8
 """Tokens of a conversation that are run one by one."""
 

@@ -33,7 +33,7 @@ from pipeline.graph.shapes.buckets import Arrays
 from pipeline.graph.shapes.cost import macs
 from pipeline.inputs.samples.held_out import ScoredSample, held_out
 from pipeline.inputs.samples.score import score
-from pipeline.inputs.samples.spoken import reference_logits, texts_of
+from pipeline.inputs.samples.spoken import reference_logits, runner, texts_of
 from pipeline.model import StageRequest, StageResult
 from pipeline.qnn.child import compile_apart, run_apart
 from pipeline.qnn.emulate import Budget, can_emulate
@@ -109,11 +109,9 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
     if params.max_samples is not None:
         most = min(most, params.max_samples)
     read = min(_READ, len(tokens) - most) if decodes else 0
-    session = load_session(request.inputs["model"].folder / MODEL)
     walk = Walk(language, lengths.past, edges)
     if read:
-        list(walk.run(lambda feed: run_model(session, feed), lengths, tokens[:read]))
-    del session
+        list(walk.run(runner(request.inputs["model"].folder), lengths, tokens[:read]))
     made: list[NDArray[np.float32]] = []
     target = params.target
     with TemporaryDirectory(dir=request.out.parent) as plain, TemporaryDirectory(dir=request.out.parent) as work:

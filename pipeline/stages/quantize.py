@@ -30,6 +30,7 @@ from pipeline.graph.files.model_file import (
 from pipeline.graph.ir.index import FLOATS, GraphIndex
 from pipeline.graph.quantization.constant_store import InBlobs, SharedConstants
 from pipeline.graph.quantization.forecast import forecast
+from pipeline.graph.quantization.massive import with_massive
 from pipeline.graph.quantization.qdq import Q_OPS
 from pipeline.graph.quantization.quantizer import float_nodes, quantize
 from pipeline.graph.quantization.ranges import Range, Ranges, read_ranges
@@ -76,7 +77,7 @@ def _quantized(
         if scheme.states:
             index = GraphIndex(model, rewritten.folder)
             states = groups(index)
-            ranges, scheme = tied(index, ranges, scheme)
+            ranges, scheme = tied(index, ranges, with_massive(index, ranges, scheme))
         model = quantize(model, rewritten.folder, ranges, scheme, store)
         check_tied(GraphIndex(model, rewritten.folder), states)
     left = float_nodes(model)

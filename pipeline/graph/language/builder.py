@@ -82,7 +82,9 @@ class GraphBuilder:
         stem = weight.removesuffix(".weight")
         if f"{name}_weight" not in self.initializers:
             matrix = self.array(weight, shape)
-            scaled = np.ascontiguousarray(matrix.T) * np.float32(scale) if scale != 1 else np.ascontiguousarray(matrix.T)
+            scaled = (
+                np.ascontiguousarray(matrix.T) * np.float32(scale) if scale != 1 else np.ascontiguousarray(matrix.T)
+            )
             self.initializers[f"{name}_weight"] = self._blob.tensor(f"{name}_weight", scaled)
         bias = f"{stem}.bias"
         if self.weights.shape(bias) is None:
@@ -118,9 +120,7 @@ class GraphBuilder:
 
     def model(self, name: str) -> bytes:
         """The graph as a serialized ONNX model without weights."""
-        graph = helper.make_graph(
-            self.nodes, name, self._inputs, self._outputs, list(self.initializers.values())
-        )
+        graph = helper.make_graph(self.nodes, name, self._inputs, self._outputs, list(self.initializers.values()))
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=11)
         return bytes(model.SerializeToString(deterministic=True))
 
@@ -139,7 +139,7 @@ class GraphBuilder:
                 remedy="fetch the file again; if it is whole, report it with the model",
             )
         pieces = self.weights.pieces(weight)
-        return Pieces(pieces.dtype, pieces.shape, lambda: map(lambda each: _finite(weight, each), pieces))
+        return Pieces(pieces.dtype, pieces.shape, lambda: (_finite(weight, each) for each in pieces))
 
 
 def not_finite(weight: str) -> ModelError:

@@ -167,7 +167,9 @@ class _Layer:
         if self._variant.gelu:
             gate = builder.op("Gelu", gate, name=f"{at}/gate_gelu", approximate="tanh")
         else:
-            gate = builder.op("Mul", gate, builder.op("Sigmoid", gate, name=f"{at}/gate_sigmoid"), name=f"{at}/gate_silu")
+            gate = builder.op(
+                "Mul", gate, builder.op("Sigmoid", gate, name=f"{at}/gate_sigmoid"), name=f"{at}/gate_silu"
+            )
         up = builder.linear(value, f"{self._blk}.ffn_up.weight", f"{at}/up", (inner, hidden))
         product = builder.op("Mul", gate, up, name=f"{at}/gated")
         return builder.linear(product, f"{self._blk}.ffn_down.weight", f"{at}/down", (hidden, inner))

@@ -1,4 +1,4 @@
-"""Gemma 3, its text model: norms behind attention and product, head norms, two rotations, embeddings times sqrt(hidden).
+"""Gemma 3, its text model: norms behind each part and in each head, two rotations, scaled embeddings.
 
 https://arxiv.org/abs/2503.19786. Five of six layers see a window of the text and have a rotation of their own; contexts
 beyond the window are refused, so that one mask serves all layers. Norm weights are those of GGUF: 1 is in them.

@@ -97,7 +97,8 @@ def stored(array: NDArray[Any], edges: Edges | None, name: str) -> NDArray[Any]:
     if edge is None or array.dtype != np.float32:
         return array
     limits = np.iinfo(edge.dtype)
-    return np.clip(np.rint(array / np.float32(edge.scale)) + edge.zero_point, limits.min, limits.max).astype(edge.dtype)
+    near = np.clip(np.rint(array / np.float32(edge.scale)) + edge.zero_point, limits.min, limits.max)
+    return np.asarray(near.astype(edge.dtype))
 
 
 class Walk:

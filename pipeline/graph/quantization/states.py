@@ -1,8 +1,8 @@
 """What a run hands to the next one: one encoding for all that only moves it, and integers at the graph's edge.
 
-A cache that comes in as `past_key_3_in` and goes out, grown, as `past_key_3_out` is fed back as it is stored. If the two
-had different scales, every position would be read wrongly from the second run on; float inputs and outputs would hide
-that, at the cost of a conversion on the CPU for each. So all values that hold elements of one state are tied::
+A cache that comes in as `past_key_3_in` and goes out, grown, as `past_key_3_out` is fed back as it is stored. If the
+two had different scales, every position would be read wrongly from the second run on; float inputs and outputs would
+hide that, at the cost of a conversion on the CPU for each. So all values that hold elements of one state are tied::
 
     past_key_3_in --> Concat --> MatMul            tied: the input, what is joined to it, what comes of that,
     halves -> Concat -> past_key_3_out -^                the output, and what it is made of by moving alone
@@ -21,7 +21,7 @@ from pipeline.contracts.language import Edge
 from pipeline.contracts.scheme import Rule, Scheme, bits
 from pipeline.errors import QuantizationError
 from pipeline.graph.ir.index import GraphIndex, is_op
-from pipeline.graph.quantization.operand_rules import moves_data
+from pipeline.graph.quantization.operand_rules import PRODUCTS, moves_data
 from pipeline.graph.quantization.qdq import Q_OPS, encoding_of
 from pipeline.graph.quantization.ranges import MIN_WIDTH, Range, Ranges
 
@@ -32,6 +32,7 @@ _FIXED: Mapping[str, Range] = {
     "position_ids_sin": Range(-1.0, 1.0),
 }
 """Ranges by contract, whatever the samples show: 65535 of a mask is 0.0, as Genie writes it."""
+_STORED = "uint8"
 _FLOAT_OUTPUTS = ("logits",)
 """What applications read as floats."""
 
@@ -69,8 +70,10 @@ def tied(index: GraphIndex, ranges: Ranges, scheme: Scheme) -> tuple[Ranges, Sch
     chosen = {width: dict(each) for width, each in ranges.chosen.items()}
     chosen.setdefault(16, {}).update(fixed)
     measured.update(fixed)
-    names = tuple(name for members in found for name in members)
-    rules = [Rule(tensors=(name,), activations=scheme.states) for name in names]
+    stored = [name for members in found for name in members if not _is_product(index, name)]
+    rules = [Rule(tensors=(name,), activations=scheme.states) for name in stored]
+    converting = [node.name for name in stored if (node := index.makers.get(name)) and _converts(index, node)]
+    rules += [Rule(nodes=(name,), activations=scheme.states) for name in converting]
     return Ranges(measured, chosen), scheme.with_rules(rules)
 
 
@@ -81,7 +84,8 @@ def check_tied(index: GraphIndex, states: Sequence[Sequence[str]]) -> None:
         QuantizationError: with the two values that differ.
     """
     for members in states:
-        known = [(name, found) for name in members if (found := _stored(index, name)) is not None]
+        read = [f"{name}_{_STORED}" if f"{name}_{_STORED}_scale" in index.initializers else name for name in members]
+        known = [(name, found) for name in read if (found := _stored(index, name)) is not None]
         for name, found in known:
             if found != known[0][1]:
                 raise QuantizationError(
@@ -125,7 +129,7 @@ def integer_edges(model: ModelProto) -> dict[str, Edge]:
     made = [NodeProto.FromString(node.SerializeToString()) for node in kept]
     del graph.node[:]
     graph.node.extend(made)
-    stale = {*renamed} | {name for name in found}
+    stale = {*renamed} | {*found}
     infos = [info for info in graph.value_info if info.name not in stale]
     del graph.value_info[:]
     graph.value_info.extend(infos)
@@ -146,6 +150,17 @@ def _group(index: GraphIndex, given: str, made: str) -> Iterator[str]:
         for reader in index.readers.get(name, []):
             if _keeps(index, reader) and (is_op(reader, "Concat") or reader.input[0] == name):
                 pending += reader.output
+
+
+def _is_product(index: GraphIndex, name: str) -> bool:
+    """Whether a sum of products makes a value: HTP gives it the width of what is multiplied."""
+    maker = index.makers.get(name)
+    return maker is not None and is_op(maker, *PRODUCTS)
+
+
+def _converts(index: GraphIndex, node: NodeProto) -> bool:
+    """Whether a node moves what a product made, and has to read it in the type of the state."""
+    return moves_data(index, node) and _is_product(index, node.input[0])
 
 
 def _keeps(index: GraphIndex, node: NodeProto) -> bool:

@@ -40,7 +40,7 @@ def _nibbles(packed: Bytes) -> Bytes:
 
 def _fifth_bits(packed: Bytes) -> Bytes:
     """Bit i of four bytes for element i, at its place in a number of five bits: [blocks, 4] -> [blocks, 32]."""
-    return np.unpackbits(packed, axis=1, bitorder="little") << 4
+    return np.asarray(np.unpackbits(packed, axis=1, bitorder="little") << 4, np.uint8)
 
 
 def _q4_0(blocks: Bytes) -> Floats:
@@ -92,7 +92,7 @@ def _q4_k(blocks: Bytes) -> Floats:
 
 def _q5_k(blocks: Bytes) -> Floats:
     bits = blocks[:, 16:48].reshape(-1, 1, 32) >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1)
-    return _of_k(blocks, _halves_by_32(blocks[:, 48:176]) | ((bits & 1) << 4))
+    return _of_k(blocks, np.asarray(_halves_by_32(blocks[:, 48:176]) | ((bits & 1) << 4), np.uint8))
 
 
 def _q6_k(blocks: Bytes) -> Floats:

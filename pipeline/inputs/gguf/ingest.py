@@ -47,7 +47,11 @@ def ingest_language(request: StageRequest, name: str) -> StageResult:
     if template:
         (request.out / TEMPLATE).write_text(template, "utf-8", newline="\n")
     begins = file.flag("tokenizer.ggml.add_bos_token")
-    bos = special(file, "bos") if (begins if begins is not None else file.text("tokenizer.ggml.model") == "llama") else None
+    bos = (
+        special(file, "bos")
+        if (begins if begins is not None else file.text("tokenizer.ggml.model") == "llama")
+        else None
+    )
     model = ModelProto.FromString(raw)
     known = signature(model)
     print(f"{name}: {hyper.architecture}, {hyper.layers} layers of {hyper.hidden}, {hyper.vocabulary} tokens")

@@ -47,7 +47,9 @@ def read(request: ReadRequest) -> Iterator[Call]:
             tokens = voice.encode(messages_of(line.text or "", line.name), line.name)
             if len(tokens) < _FEWEST:
                 raise CalibrationError(
-                    "a conversation is too short", where=line.name, why=f"it has {len(tokens)} tokens, {_FEWEST} are due"
+                    "a conversation is too short",
+                    where=line.name,
+                    why=f"it has {len(tokens)} tokens, {_FEWEST} are due",
                 )
             arrays = {TOKENS: np.array(tokens[:limit], np.int32)}
             yield Call(component, arrays, replace(line, cut=len(tokens) > limit))

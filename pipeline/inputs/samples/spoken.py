@@ -15,7 +15,7 @@ from pipeline.contracts.verify import UNMEASURED, Facts
 from pipeline.graph.accuracy.language import Divergence
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import MODEL
-from pipeline.graph.language.loop import Walk
+from pipeline.graph.language.loop import Run, Walk
 from pipeline.inputs.samples.chat import TOKENS
 from pipeline.inputs.samples.sample_set import stored_calls
 from pipeline.model import StageRequest, StageResult
@@ -36,9 +36,14 @@ def texts_of(folder: Path, params: Measuring) -> list[list[int]]:
 def reference_logits(folder: Path, language: LanguageFacts, tokens: Sequence[int]) -> NDArray[np.float32]:
     """The original's logits, float32 [tokens, vocabulary], all tokens in one run."""
     lengths = Lengths(len(tokens), 1)
-    session = load_session(folder / MODEL)
     walk = Walk(language, lengths.past)
-    return np.concatenate(list(walk.run(lambda feed: run(session, feed), lengths, tokens)))
+    return np.concatenate(list(walk.run(runner(folder), lengths, tokens)))
+
+
+def runner(folder: Path) -> Run:
+    """Runs the model in the output of a step."""
+    session = load_session(folder / MODEL)
+    return lambda feed: run(session, feed)
 
 
 def verify_language(request: StageRequest, params: Measuring, language: LanguageFacts) -> StageResult:
@@ -58,12 +63,12 @@ def verify_language(request: StageRequest, params: Measuring, language: Language
         if role not in request.inputs:
             continue
         edges: Edges = quantize.PartFacts.from_json(request.inputs[role].facts).edges if role == "quantize" else {}
-        session = load_session(request.inputs[role].folder / MODEL)
+        runs = runner(request.inputs[role].folder)
         divergence = Divergence()
         for tokens, truth in zip(texts, truths, strict=True):
             read = tokens if role == "quantize" else tokens[:_LEAST]
             walk = Walk(language, lengths.past, edges)
-            made = np.concatenate(list(walk.run(lambda feed: run(session, feed), lengths, read)))
+            made = np.concatenate(list(walk.run(runs, lengths, read)))
             divergence.add(truth[: len(read)], made, read)
             if role != "quantize":
                 break
