@@ -72,7 +72,10 @@ def check(stage: str, name: str, facts: Mapping[str, Json], thresholds: Threshol
     if stage == "verify":
         return next(_misses(name, verify.Facts.from_json(facts), thresholds), None)
     if stage == "emulate":
-        return next(_misses(name, emulate.Facts.from_json(facts), thresholds), None)
+        emulated = emulate.Facts.from_json(facts)
+        if (opinion := emulated.second_opinion) and opinion.disagreements:
+            return Miss(_contradicted(name, opinion))
+        return next(_misses(name, emulated, thresholds), None)
     if stage == "context":
         parts = context.Facts.from_json(facts).parts
         missed = (error for part in parts.values() for error in _fallbacks(part.facts, thresholds))
@@ -185,6 +188,15 @@ def _where(name: str, missed: Shortfall, facts: Ladder) -> str:
 def _shown(sqnr_db: float | None) -> str:
     """Rounded down, so that what misses a threshold is never shown as what was asked for."""
     return "not a number" if sqnr_db is None else f"{math.floor(sqnr_db * 10) / 10:.1f} dB"
+
+
+def _contradicted(name: str, opinion: emulate.SecondOpinion) -> VerificationError:
+    return VerificationError(
+        "the context binary gives something else without ONNX Runtime than with it",
+        where=name,
+        why="".join(f"\n    | {told}" for told in opinion.disagreements[:8]),
+        remedy="programs that load the binary alone would compute something else; report this with the model",
+    )
 
 
 def _score_changed(name: str, facts: verify.Facts, thresholds: Thresholds) -> Iterator[VerificationError]:

@@ -195,6 +195,7 @@ _TITLES = {
     "Auto": "quantization found by search",
     "Climb": "quantization by default",
     "Quantization": "quantization to integers",
+    "BlockWeights": "weights in blocks",
     "OpsRule": "overrides by operator",
     "NodesRule": "overrides by node",
     "TensorsRule": "overrides by value",

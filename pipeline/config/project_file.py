@@ -31,6 +31,7 @@ StageName = Literal[
     "rewrite",
     "samples",
     "calibrate",
+    "correlate",
     "precision",
     "quantize",
     "verify",

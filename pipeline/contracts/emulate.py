@@ -28,6 +28,18 @@ class Params(Measuring):
     twin: Mapping[str, int] | None = left_out()
 
 
+@dataclass(frozen=True)
+class SecondOpinion(Contract):
+    """What QNN gave for one sample without ONNX Runtime, by the binary's own names and encodings.
+
+    `disagreements` with the context model, or with what ONNX Runtime gave, are sentences. `not_asked` says why not.
+    """
+
+    graphs: int
+    disagreements: tuple[str, ...] = ()
+    not_asked: str | None = left_out()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts(Contract):
     """The ladder's last rung: `compile` against the rung above, `outputs` against the original.
@@ -44,6 +56,7 @@ class Facts(Contract):
     outputs: Measured
     score: Score | None
     subjects: Mapping[str, Subject] = field(default_factory=dict)
+    second_opinion: SecondOpinion | None = None
     language: Mapping[str, LanguageFigures] = field(default_factory=dict)
     twin: str | None = left_out()
 

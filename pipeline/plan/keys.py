@@ -26,6 +26,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "rewrite": ("numpy", "onnx", "onnxruntime"),
     "samples": ("numpy", "onnx", "onnxruntime", "tokenizers"),
     "calibrate": ("numpy", "onnx", "onnxruntime"),
+    "correlate": ("numpy", "onnx", "onnxruntime"),
     "precision": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "quantize": ("numpy", "onnx"),
     "verify": ("numpy", "onnx", "onnxruntime"),

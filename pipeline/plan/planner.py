@@ -14,6 +14,7 @@ from pipeline.config.load import DEVICE, Auto, Bucket, Fp16, ModelConfig, Quanti
 from pipeline.contracts import (
     calibrate,
     context,
+    correlate,
     fetch,
     ingest,
     packing,
@@ -74,6 +75,8 @@ class _Planner(Measurements):
             yield self._step("rewrite", component, bucket, rewrite.Params(), shaped)
         if not isinstance(quantization, Fp16):
             yield self._calibrate(component, quantization)
+            if isinstance(quantization, Quantization) and quantization.looks_at_data:
+                yield self._correlate(component)
             if isinstance(quantization, Auto):
                 yield self._precision(component, quantization)
             yield self._quantize(component, quantization)
@@ -104,6 +107,16 @@ class _Planner(Measurements):
             ),
             (Input("ingest", self._ingests[component]), Input("samples", f"samples:{self._name}/calibration")),
         )
+
+    def _correlate(self, component: str) -> Step:
+        params = correlate.Params(
+            component=component,
+            buckets=self._buckets,
+            padding=self._padding(component),
+            part=self._part("calibration", component),
+        )
+        inputs = (Input("ingest", self._ingests[component]), Input("samples", f"samples:{self._name}/calibration"))
+        return self._per_component("correlate", component, params, inputs)
 
     def _precision(self, component: str, auto: Auto) -> Step:
         thresholds = self._config.components[component].thresholds
@@ -136,6 +149,8 @@ class _Planner(Measurements):
 
     def _quantize(self, component: str, quantization: Quantization | Auto) -> Step:
         inputs = [Input("calibrate", f"calibrate:{self._name}/{component}")]
+        if isinstance(quantization, Quantization) and quantization.looks_at_data:
+            inputs.append(Input("correlate", f"correlate:{self._name}/{component}"))
         scheme = None
         if isinstance(quantization, Auto):
             inputs.append(Input("precision", f"precision:{self._name}/{component}"))

@@ -17,7 +17,8 @@ from pipeline.config.load import (
     Target,
     TextReader,
 )
-from pipeline.config.quantization import Quantization
+from pipeline.config.quantization import Quantization, of_weights
+from pipeline.config.quantization import Rule as WrittenRule
 from pipeline.contracts.measures import Declared
 from pipeline.contracts.samples import Reading
 from pipeline.contracts.scheme import Rule, Scheme
@@ -49,14 +50,24 @@ def of_reader(reader: Reader) -> Reading:
 
 def of_quantization(quantization: Quantization, *, language: bool = False) -> Scheme:
     """How numbers are stored; calibration has parameters of its own. The cache of a `language` model has 8 bits."""
+    weights, block = of_weights(quantization.weights)
+    assert weights is not None
     return Scheme(
         quantization.activations,
-        quantization.weights,
+        weights,
         quantization.per_channel,
         wide_products=quantization.wide_products,
+        overrides=tuple(map(_of_rule, quantization.overrides)),
+        block=block,
+        rounding=quantization.rounding,
+        clip=quantization.clip,
         states="uint8" if language else None,
-        overrides=tuple(Rule(**asdict(rule)) for rule in quantization.overrides),
     )
+
+
+def _of_rule(rule: WrittenRule) -> Rule:
+    weights, block = of_weights(rule.weights)
+    return Rule(**{**asdict(rule), "weights": weights, "block": block})
 
 
 def percentile(quantization: Quantization) -> float | None:

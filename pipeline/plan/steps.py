@@ -19,6 +19,7 @@ STAGES: Mapping[str, str] = {
     "rewrite": "Rewrite what HTP would compute wrongly or not at all.",
     "samples": "Turn the calibration set into input arrays.",
     "calibrate": "Measure the range of every activation over all buckets.",
+    "correlate": "Measure how the inputs of each weight vary together, for rounding that looks at the data.",
     "precision": "Search for the cheapest quantization of a component that keeps to its thresholds.",
     "quantize": "Quantize the weights of a component once, and make the QDQ model of each bucket.",
     "verify": "Measure what padding, rewriting and quantizing one bucket costs, on held-out samples.",

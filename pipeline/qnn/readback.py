@@ -15,6 +15,7 @@ from pipeline.contracts.values import Signature
 from pipeline.errors import CompileError
 from pipeline.graph.files.model_file import load_graph, signature
 from pipeline.qnn.format.context_binary import HTP_BACKEND, BinaryInfo, read_binaries
+from pipeline.qnn.format.context_edges import contradictions
 from pipeline.qnn.format.context_model import binary_names, compatibility, is_plain, partition_name, partitions
 from pipeline.qnn.session import bundled_sdk
 
@@ -56,6 +57,8 @@ def read_context(
         _check_targets(name, infos, targets)
         for info in infos:
             _check_graphs(context_model, nodes, name, info)
+            for told in contradictions(model, {graph.name: graph for graph in info.graphs}):
+                raise _refused(context_model, f"it contradicts {name}: {told}", "report this with the model")
     values = _checked_signature(context_model, model, source)
     _check_compatibility(context_model, compatibility(model), targets)
     return CompiledModel(

@@ -46,12 +46,6 @@ def bundled_sdk() -> str:
     return str(onnxruntime_qnn.build_and_package_info.qnn_version)
 
 
-def sdk_library(name: str) -> Path:
-    """The path of a library that onnxruntime-qnn bundles, by its base name, e.g. `QnnSystem`."""
-    htp = Path(onnxruntime_qnn.get_qnn_htp_path())
-    return htp.with_name(htp.name.replace("QnnHtp", name))
-
-
 def check_versions(installed: Mapping[str, str]) -> None:
     """Refuse a pair of packages that was not tested together.
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.contracts import context, ingest, quantize, verify
-from pipeline.contracts.emulate import UNMEASURED, Facts, Params
+from pipeline.contracts.emulate import UNMEASURED, Facts, Params, SecondOpinion
 from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.contracts.measures import Score
 from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
@@ -37,6 +37,7 @@ from pipeline.inputs.samples.spoken import reference_logits, runner, texts_of
 from pipeline.model import StageRequest, StageResult
 from pipeline.qnn.child import compile_apart, run_apart
 from pipeline.qnn.emulate import Budget, can_emulate
+from pipeline.qnn.second_opinion import second_opinion
 
 MACS_PER_SECOND = 0.5e9
 """Multiply-accumulates that the emulator does in a second, by which a budget becomes a number of samples.
@@ -69,7 +70,7 @@ def run(request: StageRequest) -> StageResult:
     chosen = cpu.order[: _most(params, given.padded)]
     if not chosen:
         return StageResult(UNMEASURED.to_json())
-    results, emulated = _emulated(params, request, [given.padded[place] for place in chosen])
+    results, emulated, opinion = _emulated(params, request, [given.padded[place] for place in chosen])
     ran = sorted(zip(chosen, results, strict=False), key=lambda pair: pair[0])
     places, samples = [place for place, _ in ran], [given.samples[place] for place, _ in ran]
     originals, padded = ([feeds[place] for place in places] for feeds in (given.given, given.padded))
@@ -89,6 +90,7 @@ def run(request: StageRequest) -> StageResult:
         outputs=measure(cpu.subjects, names, truth, outputs, spans=cpu.spans, chosen_from=chosen_from),
         score=_score(params, request, samples, truth, outputs),
         subjects=cpu.subjects,
+        second_opinion=opinion,
     )
     return StageResult(facts.to_json())
 
@@ -163,8 +165,11 @@ def _valid(outputs: Sequence[Outputs], truth: Sequence[Outputs], rung: str) -> l
 
 def _emulated(
     params: Params, request: StageRequest, padded: Sequence[Arrays]
-) -> tuple[list[Outputs], Literal["context", "plain compile"]]:
-    """The outputs of the context, or of the same model compiled plainly where the context can't be emulated."""
+) -> tuple[list[Outputs], Literal["context", "plain compile"], SecondOpinion]:
+    """The outputs of the context, or of the same model compiled plainly where the context can't be emulated.
+
+    What came of the first sample is held against what QNN gives without ONNX Runtime.
+    """
     target, given = params.target, request.inputs.get("context")
     made: context.CompiledModel
     emulated: Literal["context", "plain compile"]
@@ -179,9 +184,13 @@ def _emulated(
         names = [output.name for output in made.outputs]
         seconds = macs(load_graph(request.inputs["model"].folder / MODEL)) / MACS_PER_SECOND
         estimate = min(_ESTIMATED, max(_LEAST, int(params.max_seconds / seconds) if seconds else _ESTIMATED))
-        budget = Budget(params.max_seconds, estimate)
-        results = run_apart(folder, made.context_model, target, padded, Path(work), budget)
-    return [dict(zip(names, result, strict=True)) for result in results], emulated
+        budget = Budget(params.max_seconds, estimate, reserved=1)
+        results: list[Outputs] = [
+            dict(zip(names, result, strict=True))
+            for result in run_apart(folder, made.context_model, target, padded, Path(work), budget)
+        ]
+        opinion = second_opinion(folder, made.context_model, target, padded[0], results[0], Path(work))
+    return results, emulated, opinion
 
 
 def _score(

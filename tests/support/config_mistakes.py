@@ -110,6 +110,26 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         GOOD.replace("[sm8650]", "[sm8350]") + "quantization: {wide_products: true}\n",
         ["8:31: quantization.wide_products: component 'encoder' can't multiply 16 by 16 bits on sm8350"],
     ),
+    "blocks of a type that computes": (
+        GOOD + "quantization: {weights: {dtype: uint4, block: 32}}\n",
+        ["8:33: quantization.weights.dtype: text 'uint4'; expected int4 or int8: QNN takes blocks of uint4"],
+    ),
+    "blocks of another size": (
+        GOOD + "quantization: {weights: {dtype: int4, block: 48}}\n",
+        ["8:46: quantization.weights.block: number 48; expected 16 or 32 or 64"],
+    ),
+    "blocks beside activations of 8 bits": (
+        GOOD + "quantization: {activations: uint8, weights: {dtype: int8}}\n",
+        ["8:45: quantization.weights: blocks of weights exclude activations of 8 bits: QNN's kernel for blocks"],
+    ),
+    "blocks in a rule for 8 bits": (
+        GOOD + "quantization: {overrides: [{ops: [Gemm], activations: uint8, weights: {dtype: int8}}]}\n",
+        ["8:71: quantization.overrides[0].weights: blocks of weights exclude activations of 8 bits"],
+    ),
+    "blocks without scales of their own": (
+        GOOD + "quantization: {per_channel: false, weights: {dtype: int8}}\n",
+        ["8:45: quantization.weights: blocks of weights exclude per_channel: false: every block of a channel"],
+    ),
     "another precision": (
         GOOD + "quantization: {precision: fp8}\n",
         ["8:27: quantization.precision: 'fp8' is not known here; expected fp16 or auto"],

@@ -4,8 +4,8 @@ In trained language models the first token drives some layer's gated product, an
 to thousands (https://arxiv.org/abs/2402.17762; SmolLM2-135M: 24,896 in layer 11, where other layers have 45). A grid of
 16 bits that holds it has steps of 0.5, in which all other tokens drown. Such products stay in float16.
 
-SmolLM2-135M at w8a16 with a cache of 8 bits and the residual stream in float16, prefill of 275 unseen tokens on the CPU:
-a divergence of 0.021 nats without this, 0.010 with all of these products in float16.
+SmolLM2-135M at w8a16 with a cache of 8 bits and the residual stream in float16, prefill of 275 unseen tokens on the
+CPU: a divergence of 0.0211 nats without this, 0.0125 with it (five layers), 0.0105 with the products of all 30 layers.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def test_a_tie_that_is_broken_is_named(tmp_path):
         if tensor.name == "keys_scale":
             tensor.CopyFrom(numpy_helper.from_array(np.array(0.5, np.float32), tensor.name))
 
-    with pytest.raises(QuantizationError, match="the encodings of a state differ.*'keys'"):
+    with pytest.raises(QuantizationError, match=r"the encodings of a state differ.*'keys'"):
         check_tied(GraphIndex(made, tmp_path), states)
 
 
