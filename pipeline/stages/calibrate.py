@@ -16,12 +16,12 @@ from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.errors import CalibrationError
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.language.loop import Walk
+from pipeline.graph.language.names import TOKENS
 from pipeline.graph.quantization.calibration import Calibration
 from pipeline.graph.quantization.observe import Observer, Recorder
 from pipeline.graph.quantization.range_choice import Method
 from pipeline.graph.quantization.ranges import write_ranges
 from pipeline.graph.shapes.buckets import axis_lengths, pad
-from pipeline.inputs.samples.chat import TOKENS
 from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
 from pipeline.model import StageRequest, StageResult
 

@@ -13,6 +13,7 @@ from pipeline.contracts.samples import Facts, Params
 from pipeline.errors import CalibrationError
 from pipeline.graph.files.given_constants import constant_arrays
 from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.language.names import TOKENS
 from pipeline.graph.shapes.buckets import axis_lengths
 from pipeline.inputs.samples import arrays, chat, function, record, text
 from pipeline.inputs.samples.conform import Interface
@@ -60,7 +61,7 @@ def run(request: StageRequest) -> StageResult:
 
 def _lengths(call: Call, given: ReadRequest) -> Mapping[str, int]:
     if given.calibration.reader == "chat":
-        return {chat.TOKENS: len(call.arrays[chat.TOKENS])}
+        return {TOKENS: len(call.arrays[TOKENS])}
     return axis_lengths(call.arrays, given.interfaces[call.component].inputs)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,12 +15,12 @@ from pipeline.graph.accuracy.language import Divergence
 GOOD = LanguageFigures(tokens=200, kl=0.01, top1=0.95, perplexity=10.1, reference=10.0)
 
 
-def told(**changes):
+def told(**changes: Any) -> list[str]:
     figures = LanguageFigures(**{**GOOD.to_json(), **changes})
     return [str(error) for error in missed("m/model/1x511", {"quantization": figures}, Thresholds())]
 
 
-def test_what_is_near_enough_passes():
+def test_what_is_near_enough_passes() -> None:
     assert told() == []
 
 
@@ -32,19 +34,19 @@ def test_what_is_near_enough_passes():
         ({"perplexity": None}, "differs by no number"),
     ],
 )
-def test_each_figure_is_judged(changes, text):
+def test_each_figure_is_judged(changes: dict[str, Any], text: str) -> None:
     (error,) = told(**changes)
 
     assert text in error
     assert "m/model/1x511, 200 tokens" in error
 
 
-def test_a_few_tokens_are_judged_by_their_divergence_alone():
+def test_a_few_tokens_are_judged_by_their_divergence_alone() -> None:
     assert told(tokens=16, top1=0.5, perplexity=20.0) == []
     assert len(told(tokens=16, kl=1.0)) == 1
 
 
-def test_figures_are_those_of_the_distributions():
+def test_figures_are_those_of_the_distributions() -> None:
     rng = np.random.default_rng(0)
     reference = rng.standard_normal((6, 9)).astype(np.float32)
     tokens = [1, 4, 2, 0, 8, 3]

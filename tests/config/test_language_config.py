@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from pipeline.config.load import ChatReader, Fp16, Quantization, load
+from pipeline.config.load import ChatReader, Fp16, ModelConfig, Quantization, load
+from pipeline.config.quantization import NodesRule
 from pipeline.errors import ConfigError
 from pipeline.plan.planner import plan
 
@@ -16,7 +19,7 @@ LINES = {
 }
 
 
-def loaded(tmp_path, **lines):
+def loaded(tmp_path: Path, **lines: str) -> ModelConfig:
     (tmp_path / "configs").mkdir()
     written = {**LINES, **lines}
     text = "".join(f"{key}: {value}\n" for key, value in written.items() if value)
@@ -24,7 +27,7 @@ def loaded(tmp_path, **lines):
     return load(tmp_path / "configs" / "a.yaml")
 
 
-def test_buckets_samples_quantization_and_packing_follow(tmp_path):
+def test_buckets_samples_quantization_and_packing_follow(tmp_path: Path) -> None:
     config = loaded(tmp_path)
 
     assert [bucket.name for bucket in config.buckets] == ["1x511", "128x384"]
@@ -33,24 +36,29 @@ def test_buckets_samples_quantization_and_packing_follow(tmp_path):
     assert config.packing == "buckets"
     scheme = config.components["model"].quantization
     assert isinstance(scheme, Quantization)
-    assert [rule.nodes for rule in scheme.overrides] == [("*_residual", "*_norm"), ("/embedding",)]
+    assert [rule.nodes for rule in scheme.overrides if isinstance(rule, NodesRule)] == [
+        ("*_residual", "*_norm"),
+        ("/embedding",),
+    ]
     assert config.components["model"].budget_minutes is None
 
 
-def test_own_rules_come_after_those_that_follow(tmp_path):
+def test_own_rules_come_after_those_that_follow(tmp_path: Path) -> None:
     config = loaded(tmp_path, quantization="{overrides: [{nodes: ['/head*'], precision: fp16}]}")
 
     scheme = config.components["model"].quantization
     assert isinstance(scheme, Quantization)
-    assert scheme.overrides[-1].nodes == ("/head*",)
+    last = scheme.overrides[-1]
+    assert isinstance(last, NodesRule)
+    assert last.nodes == ("/head*",)
     assert len(scheme.overrides) == 3
 
 
-def test_fp16_stays_fp16(tmp_path):
+def test_fp16_stays_fp16(tmp_path: Path) -> None:
     assert isinstance(loaded(tmp_path, quantization="{precision: fp16}").components["model"].quantization, Fp16)
 
 
-def test_small_twins_are_quantized_and_emulated_and_not_compiled(tmp_path):
+def test_small_twins_are_quantized_and_emulated_and_not_compiled(tmp_path: Path) -> None:
     steps = {step.id for step in plan(loaded(tmp_path))}
 
     assert {"rewrite:a/model/1x63", "rewrite:a/model/16x48", "emulate:a/model/1x511/snapdragon-x-elite"} <= steps
@@ -70,6 +78,6 @@ def test_small_twins_are_quantized_and_emulated_and_not_compiled(tmp_path):
         ({"language_model": "{context: 512, prefil: 128}"}, "prefill"),
     ],
 )
-def test_what_contradicts_itself_is_refused(lines, text, tmp_path):
+def test_what_contradicts_itself_is_refused(lines: dict[str, str], text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=text):
         loaded(tmp_path, **lines)

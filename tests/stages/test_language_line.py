@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from pipeline.contracts import context, emulate, ingest, quantize, verify
+from pipeline.contracts.codec import Contract
 from pipeline.store.manifests import read_manifest
 from tests.support.gguf_files import tiny_gguf
 from tests.support.project import ROOT, Project
 
+Kind = TypeVar("Kind", bound=Contract)
 pytestmark = pytest.mark.slow
 
 CONFIG = """\
@@ -28,7 +32,7 @@ CHATS = [
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory):
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     root = tmp_path_factory.mktemp("language")
     made = Project.create(root / "project", root / "store")
     (made.root / "models" / "tiny").mkdir(parents=True)
@@ -41,13 +45,13 @@ def project(tmp_path_factory):
     return made
 
 
-def facts_of(project, kind, step):
+def facts_of(project: Project, kind: type[Kind], step: str) -> Kind:
     manifest = read_manifest(project.root / ".build" / "steps" / f"{step}.json")
     assert manifest is not None
     return kind.from_json(manifest.facts)
 
 
-def test_the_whole_line_ends_in_one_verified_binary(project):
+def test_the_whole_line_ends_in_one_verified_binary(project: Project) -> None:
     made = facts_of(project, context.Facts, "context/tiny/model/buckets/snapdragon-x-elite")
 
     assert sorted(made.parts) == ["1x31", "8x24"]
@@ -60,7 +64,7 @@ def test_the_whole_line_ends_in_one_verified_binary(project):
     assert len([*folder.glob("*.bin")]) == 1
 
 
-def test_the_cache_goes_in_and_out_as_the_same_integers(project):
+def test_the_cache_goes_in_and_out_as_the_same_integers(project: Project) -> None:
     made = facts_of(project, context.Facts, "context/tiny/model/buckets/snapdragon-x-elite")
     parts = facts_of(project, quantize.Facts, "quantize/tiny/model").parts
 
@@ -79,7 +83,7 @@ def test_the_cache_goes_in_and_out_as_the_same_integers(project):
     assert (65535 - mask.zero_point) * mask.scale == 0  # as Genie writes what is seen
 
 
-def test_next_tokens_are_measured_on_the_cpu_and_on_the_emulator(project):
+def test_next_tokens_are_measured_on_the_cpu_and_on_the_emulator(project: Project) -> None:
     prefill = facts_of(project, verify.Facts, "verify/tiny/model/8x24").language
     decode = facts_of(project, emulate.Facts, "emulate/tiny/model/1x31/snapdragon-x-elite")
 
@@ -90,7 +94,7 @@ def test_next_tokens_are_measured_on_the_cpu_and_on_the_emulator(project):
     assert decode.language["compile"].tokens == 3
 
 
-def test_what_calibration_saw_is_in_the_models_own_template(project):
+def test_what_calibration_saw_is_in_the_models_own_template(project: Project) -> None:
     facts = facts_of(project, ingest.Facts, "ingest/tiny/model").language
 
     assert facts is not None
@@ -98,7 +102,7 @@ def test_what_calibration_saw_is_in_the_models_own_template(project):
     assert len(facts.stops) == 2
 
 
-def test_a_divergence_that_is_too_large_fails_the_build_by_name(project, tmp_path):
+def test_a_divergence_that_is_too_large_fails_the_build_by_name(project: Project, tmp_path: Path) -> None:
     strict = project.copy(tmp_path / "strict")
     strict.write("configs/tiny.yaml", CONFIG.replace("kl: 0.1", "kl: 0.0000001"))
 
@@ -109,7 +113,7 @@ def test_a_divergence_that_is_too_large_fails_the_build_by_name(project, tmp_pat
     assert not run.built  # the gate judges what is there
 
 
-def test_a_damaged_file_is_refused_by_name(project, tmp_path):
+def test_a_damaged_file_is_refused_by_name(project: Project, tmp_path: Path) -> None:
     broken = project.copy(tmp_path / "broken")
     path = broken.root / "models" / "tiny" / "tiny.gguf"
     raw = path.read_bytes()
@@ -121,7 +125,7 @@ def test_a_damaged_file_is_refused_by_name(project, tmp_path):
     assert "tiny.gguf is not a GGUF file, or is damaged" in run.text
 
 
-def test_the_projects_own_conversations_can_be_read():
+def test_the_projects_own_conversations_can_be_read() -> None:
     from pipeline.inputs.samples.chat import messages_of
 
     lines = (ROOT / "calibration" / "chat" / "chats.jsonl").read_text("utf-8").splitlines()

@@ -11,11 +11,11 @@ from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import CONVERTED, MODEL, signature
 from pipeline.graph.language.architectures import BUILDERS
 from pipeline.graph.language.builder import OPSET, GraphBuilder
+from pipeline.graph.language.names import TEMPLATE, TOKENIZER
 from pipeline.graph.shapes.axes import model_axes
 from pipeline.inputs.gguf.file import read_gguf
 from pipeline.inputs.gguf.language import GgufWeights, hyper_of
 from pipeline.inputs.gguf.tokenizer import special, stops, tokenizer_json
-from pipeline.inputs.samples.chat import TEMPLATE, TOKENIZER
 from pipeline.model import StageRequest, StageResult
 
 

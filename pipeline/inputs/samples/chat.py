@@ -18,13 +18,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from pipeline.errors import CalibrationError
+from pipeline.graph.language.names import TEMPLATE, TOKENIZER, TOKENS
 from pipeline.inputs.samples.lines import read_lines
 from pipeline.inputs.samples.request import Call, ReadRequest
 
-TOKENIZER = "tokenizer.json"
-TEMPLATE = "chat_template.jinja"
-TOKENS = "tokens"
-"""The array of a sample: int32 [tokens]."""
 _FEWEST = 8
 _ROLES = ("system", "user", "assistant")
 _DAY = datetime(2026, 1, 1, tzinfo=UTC)

@@ -16,7 +16,7 @@ from pipeline.graph.accuracy.language import Divergence
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.language.loop import Run, Walk
-from pipeline.inputs.samples.chat import TOKENS
+from pipeline.graph.language.names import TOKENS
 from pipeline.inputs.samples.sample_set import stored_calls
 from pipeline.model import StageRequest, StageResult
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.language.architectures import BUILDERS, check_architecture
 from pipeline.graph.language.builder import GraphBuilder
 from pipeline.graph.language.hyper import Hyper
-from pipeline.graph.language.loop import Walk
+from pipeline.graph.language.loop import Run, Walk
 from pipeline.inputs.gguf.file import read_gguf
 from pipeline.inputs.gguf.language import GgufWeights, hyper_of
 from tests.support.gguf_files import Floats, TinySizes, tiny_gguf, tiny_metadata, write
@@ -25,7 +26,9 @@ ARCHITECTURES = ["llama", "qwen2", "qwen3", "gemma3"]
 Wide = NDArray[np.float64]
 
 
-def built(tmp_path, architecture, name="model.onnx"):
+def built(
+    tmp_path: Path, architecture: str, name: str = "model.onnx"
+) -> tuple[Run, LanguageFacts, Hyper, dict[str, Floats]]:
     """The session of a tiny model's graph, its facts, and its weights."""
     weights = tiny_gguf(tmp_path / "a.gguf", architecture=architecture)
     file = read_gguf(tmp_path / "a.gguf")
@@ -51,7 +54,8 @@ def forward(weights: dict[str, Floats], hyper: Hyper, tokens: list[int]) -> Wide
     wide = {name: array.astype(np.float64) for name, array in weights.items()}
 
     def norm(values: Wide, name: str) -> Wide:
-        return values / np.sqrt(np.mean(values**2, axis=-1, keepdims=True) + hyper.epsilon) * wide[name]
+        size = np.sqrt(np.mean(values**2, axis=-1, keepdims=True) + hyper.epsilon)
+        return np.asarray(values / size * wide[name])
 
     def linear(values: Wide, name: str) -> Wide:
         return values @ wide[f"{name}.weight"].T + wide.get(f"{name}.bias", 0.0)
@@ -91,7 +95,9 @@ def forward(weights: dict[str, Floats], hyper: Hyper, tokens: list[int]) -> Wide
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_graph_computes_what_the_paper_says_however_many_tokens_it_takes_at_a_time(architecture, tmp_path):
+def test_a_graph_computes_what_the_paper_says_however_many_tokens_it_takes_at_a_time(
+    architecture: str, tmp_path: Path
+) -> None:
     runs, facts, hyper, weights = built(tmp_path, architecture)
     expected = forward(weights, hyper, TOKENS)
 
@@ -101,7 +107,7 @@ def test_a_graph_computes_what_the_paper_says_however_many_tokens_it_takes_at_a_
         np.testing.assert_allclose(found, expected, atol=2e-4, err_msg=str(lengths))
 
 
-def test_a_cache_is_handed_from_prefill_to_decode(tmp_path):
+def test_a_cache_is_handed_from_prefill_to_decode(tmp_path: Path) -> None:
     runs, facts, hyper, weights = built(tmp_path, "llama")
     walk = Walk(facts, 12)
 
@@ -111,7 +117,7 @@ def test_a_cache_is_handed_from_prefill_to_decode(tmp_path):
     np.testing.assert_allclose(np.concatenate([first, rest]), forward(weights, hyper, TOKENS), atol=2e-4)
 
 
-def test_what_no_longer_fits_into_the_cache_is_forgotten(tmp_path):
+def test_what_no_longer_fits_into_the_cache_is_forgotten(tmp_path: Path) -> None:
     runs, facts, *_ = built(tmp_path, "llama")
     lengths = Lengths(1, 3)
 
@@ -120,7 +126,7 @@ def test_what_no_longer_fits_into_the_cache_is_forgotten(tmp_path):
     assert np.isfinite(found).all()
 
 
-def test_gemma_turns_its_layers_by_two_rotations(tmp_path):
+def test_gemma_turns_its_layers_by_two_rotations(tmp_path: Path) -> None:
     runs, facts, *_ = built(tmp_path, "gemma3")
 
     assert sorted(facts.rotations) == ["", "_local"]
@@ -130,13 +136,13 @@ def test_gemma_turns_its_layers_by_two_rotations(tmp_path):
     assert not np.allclose(runs(feed)["logits"], runs(wrong)["logits"])
 
 
-def test_another_architecture_is_refused_by_name():
+def test_another_architecture_is_refused_by_name() -> None:
     with pytest.raises(ModelError, match="'mamba' can't be built") as error:
         check_architecture("mamba", "a.gguf")
     assert "gemma3, gemma3_text, llama" in error.value.why
 
 
-def test_a_missing_tensor_is_named(tmp_path):
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     sizes = TinySizes()
     write(tmp_path / "a.gguf", {**tiny_metadata(sizes), "llama.vocab_size": 288}, {})
     file = read_gguf(tmp_path / "a.gguf")
@@ -144,5 +150,5 @@ def test_a_missing_tensor_is_named(tmp_path):
 
     with BlobWriter(tmp_path / "b.bin") as blob:
         builder = GraphBuilder(hyper, GgufWeights(file, hyper), blob)
-        with pytest.raises(ModelError, match="no tensor 'token_embd.weight'"):
+        with pytest.raises(ModelError, match=r"no tensor 'token_embd\.weight'"):
             BUILDERS["llama"](builder)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from pipeline.contracts.scheme import Scheme
 from pipeline.errors import QuantizationError
@@ -19,7 +21,7 @@ SCHEME = Scheme("uint16", "uint8", per_channel=True, states="uint8")
 MEASURED = {"x": 1.0, "past_in": 2.0, "turned": 3.0, "key": 2.5, "keys": 2.5, "scores": 9.0, "logits": 9.0}
 
 
-def model():
+def model() -> ModelProto:
     """A key made of x by a product that something rotates, joined to those before it."""
     floats = TensorProto.FLOAT
     nodes = [
@@ -51,11 +53,11 @@ def model():
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
 
 
-def ranges():
+def ranges() -> Ranges:
     return Ranges({name: Range(-size, size / 2) for name, size in {**MEASURED, "past_out": 2.5}.items()})
 
 
-def quantized(tmp_path):
+def quantized(tmp_path: Path) -> tuple[ModelProto, list[tuple[str, ...]]]:
     made = model()
     index = GraphIndex(made, tmp_path)
     states = groups(index)
@@ -63,13 +65,13 @@ def quantized(tmp_path):
     return quantize(made, tmp_path, spans, scheme), states
 
 
-def test_a_state_is_what_moves_it_and_no_more(tmp_path):
+def test_a_state_is_what_moves_it_and_no_more(tmp_path: Path) -> None:
     (members,) = groups(GraphIndex(model(), tmp_path))
 
     assert sorted(members) == ["key", "keys", "past_in", "past_out", "turned"]
 
 
-def test_all_of_a_state_has_one_symmetric_encoding(tmp_path):
+def test_all_of_a_state_has_one_symmetric_encoding(tmp_path: Path) -> None:
     made, states = quantized(tmp_path)
 
     check_tied(GraphIndex(made, tmp_path), states)
@@ -80,7 +82,7 @@ def test_all_of_a_state_has_one_symmetric_encoding(tmp_path):
     assert edges["past_in"].scale == pytest.approx(3.0 / 127)
 
 
-def test_a_tie_that_is_broken_is_named(tmp_path):
+def test_a_tie_that_is_broken_is_named(tmp_path: Path) -> None:
     made, states = quantized(tmp_path)
     for tensor in made.graph.initializer:
         if tensor.name == "keys_scale":
@@ -90,7 +92,7 @@ def test_a_tie_that_is_broken_is_named(tmp_path):
         check_tied(GraphIndex(made, tmp_path), states)
 
 
-def test_the_graph_takes_and_gives_integers_and_computes_the_same(tmp_path):
+def test_the_graph_takes_and_gives_integers_and_computes_the_same(tmp_path: Path) -> None:
     made, _ = quantized(tmp_path)
     save_graph(made, tmp_path / "float.onnx")
     edges = integer_edges(made)
@@ -116,7 +118,7 @@ def test_the_graph_takes_and_gives_integers_and_computes_the_same(tmp_path):
     np.testing.assert_allclose(real, before["past_out"], rtol=1e-6)
 
 
-def test_a_graph_without_a_state_is_refused(tmp_path):
+def test_a_graph_without_a_state_is_refused(tmp_path: Path) -> None:
     made = model()
     made.graph.output.pop()
 

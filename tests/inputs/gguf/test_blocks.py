@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.inputs.gguf.blocks import FORMATS
+from pipeline.inputs.gguf.blocks import FORMATS, BlockFormat
 
 Block = NDArray[np.uint8]
 
@@ -82,7 +82,7 @@ HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],
 
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
-def test_blocks_hold_the_numbers_that_ggml_reads(form):
+def test_blocks_hold_the_numbers_that_ggml_reads(form: BlockFormat) -> None:
     rng = np.random.default_rng(form.nbytes)
     blocks = rng.integers(0, 256, (5, form.nbytes), dtype=np.uint8)
     for at in HALVES.get(form.name, []):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,14 +13,21 @@ from hypothesis import strategies as st
 from pipeline.errors import ModelError
 from pipeline.inputs.gguf.file import read_gguf
 from pipeline.inputs.gguf.language import GgufWeights, hyper_of
-from tests.support.gguf_files import F32, Q8_0, interleaved, q8_0, string, tiny_gguf, value, write
+from tests.support.gguf_files import F32, Q8_0, Value, interleaved, q8_0, string, tiny_gguf, value, write
 
 ROW = np.arange(64, dtype=np.float32).reshape(2, 32)
 
 
-def test_metadata_and_tensors_are_found_where_they_are(tmp_path):
+def test_metadata_and_tensors_are_found_where_they_are(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
-    metadata = {"general.architecture": "llama", "a": 3, "b": 0.5, "c": True, "d": ["x", "yä"], "e": [1, 2]}
+    metadata: dict[str, Value] = {
+        "general.architecture": "llama",
+        "a": 3,
+        "b": 0.5,
+        "c": True,
+        "d": ["x", "yä"],
+        "e": [1, 2],
+    }
     write(path, metadata, {"one": ((2, 32), F32, ROW.tobytes()), "two": ((2, 32), Q8_0, q8_0(ROW))})
 
     found = read_gguf(path)
@@ -33,7 +41,7 @@ def test_metadata_and_tensors_are_found_where_they_are(tmp_path):
     assert found.tensors["two"].form.name == "Q8_0"
 
 
-def test_a_model_has_its_sizes_and_weights(tmp_path):
+def test_a_model_has_its_sizes_and_weights(tmp_path: Path) -> None:
     weights = tiny_gguf(tmp_path / "a.gguf")
 
     file = read_gguf(tmp_path / "a.gguf")
@@ -90,7 +98,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("raw", HOSTILE.values(), ids=HOSTILE)
-def test_what_lies_is_refused(raw, tmp_path):
+def test_what_lies_is_refused(raw: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     path.write_bytes(raw)
 
@@ -100,7 +108,7 @@ def test_what_lies_is_refused(raw, tmp_path):
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_whatever_a_file_says_it_is_read_or_refused(tmp_path, data):
+def test_whatever_a_file_says_it_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "a.gguf"
     if not path.exists():
         tiny_gguf(path)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import pytest
 from tokenizers import Tokenizer
 
@@ -27,7 +30,7 @@ def sentence_piece(*, prefix: bool) -> dict[str, Value]:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_byte_level_gives_back_every_text(text, tmp_path):
+def test_byte_level_gives_back_every_text(text: str, tmp_path: Path) -> None:
     tiny_gguf(tmp_path / "a.gguf")
     tokenizer = Tokenizer.from_str(tokenizer_json(read_gguf(tmp_path / "a.gguf")))
 
@@ -36,7 +39,7 @@ def test_byte_level_gives_back_every_text(text, tmp_path):
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
 
 
-def test_byte_level_follows_its_merges_and_marks_messages(tmp_path):
+def test_byte_level_follows_its_merges_and_marks_messages(tmp_path: Path) -> None:
     tiny_gguf(tmp_path / "a.gguf")
     file = read_gguf(tmp_path / "a.gguf")
     tokenizer = Tokenizer.from_str(tokenizer_json(file))
@@ -47,14 +50,14 @@ def test_byte_level_follows_its_merges_and_marks_messages(tmp_path):
 
 @pytest.mark.parametrize("prefix", [True, False])
 @pytest.mark.parametrize("text", TEXTS[:4])
-def test_sentence_piece_gives_back_every_text(text, prefix, tmp_path):
+def test_sentence_piece_gives_back_every_text(text: str, prefix: bool, tmp_path: Path) -> None:
     write(tmp_path / "a.gguf", sentence_piece(prefix=prefix), {})
     tokenizer = Tokenizer.from_str(tokenizer_json(read_gguf(tmp_path / "a.gguf")))
 
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
-def test_sentence_piece_takes_the_pieces_of_the_best_score(tmp_path):
+def test_sentence_piece_takes_the_pieces_of_the_best_score(tmp_path: Path) -> None:
     write(tmp_path / "a.gguf", sentence_piece(prefix=True), {})
     tokenizer = Tokenizer.from_str(tokenizer_json(read_gguf(tmp_path / "a.gguf")))
 
@@ -72,7 +75,7 @@ WRONG: dict[str, dict[str, Value]] = {
 
 
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
-def test_a_tokenizer_that_contradicts_itself_is_refused(change, tmp_path):
+def test_a_tokenizer_that_contradicts_itself_is_refused(change: Mapping[str, Value], tmp_path: Path) -> None:
     write(tmp_path / "a.gguf", {**tiny_metadata(TinySizes()), **change}, {})
 
     with pytest.raises(ModelError, match="no tokenizer can be made"):
