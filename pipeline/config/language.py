@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.buckets import Bucket, by_size
-from pipeline.config.file import ChatReader, ComponentFile, LanguageModel
+from pipeline.config.file import ComponentFile, LanguageModel
 from pipeline.config.quantization import Climb, NodesRule, Quantization
+from pipeline.config.readers import ChatReader
 from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of, walk
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.config.load import DEVICE, Bucket, Fp16, ModelConfig, Target
+from pipeline.config.load import Bucket, Fp16, ModelConfig, Target
+from pipeline.config.targets import DEVICE
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.measures import SamplePart
 from pipeline.contracts.packing import Form

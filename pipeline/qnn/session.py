@@ -37,7 +37,8 @@ def session_options(
     settings = ort.SessionOptions()
     settings.log_severity_level = 2  # warnings: the EP reports an option it doesn't understand as one
     targets = [target] if isinstance(target, HtpTarget) else target
-    settings.add_provider_for_devices(_devices(), _htp_options(targets) | dict(options or {}))
+    own = dict(targets[0].options or ())  # those of a pack are equal
+    settings.add_provider_for_devices(_devices(), _htp_options(targets) | dict(options or {}) | own)
     return settings
 
 

@@ -4,7 +4,8 @@ The emulator takes seconds for what the chip does in milliseconds, so as many he
 allows, in the order that ``verify`` found: the worst on the CPU, those that touch edges of operators, those in between.
 
 Inputs: ``ingest``, ``samples``, ``model`` (what was compiled: QDQ or float), ``verify``, and ``context``, unless its
-binary is shared between buckets or targets, which the emulator doesn't take. Files: ``code``.
+binary is shared between buckets or targets, which the emulator doesn't take. Files: ``code``. Output: ``worst.json``,
+the worst sample as a page can show it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
 from pipeline.graph.accuracy.choices import values_of
 from pipeline.graph.accuracy.language import Divergence
 from pipeline.graph.accuracy.measuring import measure
+from pipeline.graph.accuracy.preview import worst_sample, write_preview
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL, load_graph
@@ -82,12 +84,16 @@ def run(request: StageRequest) -> StageResult:
     chosen_from = values_of(request.inputs["ingest"].folder / MODEL, wanted, originals)
     rung = measure(cpu.subjects, names, above, outputs, chosen_from=chosen_from)
     print(f"compile, {len(ran)} of {len(given.samples)} samples, {emulated}: {rung}")
+    total = measure(cpu.subjects, names, truth, outputs, spans=cpu.spans, chosen_from=chosen_from)
+    worst = worst_sample(total, names)
+    words = (samples[worst].text, samples[worst].label)
+    write_preview(request.out, names[worst], words, originals[worst], truth[worst], outputs[worst])
     facts = Facts(
         samples=len(ran),
         of=len(given.samples),
         emulated=emulated,
         rungs={"compile": rung},
-        outputs=measure(cpu.subjects, names, truth, outputs, spans=cpu.spans, chosen_from=chosen_from),
+        outputs=total,
         score=_score(params, request, samples, truth, outputs),
         subjects=cpu.subjects,
         second_opinion=opinion,

@@ -15,7 +15,7 @@ from pipeline.graph.files.given_constants import constant_arrays
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.language.names import TOKENS
 from pipeline.graph.shapes.buckets import axis_lengths
-from pipeline.inputs.samples import arrays, chat, function, record, text
+from pipeline.inputs.samples import arrays, audio, chat, function, images, record, text
 from pipeline.inputs.samples.conform import Interface
 from pipeline.inputs.samples.request import Call, ReadRequest
 from pipeline.inputs.samples.sample_set import SampleSetWriter
@@ -27,6 +27,8 @@ _READERS: Mapping[str, Callable[[ReadRequest], Iterator[Call]]] = {
     "python": function.read,
     "record": record.read,
     "chat": chat.read,
+    "images": images.read,
+    "audio": audio.read,
 }
 _INGEST = "ingest/"
 
@@ -82,7 +84,9 @@ def _read_request(request: StageRequest) -> ReadRequest:
         },
         {component: given.folder / MODEL for component, given in ingested.items()},
         request.inputs["fetch"].folder,
-        request.files.get("samples"),
+        request.inputs["data"].folder / params.calibration.inside
+        if params.calibration.inside is not None
+        else request.files.get("samples"),
         request.files.get("code"),
     )
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.load import ChatReader, Fp16, ModelConfig, Quantization, load
+from pipeline.config.load import Fp16, ModelConfig, Quantization, load
 from pipeline.config.quantization import NodesRule
+from pipeline.config.readers import ChatReader
 from pipeline.errors import ConfigError
 from pipeline.plan.planner import plan
 

@@ -36,7 +36,8 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         GOOD + "zzz: 1\n",
         [
             "8:1: zzz: unknown key; expected one of source, components, targets, files, fixed, constants, buckets, "
-            "language_model, cross, calibration, quantization, verification, thresholds, packing, limits, release, on_request"
+            "language_model, cross, calibration, quantization, verification, thresholds, packing, limits, release, "
+            "on_request"
         ],
     ),
     "a misspelt optional key is one mistake": (
@@ -262,6 +263,29 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "more VTCM than there is": (
         changed("[sm8650]", "\n- soc: sm8350\n  vtcm_mb: 8"),
         ["9:12: targets[0].vtcm_mb: sm8350 has 4 MB of VTCM, not 8; expected 4 or less"],
+    ),
+    "a provider option that the EP does not know": (
+        changed("[sm8650]", "\n- soc: sm8350\n  provider_options: {enable_htp_monolitic_lstm: '1'}"),
+        [
+            "9:49: targets[0].provider_options.enable_htp_monolitic_lstm: can't be set: this version of "
+            "onnxruntime-qnn knows no option of that name; expected one of disable_file_mapped_weights"
+        ],
+    ),
+    "a setting that only QNN's own tools reach": (
+        changed("[sm8650]", "[{soc: sm8350, provider_options: {dlbc: '1'}}]"),
+        ["7:50: targets[0].provider_options.dlbc: can't be set: onnxruntime-qnn has no such option, only QNN's own"],
+    ),
+    "a provider option that has a field": (
+        changed("[sm8650]", "[{soc: sm8350, provider_options: {qnn_context_priority: high}}]"),
+        ["7:66: targets[0].provider_options.qnn_context_priority: can't be set: say 'priority'"],
+    ),
+    "an optimization that there is not": (
+        changed("[sm8650]", "[{soc: sm8350, optimization: 4}]"),
+        ["7:39: targets[0].optimization: number 4; expected an integer from 0 to 3"],
+    ),
+    "targets in one binary that are compiled otherwise": (
+        changed("[sm8650]", "[sm8650, {soc: sm8550, priority: high}]") + "packing: socs\n",
+        ["8:10: packing: targets that are compiled with other options can't share a binary"],
     ),
     "neither host nor device": (
         changed("[sm8650]", "[{soc: sm8350, compile: phone}]"),

@@ -140,7 +140,8 @@ def tiny_weights(sizes: TinySizes, vocabulary: int, *, architecture: str = "llam
 def interleaved(matrix: Floats, heads: int) -> Floats:
     """Queries or keys with the halves of each head interleaved, as files of architecture llama have them."""
     halves = matrix.reshape(heads, 2, matrix.shape[0] // heads // 2, -1)
-    return np.asarray(np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(matrix.shape))
+    turned: Floats = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(matrix.shape)
+    return turned
 
 
 def tiny_metadata(sizes: TinySizes, architecture: str = "llama") -> dict[str, Value]:
