@@ -12,7 +12,7 @@ from pipeline.config.thresholds import Thresholds
 from pipeline.contracts.language import LanguageFigures
 from pipeline.graph.accuracy.language import Divergence
 
-GOOD = LanguageFigures(tokens=200, kl=0.01, top1=0.95, perplexity=10.1, reference=10.0)
+GOOD = LanguageFigures(tokens=300, kl=0.01, top1=0.95, perplexity=10.1, reference=10.0)
 
 
 def told(**changes: Any) -> list[str]:
@@ -38,12 +38,14 @@ def test_each_figure_is_judged(changes: dict[str, Any], text: str) -> None:
     (error,) = told(**changes)
 
     assert text in error
-    assert "m/model/1x511, 200 tokens" in error
+    assert "m/model/1x511, 300 tokens" in error
 
 
 def test_a_few_tokens_are_judged_by_their_divergence_alone() -> None:
     assert told(tokens=16, top1=0.5, perplexity=20.0) == []
     assert len(told(tokens=16, kl=1.0)) == 1
+    assert told(tokens=200, perplexity=20.0) == []
+    assert len(told(tokens=200, top1=0.5)) == 1
 
 
 def test_figures_are_those_of_the_distributions() -> None:
