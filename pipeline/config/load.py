@@ -28,7 +28,7 @@ from pipeline.config.file import (
     Release,
     Verification,
 )
-from pipeline.config.judging import OutputFile, Truth, check_outputs, thresholds_of
+from pipeline.config.judging import OutputFile, Truth, check_outputs, thresholds_of, wished_of
 from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride
 from pipeline.config.readers import Reader
 from pipeline.config.sample_checks import check_samples
@@ -80,7 +80,8 @@ class Component:
 
     `constants` are the model's and its own; it may have no input for some of the model's. `outputs` has how single
     outputs are judged, by label; `truth` what the component is held against. `budget_minutes` is for how long other
-    precisions are tried where this one misses a threshold; None: it is built as it is written.
+    precisions are tried where this one misses a threshold, or keeps to less than what is `wished`; None: it is built
+    as it is written.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Component:
     outputs: Mapping[str, OutputFile] = field(default_factory=dict)
     truth: Truth = "unpadded"
     budget_minutes: int | None = None
+    wished: Thresholds | None = None
 
 
 @dataclass(frozen=True)
@@ -241,6 +243,7 @@ def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
             base = model if isinstance(model, Quantization) else Quantization()
             merged = replace(base, **_given(own))
         budget = merged.budget_minutes if isinstance(merged, Auto | Climb) else None
+        by_default = isinstance(merged, Climb)
         merged = Quantization() if isinstance(merged, Climb) else merged
         if fields.get("language_model") and isinstance(merged, Quantization):
             merged = language.quantization_of(fields["language_model"], merged)
@@ -248,6 +251,8 @@ def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
             verification: Verification | None = fields.get("verification")
             outputs = component.outputs or (verification.outputs if verification else {})
             truth = component.truth or (verification.truth if verification else "unpadded")
+            limits = (fields.get("thresholds"), component.thresholds)
+            thresholds = thresholds_of(limits, outputs)
             found[name] = Component(
                 name=name,
                 file=component.file,
@@ -255,10 +260,11 @@ def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
                 constants={**fields.get("constants", {}), **component.constants},
                 quantization=merged,
                 score=component.score or (verification.score if verification else None),
-                thresholds=thresholds_of((fields.get("thresholds"), component.thresholds), outputs),
+                thresholds=thresholds,
                 outputs=outputs,
                 truth=truth,
                 budget_minutes=budget,
+                wished=wished_of(limits, thresholds) if by_default else None,
             )
     return found
 

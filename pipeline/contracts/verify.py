@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pipeline.contracts.codec import Contract
+from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.language import LanguageFigures
 from pipeline.contracts.measures import Declared, Measured, Measuring, Score, Subject, Truth
 
@@ -25,8 +26,9 @@ class Facts(Contract):
     Of `samples` (0: nothing was measured), `shorter` belong to smaller buckets. Figures are of `subjects`, by label;
     `spans` has the range of the original's values. `lengths` has the lengths of the samples on the bucket's axes, and
     `order` their places in the order to emulate them in. `silent` are those between 0 and 1 that never get near 1: that
-    they say yes where they should is then not shown. Of a language model, `language` has the figures of each
-    rung against the original in place of all those.
+    they say yes where they should is then not shown. `forecasts` is what HTP will compute wrongly of a model that stays
+    in float, told from these samples; that of a QDQ model comes from calibration (`quantize`). Of a language
+    model, `language` has the figures of each rung against the original in place of all those.
     """
 
     samples: int
@@ -40,6 +42,7 @@ class Facts(Contract):
     lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     order: tuple[int, ...] = ()
     silent: tuple[str, ...] = ()
+    forecasts: tuple[Forecast, ...] = ()
     language: Mapping[str, LanguageFigures] = field(default_factory=dict)
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pipeline.config.project_file import ProjectFile
 from pipeline.plan.keys import CodeDigests
@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     from pipeline.store.shared.tier import SharedStore
 
 STORE_VARIABLE = "PIPELINE_STORE"
+
+
+class Named(Protocol):
+    """A step as far as it has a name."""
+
+    @property
+    def stage(self) -> str:
+        """The kind of step."""
+
+    @property
+    def name(self) -> str:
+        """What it is about, as `demo/classifier/64`."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,6 @@ class Workspace:
         stage, name = (step.id if isinstance(step, Step) else step).split(":", 1)
         return Path(f"{self.root}/.build/steps/{stage}/{name}.json")  # asked for thousands of times
 
-    def log(self, step: Step) -> Path:
+    def log(self, step: Named) -> Path:
         """The output of the step's last run."""
         return self.build / "logs" / step.stage / f"{step.name}.log"

@@ -35,7 +35,7 @@ from pipeline.graph.quantization.forecast import forecast
 from pipeline.graph.quantization.massive import with_massive
 from pipeline.graph.quantization.qdq import Q_OPS
 from pipeline.graph.quantization.quantizer import float_nodes, quantize
-from pipeline.graph.quantization.ranges import Range, Ranges, read_ranges
+from pipeline.graph.quantization.ranges import Range, Ranges, read_integers, read_ranges
 from pipeline.graph.quantization.states import check_tied, groups, integer_edges, tied
 from pipeline.model import StageRequest, StageResult
 
@@ -87,7 +87,7 @@ def _quantized(
         check_tied(GraphIndex(model, rewritten.folder), states)
     left = float_nodes(model)
     shared.blob.flush()  # the forecast reads scales of it
-    told = forecast(GraphIndex(model, request.out), ranges)
+    told = forecast(GraphIndex(model, request.out), ranges, read_integers(request.inputs["calibrate"].folder))
     edges = integer_edges(model) if scheme.states else {}
     save_graph(model, request.out / f"{name}.onnx")
     constants_by_type = _constants(model)
