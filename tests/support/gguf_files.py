@@ -107,7 +107,7 @@ def tiny_weights(sizes: TinySizes, vocabulary: int, *, architecture: str = "llam
     rng = np.random.default_rng(seed)
 
     def matrix(outputs: int, inputs: int) -> Floats:
-        return (rng.standard_normal((outputs, inputs)) / np.sqrt(inputs)).astype(np.float32)
+        return np.asarray(rng.standard_normal((outputs, inputs)) / np.sqrt(inputs), np.float32)
 
     def gamma(size: int) -> Floats:
         return (1 + 0.1 * rng.standard_normal(size)).astype(np.float32)
