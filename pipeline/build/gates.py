@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from pipeline.build import language_gates
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import context, emulate, verify
 from pipeline.contracts.limits import WORST_BELOW_DB
@@ -109,6 +110,7 @@ def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds) -> Miss | No
 
 
 def _misses(name: str, facts: Ladder, thresholds: Thresholds) -> Iterator[Miss]:
+    yield from map(Miss, language_gates.missed(name, facts.language, thresholds))
     total = shortfalls(TOTAL, facts.outputs, facts.subjects, thresholds)
     # What lies far outside is told before how much it costs in dB.
     yield from (_miss(name, missed, facts, thresholds) for missed in total if missed.kind == "outside")

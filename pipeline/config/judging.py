@@ -51,6 +51,15 @@ class ThresholdsFile:
     """Least cosine between the outputs of the last rung and the original's; not looked at when left out."""
     score_change: float | None = None
     """The most that the score may differ from the original's; not looked at when left out."""
+    kl: float | None = None
+    """Of a language model: the most that its distributions of the next token may diverge from the original's, as a mean
+    in nats; 0.03 when left out."""
+    top1: float | None = None
+    """Of a language model: the least share of positions at which it finds the same token likeliest as the original;
+    0.9 when left out."""
+    perplexity: float | None = None
+    """Of a language model: the most that its perplexity may differ from the original's, as a share; 0.03 when left
+    out."""
     max_cpu_nodes: Annotated[int, Between(0, 1_000_000)] | None = None
     """Nodes that may run on the CPU, conversions at the graph's edge not counted; 0 when left out."""
     max_partitions: Annotated[int, Between(1, 1_000_000)] | None = None

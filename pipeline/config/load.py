@@ -16,11 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.config import project_file, release_checks, target_checks
+from pipeline.config import language, project_file, release_checks, target_checks
 from pipeline.config.buckets import Bucket, by_size, read_buckets
 from pipeline.config.file import (
     ComponentFile,
     HubSource,
+    LanguageModel,
     Limits,
     LocalSource,
     ModelFile,
@@ -52,6 +53,7 @@ __all__ = [
     "Component",
     "Fp16",
     "HubSource",
+    "LanguageModel",
     "Limits",
     "LocalSource",
     "ModelConfig",
@@ -118,6 +120,12 @@ class ModelConfig:
     release: Release | None
     on_request: bool
     places: Mapping[str, str] = field(compare=False, repr=False)
+    language: LanguageModel | None = None
+
+    @property
+    def twins(self) -> tuple[Bucket, ...]:
+        """The small buckets that are emulated in place of those of a language model, in the same order."""
+        return language.twins_of(self.language) if self.language else ()
 
     def buckets_on(self, axes: Collection[str]) -> tuple[Bucket, ...]:
         """The buckets of a component that has only `axes`: those equal on them are one."""
@@ -188,9 +196,13 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     folder = Path(os.path.abspath(path)).parent
     fields = decode_fields(_form(), node, problems, {PROJECT: folder.parent, CONFIGS: folder})
     targets = read_targets(fields.get("targets", ()), node, problems)
-    buckets = read_buckets(fields, node, problems)
+    language.complete(fields, node, folder.parent, problems)
+    spoken: LanguageModel | None = fields.get("language_model")
+    buckets = language.buckets_of(spoken) if spoken else read_buckets(fields, node, problems)
     wide = all(catalog.resolve(target.soc).htp_arch >= WIDE_PRODUCTS_HTP_ARCH for target in targets)
-    components = _components(fields, replace(BY_DEFAULT, wide_products=wide))
+    # What rounds by samples was measured on encoders; a language model has a default of its own.
+    default = Quantization() if spoken else replace(BY_DEFAULT, wide_products=wide)
+    components = _components(fields, default)
     quantized = {name: component.quantization for name, component in components.items()}
     target_checks.check(quantized, [target.soc for target in targets], node, problems)
     _check_calibration(fields, components, node, problems)
@@ -218,6 +230,7 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
         release=fields["release"],
         on_request=fields["on_request"],
         places={dotted(keys): str(found.place) for keys, found in walk(node)},
+        language=spoken,
     )
 
 
@@ -235,6 +248,8 @@ def _components(fields: Mapping[str, Any], default: Quantization) -> dict[str, C
         budget = merged.budget_minutes if isinstance(merged, Auto | Climb) else None
         by_default = isinstance(merged, Climb)
         merged = default if isinstance(merged, Climb) else merged
+        if fields.get("language_model") and isinstance(merged, Quantization):
+            merged = language.quantization_of(fields["language_model"], merged)
         if merged:
             verification: Verification | None = fields.get("verification")
             outputs = component.outputs or (verification.outputs if verification else {})

@@ -110,7 +110,8 @@ class Quantization:
     """Multiply 16 bit activations with each other at full width, which HTP does from arch v73 on; it rounds one of
     them to 8 bits otherwise."""
     overrides: tuple[Rule, ...] = ()
-    """What some operators, nodes or values do differently; of rules that meet on one place, the last wins."""
+    """What some operators, nodes or values do differently; of rules that meet on one place, the last wins. Of a
+    language model they come after those that keep its residual stream in float16: `nodes: ['*_residual', '*_norm']`."""
     rounding: Rounding = "nearest"
     """How the weights of MatMul, Gemm and Conv 1x1 are rounded: `nearest`, or by `gptq`, which makes up for the error
     of each by the next, going by what calibration samples make of their inputs."""

@@ -177,4 +177,16 @@ class AudioReader:
     """Use no more files than this, from the first on."""
 
 
-Reader = TextReader | NpzReader | PythonReader | RecordReader | ImagesReader | AudioReader
+@dataclass(frozen=True)
+class ChatReader:
+    """Conversations through a language model's own template; each is run as in use, token by token where it answers."""
+
+    reader: Literal["chat"]
+    """`chat`."""
+    file: ProjectPath
+    """JSON lines, relative to the project: each line is a list of messages, `{"role": "user", "content": "..."}`."""
+    max_samples: SampleLimit = 128
+    """Use no more conversations than this, from the first on."""
+
+
+Reader = TextReader | NpzReader | PythonReader | RecordReader | ImagesReader | AudioReader | ChatReader

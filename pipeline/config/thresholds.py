@@ -34,5 +34,8 @@ class Thresholds(Limits):
     cosine: float | None = None
     outputs: Mapping[str, OutputLimits] = field(default_factory=dict)
     score_change: float | None = None
+    kl: float = 0.03
+    top1: float = 0.9
+    perplexity: float = 0.03
     max_cpu_nodes: int = 0
     max_partitions: int = 1

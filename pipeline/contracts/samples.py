@@ -75,7 +75,7 @@ class Reading(Contract):
     `inside` is the path of the set in the repository of data that it is in, if it is in one.
     """
 
-    reader: Literal["text", "npz", "python", "record", "images", "audio"]
+    reader: Literal["text", "npz", "python", "record", "images", "audio", "chat"]
     max_samples: int | None = None
     tokenizer: str | None = left_out()
     max_length: int | None = left_out()

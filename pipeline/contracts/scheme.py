@@ -87,6 +87,9 @@ class Scheme(Contract):
     clip: Clip = "mse"
     """What scales of weights are chosen for: to hold all (``none``), the least squared error (``mse``), or the same
     with each input as important as calibration samples make it (``hessian``)."""
+    states: str | None = left_out()
+    """Type of what a run hands to the next one, `<name>_out` to `<name>_in`: both, and all between them that only moves
+    it, have one symmetric encoding, and the graph takes and gives it as integers. None: as any other value."""
 
     @property
     def name(self) -> str:

@@ -84,7 +84,7 @@ class _Planner(Measurements):
     def _component(self, component: str) -> Iterator[Step]:
         quantization = self._config.components[component].quantization
         buckets = self._config.buckets
-        for bucket in buckets:
+        for bucket in (*buckets, *self._twins):
             ingested = (Input("ingest", self._ingests[component]),)
             yield self._step("shape", component, bucket, shape.Params(bucket.axes, self._config.fixed), ingested)
             shaped = (self._of("shape", component, bucket),)
@@ -103,8 +103,9 @@ class _Planner(Measurements):
             for target in self._config.targets:
                 if self._held_out and self._config.verification.emulator_samples != 0:
                     yield self._emulate(component, bucket, target)
-                    yield self._probe(component, bucket, target)
-            if self._held_out:
+                    if not self._config.language:
+                        yield self._probe(component, bucket, target)
+            if self._held_out and not self._config.language:
                 yield self._blame(component, bucket)
 
     def _calibrate(self, component: str, quantization: Quantization | Auto) -> Step:
@@ -172,9 +173,10 @@ class _Planner(Measurements):
         if isinstance(quantization, Auto):
             inputs.append(Input("precision", f"precision:{self._name}/{component}"))
         else:
-            scheme = stage_params.of_quantization(quantization)
-        params = quantize.Params(component=component, buckets=self._buckets, scheme=scheme)
-        step = self._per_component("quantize", component, params, tuple(inputs))
+            scheme = stage_params.of_quantization(quantization, language=self._config.language is not None)
+        buckets = self._buckets | {twin.name: twin.axes for twin in self._twins}
+        params = quantize.Params(component=component, buckets=buckets, scheme=scheme)
+        step = self._per_component("quantize", component, params, tuple(inputs), self._twins)
         return replace(step, climb=self._climb(component)) if self._climbs(component) else step
 
     def _climbs(self, component: str) -> bool:

@@ -214,6 +214,8 @@ def _on_own_axes(step: Step, buckets: Mapping[str, OwnBuckets]) -> Contract:
             return replace(params, axes=bucket.axes, fixed=own.fixed)
         case Measuring() if bucket:
             return replace(params, bucket=bucket.name, axes=bucket.axes, buckets=own.named)
+        case quantize.Params() if step.config.twins:
+            return params
         case OverBuckets():
             return replace(params, buckets={bucket.name: bucket.axes} if bucket else own.named)
     return params

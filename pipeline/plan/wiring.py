@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.config.load import Bucket, Fp16, ModelConfig, Target
 from pipeline.config.targets import DEVICE
 from pipeline.contracts.codec import Contract
-from pipeline.contracts.measures import Buckets, SamplePart
+from pipeline.contracts.measures import SamplePart
 from pipeline.contracts.packing import Form
 from pipeline.plan.steps import FORMS, Input, Step
 
@@ -73,11 +73,18 @@ class Wiring:
             ingests=self._ingests,
         )
 
-    def _per_component(self, stage: str, component: str, params: Contract, inputs: tuple[Input, ...]) -> Step:
-        """A step over the rewritten models of all buckets."""
+    def _per_component(
+        self,
+        stage: str,
+        component: str,
+        params: Contract,
+        inputs: tuple[Input, ...],
+        more: tuple[Bucket, ...] = (),
+    ) -> Step:
+        """A step over the rewritten models of all buckets, and of some more."""
         rewritten = (
             Input("rewrite/{bucket}", f"rewrite:{self._name}/{component}/{bucket.name}", bucket)
-            for bucket in self._config.buckets
+            for bucket in (*self._config.buckets, *more)
         )
         return Step(
             stage,
@@ -144,7 +151,17 @@ class Wiring:
         return {"code": score.file} if score else {}
 
     @property
-    def _buckets(self) -> Buckets:
+    def _twins(self) -> tuple[Bucket, ...]:
+        """The small buckets of a language model that none of its own is equal to."""
+        return tuple(twin for twin in self._config.twins if twin not in self._config.buckets)
+
+    def _twin(self, bucket: Bucket) -> Bucket:
+        """What is emulated in place of a bucket: itself, if it is no language model's."""
+        twins = self._config.twins
+        return twins[self._config.buckets.index(bucket)] if twins else bucket
+
+    @property
+    def _buckets(self) -> dict[str, Mapping[str, int]]:
         return {bucket.name: bucket.axes for bucket in self._config.buckets}
 
     def _padding(self, component: str) -> Mapping[str, float]:

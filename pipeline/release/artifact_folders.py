@@ -188,13 +188,14 @@ def _qdq_folder(
         found_by = (_climb_of(step), f"precision:{config.name}/{step.component}")
         if precision := next((manifests[name] for name in found_by if name in manifests), None):
             found[f"{step.component}_quantization.yaml"] = precision.files["quantization.yaml"]
-        files |= {**manifests[step.id].files, **found}
+        files |= found
         buckets: list[Json] = []
         for bucket in _own_buckets(step, manifests).all:
             part = manifests[step.id].part(bucket.name)
             assert part is not None
             model = f"{step.component}_{bucket.name}.onnx"
             own = {model if name == "model.onnx" else name: entry for name, entry in part.files.items()}
+            files |= own  # not of all parts: those of a language model's small twins are for the emulator
             buckets.append(
                 {
                     "axes": dict(bucket.axes),
@@ -245,7 +246,9 @@ def _quantization(step: Step, manifests: Mapping[str, Manifest]) -> dict[str, Js
     match quantization:
         case Quantization():
             percentile = stage_params.percentile(quantization)
-            found |= {**stage_params.of_quantization(quantization).to_json(), "method": quantization.method}
+            spoken = step.config.language is not None
+            scheme = stage_params.of_quantization(quantization, language=spoken)
+            found |= {**scheme.to_json(), "method": quantization.method}
             return found if percentile is None else {**found, "percentile": percentile}
         case Auto():
             precision = manifests[f"precision:{step.config.name}/{step.component}"].facts

@@ -19,6 +19,9 @@ from pipeline.sizes import human_bytes
 
 _CONTEXTS = ("component", "bucket", "target", "scheme", ">partitions", ">CPU nodes", ">size", ">time", "")
 _ACCURACY = ("SQNR in dB", "bucket", "target", *(f">{rung}" for rung in (*RUNGS, TOTAL)), ">cosine", "samples")
+_LANGUAGE = (
+    "next tokens", "bucket", "target", "rung", ">tokens", ">KL in nats", ">same token", ">perplexity", ">original", "on"
+)  # fmt: skip
 _JUDGED = ("judged by itself", "component", "bucket", "target", "by", ">is", ">asked", "worst sample")
 _SCORES = ("score", "component", "bucket", "target", ">original", ">on the CPU", ">emulated: original", ">context")
 _FORECASTS = ("forecast", "rule", ">values", ">channels", "worst", ">figure", ">limit", "on HTP")
@@ -57,8 +60,22 @@ def contexts(
 def accuracy(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
     """A row for each component, bucket and target of which a rung was measured, by a step among those `seen`."""
     found = measured(steps, seen, manifests)
-    rows = [(*place, *_figures(cpu, emulator, limits)) for _, _, place, cpu, emulator, limits in found]
+    rows = [
+        (*place, *_figures(cpu, emulator, limits)) for _, _, place, cpu, emulator, limits in found if not cpu.language
+    ]
     return [_ACCURACY, *rows]
+
+
+def language(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
+    """A row for each rung of a language model: how far its next tokens are from the original's."""
+    rows = []
+    for _, _, place, cpu, emulator, _ in measured(steps, seen, manifests):
+        on = dict.fromkeys(cpu.language, "the CPU") | dict.fromkeys(emulator.language, f"the emulator, {emulator.twin}")
+        for rung, found in {**cpu.language, **emulator.language}.items():
+            figures = (found.kl, found.top1, found.perplexity, found.reference)
+            shown = ("none" if each is None else f"{each:.4g}" for each in figures)
+            rows.append((*place, rung, str(found.tokens), *shown, on[rung]))
+    return [_LANGUAGE, *rows]
 
 
 def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:

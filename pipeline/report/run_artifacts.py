@@ -66,6 +66,7 @@ def _artifact(
         "cost": _cost(made.cost),
         "sqnr_db": _sqnr(cpu, emulator),
         "cosine": report.least_cosine((emulator if emulator.samples else cpu).outputs),
+        **({"language": _language(cpu, emulator)} if cpu.language else {}),
         "samples": {"cpu": cpu.samples, "emulator": emulator.samples},
         "score": _score(cpu.score),
         "emulated_score": _score(emulator.score),
@@ -94,6 +95,11 @@ def _sqnr(cpu: verify.Facts, emulator: emulate.Facts) -> dict[str, Json]:
             found |= {rung: report.least_db(measured) for rung, measured in facts.rungs.items()}
             found["total"] = report.least_db(facts.outputs)
     return found
+
+
+def _language(cpu: verify.Facts, emulator: emulate.Facts) -> Json:
+    """How far next tokens are from the original's on each rung."""
+    return {rung: found.to_json() for rung, found in {**cpu.language, **emulator.language}.items()}
 
 
 def _score(score: Score | None) -> Json:

@@ -79,6 +79,7 @@ def tables(ran: Ran) -> Iterator[str]:
         report.contexts(ran.current, ran.manifests, ran.results),
         report.forecasts(ran.steps.values(), seen, ran.manifests),
         report.accuracy(ran.steps.values(), seen, ran.manifests),
+        report.language(ran.steps.values(), seen, ran.manifests),
         report.judged(ran.steps.values(), seen, ran.manifests),
         report.scores(ran.steps.values(), seen, ran.manifests),
     ):
