@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from pipeline.frozen import dataclass
 
 # Those of doit 0.37, https://pydoit.org/cmd-run.html and cmd-other.html; of the others a value is part of the word.
 _OPTIONS_WITH_VALUE = frozenset(

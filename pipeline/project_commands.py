@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from pipeline.config.load import ModelConfig, load_healthy
 from pipeline.errors import ConfigError
+from pipeline.frozen import dataclass
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.planner import plan
 from pipeline.plan.steps import Step

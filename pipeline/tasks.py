@@ -68,6 +68,10 @@ class Project:
         self._all_targets = "targets" not in variables
         self.is_whole = not variables
         self.steps = {step.id: step for config in self.configs.values() for step in plan(config) if self._wanted(step)}
+        self._built: dict[str, list[Step]] = {name: [] for name in self.configs}
+        for step in self.steps.values():
+            if step.stage not in ON_DEMAND:
+                self._built[step.config.name].append(step)
         hosts.check(self.steps.values(), self.workspace.project)
         self.crew = Crew(self.workspace, self.steps.values())
         self.guard = Guard(self.workspace)
@@ -187,9 +191,9 @@ class Project:
         wanted = step.config.targets if _is_whole(step.config) else step.targets
         return not step.targets or any(target.soc in self._targets for target in wanted)
 
-    def _steps_of(self, config: ModelConfig) -> list[Step]:
+    def _steps_of(self, config: ModelConfig) -> Sequence[Step]:
         """What a build of a model takes."""
-        return [step for step in self.steps.values() if step.config is config and step.stage not in ON_DEMAND]
+        return self._built[config.name]
 
     def _released(self) -> list[ModelConfig]:
         """The models that `package` and `publish` without a name are about."""

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Literal, cast
 
@@ -38,6 +38,7 @@ from pipeline.errors import (
     VerificationError,
     WaitingError,
 )
+from pipeline.frozen import dataclass
 from pipeline.graph.quantization.scheme_text import as_yaml
 from pipeline.ladder import RUNGS
 from pipeline.model import Json, Manifest

@@ -29,7 +29,7 @@ def judge(step: Step, workspace: Workspace) -> gates.Miss | None:
     manifest = read_manifest(workspace.current(step))
     if manifest is None or step.component is None:
         return None
-    return gates.check(step.stage, step.name, manifest.facts, step.config.components[step.component].thresholds)
+    return gates.check(step.name, manifest, step.config.components[step.component].thresholds)
 
 
 def explain(miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: Workspace, crew: Crew) -> PipelineError:
@@ -46,7 +46,7 @@ def _foretold(step: Step, workspace: Workspace) -> tuple[Forecast, ...]:
     params = resolved.params if resolved else None
     if resolved is None or not isinstance(params, emulate.Params) or params.last != "quantization":
         return ()
-    return harmful(quantize.PartFacts.from_json(resolved.inputs["model"].facts).forecasts)
+    return harmful(resolved.inputs["model"].read(quantize.PartFacts.from_json).forecasts)
 
 
 def _first_wrong(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pipeline.config.yaml.decode import INVALID
 from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of
+from pipeline.frozen import dataclass
 
 _LONGEST_NAME = 64
 _MOST = 256

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,6 +17,7 @@ from pipeline.config.judging import Outputs, ThresholdsFile, Truth
 from pipeline.config.quantization import BUDGET_MINUTES, Auto, Climb, Fp16, Quantization, QuantizationOverride
 from pipeline.config.yaml.field_types import Bases, Between, Convert, Distinct, Numbers, Pattern, Size
 from pipeline.contracts.codec import NumberTree
+from pipeline.frozen import dataclass
 
 PROJECT = "project"
 """Base of paths in a config but `source.path`: the folder that holds `configs/`."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -48,6 +48,7 @@ from pipeline.config.yaml.tree import Node, Value, parse, place_of, read, walk
 from pipeline.contracts.codec import NumberTree
 from pipeline.contracts.packing import Form
 from pipeline.errors import ConfigError
+from pipeline.frozen import dataclass
 from pipeline.qnn import catalog
 from pipeline.qnn.target import ON_DEVICE_HTP_ARCH, SHARED_WEIGHTS_HTP_ARCH
 

@@ -7,7 +7,7 @@ and a section of `docs/config.md` are made from them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,6 +18,7 @@ from pipeline.config.yaml.decode import decode_fields
 from pipeline.config.yaml.field_types import Convert, Distinct, Pattern, Record, Size, record_of
 from pipeline.config.yaml.problems import Keys, Problems, dotted
 from pipeline.config.yaml.tree import MapNode, Node, Value, parse, place_of, read, walk
+from pipeline.frozen import dataclass
 
 PROJECT_FILE = "project.yaml"
 """In `configs/`, but not a model."""

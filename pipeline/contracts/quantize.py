@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.measures import OverBuckets
 from pipeline.contracts.scheme import Scheme
 from pipeline.contracts.values import Signature
+from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

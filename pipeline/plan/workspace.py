@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.config.project_file import ProjectFile
+from pipeline.frozen import dataclass
 from pipeline.plan.keys import CodeDigests
 from pipeline.plan.steps import Step
 from pipeline.store import costs, database, digests

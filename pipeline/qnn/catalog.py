@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from pipeline.errors import ConfigError
+from pipeline.frozen import dataclass
 from pipeline.plain_text import did_you_mean
 from pipeline.qnn.target import FLOAT16_HTP_ARCH
 

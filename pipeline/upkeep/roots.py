@@ -9,10 +9,10 @@ import platform
 import re
 import stat
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import StoreError
+from pipeline.frozen import dataclass
 from pipeline.plan.workspace import Workspace
 from pipeline.store import sealed_json
 from pipeline.store.durable import listed, write_atomically

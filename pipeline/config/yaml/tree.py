@@ -12,12 +12,12 @@ import math
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from pipeline.config.yaml.problems import Keys, Place, Problems
+from pipeline.frozen import dataclass
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16

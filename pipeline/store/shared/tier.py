@@ -10,9 +10,9 @@ A build never depends on it: a place that is out of reach costs some seconds and
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.frozen import dataclass
 from pipeline.model import Manifest
 from pipeline.store.shared.connection import Reach
 from pipeline.store.shared.names import manifest_name
