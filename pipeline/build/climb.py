@@ -11,7 +11,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
 from typing import Literal, cast
@@ -160,6 +159,8 @@ class Climber:
         """Bring the steps of a precision up to date; the first that may not ship ends it."""
         for stages in WAVES:
             wave = [step for step in chain if step.stage in stages]
+            from concurrent.futures import ThreadPoolExecutor
+
             with ThreadPoolExecutor(_THREADS) as threads:
                 found = [*threads.map(self._made, wave)]
             missed = [each for each in found if each is not None]

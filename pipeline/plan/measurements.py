@@ -57,7 +57,7 @@ class Measurements(Wiring):
             self._last(component, bucket),
             self._of("verify", component, bucket),
         )
-        if "separate" in self._forms():
+        if "separate" in self._forms:
             inputs += (Input("context", f"context:{self._name}/{component}/{bucket.name}/{target.soc}", part=bucket),)
         return self._per_target("emulate", component, bucket, target, params, inputs, self._score(component))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from pipeline.config.load import DEVICE, Bucket, Fp16, ModelConfig, Target
@@ -102,6 +103,7 @@ class Wiring:
         found = (*self._quantized(component, bucket), self._of("rewrite", component, bucket))
         return replace(found[0], role=role, bucket=bucket)
 
+    @cached_property
     def _forms(self) -> tuple[Form, ...]:
         """The forms of binaries to build or, if there are several, to choose from."""
         # What shares a binary is made on x86_64 alone.
@@ -142,7 +144,7 @@ class Wiring:
         score = self._config.components[component].score
         return {"code": score.file} if score else {}
 
-    @property
+    @cached_property
     def _buckets(self) -> Buckets:
         return {bucket.name: bucket.axes for bucket in self._config.buckets}
 

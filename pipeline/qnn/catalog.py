@@ -103,6 +103,7 @@ SOCS: tuple[Soc, ...] = (
 )
 
 
+@cache
 def find(name: str) -> Soc | None:
     """The SoC of any of its names, as for :func:`resolve`; None where there is none."""
     return _index().get(_slug(name))
