@@ -44,6 +44,10 @@ def task_calibrate() -> Iterator[Task]:
     yield from PROJECT.tasks("calibrate")
 
 
+def task_correlate() -> Iterator[Task]:
+    yield from PROJECT.tasks("correlate")
+
+
 def task_precision() -> Iterator[Task]:
     yield from PROJECT.tasks("precision")
 

@@ -111,7 +111,7 @@ def group(name: str, doc: str, members: list[str], actions: Sequence[object] = (
 
 
 def task(name: str, group: str, **attributes: object) -> Task:
-    """One of the tasks that a group stands for; `attributes` are doit's own."""
+    """One of the tasks that a group stands for, "" for none; `attributes` are doit's own."""
     made = dict_to_task({"name": name, "verbosity": 2, **attributes})
-    made.subtask_of = group
+    made.subtask_of = group or None
     return made

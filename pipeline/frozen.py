@@ -70,6 +70,13 @@ def _compared(cls: Any) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(cls) if field.compare)
 
 
+@cache
+def _hashed(cls: Any) -> tuple[str, ...]:
+    return tuple(
+        field.name for field in dataclasses.fields(cls) if (field.compare if field.hash is None else field.hash)
+    )
+
+
 def _key(value: object) -> tuple[object, ...]:
     cls: Any = type(value)
     return tuple([getattr(value, name) for name in _compared(cls)])
@@ -86,7 +93,8 @@ def __eq__(self: object, other: object) -> bool:
 
 
 def __hash__(self: object) -> int:
-    return hash(_key(self))
+    cls: Any = type(self)
+    return hash(tuple([getattr(self, name) for name in _hashed(cls)]))
 
 
 def __setattr__(self: object, name: str, value: object) -> NoReturn:

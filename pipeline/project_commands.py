@@ -18,6 +18,7 @@ from pipeline.release.commands import (
     check_signing_key,
     nothing_to_package,
     publish_models,
+    reproduce_release,
     verify_files,
 )
 from pipeline.upkeep import commands as upkeep
@@ -25,7 +26,12 @@ from pipeline.upkeep.doctor import entry
 
 _JSON = {"name": "as_json", "long": "json", "type": bool, "default": False, "help": "print JSON"}
 _MARKDOWN = {"name": "as_markdown", "long": "markdown", "type": bool, "default": False, "help": "print Markdown"}
+_NO_BROWSER = {
+    "name": "no_browser", "long": "no-browser", "type": bool, "default": False, "help": "only write them",
+}  # fmt: skip
 _KEY = {"name": "key", "long": "key", "default": "", "help": "public key, PEM, that it must be signed with"}
+
+_TARGETS = {"name": "wanted", "long": "targets", "default": "", "help": "chips to build for, commas between"}
 
 Models = Sequence[tuple[ModelConfig, Sequence[Step]]]
 """Models, and what a build of each takes."""
@@ -65,10 +71,19 @@ def commands(
         before=[f"package:{config.name}" for config in released],
         check=_check_publish,
     )
+    doc = "Write a first config: doit init [--targets sm8650,…] NAME SOURCE (ONNX file, folder, hub repo, GGUF)."
+    yield ProjectCommand("init", doc, partial(_init, workspace), [_TARGETS], takes_names=True)
     doc = "Check releases: doit verify-release [--key PUBLIC_KEY] FILE…"
     yield ProjectCommand("verify-release", doc, _verify, [_KEY], takes_names=True)
+    doc = "Build a release again in a clean folder and compare: doit reproduce ARCHIVE or release.json."
+    yield ProjectCommand("reproduce", doc, partial(_reproduce, workspace), takes_names=True)
     doc = "Compare with another run: doit compare [--json | --markdown] LAST.json [NOW.json]."
     yield ProjectCommand("compare", doc, partial(_compare, workspace), [_JSON, _MARKDOWN], takes_names=True)
+    configs = [config for config, _ in models]
+    for name in ("", *(config.name for config in configs)):
+        doc = f"Write the report of {name} and open it." if name else "Write the reports and open them in a browser."
+        task = f"report:{name}" if name else "report"
+        yield ProjectCommand(task, doc, partial(_report, configs, name, workspace), [_NO_BROWSER])
     doc = "Say what is wrong with this host, its packages and this project."
     yield ProjectCommand("doctor", doc, partial(_doctor, workspace), [_JSON])
     for name, run in {"fsck": partial(_fsck, workspace, models), "gc": partial(_gc, workspace, session)}.items():
@@ -94,6 +109,12 @@ def _publish(
     return 0
 
 
+def _init(workspace: Workspace, given: Sequence[str], *, wanted: str) -> int:
+    from pipeline.propose.first_config import write_first_config  # reads models
+
+    return write_first_config(given, wanted, workspace)
+
+
 def _verify(files: Sequence[str], *, key: str) -> int:
     if late := next((file for file in files if file.startswith("--")), None):  # doit takes all that follows for names
         remedy = "write it before: doit verify-release --key PUBLIC_KEY FILE…"
@@ -102,11 +123,22 @@ def _verify(files: Sequence[str], *, key: str) -> int:
     return 0
 
 
+def _reproduce(workspace: Workspace, files: Sequence[str]) -> int:
+    reproduce_release(files, workspace)
+    return 0
+
+
 def _compare(workspace: Workspace, files: Sequence[str], *, as_json: bool, as_markdown: bool) -> int:
     from pipeline.report import compare
 
     limits = workspace.project.settings.compare
     return compare.run(files, workspace.build, limits, as_json=as_json, as_markdown=as_markdown)
+
+
+def _report(configs: Sequence[ModelConfig], name: str, workspace: Workspace, *, no_browser: bool) -> int:
+    from pipeline.report.page.command import report
+
+    return report([(config, [*plan(config)]) for config in configs], name, workspace, no_browser=no_browser)
 
 
 def _doctor(workspace: Workspace, *, as_json: bool) -> int:

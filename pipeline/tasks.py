@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import doit.cmd_run
 import doit.dependency
 from doit.exceptions import TaskFailed
-from doit.task import Task, dict_to_task
+from doit.task import Task
 
 from pipeline import command_line
 from pipeline.build import failed, interrupt
@@ -35,7 +35,10 @@ from pipeline.release.commands import check_signing_key, nothing_to_package, pac
 from pipeline.release.commands import needed as needed_to_package
 from pipeline.report import run_record
 from pipeline.report.output_stream import end_with_reader
+from pipeline.report.page.write import built_models, remove_page, write_pages
 from pipeline.report.reporter import Reporter, refuse
+from pipeline.report.run_report import RunRecord
+from pipeline.report.summary import Ran
 from pipeline.store import database
 from pipeline.store.durable import disk_errors
 from pipeline.store.manifests import read_manifest
@@ -139,16 +142,14 @@ class Project:
         for command in commands(models, self._released(), self._targets, self.workspace, self.session):
             takes = {"pos_arg": "given"} if command.takes_names else {}
             self._checks[command.name] = command.check
-            yield dict_to_task(
-                {
-                    "name": command.name,
-                    "doc": command.doc,
-                    "actions": [self._action(command)],
-                    "params": [*command.options],
-                    "task_dep": [*command.before],
-                    "verbosity": 2,
-                    **takes,
-                }
+            yield task(
+                command.name,
+                command.name.partition(":")[0] if ":" in command.name else "",
+                doc=command.doc,
+                actions=[self._action(command)],
+                params=[*command.options],
+                task_dep=[*command.before],
+                **takes,
             )
 
     def open(self, given: Mapping[str, Sequence[str]], steps: Collection[str]) -> None:
@@ -237,6 +238,10 @@ class Project:
         failed.forget(config.name, self.workspace)
         self.results[f"build:{config.name}"] = ("built", 0.0)
 
+    def write_pages(self, ran: Ran, run: RunRecord, tell: Callable[[str], None]) -> None:
+        """Write the reports of the models that a command was about, where something changed."""
+        write_pages(built_models(ran, run, self.workspace), run, self._models, self.workspace, tell)
+
     def publish_rest(self, models: Iterable[str], checked: Set[str]) -> dict[str, list[str]]:
         """Publish what passed of models of which components failed; model -> the components that are not there.
 
@@ -292,7 +297,8 @@ class Project:
     def _clean(self, model: str) -> None:
         try:
             archives = remove_archives(self.configs[model], self.workspace)
-            for path in (*artifacts.remove(model, self.workspace), *archives):
+            pages = remove_page(model, self.workspace)
+            for path in (*pages, *artifacts.remove(model, self.workspace), *archives):
                 print(f"removed {path.relative_to(self.workspace.root)}")
         except PipelineError as error:
             refuse(error)

@@ -222,7 +222,7 @@ def _names(root: Path) -> set[str]:
     return {
         path.relative_to(root).as_posix()
         for path in root.rglob("*")
-        if not path.name.startswith(".") and path.suffix and path.is_file()
+        if not path.name.startswith(".") and path.suffix and path.is_file() and path.name != "report.html"
     }
 
 

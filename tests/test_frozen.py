@@ -22,8 +22,9 @@ class Base:
 
 @dataclass(frozen=True, kw_only=True)
 class Derived(Base):
-    more: dict[str, int] = field(default_factory=dict)
+    more: tuple[int, ...] = field(default_factory=tuple)
     place: str = field(default="", compare=False, repr=False)
+    options: dict[str, int] = field(default_factory=dict, hash=False)
     seen: list[int] = field(default_factory=list, init=False, compare=False)
 
 
@@ -45,11 +46,11 @@ class Spelled:
 
 
 def test_values_are_made_as_by_the_standard_library() -> None:
-    made = Derived("x", (1, 2), more={"a": 1})
-    assert asdict(made) == {"name": "x", "sizes": (1, 2), "more": {"a": 1}, "place": "", "seen": []}
-    assert [each.name for each in fields(Derived)] == ["name", "sizes", "more", "place", "seen"]
-    assert Derived("x").more is not Derived("x").more, "each has its own"
-    assert replace(made, name="y") == Derived("y", (1, 2), more={"a": 1})
+    made = Derived("x", (1, 2), more=(1,))
+    assert asdict(made) == {"name": "x", "sizes": (1, 2), "more": (1,), "place": "", "options": {}, "seen": []}
+    assert [each.name for each in fields(Derived)] == ["name", "sizes", "more", "place", "options", "seen"]
+    assert Derived("x").options is not Derived("x").options, "each has its own"
+    assert replace(made, name="y") == Derived("y", (1, 2), more=(1,))
     assert copy.copy(made) == made
     match Base("x", (1,)):
         case Base(name, sizes):
@@ -60,6 +61,8 @@ def test_equality_and_hash_are_by_the_fields_that_count_and_the_class() -> None:
     assert Base("x", (1,)) == Base("x", (1,)) != Base("x", (2,))
     assert hash(Base("x", (1,))) == hash(Base("x", (1,)))
     assert Derived("x", place="a") == Derived("x", place="b")
+    assert Derived("x", options={"a": 1}) != Derived("x", options={"a": 2})
+    assert hash(Derived("x", options={"a": 1})) == hash(Derived("x", options={"a": 2})), "hash=False"
     assert Base("x") != Derived("x")
 
 
@@ -72,7 +75,7 @@ def test_nothing_can_be_changed() -> None:
 
 
 def test_text_shows_the_fields_unless_the_class_has_a_text_of_its_own() -> None:
-    assert repr(Derived("x", place="hidden")) == "Derived(name='x', sizes=(), more={}, seen=[])"
+    assert repr(Derived("x", place="hidden")) == "Derived(name='x', sizes=(), more=(), options={}, seen=[])"
     assert repr(Spelled("x")) == "as it says itself"
 
 

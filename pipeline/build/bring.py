@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.build.crew import Crew
-from pipeline.config.load import HubSource
 from pipeline.config.yaml.problems import dotted
 from pipeline.contracts import fetch
 from pipeline.errors import ConfigError, SourceError, StoreError, WaitingError, WorkerError
@@ -123,15 +122,15 @@ def needed(step: Step, steps: Mapping[str, Step]) -> list[Step]:
 
 
 def _pin_and_resolve(step: Step, workspace: Workspace) -> Resolved:
-    if isinstance(step.config.source, HubSource) and step.stage == "fetch":
-        what = f"'{step.config.source.revision}' of {step.config.source.hub}"
+    if step.asked is not None:
+        what = f"'{step.asked.revision}' of {step.asked.hub}"
         besides = f"{what} is not pinned here: the host that fetches it writes configs/pins.yaml, to be committed"
         hosts.check_step(step, step.params, {}, workspace.project, besides=besides)
         with workspace.scratch.folder() as folder:
             lock, tell = folder.parent / "pins.lock", workspace.store.tell
             # Of two that pin at once, one would else write without what the other has written.
             with locks.held(lock, "the file of pins", tell=tell):
-                pin(step.config.source.hub, step.config.source.revision, workspace.pins, folder=folder)
+                pin(step.asked.hub, step.asked.revision, workspace.pins, folder=folder)
         if resolved := resolve(step, workspace):
             return resolved
     raise WorkerError(
@@ -243,13 +242,13 @@ def _claim(key: str, store: Store, claimed: ExitStack) -> None:
 
 def _compare_with_commit(made: Manifest, resolved: Resolved, workspace: Workspace, scratch: Path) -> None:
     """Refuse files of a hub's commit that are not what they were when a build that uses this store first fetched it."""
-    path, source = _commit_memory(resolved, workspace), resolved.step.config.source
-    if path is None or not isinstance(source, HubSource):
+    path, asked = _commit_memory(resolved, workspace), resolved.step.asked
+    if path is None or asked is None:
         return
     if found := remembered.changed(path, made.files):
         name, before, now = found
         raise SourceError(
-            f"{name} of {source.hub} changed under a pinned revision",
+            f"{name} of {asked.hub} changed under a pinned revision",
             where=f"{resolved.step.id}, at commit {path.stem.rpartition('@')[2]}",
             why=f"its SHA-256 was {before} when it was first fetched, and is {now} now: a commit never changes",
             remedy=f"find out who changed it; to take the new file, delete {path}",
@@ -259,12 +258,10 @@ def _compare_with_commit(made: Manifest, resolved: Resolved, workspace: Workspac
 
 def _commit_memory(resolved: Resolved, workspace: Workspace) -> Path | None:
     """The file that remembers what the commit held that a step fetches; None for another step."""
-    source = resolved.step.config.source
-    if resolved.step.stage != "fetch" or not isinstance(source, HubSource):
-        return None
     params = resolved.params
-    assert isinstance(params, fetch.Params)
-    return remembered.path_of(workspace.store.root, source.hub, params.commit.revision) if params.commit else None
+    if not isinstance(params, fetch.Params) or params.commit is None:
+        return None
+    return remembered.path_of(workspace.store.root, params.commit.hub, params.commit.revision)
 
 
 def _compare_with_known(made: Manifest, step: Step, workspace: Workspace) -> None:

@@ -20,7 +20,16 @@ from pipeline.build.bring import bring_up_to_date, is_current
 from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import judge
 from pipeline.build.remedies import Able, Tried, label, next_scheme
-from pipeline.config.quantization import Activations, Auto, NodesRule, OpsRule, Quantization, TensorsRule, Weights
+from pipeline.config.quantization import (
+    Activations,
+    Auto,
+    BlockWeights,
+    NodesRule,
+    OpsRule,
+    Quantization,
+    TensorsRule,
+    Weights,
+)
 from pipeline.config.quantization import Rule as WrittenRule
 from pipeline.contracts import blame, emulate, probe, verify
 from pipeline.contracts import quantize as quantized
@@ -282,7 +291,9 @@ def _chain(quantize: Step, scheme: Scheme, wanted: Mapping[str, Step]) -> list[S
     explicit = replace(
         _method(quantize),
         activations=cast("Activations", scheme.activations),
-        weights=cast("Weights", scheme.weights),
+        weights=_written_weights(scheme.weights, scheme.block),
+        rounding=scheme.rounding,
+        clip=scheme.clip,
         per_channel=scheme.per_channel,
         wide_products=scheme.wide_products,
         overrides=tuple(map(_written, scheme.overrides)),
@@ -292,9 +303,14 @@ def _chain(quantize: Step, scheme: Scheme, wanted: Mapping[str, Step]) -> list[S
     return [step for step in plan(changed) if step.component == name and step.id in wanted]
 
 
+def _written_weights(kind: str, block: int | None) -> Weights:
+    return BlockWeights(kind, block) if block is not None else cast("Weights", kind)
+
+
 def _written(rule: Rule) -> WrittenRule:
     """A rule of a scheme as a configuration has it."""
-    activations, weights = cast("Activations | None", rule.activations), cast("Weights | None", rule.weights)
+    activations = cast("Activations | None", rule.activations)
+    weights = _written_weights(rule.weights, rule.block) if rule.weights is not None else None
     precision: Literal["fp16"] | None = "fp16" if rule.precision else None
     if rule.tensors:
         return TensorsRule(rule.tensors, activations, weights, rule.per_channel)

@@ -71,7 +71,10 @@ def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
     if made.stage == "verify":
         return next(_misses(name, made.read(verify.Facts.from_json), thresholds), None)
     if made.stage == "emulate":
-        return next(_misses(name, made.read(emulate.Facts.from_json), thresholds), None)
+        emulated = made.read(emulate.Facts.from_json)
+        if (opinion := emulated.second_opinion) and opinion.disagreements:
+            return Miss(_contradicted(name, opinion))
+        return next(_misses(name, emulated, thresholds), None)
     if made.stage == "context":
         parts = made.read(context.Facts.from_json).parts
         missed = (error for part in parts.values() for error in _fallbacks(part.facts, thresholds))
@@ -183,6 +186,15 @@ def _where(name: str, missed: Shortfall, facts: Ladder) -> str:
 def _shown(sqnr_db: float | None) -> str:
     """Rounded down, so that what misses a threshold is never shown as what was asked for."""
     return "not a number" if sqnr_db is None else f"{math.floor(sqnr_db * 10) / 10:.1f} dB"
+
+
+def _contradicted(name: str, opinion: emulate.SecondOpinion) -> VerificationError:
+    return VerificationError(
+        "the context binary gives something else without ONNX Runtime than with it",
+        where=name,
+        why="".join(f"\n    | {told}" for told in opinion.disagreements[:8]),
+        remedy="programs that load the binary alone would compute something else; report this with the model",
+    )
 
 
 def _score_changed(name: str, facts: verify.Facts, thresholds: Thresholds) -> Iterator[VerificationError]:

@@ -7,7 +7,6 @@ the program uses is :class:`pipeline.config.load.ModelConfig`, which has the mer
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
@@ -15,74 +14,27 @@ from typing import Annotated, Literal
 
 from pipeline.config.judging import Outputs, ThresholdsFile, Truth
 from pipeline.config.quantization import BUDGET_MINUTES, Auto, Climb, Fp16, Quantization, QuantizationOverride
-from pipeline.config.yaml.field_types import Bases, Between, Convert, Distinct, Numbers, Pattern, Size
-from pipeline.contracts.codec import NumberTree
+from pipeline.config.readers import Reader
+from pipeline.config.written_values import (
+    CONFIGS,
+    Axis,
+    AxisValue,
+    ConstantValue,
+    FunctionRef,
+    Name,
+    OnnxFile,
+    RepoName,
+    Revision,
+    SourceFile,
+    TensorName,
+    path_under,
+)
+from pipeline.config.yaml.field_types import Between, Distinct, Pattern, Size
 from pipeline.frozen import dataclass
 
-PROJECT = "project"
-"""Base of paths in a config but `source.path`: the folder that holds `configs/`."""
-CONFIGS = "configs"
-"""Base of `source.path`: the folder of the config file."""
-
-NAME = Pattern(
-    r"(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$))[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?",
-    "a name of at most 64 of a-z, 0-9, '.', '_', '-', a letter or digit at both ends, and none that Windows reserves",
-)
-"""What models and components may be called: the name becomes a part of file names on every system."""
-
-
-@dataclass(frozen=True)
-class PythonFunction:
-    """A function of the project's own code, written `calibration/file.py:function`."""
-
-    file: Path
-    function: str
-
-
-def _path_under(base: str) -> Convert:
-    # normpath, not resolve: a link stays the name its owner gave it.
-    return Convert(lambda text, bases: Path(os.path.normpath(bases[base] / text)))
-
-
-def _python_function(text: str, bases: Bases) -> PythonFunction:
-    file, _, function = text.rpartition(":")
-    path = Path(os.path.normpath(bases[PROJECT] / file))
-    try:
-        # Of the folder itself no link is followed: it must be the project's own.
-        inside = path.resolve().is_relative_to(bases[PROJECT].resolve() / "calibration")
-    except (OSError, RuntimeError) as error:  # a loop of links, or a name too long for the file system
-        raise ValueError(f"'{file}' can't be resolved ({error}); expected a file in calibration/") from error
-    if not inside:
-        raise ValueError(f"'{file}' leads out of calibration/; expected code that is kept there")
-    return PythonFunction(path, function)
-
-
-_SEGMENT = r"(?!\.{1,2}(?:/|$))[^/\\:*?\x22<>|\x00-\x1f]+"
-
-Name = Annotated[str, NAME]
-Axis = Annotated[str, Pattern(r"[^\x00-\x1f]{1,100}", "the name of a length axis")]
-AxisValue = Annotated[int, Between(1, 2**31 - 1)]
-TensorName = Annotated[str, Pattern(r"[^\x00-\x1f]{1,500}", "the name of a model input")]
-ConstantValue = Annotated[NumberTree, Numbers()]
-SourceFile = Annotated[str, Pattern(rf"{_SEGMENT}(?:/{_SEGMENT})*", "a path in the source, with '/' and without '..'")]
-OnnxFile = Annotated[
-    str, Pattern(rf"(?=.*\.onnx$){_SEGMENT}(?:/{_SEGMENT})*", "an .onnx file in the source, with '/' and without '..'")
-]
-ProjectPath = Annotated[
-    Path, Pattern(r"[^\\\x00-\x1f]+", "a path, relative to the project or absolute, with '/'"), _path_under(PROJECT)
-]
 UnverifiedName = Annotated[
     str,
     Pattern(r"[^/\x00-\x1f]{1,100}(?:/[^/\x00-\x1f]{1,100}){0,2}", "<component>/<bucket>/<target>, or its beginning"),
-]
-SampleLimit = Annotated[int, Between(1, 1_000_000)]
-FunctionRef = Annotated[
-    PythonFunction,
-    Pattern(
-        r"calibration/(?:[A-Za-z0-9_-][A-Za-z0-9_.-]*/)*[A-Za-z0-9_-]+\.py:[A-Za-z_][A-Za-z0-9_]*",
-        "calibration/<file>.py:<function>",
-    ),
-    Convert(_python_function),
 ]
 
 
@@ -90,18 +42,9 @@ FunctionRef = Annotated[
 class HubSource:
     """A repository on the Hugging Face hub. `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` are honoured."""
 
-    hub: Annotated[
-        str,
-        Pattern(
-            r"(?!.*(?:--|\.\.))[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}",
-            "a repository as owner/name",
-        ),
-    ]
+    hub: RepoName
     """Repository, as `owner/name`."""
-    revision: Annotated[
-        str,
-        Pattern(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._/+-]{0,254}", "a commit of 40 hex digits, a branch or a tag"),
-    ]
+    revision: Revision
     """Commit to build from, 40 hex digits. A branch or tag is taken too: the first fetch pins the commit it stands for
     in `configs/pins.yaml`, and later builds stay on that one."""
 
@@ -111,7 +54,7 @@ class LocalSource:
     """A folder on this machine."""
 
     path: Annotated[
-        Path, Pattern(r"[^\\\x00-\x1f]+", "a folder, relative to the config file or absolute"), _path_under(CONFIGS)
+        Path, Pattern(r"[^\\\x00-\x1f]+", "a folder, relative to the config file or absolute"), path_under(CONFIGS)
     ]
     """Folder of the model, relative to the config file or absolute."""
 
@@ -137,66 +80,6 @@ class ComponentFile:
     """What this component is held against, in place of `verification.truth`."""
     thresholds: ThresholdsFile | None = None
     """What this component must keep to, where it differs from the model's `thresholds`."""
-
-
-@dataclass(frozen=True)
-class TextReader:
-    """Lines of text through the model's own tokenizer, one sample a line."""
-
-    reader: Literal["text"]
-    """`text`."""
-    file: ProjectPath
-    """UTF-8 text, relative to the project; one sample a line, empty lines skipped."""
-    tokenizer: SourceFile = "tokenizer.json"
-    """A `tokenizer.json` in the model's source; fetched with the model."""
-    max_length: Annotated[int, Between(1, 1_000_000)] | None = None
-    """Longest sample in tokens; what is longer is cut. The largest bucket when left out."""
-    max_samples: SampleLimit = 128
-    """Use no more samples than this, from the first on."""
-
-
-@dataclass(frozen=True)
-class NpzReader:
-    """A folder of `.npz` files, one sample a file; arrays are named like the inputs and fit the largest bucket."""
-
-    reader: Literal["npz"]
-    """`npz`."""
-    folder: ProjectPath
-    """The folder, relative to the project. Files are read in the order of their names."""
-    max_samples: SampleLimit = 128
-    """Use no more samples than this, from the first on."""
-
-
-@dataclass(frozen=True)
-class PythonReader:
-    """A Python function that makes the samples."""
-
-    reader: Literal["python"]
-    """`python`."""
-    run: FunctionRef
-    """The function, as `calibration/<file>.py:<function>`; the file is in the project's `calibration/` folder."""
-    file: ProjectPath | None = None
-    """A file that the function reads, relative to the project. A change to it makes calibration run again."""
-    max_samples: SampleLimit = 128
-    """Use no more samples than this, from the first on."""
-
-
-@dataclass(frozen=True)
-class RecordReader:
-    """A function that runs the float components as the application does; what goes into each of them is recorded."""
-
-    reader: Literal["record"]
-    """`record`."""
-    run: FunctionRef
-    """The function `run(sessions, sample)`, as `calibration/<file>.py:<function>`; the file is in the project's
-    `calibration/` folder."""
-    file: ProjectPath
-    """UTF-8 text, relative to the project; each line that is not empty is one `sample`."""
-    max_samples: SampleLimit = 128
-    """Use no more lines than this, from the first on."""
-
-
-Reader = TextReader | NpzReader | PythonReader | RecordReader
 
 
 @dataclass(frozen=True)
@@ -229,6 +112,13 @@ class Verification:
     may take twice as long for what fits by an estimate from the size of the model."""
 
 
+PerformanceMode = Literal[
+    "burst", "sustained_high_performance", "high_performance", "balanced", "low_balanced",
+    "high_power_saver", "power_saver", "low_power_saver", "extreme_power_saver", "default",
+]  # fmt: skip
+OptionValue = Annotated[str, Pattern(r"[A-Za-z0-9._-]{1,64}", 'a value in quotes, such as "1"')]
+
+
 @dataclass(frozen=True)
 class TargetOptions:
     """A target with compile options of its own."""
@@ -246,6 +136,20 @@ class TargetOptions:
     """Where its contexts are compiled: `host`, wherever the compiler is; `device`, only on a host with this SoC (Linux
     or Windows on ARM64). `device` for HTP v68 when left out, as binaries that x86_64 makes for it fail on the device
     (https://github.com/microsoft/onnxruntime/issues/26686); else `host`."""
+    optimization: Annotated[int, Between(0, 3)] | None = None
+    """How long QNN's compiler looks for a faster graph, 0 to 3; 3 when left out."""
+    priority: Literal["low", "normal", "normal_high", "high"] | None = None
+    """The priority of the contexts among all that the NPU runs; QNN's default, normal, when left out."""
+    performance_mode: PerformanceMode | None = None
+    """The clocks that an application asks of the NPU for these contexts, as QNN's EP calls them. It changes no context:
+    it is in the manifest and in a release, whose runtime asks for it. QNN's default when left out."""
+    rpc_latency_us: Annotated[int, Between(1, 10_000)] | None = None
+    """Microseconds for which the CPU polls for the NPU's answer before it sleeps; for applications, as
+    `performance_mode`. QNN's default when left out."""
+    provider_options: Mapping[str, OptionValue] = field(default_factory=dict, hash=False)
+    """Further options of QNN's EP for the compiler, by its own names, values in quotes:
+    `{enable_htp_fp16_clamp_overflow: "1"}`. A name that the EP does not know is refused, as it would take it in
+    silence."""
 
 
 @dataclass(frozen=True)

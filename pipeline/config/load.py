@@ -19,36 +19,29 @@ from typing import Any
 from pipeline.config import project_file, release_checks, target_checks
 from pipeline.config.buckets import Bucket, read_buckets
 from pipeline.config.file import (
-    CONFIGS,
-    NAME,
-    PROJECT,
     ComponentFile,
     HubSource,
     Limits,
     LocalSource,
     ModelFile,
-    NpzReader,
-    PythonFunction,
-    PythonReader,
-    Reader,
-    RecordReader,
     Release,
-    TargetOptions,
-    TextReader,
     Verification,
 )
 from pipeline.config.judging import check_outputs, thresholds_of
-from pipeline.config.model_config import DEVICE, HOST, Component, ModelConfig, Target
+from pipeline.config.model_config import Component, ModelConfig
 from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride
 from pipeline.config.read_before import ReadBefore
-from pipeline.config.sample_checks import check_held_out
+from pipeline.config.readers import Reader
+from pipeline.config.sample_checks import check_samples
+from pipeline.config.targets import DEVICE, Target, read_targets
+from pipeline.config.written_values import CONFIGS, NAME, PROJECT, PythonFunction
 from pipeline.config.yaml.decode import INVALID, decode_fields
 from pipeline.config.yaml.field_types import Record, record_of
-from pipeline.config.yaml.problems import Keys, Place, Problems, dotted, nearest
+from pipeline.config.yaml.problems import Place, Problems, dotted
 from pipeline.config.yaml.tree import Node, Value, place_of, read, walk
 from pipeline.errors import ConfigError
 from pipeline.qnn import catalog
-from pipeline.qnn.target import ON_DEVICE_HTP_ARCH, SHARED_WEIGHTS_HTP_ARCH
+from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH
 
 __all__ = [
     "DEVICE",
@@ -62,15 +55,11 @@ __all__ = [
     "Limits",
     "LocalSource",
     "ModelConfig",
-    "NpzReader",
     "PythonFunction",
-    "PythonReader",
     "Quantization",
     "Reader",
-    "RecordReader",
     "Release",
     "Target",
-    "TextReader",
     "Verification",
     "load",
     "load_all",
@@ -164,13 +153,13 @@ def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
         return None
     folder = Path(os.path.abspath(path)).parent
     fields = decode_fields(_form(), node, problems, {PROJECT: folder.parent, CONFIGS: folder})
-    targets = _targets(fields.get("targets", ()), node, problems)
+    targets = read_targets(fields.get("targets", ()), node, problems)
     buckets = read_buckets(fields, node, problems)
     components = _components(fields)
     quantized = {name: component.quantization for name, component in components.items()}
     target_checks.check(quantized, [target.soc for target in targets], node, problems)
     _check_calibration(fields, components, node, problems)
-    check_held_out(fields, node, problems)
+    check_samples(fields, node, problems)
     verification: Verification | None = fields.get("verification")
     own = {name: component.outputs for name, component in fields.get("components", {}).items()}
     check_outputs(verification.outputs if verification else {}, own, node, problems)
@@ -195,37 +184,6 @@ def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
         on_request=fields["on_request"],
         places={dotted(keys): str(found.place) for keys, found in walk(node)},
     )
-
-
-def _targets(written: Sequence[Any], node: Node, problems: Problems) -> tuple[Target, ...]:
-    """The targets that are in the catalogue; entries are `str`, TargetOptions, or INVALID."""
-    found: dict[str, Target] = {}
-    for index, entry in enumerate(written):
-        if entry is INVALID:
-            continue
-        keys: Keys = ("targets", index)
-        options = TargetOptions(entry) if isinstance(entry, str) else entry
-        soc = catalog.find(options.soc)
-        if soc is None:
-            problems.add(
-                place_of(node, (*keys, "soc")),
-                keys,
-                f"unknown target '{options.soc}'",
-                expected="a SoC of the catalogue, which docs/config.md lists",
-                suggestion=nearest(options.soc, catalog.spellings()),
-            )
-        elif soc.name in found:
-            problems.add(place_of(node, keys), keys, f"'{options.soc}' is {soc.name}, which is there already")
-        else:
-            try:
-                vtcm_mb = soc.usable_vtcm_mb(options.vtcm_mb)
-                where = options.compile or (DEVICE if soc.htp_arch == ON_DEVICE_HTP_ARCH else HOST)
-                found[soc.name] = Target(soc.name, vtcm_mb, options.driver_sdk, where)
-            except ConfigError as error:
-                keys = (*keys, "vtcm_mb")
-                problems.add(place_of(node, keys), keys, error.what, expected=f"{soc.most_vtcm_mb} or less")
-                found[soc.name] = Target(soc.name, soc.vtcm_mb, options.driver_sdk)
-    return tuple(found.values())
 
 
 def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
@@ -286,6 +244,10 @@ def _check_packing(fields: Mapping[str, Any], targets: Sequence[Target], node: N
             what = f"contexts for {target.soc} are compiled on the device, which makes no binaries that share"
             expected = "packing: separate, or for the target compile: host"
             problems.add(place_of(node, ("packing",)), ("packing",), what, expected=expected)
+    if packing in ("socs", "auto") and any(t.compiler_options != targets[0].compiler_options for t in targets):
+        what = "targets that are compiled with other options can't share a binary"
+        expected = "packing: separate or buckets, or the same optimization, priority and provider_options everywhere"
+        problems.add(place_of(node, ("packing",)), ("packing",), what, expected=expected)
     if packing != "buckets":
         return
     for soc in (catalog.resolve(target.soc) for target in targets):

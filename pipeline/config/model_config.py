@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.config.buckets import Bucket, by_size
-from pipeline.config.file import HubSource, Limits, LocalSource, PythonFunction, Reader, Release, Verification
+from pipeline.config.file import HubSource, Limits, LocalSource, Release, Verification
 from pipeline.config.judging import OutputFile, Truth
 from pipeline.config.quantization import Auto, Fp16, Quantization
+from pipeline.config.readers import Reader
+from pipeline.config.targets import Target
 from pipeline.config.thresholds import Thresholds
+from pipeline.config.written_values import PythonFunction
 from pipeline.contracts.codec import NumberTree
 from pipeline.contracts.packing import Form
 from pipeline.frozen import dataclass
-
-HOST, DEVICE = "host", "device"
-"""Where a target's contexts are compiled."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,6 @@ class Component:
     outputs: Mapping[str, OutputFile] = field(default_factory=dict)
     truth: Truth = "unpadded"
     budget_minutes: int | None = None
-
-
-@dataclass(frozen=True)
-class Target:
-    """A SoC by its canonical name in the catalogue, and the VTCM to compile for; None leaves that to the compiler.
-
-    `driver_sdk` is the QAIRT version of the oldest driver to run on, if that was given. `compile` says where contexts
-    are compiled: on any `host`, or on the `device`, a host with this SoC.
-    """
-
-    soc: str
-    vtcm_mb: int | None
-    driver_sdk: str | None = None
-    compile: str = HOST
 
 
 @dataclass(frozen=True)

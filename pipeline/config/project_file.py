@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pipeline.config import host_names
-from pipeline.config.file import CONFIGS, PROJECT
+from pipeline.config.written_values import CONFIGS, PROJECT
 from pipeline.config.yaml.decode import decode_fields
 from pipeline.config.yaml.field_types import Convert, Distinct, Pattern, Record, Size, record_of
 from pipeline.config.yaml.problems import Keys, Problems, dotted
@@ -32,6 +32,7 @@ StageName = Literal[
     "rewrite",
     "samples",
     "calibrate",
+    "correlate",
     "precision",
     "quantize",
     "verify",

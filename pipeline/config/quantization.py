@@ -8,13 +8,32 @@ from pipeline.config.yaml.field_types import Between, Distinct, Pattern, Size
 from pipeline.frozen import dataclass
 
 Activations = Literal["uint16", "uint8"]
-Weights = Literal["uint8", "int8", "int4", "int16"]
+Rounding = Literal["nearest", "gptq"]
+Clip = Literal["none", "mse", "hessian"]
 Minutes = Annotated[int, Between(1, 100_000)]
 BUDGET_MINUTES = 30
 Method = Literal["minmax", "percentile", "entropy", "mse"]
 Glob = Annotated[str, Pattern(r"[^\x00-\x1f]{1,500}", "a name, in which * and ? stand for any letters")]
 OpType = Annotated[str, Pattern(r"[A-Za-z][A-Za-z0-9_]{0,99}", "an ONNX operator, such as MatMul")]
 Globs = Annotated[tuple[Glob, ...], Size(1, expected="at least one name, such as ['/layers.0/*']"), Distinct()]
+
+
+@dataclass(frozen=True)
+class BlockWeights:
+    """Weights of which every few inputs of an output channel share a scale. For 16 bit activations, and the constant
+    matrices of MatMul, Gemm and Conv 1x1 whose inputs can be split so; others get a scale for each channel.
+    """
+
+    dtype: Annotated[
+        str,
+        Pattern("int4|int8", "int4 or int8: QNN takes blocks of uint4 and computes something else, at -14 dB of SQNR"),
+    ]
+    """Their type: `int4` or `int8`."""
+    block: Annotated[int, Between(16, 64)] = 32
+    """How many inputs share a scale: 16, 32 or 64."""
+
+
+Weights = Literal["uint8", "int8", "int4", "int16"] | BlockWeights
 
 
 @dataclass(frozen=True)
@@ -63,6 +82,11 @@ class TensorsRule:
     """Whether those among them that are weights get one scale for each output channel."""
 
 
+def of_weights(written: Weights | None) -> tuple[str | None, int | None]:
+    """The type that is written, and the block if there is one."""
+    return (written.dtype, written.block) if isinstance(written, BlockWeights) else (written, None)
+
+
 Rule = OpsRule | NodesRule | TensorsRule
 
 
@@ -73,8 +97,8 @@ class Quantization:
     activations: Activations = "uint16"
     """Type of activations. Before arch v73, HTP computes `uint16` much less exactly."""
     weights: Weights = "uint8"
-    """Type of weights. `int4` is for the weights of MatMul, Gemm and Conv; others stay at 8 bits. `int16` is for HTP
-    v73 and later."""
+    """Type of weights, or type and block: `{dtype: int8, block: 32}`. `int4` is for the weights of MatMul, Gemm and
+    Conv; others stay at 8 bits. `int16` is for HTP v73 and later."""
     per_channel: bool = True
     """One scale for each output channel of a weight; `false` is one scale for the whole weight, and less accurate."""
     method: Method = "minmax"
@@ -87,6 +111,17 @@ class Quantization:
     them to 8 bits otherwise. More accurate, and not always reproducible: QNN's compiler then may give other bytes."""
     overrides: tuple[Rule, ...] = ()
     """What some operators, nodes or values do differently; of rules that meet on one place, the last wins."""
+    rounding: Rounding = "nearest"
+    """How the weights of MatMul, Gemm and Conv 1x1 are rounded: `nearest`, or by `gptq`, which makes up for the error
+    of each by the next, going by what calibration samples make of their inputs."""
+    clip: Clip = "mse"
+    """What the scales of these weights are chosen for: `none`, to hold the largest; `mse`, the least squared error;
+    `hessian`, the same with each input as important as calibration samples make it."""
+
+    @property
+    def looks_at_data(self) -> bool:
+        """Whether weights are rounded or scaled by what calibration samples make of their inputs."""
+        return self.rounding == "gptq" or self.clip == "hessian"
 
 
 @dataclass(frozen=True)
@@ -131,6 +166,10 @@ class QuantizationOverride:
     weights: Weights | None = None
     """As in the model's `quantization`."""
     per_channel: bool | None = None
+    """As in the model's `quantization`."""
+    rounding: Rounding | None = None
+    """As in the model's `quantization`."""
+    clip: Clip | None = None
     """As in the model's `quantization`."""
     method: Method | None = None
     """As in the model's `quantization`."""

@@ -1,31 +1,56 @@
-"""What must hold of calibration and verification samples together."""
+"""What must hold of calibration and verification samples, each by itself and together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from pipeline.config.file import (
+from pipeline.config.file import Verification
+from pipeline.config.readers import (
+    AudioReader,
+    HubData,
+    ImagesReader,
     NpzReader,
     PythonReader,
     Reader,
     RecordReader,
     TextReader,
-    Verification,
 )
 from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of
 
 
-def check_held_out(fields: Mapping[str, Any], node: Node, problems: Problems) -> None:
+def check_samples(fields: Mapping[str, Any], node: Node, problems: Problems) -> None:
     """Accuracy on samples that the ranges were taken from says little about any others."""
     calibration: Reader | None = fields.get("calibration")
     verification: Verification | None = fields.get("verification")
     held_out = verification.samples if verification else None
+    for reader, keys in ((calibration, ("calibration",)), (held_out, ("verification", "samples"))):
+        if isinstance(reader, TextReader):
+            _check_fields(reader, keys, node, problems)
     if calibration and held_out and _origin(calibration) == _origin(held_out):
-        keys: Keys = ("verification", "samples")
+        found: Keys = ("verification", "samples")
         expected = "other samples, held out from calibration"
-        problems.add(place_of(node, keys), keys, "the same samples as calibration", expected=expected)
+        problems.add(place_of(node, found), found, "the same samples as calibration", expected=expected)
+
+
+def _check_fields(reader: TextReader, keys: Keys, node: Node, problems: Problems) -> None:
+    """Columns are of `.tsv` files, fields of `.jsonl` files: elsewhere they would be passed over in silence."""
+    file = reader.file.path if isinstance(reader.file, HubData) else reader.file.name
+    suffix = Path(file).suffix.lower()
+    if reader.columns and suffix != ".tsv":
+        at: Keys = (*keys, "columns")
+        problems.add(place_of(node, at), at, f"{Path(file).name} has none", expected="a .tsv file, with tabs between")
+    elif reader.columns and "text" not in reader.columns:
+        at = (*keys, "columns")
+        problems.add(place_of(node, at), at, "no column is the text", expected="text among them, as in [text, pair]")
+    named = {"text": reader.text != "text", "pair": reader.pair is not None, "label": reader.label is not None}
+    for name, is_given in named.items():
+        if is_given and suffix != ".jsonl":
+            at = (*keys, name)
+            what = f"{Path(file).name} has no fields"
+            problems.add(place_of(node, at), at, what, expected="a .jsonl file, with one JSON object a line")
 
 
 def _origin(reader: Reader) -> tuple[object, ...]:
@@ -33,7 +58,7 @@ def _origin(reader: Reader) -> tuple[object, ...]:
     match reader:
         case PythonReader(run=run, file=file):
             return run, file
-        case NpzReader(folder=folder):
+        case NpzReader(folder=folder) | ImagesReader(folder=folder) | AudioReader(folder=folder):
             return (folder,)
         case TextReader(file=file) | RecordReader(file=file):
             return (file,)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pipeline.config.quantization import Auto, Fp16, Quantization, Rule, TensorsRule
+from pipeline.config.quantization import Auto, BlockWeights, Fp16, Quantization, Rule, TensorsRule, Weights
 from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of
+from pipeline.contracts.scheme import BLOCKS
 from pipeline.qnn import catalog
 from pipeline.qnn.target import FLOAT16_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 
@@ -45,12 +46,33 @@ def _problems(quantization: Written, targets: Sequence[catalog.Soc]) -> Iterator
                     what = f"can't multiply 16 by 16 bits on {soc.name}, whose HTP is v{soc.htp_arch}"
                     yield ("wide_products",), what, f"targets from HTP v{WIDE_PRODUCTS_HTP_ARCH} on"
             yield from _wide_weights((), quantization.weights, targets)
+            yield from _blocks((), quantization.weights, quantization.activations, quantization.per_channel)
             for number, rule in enumerate(quantization.overrides):
                 yield from _wide_weights(("overrides", number), rule.weights, targets)
+                activations = rule.activations or quantization.activations
+                per_channel = quantization.per_channel if rule.per_channel is None else rule.per_channel
+                yield from _blocks(("overrides", number), rule.weights, activations, per_channel)
                 yield from _rule(("overrides", number), rule, targets)
 
 
-def _wide_weights(keys: Keys, weights: str | None, targets: Sequence[catalog.Soc]) -> Iterator[tuple[Keys, str, str]]:
+def _blocks(
+    keys: Keys, weights: Weights | None, activations: str, per_channel: bool
+) -> Iterator[tuple[Keys, str, str]]:
+    if not isinstance(weights, BlockWeights):
+        return
+    if weights.block not in BLOCKS:
+        yield (*keys, "weights", "block"), f"number {weights.block}", " or ".join(map(str, BLOCKS))
+    if activations == "uint8":
+        what = "blocks of weights exclude activations of 8 bits: QNN's kernel for blocks takes 16 alone"
+        yield (*keys, "weights"), what, "activations: uint16, or weights without block"
+    if not per_channel:
+        what = "blocks of weights exclude per_channel: false: every block of a channel has a scale"
+        yield (*keys, "weights"), what, "per_channel: true, or weights without block"
+
+
+def _wide_weights(
+    keys: Keys, weights: Weights | None, targets: Sequence[catalog.Soc]
+) -> Iterator[tuple[Keys, str, str]]:
     for soc in targets if weights == "int16" else ():
         if soc.htp_arch < WIDE_PRODUCTS_HTP_ARCH:
             what = f"can't have 16 bit weights on {soc.name}, whose HTP is v{soc.htp_arch}"

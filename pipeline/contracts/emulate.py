@@ -26,6 +26,18 @@ class Params(Measuring):
     score: str | None
 
 
+@dataclass(frozen=True)
+class SecondOpinion(Contract):
+    """What QNN gave for one sample without ONNX Runtime, by the binary's own names and encodings.
+
+    `disagreements` with the context model, or with what ONNX Runtime gave, are sentences. `not_asked` says why not.
+    """
+
+    graphs: int
+    disagreements: tuple[str, ...] = ()
+    not_asked: str | None = left_out()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts(Contract):
     """The ladder's last rung: `compile` against the rung above, `outputs` against the original.
@@ -41,6 +53,7 @@ class Facts(Contract):
     outputs: Measured
     score: Score | None
     subjects: Mapping[str, Subject] = field(default_factory=dict)
+    second_opinion: SecondOpinion | None = None
 
 
 UNMEASURED = Facts(samples=0, of=0, rungs={}, outputs={}, score=None)

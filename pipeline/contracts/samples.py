@@ -3,22 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Literal
 
 from pipeline.contracts.codec import Contract, left_out
 from pipeline.contracts.measures import Buckets
 from pipeline.frozen import dataclass
 
+PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
+"""How the names of pictures end that are read."""
+SOUNDS = (".flac", ".wav")
+"""How the names of sounds end that are read."""
+Fit = Literal["resize", "crop", "letterbox"]
+Resample = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+Color = Literal["rgb", "bgr", "gray"]
+Layout = Literal["nchw", "nhwc"]
+
+
+@dataclass(frozen=True)
+class ImageReading(Contract):
+    """What is said of how pictures are prepared; None for what is not. `processor` is a file of the source."""
+
+    input: str | None = None
+    processor: str | None = None
+    size: tuple[int, int] | None = None
+    fit: Fit | None = None
+    edge: int | None = None
+    fill: int | None = None
+    resample: Resample | None = None
+    color: Color | None = None
+    layout: Layout | None = None
+    scale: float | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class AudioReading(Contract):
+    """How waveforms are prepared: `rate` in Hz, `window`, `hop` and `context` in samples.
+
+    `length` and `mask` are inputs, `states` inputs and the outputs that they are fed from.
+    """
+
+    rate: int
+    input: str | None = None
+    channels: Literal["mix", "first"] = "mix"
+    resample: bool = False
+    scale: float = 1.0
+    window: int | None = None
+    hop: int | None = None
+    context: int = 0
+    max_windows: int = 64
+    length: str | None = None
+    mask: str | None = None
+    states: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TextFields(Contract):
+    """Which field of a JSON line, or which column of a `.tsv` file, is what."""
+
+    text: str = "text"
+    pair: str | None = None
+    label: str | None = None
+    columns: tuple[str, ...] = ()
+
 
 @dataclass(frozen=True)
 class Reading(Contract):
-    """How a set of samples is read, without where it is; `run` is the function's name in the code file."""
+    """How a set of samples is read, without where it is; `run` is the function's name in the code file.
 
-    reader: Literal["text", "npz", "python", "record"]
+    `inside` is the path of the set in the repository of data that it is in, if it is in one.
+    """
+
+    reader: Literal["text", "npz", "python", "record", "images", "audio"]
     max_samples: int | None = None
     tokenizer: str | None = left_out()
     max_length: int | None = left_out()
     run: str | None = left_out()
+    fields: TextFields | None = left_out()
+    images: ImageReading | None = left_out()
+    audio: AudioReading | None = left_out()
+    inside: str | None = left_out()
 
 
 @dataclass(frozen=True)

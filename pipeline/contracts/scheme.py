@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, Literal
 
-from pipeline.contracts.codec import Contract
+from pipeline.contracts.codec import Contract, left_out
 from pipeline.frozen import dataclass
 
 ACTIVATIONS: Final = ("uint8", "uint16")
 """Types an activation may be stored in."""
 WEIGHTS: Final = ("uint8", "int8", "int4", "int16")
 """Types a constant weight may be stored in; int4 only where HTP takes it, else 8 bits; int16 from HTP v73 on."""
+BLOCKS: Final = (16, 32, 64)
+"""How many inputs of a weight may share a scale."""
+Rounding = Literal["nearest", "gptq"]
+Clip = Literal["none", "mse", "hessian"]
 FP16: Final = "fp16"
 """The precision of nodes that stay in float, which HTP computes in 16 bits."""
 
@@ -40,6 +44,8 @@ class Rule(Contract):
     """Type the nodes compute in: of their float inputs and outputs."""
     weights: str | None = None
     """Type of the nodes' constant weights."""
+    block: int | None = left_out()
+    """With `weights`: how many inputs share a scale; None for all of a channel."""
     per_channel: bool | None = None
     """Whether those weights get a scale for each output channel."""
     precision: str | None = None
@@ -66,7 +72,7 @@ class Rule(Contract):
 
 @dataclass(frozen=True)
 class Scheme(Contract):
-    """Types of activations (uint8, uint16) and weights (uint8, int8, int4), scales per channel, and exceptions."""
+    """Types of activations (uint8, uint16) and weights (uint8, int8, int4, int16), their scales, and exceptions."""
 
     activations: str
     weights: str
@@ -74,15 +80,30 @@ class Scheme(Contract):
     wide_products: bool = False
     """Whether 16 bit activations may be multiplied with each other at full width: HTP does so from v73 on."""
     overrides: tuple[Rule, ...] = ()
-    """Where rules meet, the later one wins, key by key."""
+    """Where rules meet, the later one wins, key by key; a rule's `weights` and `block` go together."""
+    block: int | None = left_out()
+    """How many inputs of a weight share a scale, where blocks can be had; None for all of a channel."""
+    rounding: Rounding = "nearest"
+    """How weights are rounded: ``gptq`` makes up for the errors of some by others, going by calibration samples."""
+    clip: Clip = "mse"
+    """What scales of weights are chosen for: to hold all (``none``), the least squared error (``mse``), or the same
+    with each input as important as calibration samples make it (``hessian``)."""
 
     @property
     def name(self) -> str:
-        """The short name people use: ``w8a16``; with rules, ``w8a16 mixed``; with all of it in float, ``fp16``."""
+        """The short name people use: ``w8a16``, ``w4a16 in blocks of 32``; with rules, ``w8a16 mixed``; ``fp16`` with
+        all of it in float.
+        """
         if self.overrides == (Rule(nodes=("*",), precision=FP16),):
             return FP16
         short = f"w{bits(self.weights)}a{bits(self.activations)}"
+        short += f" in blocks of {self.block}" if self.block else ""
         return f"{short} mixed" if self.overrides else short
+
+    @property
+    def looks_at_data(self) -> bool:
+        """Whether weights are rounded or scaled by what calibration samples make of their inputs."""
+        return self.rounding == "gptq" or self.clip == "hessian"
 
     def with_rules(self, rules: Sequence[Rule]) -> Scheme:
         """The same scheme with more rules, which win over those it has."""

@@ -11,7 +11,9 @@ from pipeline.errors import ConfigError
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.steps import STAGES
 
-_OF_MODELS = frozenset({*STAGES, "build", "package"})
+WHOLE = ("build", "package", "report")
+"""Tasks of whole models."""
+_OF_MODELS = frozenset({*STAGES, *WHOLE})
 _GLOB = re.compile(r"[*?\[/]")
 
 
@@ -39,7 +41,7 @@ def check_names(
 
     Raises ConfigError, with a suggestion out of all steps.
     """
-    known = [*planned, *(f"{task}:{model}" for task in ("build", "package") for model in models)]
+    known = [*planned, *(f"{task}:{model}" for task in WHOLE for model in models)]
     for name in names:
         if name.split(":")[0] in _OF_MODELS and ":" in name and not fnmatch.filter(known, name):
             raise ConfigError(

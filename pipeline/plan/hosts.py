@@ -11,8 +11,8 @@ from itertools import product
 
 from pipeline.config import host_names
 from pipeline.config.host_names import AARCH64, X86_64, Host
-from pipeline.config.load import DEVICE
 from pipeline.config.project_file import ProjectFile
+from pipeline.config.targets import DEVICE
 from pipeline.config.yaml.problems import dotted
 from pipeline.contracts import context, packing
 from pipeline.contracts.codec import Contract

@@ -26,6 +26,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "rewrite": ("numpy", "onnx", "onnxruntime"),
     "samples": ("numpy", "onnx", "onnxruntime", "tokenizers"),
     "calibrate": ("numpy", "onnx", "onnxruntime"),
+    "correlate": ("numpy", "onnx", "onnxruntime"),
     "precision": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "quantize": ("numpy", "onnx"),
     "verify": ("numpy", "onnx", "onnxruntime"),
@@ -35,6 +36,8 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "blame": ("numpy", "onnx", "onnxruntime"),
     "probe": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
 }
+# Of each reader, packages of an extra whose version can change its samples. FLAC is lossless, and has its own checksum.
+READER_TOOLS: Mapping[str, Mapping[str, str]] = {"images": {"pillow": "images"}}
 # Modules that can't change what a step produces. `errors` is about steps that failed. `failures` decides how often the
 # network is asked, and what is said then; what `fetch` keeps has the hash that it must have.
 _NOT_COUNTED = frozenset({"pipeline.errors", "pipeline.inputs.hub.failures"})
@@ -90,6 +93,25 @@ def package_version(name: str) -> str:
             f"the package {name} is not installed in this Python environment",
             remedy="run 'uv sync', then build with 'uv run doit build'",
         ) from None
+
+
+class ExtraError(Exception):
+    """A package is not installed that only an extra brings."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; the extra {extra} brings it")
+        self.package, self.extra = package, extra
+
+
+def reader_versions(reader: str) -> Mapping[str, str]:
+    """Installed versions of the packages in :data:`READER_TOOLS`; raises ExtraError for one that is missing."""
+    found = {}
+    for package, extra in READER_TOOLS.get(reader, {}).items():
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            raise ExtraError(package, extra) from None
+    return found
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypedDict
 
 from pipeline.config.load import Bucket, Target
@@ -55,7 +56,7 @@ class Measurements(Wiring):
             Input("ingest", self._ingests[component]),
             self._held_out_samples(),
             self._last(component, bucket),
-            self._of("verify", component, bucket),
+            replace(self._of("verify", component, bucket), facts=verify.Facts),  # what it shows to readers is no input
         )
         if "separate" in self._forms:
             inputs += (Input("context", f"context:{self._name}/{component}/{bucket.name}/{target.soc}", part=bucket),)

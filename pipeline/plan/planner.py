@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
-from pipeline.config.load import DEVICE, Auto, Bucket, Fp16, ModelConfig, Quantization, Reader, Target
+from pipeline.config.load import Auto, Bucket, Fp16, HubSource, ModelConfig, Quantization, Target
+from pipeline.config.readers import HubData, Reader
+from pipeline.config.targets import DEVICE
 from pipeline.contracts import (
     calibrate,
     context,
+    correlate,
     fetch,
     ingest,
     packing,
@@ -23,6 +27,7 @@ from pipeline.contracts import (
     samples,
     shape,
 )
+from pipeline.contracts.fetch import DATA
 from pipeline.contracts.packing import Form
 from pipeline.model import Json
 from pipeline.plan import stage_params
@@ -38,28 +43,39 @@ def plan(config: ModelConfig) -> tuple[Step, ...]:
 class _Planner(Measurements):
     def steps(self) -> Iterator[Step]:
         config = self._config
-        yield Step("fetch", self._name, config, fetch.Params(commit=None, files=()))
+        source = config.source
+        asked = fetch.Commit(source.hub, source.revision) if isinstance(source, HubSource) else None
+        yield Step("fetch", self._name, config, fetch.Params(commit=None, files=()), asked=asked)
         for name, component in config.components.items():
             fetched = (Input("fetch", f"fetch:{self._name}"),)
             params = ingest.Params(component.file, dict(sorted(component.constants.items())))
             yield Step("ingest", f"{self._name}/{name}", config, params, fetched, component=name)
         if config.calibration:
-            yield self._samples("calibration", config.calibration)
+            yield from self._samples("calibration", config.calibration)
         if config.verification.enabled and config.verification.samples:
-            yield self._samples("verification", config.verification.samples)
+            yield from self._samples("verification", config.verification.samples)
         for name in config.components:
             yield from self._component(name)
 
-    def _samples(self, purpose: str, reader: Reader) -> Step:
+    def _samples(self, purpose: str, reader: Reader) -> Iterator[Step]:
         ingests = (Input(f"ingest/{name}", step) for name, step in self._ingests.items())
-        path, function = stage_params.content(reader)
-        return Step(
+        place, function = stage_params.content(reader)
+        data: tuple[Input, ...] = ()
+        if isinstance(place, HubData):
+            name = f"{self._name}/{purpose}"
+            asked = fetch.Commit(f"{DATA}/{place.hub}", place.revision)
+            wanted = stage_params.suffixes(reader)
+            most = reader.max_samples if wanted else None
+            params = fetch.Params(commit=None, files=(place.path,), suffixes=wanted, most=most)
+            yield Step("fetch", name, self._config, params, asked=asked)
+            data = (Input("data", f"fetch:{name}"),)
+        yield Step(
             "samples",
             f"{self._name}/{purpose}",
             self._config,
             samples.Params(stage_params.of_reader(reader), buckets={}, fixed={}),
-            (Input("fetch", f"fetch:{self._name}"), *ingests),
-            {"samples": path} if path else {},
+            (Input("fetch", f"fetch:{self._name}"), *ingests, *data),
+            {"samples": place} if isinstance(place, Path) else {},
             {"code": function.file} if function else {},
             ingests=self._ingests,
         )
@@ -74,6 +90,8 @@ class _Planner(Measurements):
             yield self._step("rewrite", component, bucket, rewrite.Params(), shaped)
         if not isinstance(quantization, Fp16):
             yield self._calibrate(component, quantization)
+            if isinstance(quantization, Quantization) and quantization.looks_at_data:
+                yield self._correlate(component)
             if isinstance(quantization, Auto):
                 yield self._precision(component, quantization)
             yield self._quantize(component, quantization)
@@ -103,6 +121,16 @@ class _Planner(Measurements):
             ),
             (Input("ingest", self._ingests[component]), Input("samples", f"samples:{self._name}/calibration")),
         )
+
+    def _correlate(self, component: str) -> Step:
+        params = correlate.Params(
+            component=component,
+            buckets=self._buckets,
+            padding=self._padding(component),
+            part=self._part("calibration", component),
+        )
+        inputs = (Input("ingest", self._ingests[component]), Input("samples", f"samples:{self._name}/calibration"))
+        return self._per_component("correlate", component, params, inputs)
 
     def _precision(self, component: str, auto: Auto) -> Step:
         thresholds = self._config.components[component].thresholds
@@ -135,6 +163,8 @@ class _Planner(Measurements):
 
     def _quantize(self, component: str, quantization: Quantization | Auto) -> Step:
         inputs = [Input("calibrate", f"calibrate:{self._name}/{component}")]
+        if isinstance(quantization, Quantization) and quantization.looks_at_data:
+            inputs.append(Input("correlate", f"correlate:{self._name}/{component}"))
         scheme = None
         if isinstance(quantization, Auto):
             inputs.append(Input("precision", f"precision:{self._name}/{component}"))

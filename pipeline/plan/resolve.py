@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.config.load import HubSource, LocalSource, ModelConfig, TextReader
+from pipeline.config.load import LocalSource, ModelConfig
 from pipeline.config.yaml.problems import dotted
 from pipeline.contracts import fetch, ingest, precision, quantize, samples, shape
 from pipeline.contracts.codec import Contract, ContractError
@@ -17,8 +17,8 @@ from pipeline.inputs import source
 from pipeline.inputs.pins import pinned_revision
 from pipeline.model import PARTS, Manifest
 from pipeline.plain_text import did_you_mean
-from pipeline.plan import climbing
-from pipeline.plan.keys import step_key, tool_versions
+from pipeline.plan import climbing, stage_params
+from pipeline.plan.keys import ExtraError, reader_versions, step_key, tool_versions
 from pipeline.plan.own_buckets import OwnBuckets
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -57,10 +57,10 @@ def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | 
     files = dict(step.files) | dict(step.scripts)
     params = step.params
     if isinstance(params, fetch.Params):
-        revision = _revision(step.config, workspace)
+        revision = pinned_revision(step.asked.hub, step.asked.revision, workspace.pins) if step.asked else ""
         if revision is None:
             return None
-        params, files = _fetch(step.config, revision, workspace)
+        params, files = _fetch(step, params, revision, workspace)
     elif buckets:
         # Whichever of the steps after ingest comes first.
         check_axes(step.config, {name: own.axes for name, own in buckets.items()})
@@ -101,8 +101,24 @@ def _key(
         params=params.to_json(),
         inputs=inputs,
         files=digests,
-        tools=tool_versions(step.stage),
+        tools={**tool_versions(step.stage), **_reader_tools(step, params)},
     )
+
+
+def _reader_tools(step: Step, params: Contract) -> Mapping[str, str]:
+    """Versions of what the samples of a step are read with, where that is a package of an extra."""
+    if not isinstance(params, samples.Params):
+        return {}
+    try:
+        return reader_versions(params.calibration.reader)
+    except ExtraError as error:
+        purpose = "calibration" if step.name.endswith("/calibration") else "verification.samples"
+        raise ConfigError(
+            f"the package {error.package} is not installed in this Python environment",
+            where=step.config.places.get(f"{purpose}.reader", step.config.path.name),
+            why=f"reader {params.calibration.reader!r} needs it, and it comes with the extra '{error.extra}' alone",
+            remedy=f"run 'uv sync --inexact --extra {error.extra}', then the same command again",
+        ) from None
 
 
 def _inputs(
@@ -168,24 +184,20 @@ def _inputs_of(found: ingest.Facts) -> set[str]:
 def fetched_files(config: ModelConfig) -> list[str]:
     """Names of the source files a model needs, without the external data that its ONNX files point to."""
     named = [component.file for component in config.components.values()]
-    readers = (config.calibration, config.verification.samples)
-    named += [reader.tokenizer for reader in readers if isinstance(reader, TextReader)]
+    for reader in (config.calibration, config.verification.samples):
+        named += stage_params.source_files(reader) if reader else ()
     released = (*config.release.files, *config.release.licenses) if config.release else ()
     return list(dict.fromkeys((*named, *config.files, *released)))
 
 
-def _revision(config: ModelConfig, workspace: Workspace) -> str | None:
-    if isinstance(config.source, LocalSource):
-        return ""
-    return pinned_revision(config.source.hub, config.source.revision, workspace.pins)
-
-
-def _fetch(config: ModelConfig, revision: str, workspace: Workspace) -> tuple[fetch.Params, dict[str, Path]]:
-    names = tuple(fetched_files(config))
-    if isinstance(config.source, HubSource):
-        return fetch.Params(fetch.Commit(config.source.hub, revision), names), {}
-    files = source.local_files(config.source.path, names, workspace.memo)
-    return fetch.Params(None, names), files
+def _fetch(
+    step: Step, params: fetch.Params, revision: str, workspace: Workspace
+) -> tuple[fetch.Params, dict[str, Path]]:
+    names = params.files or tuple(fetched_files(step.config))
+    if step.asked is not None:
+        return replace(params, commit=fetch.Commit(step.asked.hub, revision), files=names), {}
+    assert isinstance(step.config.source, LocalSource)
+    return fetch.Params(None, names), source.local_files(step.config.source.path, names, workspace.memo)
 
 
 def _on_own_axes(step: Step, buckets: Mapping[str, OwnBuckets]) -> Contract:

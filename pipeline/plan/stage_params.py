@@ -3,58 +3,106 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pipeline.config.judging import OutputFile
-from pipeline.config.load import (
+from pipeline.config.load import PythonFunction, Target
+from pipeline.config.quantization import Quantization, of_weights
+from pipeline.config.quantization import Rule as WrittenRule
+from pipeline.config.readers import (
+    AudioReader,
+    HubData,
+    ImagesReader,
     NpzReader,
-    PythonFunction,
     PythonReader,
     Reader,
     RecordReader,
-    Target,
     TextReader,
 )
-from pipeline.config.quantization import Quantization
 from pipeline.contracts.measures import Declared
-from pipeline.contracts.samples import Reading
+from pipeline.contracts.samples import PICTURES, SOUNDS, AudioReading, ImageReading, Reading, TextFields
 from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.contracts.target import HtpTarget
 from pipeline.qnn import catalog
 
 
-def content(reader: Reader) -> tuple[Path | None, PythonFunction | None]:
-    """What a reader reads on this machine: a file or folder, and a function."""
+def content(reader: Reader) -> tuple[Path | HubData | None, PythonFunction | None]:
+    """What a reader reads: a file or folder, on this machine or on the hub, and a function."""
     match reader:
         case TextReader():
             return reader.file, None
-        case NpzReader():
+        case NpzReader() | ImagesReader() | AudioReader():
             return reader.folder, None
         case PythonReader() | RecordReader():
             return reader.file, reader.run
 
 
-def of_reader(reader: Reader) -> Reading:
-    """A reader, without where its files are."""
+def source_files(reader: Reader) -> tuple[str, ...]:
+    """What a reader reads of the model's own source."""
     match reader:
         case TextReader():
-            return Reading(reader.reader, reader.max_samples, tokenizer=reader.tokenizer, max_length=reader.max_length)
+            return (reader.tokenizer,)
+        case ImagesReader(processor=str(processor)):
+            return (processor,)
+    return ()
+
+
+def suffixes(reader: Reader) -> tuple[str, ...]:
+    """How the names end that a reader takes of a folder, one file a sample; none where that does not tell."""
+    match reader:
+        case ImagesReader():
+            return PICTURES
+        case AudioReader():
+            return SOUNDS
+    return ()
+
+
+def of_reader(reader: Reader) -> Reading:
+    """A reader, without where its files are; but for data of the hub, where in its repository they are."""
+    place, _ = content(reader)
+    read = replace(_of_reader(reader), inside=place.path if isinstance(place, HubData) else None)
+    return replace(read, max_samples=reader.max_samples)
+
+
+def _of_reader(reader: Reader) -> Reading:
+    match reader:
+        case TextReader():
+            fields = TextFields(reader.text, reader.pair, reader.label, reader.columns)
+            said = None if fields == TextFields() else fields
+            return Reading(reader.reader, tokenizer=reader.tokenizer, max_length=reader.max_length, fields=said)
         case NpzReader():
-            return Reading(reader.reader, reader.max_samples)
+            return Reading(reader.reader)
         case PythonReader() | RecordReader():
-            return Reading(reader.reader, reader.max_samples, run=reader.run.function)
+            return Reading(reader.reader, run=reader.run.function)
+        case ImagesReader():
+            size = (reader.size[0], reader.size[1]) if reader.size else None
+            values = {name: getattr(reader, name) for name in ImageReading.names() if name != "size"}
+            return Reading(reader.reader, images=ImageReading(size=size, **values))
+        case AudioReader():
+            values = {name: getattr(reader, name) for name in AudioReading.names()}
+            return Reading(reader.reader, audio=AudioReading(**values))
 
 
 def of_quantization(quantization: Quantization) -> Scheme:
     """How numbers are stored; calibration has parameters of its own."""
+    weights, block = of_weights(quantization.weights)
+    assert weights is not None
     return Scheme(
         quantization.activations,
-        quantization.weights,
+        weights,
         quantization.per_channel,
         wide_products=quantization.wide_products,
-        overrides=tuple(Rule(**asdict(rule)) for rule in quantization.overrides),
+        overrides=tuple(map(_of_rule, quantization.overrides)),
+        block=block,
+        rounding=quantization.rounding,
+        clip=quantization.clip,
     )
+
+
+def _of_rule(rule: WrittenRule) -> Rule:
+    weights, block = of_weights(rule.weights)
+    return Rule(**{**asdict(rule), "weights": weights, "block": block})
 
 
 def percentile(quantization: Quantization) -> float | None:
@@ -73,4 +121,5 @@ def of_outputs(outputs: Mapping[str, OutputFile]) -> dict[str, Declared]:
 def of_target(target: Target) -> HtpTarget:
     """A target as the compiler sees it."""
     soc = catalog.resolve(target.soc)
-    return HtpTarget(soc.soc_model, soc.htp_arch, target.vtcm_mb)
+    options = tuple(sorted(target.compiler_options.items()))
+    return HtpTarget(soc.soc_model, soc.htp_arch, target.vtcm_mb, options or None)

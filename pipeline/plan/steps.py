@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipeline.config.load import Bucket, ModelConfig, Quantization, Target
 from pipeline.contracts.codec import Contract
+from pipeline.contracts.fetch import Commit
 from pipeline.contracts.packing import Form
 from pipeline.frozen import dataclass
 from pipeline.model import Json
@@ -20,6 +21,7 @@ STAGES: Mapping[str, str] = {
     "rewrite": "Rewrite what HTP would compute wrongly or not at all.",
     "samples": "Turn the calibration set into input arrays.",
     "calibrate": "Measure the range of every activation over all buckets.",
+    "correlate": "Measure how the inputs of each weight vary together, for rounding that looks at the data.",
     "precision": "Search for the cheapest quantization of a component that keeps to its thresholds.",
     "quantize": "Quantize the weights of a component once, and make the QDQ model of each bucket.",
     "verify": "Measure what padding, rewriting and quantizing one bucket costs, on held-out samples.",
@@ -71,7 +73,8 @@ class Step:
 
     `bucket` and `target` are there where the step is about one alone, `targets` are all it is about. Buckets in
     `params` are those of the config: which of their axes the component has is known once it was ingested. `climb` is
-    there where the step quantizes a component whose scheme may be changed to keep to the gates.
+    there where the step quantizes a component whose scheme may be changed to keep to the gates. `asked` is the
+    repository of the hub that the step fetches from, at the commit, branch or tag that the config names.
     """
 
     stage: str
@@ -86,6 +89,7 @@ class Step:
     targets: tuple[Target, ...] = ()
     ingests: Mapping[str, str] = field(default_factory=dict)
     climb: Climb | None = None
+    asked: Commit | None = None
 
     @property
     def target(self) -> Target | None:

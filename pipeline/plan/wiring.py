@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from pipeline.config.load import DEVICE, Bucket, Fp16, ModelConfig, Target
+from pipeline.config.load import Bucket, Fp16, ModelConfig, Target
+from pipeline.config.targets import DEVICE
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.measures import Buckets, SamplePart
 from pipeline.contracts.packing import Form

@@ -24,7 +24,7 @@ from pipeline.model import Json
 from pipeline.processes import lifeline
 from pipeline.processes.exit_status import exit_reason
 from pipeline.processes.log_tail import log_tail
-from pipeline.qnn import failures
+from pipeline.qnn import failures, raw
 from pipeline.qnn.compile import compile_context
 from pipeline.qnn.emulate import Budget, run_each
 from pipeline.qnn.native_log import STEP_LOG
@@ -32,7 +32,6 @@ from pipeline.store.durable import is_full, no_room
 
 Arrays = Mapping[str, NDArray[Any]]
 
-_ANSWER = "answer.json"
 _LOG_LINES = 8
 _SIGKILL = 9
 
@@ -78,6 +77,7 @@ def run_apart(
         "target": target.to_json(),
         "seconds": budget.seconds if budget else None,
         "estimate": budget.estimate if budget else 0,
+        "reserved": budget.reserved if budget else 0,
     }
     answer = _run(request, work)
     if isinstance(answer, int):
@@ -91,29 +91,47 @@ def run_apart(
     return outputs
 
 
-def _run(request: Mapping[str, Json], work: Path) -> Mapping[str, Json] | int:
-    """The child's answer, or its exit status if it left none.
+def run_raw_apart(binary: Path, graph: str, target: HtpTarget, inputs: Arrays, work: Path) -> list[NDArray[Any]] | str:
+    """:func:`pipeline.qnn.raw.run_graph` in a child: the outputs in the binary's order, or why there are none."""
+    np.savez(work / raw.INPUTS, *inputs.values(), allow_pickle=False)
+    request: dict[str, Json] = {
+        "binary": str(binary),
+        "graph": graph,
+        "soc_model": target.soc_model,
+        "names": [*inputs],
+    }
+    answer = _run(request, work, "pipeline.qnn.raw")
+    if isinstance(answer, int):
+        return f"QNN ended the process: {exit_reason(answer)}"
+    if "refused" in answer:
+        return str(answer["refused"])
+    with np.load(work / raw.OUTPUTS, allow_pickle=False) as archive:
+        return [archive[name] for name in archive.files]
+
+
+def _run(request: Mapping[str, Json], work: Path, program: str = "pipeline.qnn.child") -> Mapping[str, Json] | int:
+    """The answer of a child that runs `program`, or its exit status if it left none.
 
     On Windows it is in its caller's job, and there is nothing to pass on.
     """
     path = work / "request.json"
-    answer = work / _ANSWER
+    answer = work / raw.ANSWER
     answer.unlink(missing_ok=True)
     path.write_text(json.dumps(request), "utf-8")
     # In the caller's process group, with which it ends; its output goes to the caller's log.
-    command = [sys.executable, "-m", "pipeline.qnn.child", str(path)]
+    command = [sys.executable, "-m", program, str(path)]
     status = subprocess.run(command, stdin=subprocess.DEVNULL, pass_fds=lifeline.inherited()).returncode
     try:
-        raw: dict[str, Any] = json.loads(answer.read_text("utf-8"))
+        told: dict[str, Any] = json.loads(answer.read_text("utf-8"))
     except (OSError, ValueError):
         return status
     finally:
         path.unlink()
         answer.unlink(missing_ok=True)
-    if "error" in raw:
-        error = raw["error"]
+    if "error" in told:
+        error = told["error"]
         raise BY_NAME[error["type"]](error["what"], where=error["where"], why=error["why"], remedy=error["remedy"])
-    return raw
+    return told
 
 
 def _died(what: str, status: int, kind: type[PipelineError]) -> PipelineError:
@@ -137,7 +155,7 @@ def main(request_path: str) -> None:
     request: dict[str, Any] = json.loads(Path(request_path).read_text("utf-8"))
     work = Path(request_path).resolve().parent  # the emulator runs in another folder
     try:
-        (work / _ANSWER).write_text(json.dumps(_answer(request, work)), "utf-8")
+        (work / raw.ANSWER).write_text(json.dumps(_answer(request, work)), "utf-8")
     except OSError as error:
         if not is_full(error):
             raise
@@ -157,7 +175,9 @@ def _answer(request: Mapping[str, Any], work: Path) -> Mapping[str, Json]:
 
 
 def _emulate(request: Mapping[str, Any], work: Path, target: HtpTarget) -> None:
-    budget = Budget(request["seconds"], request["estimate"]) if request["seconds"] is not None else None
+    budget = None
+    if request["seconds"] is not None:
+        budget = Budget(request["seconds"], request["estimate"], request["reserved"])
     feeds = (_loaded(work / _feed(number), request["names"]) for number in range(request["count"]))
     results = run_each(Path(request["folder"]), request["context_model"], target, feeds, budget)
     for number, arrays in enumerate(results):

@@ -35,16 +35,18 @@ class Budget:
     """Seconds that emulation may take, and the samples that fit into them by an estimate.
 
     One sample is always run. Before each further one its cost is known, that of the dearest so far. As many as were
-    estimated are run in up to twice the time, so that how many does not depend on how busy a machine is.
+    estimated are run in up to twice the time, so that how many does not depend on how busy a machine is. Time is left
+    for `reserved` more, which are run elsewhere.
     """
 
     seconds: float
     estimate: int
+    reserved: int = 0
 
     def allows(self, number: int, elapsed: float, dearest: float) -> bool:
         """Whether one more may be run after `number`, which took so many seconds so far."""
         allowed = self.seconds * (_SLACK if number < self.estimate else 1.0)
-        return number == 0 or elapsed + dearest <= allowed
+        return number == 0 or elapsed + dearest * (1 + self.reserved) <= allowed
 
 
 def run_context(

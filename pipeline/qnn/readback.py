@@ -15,7 +15,9 @@ from pipeline.contracts.values import Signature
 from pipeline.errors import CompileError
 from pipeline.graph.files.model_file import load_graph, signature
 from pipeline.qnn.format.context_binary import HTP_BACKEND, BinaryInfo, read_binaries
+from pipeline.qnn.format.context_edges import contradictions
 from pipeline.qnn.format.context_model import binary_names, compatibility, is_plain, partition_name, partitions
+from pipeline.qnn.provider_options import OPTIMIZATION
 from pipeline.qnn.session import bundled_sdk
 
 
@@ -56,6 +58,8 @@ def read_context(
         _check_targets(name, infos, targets)
         for info in infos:
             _check_graphs(context_model, nodes, name, info)
+            for told in contradictions(model, {graph.name: graph for graph in info.graphs}):
+                raise _refused(context_model, f"it contradicts {name}: {told}", "report this with the model")
     values = _checked_signature(context_model, model, source)
     _check_compatibility(context_model, compatibility(model), targets)
     return CompiledModel(
@@ -117,7 +121,7 @@ def _check_targets(name: str, infos: Sequence[BinaryInfo], targets: Sequence[Htp
             "check the SoC's id and architecture in the catalogue; an ARM64 host with an NPU compiles for its own SoC "
             "only, whatever is asked",
         )
-    asked = {target.soc_model: target.vtcm_mb for target in targets}
+    asked = {target.soc_model: target for target in targets}
     for info in infos:
         _check_info(name, info, asked[info.soc_model])
 
@@ -126,7 +130,7 @@ def _chip(target: HtpTarget) -> tuple[int, int]:
     return target.soc_model, target.htp_arch
 
 
-def _check_info(name: str, info: BinaryInfo, vtcm_mb: int | None) -> None:
+def _check_info(name: str, info: BinaryInfo, target: HtpTarget) -> None:
     if info.backend != HTP_BACKEND:
         raise _refused(
             name, f"it is for QNN backend {info.backend}, not HTP ({HTP_BACKEND})", "reinstall onnxruntime-qnn"
@@ -135,9 +139,15 @@ def _check_info(name: str, info: BinaryInfo, vtcm_mb: int | None) -> None:
         raise _refused(
             name, f"it was made by QNN SDK {info.sdk}, not by the installed {bundled_sdk()}", "run 'uv sync'"
         )
+    mode = dict(target.options or ()).get(OPTIMIZATION)
     for graph in info.graphs:
-        if vtcm_mb not in (None, graph.vtcm_mb):
-            raise _refused(name, f"it is for {graph.vtcm_mb} MB of VTCM, {vtcm_mb} were asked for", "set vtcm_mb")
+        if target.vtcm_mb not in (None, graph.vtcm_mb):
+            raise _refused(
+                name, f"it is for {graph.vtcm_mb} MB of VTCM, {target.vtcm_mb} were asked for", "set vtcm_mb"
+            )
+        if mode not in (None, str(graph.optimization_mode)):
+            why = f"it was compiled with optimization {graph.optimization_mode}, {mode} was asked for"
+            raise _refused(name, why, "set optimization")
 
 
 def _check_graphs(context_model: str, nodes: Iterable[NodeProto], binary: str, info: BinaryInfo) -> None:

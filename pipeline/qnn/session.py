@@ -37,19 +37,14 @@ def session_options(
     settings = ort.SessionOptions()
     settings.log_severity_level = 2  # warnings: the EP reports an option it doesn't understand as one
     targets = [target] if isinstance(target, HtpTarget) else target
-    settings.add_provider_for_devices(_devices(), _htp_options(targets) | dict(options or {}))
+    own = dict(targets[0].options or ())  # those of a pack are equal
+    settings.add_provider_for_devices(_devices(), _htp_options(targets) | dict(options or {}) | own)
     return settings
 
 
 def bundled_sdk() -> str:
     """The version of the QNN SDK (QAIRT) that onnxruntime-qnn bundles, e.g. `2.51.0`."""
     return str(onnxruntime_qnn.build_and_package_info.qnn_version)
-
-
-def sdk_library(name: str) -> Path:
-    """The path of a library that onnxruntime-qnn bundles, by its base name, e.g. `QnnSystem`."""
-    htp = Path(onnxruntime_qnn.get_qnn_htp_path())
-    return htp.with_name(htp.name.replace("QnnHtp", name))
 
 
 def check_versions(installed: Mapping[str, str]) -> None:

@@ -132,6 +132,8 @@ def _target(target: Target) -> Json:
         "soc_model": soc.soc_model,
         "htp_arch": soc.htp_arch,
         "vtcm_mb": target.vtcm_mb,
+        **({"compiler_options": {**target.compiler_options}} if target.compiler_options else {}),
+        **({"runtime_options": {**target.runtime_options}} if target.runtime_options else {}),
     }
 
 

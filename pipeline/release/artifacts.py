@@ -14,6 +14,7 @@ from pipeline.model import FileEntry
 from pipeline.plan.workspace import Workspace
 from pipeline.qnn import catalog
 from pipeline.release.artifact_folders import MANIFEST, QDQ, SOCS, Folder
+from pipeline.report.page.write import PAGE
 from pipeline.store import locks
 from pipeline.store.digests import StatMemo
 from pipeline.store.durable import disk_errors, is_temporary, sync_folder, visible, write_atomically
@@ -70,7 +71,7 @@ def foreign(folder: Folder, present: Collection[str]) -> list[str]:
 
 def tell_strangers(model: str, wanted: Collection[Folder], workspace: Workspace) -> None:
     """Tell of whatever lies beside the folders of a model's artifacts and was made by no build."""
-    ours = {folder.name for folder in (*_ours(model, workspace), *(folder.path for folder in wanted))}
+    ours = {PAGE, *(folder.name for folder in (*_ours(model, workspace), *(folder.path for folder in wanted)))}
     for name in sorted(listed(workspace.artifacts / model) - ours):
         workspace.store.tell(f"not of this build, and left alone: artifacts/{model}/{name}")
 

@@ -148,3 +148,17 @@ def verify_files(files: Sequence[str], key: str) -> None:
         raise ConfigError("no file is named", where="command line", remedy="doit verify-release [--key KEY] FILE…")
     for file in files:
         print("\n".join(verify_release(Path(file), Path(key) if key else None).lines()))
+
+
+def reproduce_release(files: Sequence[str], workspace: Workspace) -> None:
+    """Build a release again and print what came out equal. Raises PipelineError."""
+    from pipeline.errors import ConfigError
+    from pipeline.release.reproduce import reproduce
+
+    if len(files) != 1:
+        why = f"{len(files)} are named" if files else "none is named"
+        raise ConfigError(
+            "one release is reproduced at a time", where="command line", why=why, remedy="doit reproduce RELEASE"
+        )
+    for line in reproduce(Path(files[0]), workspace):
+        print(line, flush=True)

@@ -15,13 +15,14 @@ from pipeline.errors import ConfigError
 from pipeline.frozen import dataclass
 from pipeline.model import FileEntry, Json, Manifest
 from pipeline.plain_text import did_you_mean
-from pipeline.plan.keys import tool_versions
+from pipeline.plan.keys import payload_digest, tool_versions
 from pipeline.plan.steps import STAGES, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.release import index, notices, on_disk, provenance, skipped
 from pipeline.release.archive import Member
 from pipeline.release.artifact_folders import QDQ, SOCS, Folder, folders
 from pipeline.release.index import Part
+from pipeline.report.page.write import PAGE
 from pipeline.store.digests import sha256_file
 from pipeline.store.durable import write_atomically
 from pipeline.store.manifests import read_manifest
@@ -136,6 +137,7 @@ def _package(
         "source": contexts[0].manifest["source"],
         "tools": dict(sorted({**contexts[0].manifest["tools"], **tools}.items())),
     }
+    members[PAGE] = Member.of(_page(config, steps, manifests, workspace))
     members[index.SBOM] = Member.of(sbom(about, members))
     text = config.path.read_bytes()
     raw: dict[str, Json] = {
@@ -144,6 +146,7 @@ def _package(
         "components": {**components},
         "config": {"sha256": hashlib.sha256(text).hexdigest(), "text": text.decode()},
         "keys": {step: manifest.key for step, manifest in sorted(manifests.items())},
+        "outputs": {step: payload_digest(manifest) for step, manifest in sorted(manifests.items())},
         "gates": {
             "skipped": [lapse.json() for lapse in lapses if not lapse.measured],
             "failed": [lapse.json() for lapse in lapses if lapse.measured],
@@ -159,6 +162,16 @@ def _package(
     was_signed = index.SIGNATURE in on_disk.names(path)
     sha256, written = on_disk.write(path, config.name, members, workspace)
     return Packaged(path, sha256, written, index.SIGNATURE in members, was_signed, (*lapses,))
+
+
+def _page(config: ModelConfig, steps: Sequence[Step], manifests: Mapping[str, Manifest], workspace: Workspace) -> bytes:
+    """The report of what is packaged. It tells nothing of any run, as the same archive can be made at any time."""
+    from pipeline.report.page.compose import model_page
+    from pipeline.report.page.source import PageSource
+    from pipeline.report.page.write import BuiltModel, artifacts_of
+
+    artifacts = dict(artifacts_of(BuiltModel(config, steps, manifests.keys(), manifests)))
+    return model_page(PageSource(config, steps, manifests.keys(), manifests, workspace, artifacts))
 
 
 def _contexts(found: Sequence[Folder], target: str, workspace: Workspace, work: ExitStack) -> Iterator[Part]:

@@ -91,6 +91,27 @@ def verify_release(path: Path, public_key: Path | None = None) -> Verified:
         ) from error
 
 
+def read_index(path: Path) -> Mapping[str, Any]:
+    """The index of a release: of an archive, which is checked first, or a release.json that was taken out of one.
+
+    Raises:
+        VerificationError, ConfigError, StoreError: as for :func:`verify_release`.
+    """
+    if path.suffix != ".json":
+        return verify_release(path).index
+    try:
+        index = json.loads(path.read_bytes(), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ConfigError(f"there is no {path.name} that can be read", where=str(path), why=why) from error
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"{path.name} is no JSON", str(error)) from None
+    _check_schema(path, index)
+    _check_config(path, index)
+    checked: Mapping[str, Any] = index
+    return checked
+
+
 def _json(path: Path, archive: Archive, name: str) -> Any:
     try:
         return json.loads(archive.read(name, _MAX_TEXT), object_pairs_hook=_unique, parse_constant=_no_constant)

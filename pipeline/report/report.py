@@ -57,15 +57,15 @@ def contexts(
 
 def accuracy(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
     """A row for each component, bucket and target of which a rung was measured, by a step among those `seen`."""
-    found = _measured(steps, seen, manifests)
-    rows = [(*place, *_figures(cpu, emulator, limits)) for place, cpu, emulator, limits in found]
+    found = measured(steps, seen, manifests)
+    rows = [(*place, *_figures(cpu, emulator, limits)) for _, _, place, cpu, emulator, limits in found]
     return [_ACCURACY, *rows]
 
 
 def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
     """A row for each output that is not judged by its SQNR as a whole, and for each slice that is judged by itself."""
     rows = []
-    for place, cpu, emulator, thresholds in _measured(steps, seen, manifests):
+    for _, _, place, cpu, emulator, thresholds in measured(steps, seen, manifests):
         for label, figures in (emulator.outputs if emulator.samples else cpu.outputs).items():
             subject = cpu.subjects.get(label, Subject(label))
             by = judged_by(label, TOTAL, figures, subject, thresholds)
@@ -91,7 +91,7 @@ def scores(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
     The first two figures are of all held-out samples, the last two of the fewer samples that were emulated.
     """
     rows = []
-    for place, cpu, emulator, _ in _measured(steps, seen, manifests):
+    for _, _, place, cpu, emulator, _ in measured(steps, seen, manifests):
         found = [facts.score for facts in (cpu, emulator) if facts.score]
         if cpu.score:
             cells = [f"{value:.4g}" for score in found for value in (score.fp32, score.made[1])]
@@ -99,10 +99,10 @@ def scores(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
     return [_SCORES, *rows]
 
 
-def _measured(
+def measured(
     steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]
-) -> Iterator[tuple[tuple[str, str, str], verify.Facts, emulate.Facts, Thresholds]]:
-    """Each component, bucket and target of which a rung was measured.
+) -> Iterator[tuple[Step, Target, tuple[str, str, str], verify.Facts, emulate.Facts, Thresholds]]:
+    """Each verify step and target of which a rung was measured, and the component, bucket and target it is about.
 
     With it: what was measured on the CPU and on the emulator, and the thresholds.
     """
@@ -117,7 +117,7 @@ def _measured(
             if target in wanted:
                 cpu = manifests[step.id].read(verify.Facts.from_json)
                 emulator = emulated(step, step.bucket, target, seen, manifests)
-                yield _place(step, target, manifests), cpu, emulator, limits
+                yield step, target, _place(step, target, manifests), cpu, emulator, limits
 
 
 def emulated(

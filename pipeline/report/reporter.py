@@ -14,7 +14,7 @@ from pipeline.build import interrupt
 from pipeline.build.crew import Crew
 from pipeline.config.load import ModelConfig
 from pipeline.errors import PipelineError, WaitingError
-from pipeline.model import Manifest
+from pipeline.model import Json, Manifest
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.processes import stopping
@@ -88,6 +88,10 @@ class Build(Protocol):
         """The text that a step wrote for a reader."""
         ...
 
+    def write_pages(self, ran: summary.Ran, run: Mapping[str, Json], tell: Callable[[str], None]) -> None:
+        """Write the pages of the models that a command was about, where something changed."""
+        ...
+
 
 class Reporter:
     """doit's reporter interface: a line a step, errors with their remedies, and at the end what was built."""
@@ -109,6 +113,7 @@ class Reporter:
         self._names: set[str] = set()
         self._refusal: PipelineError | None = None
         self._partial: Mapping[str, Sequence[str]] = {}
+        self._began: dict[str, float] = {}
 
     def initialize(self, tasks: Mapping[str, Task], selected_tasks: Iterable[str]) -> None:
         """Called once, before anything runs."""
@@ -135,6 +140,7 @@ class Reporter:
 
     def _started(self, step: Step) -> None:
         """Called when a step's worker starts."""
+        self._began.setdefault(step.id, self._clock.since())
         self._console.started(step.id, self.project.workspace.log(step))
 
     def add_success(self, task: Task) -> None:
@@ -270,6 +276,8 @@ class Reporter:
             clock=self._clock,
         )
         run_record.write(workspace.build, content, self._console.line)
+        if not (self._refusal or stopping.asked()):
+            self.project.write_pages(ran, content, self._console.line)
 
     def _ran(self) -> summary.Ran:
         project = self.project
@@ -285,6 +293,7 @@ class Reporter:
             [*self._failures.values()],
             self._needs,
             self._partial,
+            dict(self._began),
         )
 
 

@@ -33,7 +33,7 @@ RECORD = "run.json"
 REPORT = "report.md"
 _TASKS = frozenset({*STAGES, "build", "package", "publish"})
 """The tasks that run steps."""
-_GIVEN = ("compare", "verify-release")
+_GIVEN = ("compare", "reproduce", "verify-release")
 """Tasks that run no steps and take all that follows them on the command line for names."""
 _RESULTS = {0: "ok", 19: "waiting", 130: "interrupted"}
 _RESTORED: Mapping[str, Mapping[str, Json]] = {
@@ -52,10 +52,14 @@ class Clock:
     started_s: float = field(default_factory=time.time)
     since_s: float = field(default_factory=time.monotonic)
 
+    def since(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.since_s
+
     def facts(self) -> dict[str, Json]:
         """When it began, in UTC, and for how many seconds it has run."""
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started_s))
-        return {"started": started, "seconds": round(time.monotonic() - self.since_s, 1)}
+        return {"started": started, "seconds": round(self.since(), 1)}
 
 
 def is_build(arguments: Sequence[str]) -> bool:
@@ -209,5 +213,7 @@ def _steps(ran: Ran, tried: Collection[str]) -> dict[str, Mapping[str, Json]]:
                 entry["because"] = cause(name, ran.needs)
         if outcome == "built":
             entry["seconds"] = round(seconds, 1)
+            if name in ran.began:
+                entry["at"] = round(ran.began[name], 1)
         found[name] = entry
     return found

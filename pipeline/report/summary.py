@@ -45,7 +45,8 @@ class Ran:
 
     `checked` are tasks that ended well, `missed` steps whose output may not ship, `waiting` steps for other hosts.
     `needs` maps each task that was not tried to a task that it needs and that failed, waits or was not tried either.
-    `partial` maps each model that was published in part to its components that failed.
+    `partial` maps each model that was published in part to its components that failed. `began` says when workers
+    started, in seconds since the command did.
     """
 
     selected: Sequence[str]
@@ -59,6 +60,7 @@ class Ran:
     failures: Sequence[BuildFailure] = ()
     needs: Mapping[str, str] = field(default_factory=dict)
     partial: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    began: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def current(self) -> list[Step]:

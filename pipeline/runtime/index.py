@@ -35,13 +35,17 @@ class File:
 
 @dataclass(frozen=True)
 class Target:
-    """A SoC that contexts are for; `vtcm_mb` is None where the compiler chose, `minimum_driver_sdk` empty or `2.51`."""
+    """A SoC that contexts are for; `vtcm_mb` is None where the compiler chose, `minimum_driver_sdk` empty or `2.51`.
+
+    `options` are provider options that its contexts are to be run with.
+    """
 
     name: str
     soc_model: int
     htp_arch: int
     vtcm_mb: int | None
     minimum_driver_sdk: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -174,13 +178,14 @@ def _json(text: bytes) -> object:
 
 
 def _target(entry: Field) -> Target:
-    vtcm, sdk = entry.get("vtcm_mb"), entry.get("minimum_driver_sdk")
+    vtcm, sdk, options = entry.get("vtcm_mb"), entry.get("minimum_driver_sdk"), entry.get("runtime_options")
     return Target(
         entry.get("name").text(),
         entry.get("soc_model").integer(0),
         entry.get("htp_arch").integer(0),
         None if vtcm.value is None else vtcm.integer(0),
         "" if sdk.value is None else sdk.text(),
+        {} if options.value is None else {name: value.text() for name, value in options.members()},
     )
 
 

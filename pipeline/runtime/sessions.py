@@ -203,7 +203,7 @@ class Sessions:
         session = provider.qnn_session(
             self._contents.path(context.model),
             self._placement.ep_device,
-            {**options, **self._options},
+            {**target.options, **options, **self._options},
             settings,
             self._configure,
         )

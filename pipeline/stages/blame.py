@@ -3,7 +3,8 @@
 Where ``verify`` measures outputs, this measures every float value, rung by rung, on some of the same held-out samples.
 
 Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and ``quantize`` and ``calibrate`` unless it stays in float.
-Output: ``blame.json``, ``{"rungs": {rung: rows}}``, rows ranked, the worst first; ``report.txt``, what is printed;
+Output: ``blame.json``, ``{"rungs": {rung: rows}, "order": {rung: values}}``, rows ranked, the worst first, and values
+in the order of the graph; ``report.txt``, what is printed;
 ``worst.npz``, the sample whose outputs the encodings cost most, in float and in QDQ.
 """
 
@@ -67,7 +68,9 @@ def run(request: StageRequest) -> StageResult:
     print(text, end="")
     (request.out / "report.txt").write_text(text, "utf-8", newline="\n")
     listed = {rung: [row.facts().to_json() for row in ranked(rows)] for rung, rows in rungs.items()}
-    (request.out / "blame.json").write_text(json.dumps({"rungs": listed}, indent=1) + "\n", "utf-8", newline="\n")
+    order = {rung: [row.value for row in rows] for rung, rows in rungs.items()}
+    found = json.dumps({"rungs": listed, "order": order}, indent=1)
+    (request.out / "blame.json").write_text(found + "\n", "utf-8", newline="\n")
     facts = Facts(
         samples=len(samples),
         of=len(given.samples),

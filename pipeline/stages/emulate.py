@@ -4,7 +4,8 @@ The emulator takes seconds for what the chip does in milliseconds, so as many he
 allows, in the order that ``verify`` found: the worst on the CPU, those that touch edges of operators, those in between.
 
 Inputs: ``ingest``, ``samples``, ``model`` (what was compiled: QDQ or float), ``verify``, and ``context``, unless its
-binary is shared between buckets or targets, which the emulator doesn't take. Files: ``code``.
+binary is shared between buckets or targets, which the emulator doesn't take. Files: ``code``. Output: ``worst.json``,
+the worst sample as a page can show it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from pipeline.contracts import context, ingest, verify
-from pipeline.contracts.emulate import UNMEASURED, Facts, Params
+from pipeline.contracts.emulate import UNMEASURED, Facts, Params, SecondOpinion
 from pipeline.contracts.measures import Score
 from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
 from pipeline.graph.accuracy.choices import values_of
 from pipeline.graph.accuracy.measuring import measure
+from pipeline.graph.accuracy.preview import worst_sample, write_preview
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL, load_graph
@@ -30,6 +32,7 @@ from pipeline.inputs.samples.score import score
 from pipeline.model import StageRequest, StageResult
 from pipeline.qnn.child import compile_apart, run_apart
 from pipeline.qnn.emulate import Budget, can_emulate
+from pipeline.qnn.second_opinion import second_opinion
 
 MACS_PER_SECOND = 0.5e9
 """Multiply-accumulates that the emulator does in a second, by which a budget becomes a number of samples.
@@ -56,7 +59,7 @@ def run(request: StageRequest) -> StageResult:
     chosen = cpu.order[: _most(params, given.padded)]
     if not chosen:
         return StageResult(UNMEASURED.to_json())
-    results, emulated = _emulated(params, request, [given.padded[place] for place in chosen])
+    results, emulated, opinion = _emulated(params, request, [given.padded[place] for place in chosen])
     ran = sorted(zip(chosen, results, strict=False), key=lambda pair: pair[0])
     places, samples = [place for place, _ in ran], [given.samples[place] for place, _ in ran]
     originals, padded = ([feeds[place] for place in places] for feeds in (given.given, given.padded))
@@ -68,14 +71,19 @@ def run(request: StageRequest) -> StageResult:
     chosen_from = values_of(request.inputs["ingest"].folder / MODEL, wanted, originals)
     rung = measure(cpu.subjects, names, above, outputs, chosen_from=chosen_from)
     print(f"compile, {len(ran)} of {len(given.samples)} samples, {emulated}: {rung}")
+    total = measure(cpu.subjects, names, truth, outputs, spans=cpu.spans, chosen_from=chosen_from)
+    worst = worst_sample(total, names)
+    words = (samples[worst].text, samples[worst].label)
+    write_preview(request.out, names[worst], words, originals[worst], truth[worst], outputs[worst])
     facts = Facts(
         samples=len(ran),
         of=len(given.samples),
         emulated=emulated,
         rungs={"compile": rung},
-        outputs=measure(cpu.subjects, names, truth, outputs, spans=cpu.spans, chosen_from=chosen_from),
+        outputs=total,
         score=_score(params, request, samples, truth, outputs),
         subjects=cpu.subjects,
+        second_opinion=opinion,
     )
     return StageResult(facts.to_json())
 
@@ -98,8 +106,11 @@ def _valid(outputs: Sequence[Outputs], truth: Sequence[Outputs], rung: str) -> l
 
 def _emulated(
     params: Params, request: StageRequest, padded: Sequence[Arrays]
-) -> tuple[list[Outputs], Literal["context", "plain compile"]]:
-    """The outputs of the context, or of the same model compiled plainly where the context can't be emulated."""
+) -> tuple[list[Outputs], Literal["context", "plain compile"], SecondOpinion]:
+    """The outputs of the context, or of the same model compiled plainly where the context can't be emulated.
+
+    What came of the first sample is held against what QNN gives without ONNX Runtime.
+    """
     target, given = params.target, request.inputs.get("context")
     made: context.CompiledModel
     emulated: Literal["context", "plain compile"]
@@ -114,9 +125,13 @@ def _emulated(
         names = [output.name for output in made.outputs]
         seconds = macs(load_graph(request.inputs["model"].folder / MODEL)) / MACS_PER_SECOND
         estimate = min(_ESTIMATED, max(_LEAST, int(params.max_seconds / seconds) if seconds else _ESTIMATED))
-        budget = Budget(params.max_seconds, estimate)
-        results = run_apart(folder, made.context_model, target, padded, Path(work), budget)
-    return [dict(zip(names, result, strict=True)) for result in results], emulated
+        budget = Budget(params.max_seconds, estimate, reserved=1)
+        results: list[Outputs] = [
+            dict(zip(names, result, strict=True))
+            for result in run_apart(folder, made.context_model, target, padded, Path(work), budget)
+        ]
+        opinion = second_opinion(folder, made.context_model, target, padded[0], results[0], Path(work))
+    return results, emulated, opinion
 
 
 def _score(

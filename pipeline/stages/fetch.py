@@ -8,7 +8,9 @@ from pathlib import Path
 
 from pipeline.contracts.fetch import Facts, Params
 from pipeline.errors import SourceError
+from pipeline.inputs.hub.data import data_files
 from pipeline.inputs.hub.files import fetch_file
+from pipeline.inputs.hub.repo_names import is_data
 from pipeline.inputs.source import external_names, is_onnx, with_external_data
 from pipeline.model import StageRequest, StageResult
 
@@ -29,10 +31,16 @@ def run(request: StageRequest) -> StageResult:
         _check_complete(request.files)
         return StageResult(Facts().to_json())
 
+    wanted = params.files
+    if is_data(commit.hub):
+        files = data_files(commit.hub, commit.revision, wanted[0], params.suffixes, params.most)
+        _copy({name: fetch_file(commit.hub, commit.revision, name) for name in files}, request.out)
+        return StageResult(Facts().to_json())
+
     def obtain(name: str, named_by: str) -> Path:
         return fetch_file(commit.hub, commit.revision, name, named_by)
 
-    _copy(with_external_data(params.files, obtain), request.out)
+    _copy(with_external_data(wanted, obtain), request.out)
     return StageResult(Facts().to_json())
 
 

@@ -1,6 +1,7 @@
 """quantize: make the QDQ model of every bucket from the float models and the component's ranges.
 
-Inputs: ``rewrite/<bucket>`` for every bucket, ``calibrate``, and ``precision`` where that finds the scheme. Output:
+Inputs: ``rewrite/<bucket>`` for every bucket, ``calibrate``, ``correlate`` for a scheme that looks at data, and
+``precision`` where that finds the scheme. Output:
 ``<component>_<bucket>.onnx``; ``<component>_weights.bin`` with the quantized weights, once for all buckets;
 ``<component>_<bucket>_constants.bin`` with the constants of a bucket alone, if any is large.
 """
@@ -29,6 +30,7 @@ from pipeline.graph.files.model_file import (
 )
 from pipeline.graph.ir.index import FLOATS, GraphIndex
 from pipeline.graph.quantization.constant_store import InBlobs, SharedConstants
+from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.forecast import forecast
 from pipeline.graph.quantization.qdq import Q_OPS
 from pipeline.graph.quantization.quantizer import float_nodes, quantize
@@ -46,11 +48,13 @@ def run(request: StageRequest) -> StageResult:
     assert params.scheme is not None, "what a search found was put in"
     scheme = params.scheme
     ranges = read_ranges(request.inputs["calibrate"].folder / "ranges.json")
+    given = request.inputs.get("correlate")
+    correlations = Correlations(given.folder) if given is not None else None
     # Named so that the QDQ models of all components and buckets can lie in one folder.
     with BlobWriter(request.out / f"{params.component}_weights.bin") as blob:
         shared = SharedConstants(blob)
         parts = {
-            bucket: _quantized(request, f"{params.component}_{bucket}", bucket, ranges, scheme, shared)
+            bucket: _quantized(request, f"{params.component}_{bucket}", bucket, ranges, scheme, shared, correlations)
             for bucket in params.buckets
         }
     return StageResult(Facts(scheme.name, parts).to_json())
@@ -63,6 +67,7 @@ def _quantized(
     ranges: Mapping[str, Range],
     scheme: Scheme,
     shared: SharedConstants,
+    correlations: Correlations | None,
 ) -> Part:
     """Write the QDQ model of one bucket under a name; its part of the step's output."""
     rewritten = request.inputs[f"rewrite/{bucket}"]
@@ -71,7 +76,7 @@ def _quantized(
     digests = {file: entry.sha256 for file, entry in rewritten.files.items()}
     with BlobWriter(request.out / f"{name}_constants.bin") as own:
         store = InBlobs(shared, own, own_names, digests)
-        model = quantize(model, rewritten.folder, ranges, scheme, store)
+        model = quantize(model, rewritten.folder, ranges, scheme, store, correlations)
     left = float_nodes(model)
     save_graph(model, request.out / f"{name}.onnx")
     shared.blob.flush()  # the forecast reads scales of it

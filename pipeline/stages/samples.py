@@ -14,7 +14,7 @@ from pipeline.errors import CalibrationError
 from pipeline.graph.files.given_constants import constant_arrays
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.shapes.buckets import axis_lengths
-from pipeline.inputs.samples import arrays, function, record, text
+from pipeline.inputs.samples import arrays, audio, function, images, record, text
 from pipeline.inputs.samples.conform import Interface
 from pipeline.inputs.samples.request import Call, ReadRequest
 from pipeline.inputs.samples.sample_set import SampleSetWriter
@@ -25,6 +25,8 @@ _READERS: Mapping[str, Callable[[ReadRequest], Iterator[Call]]] = {
     "npz": arrays.read,
     "python": function.read,
     "record": record.read,
+    "images": images.read,
+    "audio": audio.read,
 }
 _INGEST = "ingest/"
 
@@ -74,7 +76,9 @@ def _read_request(request: StageRequest) -> ReadRequest:
         },
         {component: given.folder / MODEL for component, given in ingested.items()},
         request.inputs["fetch"].folder,
-        request.files.get("samples"),
+        request.inputs["data"].folder / params.calibration.inside
+        if params.calibration.inside is not None
+        else request.files.get("samples"),
         request.files.get("code"),
     )
 

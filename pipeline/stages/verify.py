@@ -10,7 +10,7 @@ Each rung is compared with the one above and with the truth, in the region that 
 While the samples run, it is noted how near each comes to the edges of operators, for the emulator to run those first.
 
 Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and ``quantize`` unless it stays in float. Files: ``code``,
-which holds the score function.
+which holds the score function. Output: ``worst.json``, the worst sample as a page can show it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pipeline.graph.accuracy.choices import argmax_outputs, values_of
 from pipeline.graph.accuracy.edges import criteria
 from pipeline.graph.accuracy.makeup import makeup_of_outputs
 from pipeline.graph.accuracy.measuring import measure, spans_of
+from pipeline.graph.accuracy.preview import worst_sample, write_preview
 from pipeline.graph.accuracy.sample_order import sample_order
 from pipeline.graph.accuracy.subjects import choose, part_of
 from pipeline.graph.cpu import load_session
@@ -80,6 +81,10 @@ def run(request: StageRequest) -> StageResult:
             last = outputs
             print(f"{rung}: {rungs[rung]}")
     total = measure(subjects, names, truth, last, chosen_from=chosen_from)
+    place = worst_sample(total, names)
+    sample = given.samples[place]
+    words = (sample.text, sample.label)
+    write_preview(request.out, sample.name, words, given.given[place], truth[place], last[place])
     facts = Facts(
         samples=len(names),
         shorter=given.shorter,

@@ -46,6 +46,7 @@ _GUESSES: Mapping[str, _Guess] = {
     "rewrite": _Guess(0.3, 100, 0.5),
     "samples": _Guess(0.5, 150, 0.5),
     "calibrate": _Guess(3, 200, 2),
+    "correlate": _Guess(10, 500, 2.5),
     "precision": _Guess(60, 500, 4),
     "quantize": _Guess(2, 200, 1.5),
     "verify": _Guess(5, 200, 3),

@@ -23,7 +23,7 @@ from pipeline.upkeep import roots
 
 _DEFAULT_DAYS = 30.0
 _SILENT_S = 3.0
-_ELSEWHERE = ("verify-release", "compare")  # commands that look at neither store nor artifacts
+_ELSEWHERE = ("verify-release", "compare", "reproduce")  # commands that look at neither store nor artifacts
 _DRY_RUN = {"name": "dry_run", "long": "dry-run", "type": bool, "default": False, "help": "change nothing"}
 _JSON = {"name": "as_json", "long": "json", "type": bool, "default": False, "help": "print one JSON object"}
 OPTIONS: Mapping[str, Sequence[dict[str, Any]]] = {

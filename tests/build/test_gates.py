@@ -151,6 +151,17 @@ def test_a_score_may_change_by_so_much_in_either_direction(changed: float) -> No
     assert f"accuracy() is {changed:g} for the qdq model and 0.9 for the original" in error.what
 
 
+def test_what_qnn_alone_gives_has_to_be_equal_whatever_the_thresholds() -> None:
+    told = emulate.SecondOpinion(1, ("output 'y' differs in 1 of 9 values, the first is 1, 2 by ONNX Runtime",))
+    facts = emulate.Facts(samples=1, of=1, rungs={}, outputs={}, score=None, second_opinion=told)
+    miss = check("emulate", NAME, facts.to_json(), Thresholds(compile_db=-100, total_db=-100))
+    assert miss is not None
+    assert told.disagreements[0] in miss.error.why
+    assert miss.rung == "", "another precision does not cure it"
+    agreed = emulate.Facts(samples=1, of=1, rungs={}, outputs={}, score=None, second_opinion=emulate.SecondOpinion(1))
+    assert check("emulate", NAME, agreed.to_json(), Thresholds()) is None
+
+
 def refused(facts: context.Facts, thresholds: Thresholds) -> PipelineError:
     miss = check("context", NAME, facts.to_json(), thresholds)
     assert miss is not None

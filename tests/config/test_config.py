@@ -71,6 +71,25 @@ def test_vtcm_may_be_less_than_the_soc_has(tmp_path: Path) -> None:
     assert loaded(tmp_path, text).targets == (Target("sm8650", 4), Target("snapdragon-x2-elite", None))
 
 
+def test_options_of_a_target_are_for_the_compiler_or_for_applications(tmp_path: Path) -> None:
+    text = changed(
+        "[sm8650]",
+        "[{soc: sm8650, optimization: 1, priority: high, performance_mode: burst, rpc_latency_us: 100,"
+        " provider_options: {htp_reused_io_limit_mb: '4'}}]",
+    )
+    (target,) = loaded(tmp_path, text).targets
+    assert target.compiler_options == {
+        "htp_graph_finalization_optimization_mode": "1",
+        "qnn_context_priority": "high",
+        "htp_reused_io_limit_mb": "4",
+    }
+    assert target.runtime_options == {
+        "qnn_context_priority": "high",
+        "htp_performance_mode": "burst",
+        "rpc_control_latency": "100",
+    }
+
+
 def test_a_component_overrides_what_it_names(tmp_path: Path) -> None:
     text = changed(
         "  encoder: {file: onnx/model.onnx}\n",

@@ -33,6 +33,11 @@ def ran(monkeypatch: pytest.MonkeyPatch, budget: Budget | None, *seconds: float)
     return len(list(emulate._within(budget, session, [{}] * len(seconds))))
 
 
+def test_time_is_left_for_what_is_run_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ran(monkeypatch, Budget(10, 0), *[2.0] * 9) == 5
+    assert ran(monkeypatch, Budget(10, 0, reserved=1), *[2.0] * 9) == 4
+
+
 def test_all_are_run_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran(monkeypatch, Budget(30, 16), *[0.05] * 498) == 498
     assert ran(monkeypatch, None, *[9.0] * 40) == 40

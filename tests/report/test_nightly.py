@@ -78,6 +78,17 @@ class TestForm:
         programs = {match for step in jobs["disturbed"]["steps"] for match in re.findall(r"-m tests\.(\w+)", str(step))}
         assert programs == {"faults", "corruptions", "fuzz"}
 
+    def test_what_is_released_is_reproduced_from_what_the_release_job_kept(self) -> None:
+        jobs = workflow_runs.load(WORKFLOW)["jobs"]
+        (kept,) = [
+            step["with"]["name"] for step in jobs["release"]["steps"] if "upload-artifact" in step.get("uses", "")
+        ]
+        (taken,) = [s["with"]["name"] for s in jobs["reproduced"]["steps"] if "download-artifact" in s.get("uses", "")]
+
+        assert jobs["reproduced"]["needs"] == "release"
+        assert kept == taken
+        assert 'uv run doit reproduce "$archive"' in jobs["reproduced"]["steps"][-1]["run"]
+
     def test_secrets_go_to_the_steps_that_need_them_and_into_no_script(self) -> None:
         workflow = workflow_runs.load(WORKFLOW)
         steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
@@ -88,7 +99,7 @@ class TestForm:
         assert not any("${{" in step.get("run", "") for step in steps)
         with_secrets = {step["name"] for step in steps if "secrets." in json.dumps(step)}
         builds = {"Build", "Build what waits for this host", "Build the rest, and verify it"}
-        assert with_secrets == {*builds, "Package and verify", "Publish"}
+        assert with_secrets == {*builds, "Package and verify", "Publish", "Reproduce the releases"}
 
     def test_hosts_that_share_a_store_have_one_python(self) -> None:
         jobs = workflow_runs.load(WORKFLOW)["jobs"].values()
@@ -191,6 +202,7 @@ class TestNights:
         (folder / "environment").symlink_to(environment)
         workflow = workflow_runs.load(WORKFLOW)
         del workflow["jobs"]["disturbed"]  # hours of what the tests run briefly
+        del workflow["jobs"]["reproduced"]  # a build of its own: tests/release/test_reproduce.py
 
         def checkout(root: Path) -> None:
             shutil.copytree(source, root)

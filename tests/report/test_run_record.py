@@ -262,6 +262,7 @@ class TestCommandLines:
             "compare a b",
             "compare build",
             "verify-release *.zip",
+            "reproduce build",
             "--help",
             "help build",
             "fsck",

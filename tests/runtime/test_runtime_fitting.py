@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pipeline.runtime.errors import FormatError, InputError, RunError, TooLongError
 from pipeline.runtime.fitting import Fitting
 from pipeline.runtime.index import Component, Index
-from tests.support.runtime_releases import SHA, index
+from tests.support.runtime_releases import SHA, SM8650, index
 
 
 def bucket(**axes: int) -> dict[str, Any]:
@@ -188,6 +188,7 @@ def test_the_share_that_is_valid() -> None:
         ({"files": {"a.onnx": {"sha256": SHA, "bytes": -1}}}, "files.a.onnx.bytes"),
         ({"files": {}}, "components.c.buckets[0].qdq.model"),
         ({"targets": {}}, "targets"),
+        ({"targets": [{**SM8650, "runtime_options": {"a": 1}}]}, "targets[0].runtime_options.a"),
         ({"model": ""}, "model"),
         ({"components": []}, "components"),
     ],

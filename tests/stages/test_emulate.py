@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.contracts import verify
-from pipeline.contracts.emulate import Facts
+from pipeline.contracts.emulate import Facts, SecondOpinion
 from pipeline.contracts.measures import Figures
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import VerificationError
@@ -85,6 +85,10 @@ def test_the_context_is_near_its_model_and_the_original(facts: Facts) -> None:
 
 def test_as_many_are_run_as_are_asked_for(facts: Facts) -> None:
     assert (facts.samples, facts.of, facts.emulated) == (3, 5, "context")
+
+
+def test_qnn_alone_gives_the_same(facts: Facts) -> None:
+    assert facts.second_opinion == SecondOpinion(1)
 
 
 def test_a_score_function_of_three_arguments_gets_the_truth(facts: Facts) -> None:

@@ -140,8 +140,9 @@ def leftovers(*roots: Path) -> list[str]:
 
 
 def tree(root: Path) -> Mapping[str, bytes]:
-    """Every file under a folder by its relative name."""
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    """Every file under a folder by its relative name, but reports: those tell of runs, which differ."""
+    found = (path for path in root.rglob("*") if path.is_file() and path.name != "report.html")
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
 
 
 def _heed_signals() -> None:

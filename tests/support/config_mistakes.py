@@ -110,6 +110,26 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         GOOD.replace("[sm8650]", "[sm8350]") + "quantization: {wide_products: true}\n",
         ["8:31: quantization.wide_products: component 'encoder' can't multiply 16 by 16 bits on sm8350"],
     ),
+    "blocks of a type that computes": (
+        GOOD + "quantization: {weights: {dtype: uint4, block: 32}}\n",
+        ["8:33: quantization.weights.dtype: text 'uint4'; expected int4 or int8: QNN takes blocks of uint4"],
+    ),
+    "blocks of another size": (
+        GOOD + "quantization: {weights: {dtype: int4, block: 48}}\n",
+        ["8:46: quantization.weights.block: number 48; expected 16 or 32 or 64"],
+    ),
+    "blocks beside activations of 8 bits": (
+        GOOD + "quantization: {activations: uint8, weights: {dtype: int8}}\n",
+        ["8:45: quantization.weights: blocks of weights exclude activations of 8 bits: QNN's kernel for blocks"],
+    ),
+    "blocks in a rule for 8 bits": (
+        GOOD + "quantization: {overrides: [{ops: [Gemm], activations: uint8, weights: {dtype: int8}}]}\n",
+        ["8:71: quantization.overrides[0].weights: blocks of weights exclude activations of 8 bits"],
+    ),
+    "blocks without scales of their own": (
+        GOOD + "quantization: {per_channel: false, weights: {dtype: int8}}\n",
+        ["8:45: quantization.weights: blocks of weights exclude per_channel: false: every block of a channel"],
+    ),
     "another precision": (
         GOOD + "quantization: {precision: fp8}\n",
         ["8:27: quantization.precision: 'fp8' is not known here; expected fp16 or auto"],
@@ -242,6 +262,29 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "more VTCM than there is": (
         changed("[sm8650]", "\n- soc: sm8350\n  vtcm_mb: 8"),
         ["9:12: targets[0].vtcm_mb: sm8350 has 4 MB of VTCM, not 8; expected 4 or less"],
+    ),
+    "a provider option that the EP does not know": (
+        changed("[sm8650]", "\n- soc: sm8350\n  provider_options: {enable_htp_monolitic_lstm: '1'}"),
+        [
+            "9:49: targets[0].provider_options.enable_htp_monolitic_lstm: can't be set: this version of "
+            "onnxruntime-qnn knows no option of that name; expected one of disable_file_mapped_weights"
+        ],
+    ),
+    "a setting that only QNN's own tools reach": (
+        changed("[sm8650]", "[{soc: sm8350, provider_options: {dlbc: '1'}}]"),
+        ["7:50: targets[0].provider_options.dlbc: can't be set: onnxruntime-qnn has no such option, only QNN's own"],
+    ),
+    "a provider option that has a field": (
+        changed("[sm8650]", "[{soc: sm8350, provider_options: {qnn_context_priority: high}}]"),
+        ["7:66: targets[0].provider_options.qnn_context_priority: can't be set: say 'priority'"],
+    ),
+    "an optimization that there is not": (
+        changed("[sm8650]", "[{soc: sm8350, optimization: 4}]"),
+        ["7:39: targets[0].optimization: number 4; expected an integer from 0 to 3"],
+    ),
+    "targets in one binary that are compiled otherwise": (
+        changed("[sm8650]", "[sm8650, {soc: sm8550, priority: high}]") + "packing: socs\n",
+        ["8:10: packing: targets that are compiled with other options can't share a binary"],
     ),
     "neither host nor device": (
         changed("[sm8650]", "[{soc: sm8350, compile: phone}]"),

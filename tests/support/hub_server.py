@@ -93,7 +93,7 @@ class HubServer:
             server.server_close()
 
     def add(self, name: str, files: Mapping[str, bytes] | Path, *, commit: str = "") -> Repo:
-        """A repo with one commit on `main`, whose id may be given."""
+        """A repo with one commit on `main`, whose id may be given; `datasets/owner/name` is one of data."""
         repo = self.repos[name] = Repo(name)
         repo.commit(files, commit=commit)
         return repo
@@ -201,6 +201,13 @@ class _Handler(BaseHTTPRequestHandler):
             case ["api", "models", owner, name, *rest]:
                 self._note()
                 self._api(self._repo(f"{owner}/{name}"), rest)
+            case ["api", "datasets", owner, name, *rest]:
+                self._note()
+                self._api(self._repo(f"datasets/{owner}/{name}"), rest)
+            case ["api", "resolve-cache", "datasets", owner, name, revision, *path]:
+                self._file(self._repo(f"datasets/{owner}/{name}"), revision, "/".join(path), redirected=True)
+            case ["datasets", owner, name, "resolve", revision, *path]:
+                self._file(self._repo(f"datasets/{owner}/{name}"), revision, "/".join(path))
             case ["api", "resolve-cache", "models", owner, name, revision, *path]:
                 self._file(self._repo(f"{owner}/{name}"), revision, "/".join(path), redirected=True)
             case [owner, name, "info", "lfs", *rest] if name.endswith(".git"):
@@ -290,7 +297,8 @@ class _Handler(BaseHTTPRequestHandler):
             storage = f"{self.hub.storage_url}/{blob.sha256}/{repo.name}/{commit}/{quote(name)}"
             self._head(302, {**headers, "Location": f"{storage}?Signature={self.hub.signature}"})
         else:
-            same_host = f"/api/resolve-cache/models/{repo.name}/{commit}/{quote(name)}"
+            kind = "" if repo.name.startswith("datasets/") else "models/"
+            same_host = f"/api/resolve-cache/{kind}{repo.name}/{commit}/{quote(name)}"
             self._head(307, {**headers, "Location": same_host})
 
     def _xet(self, xet: XetStorage, what: list[str]) -> None:
@@ -318,12 +326,14 @@ class _Handler(BaseHTTPRequestHandler):
                 raise _RefusedError(403, "", "Request has expired")
             self._json({}, 200 if self.hub.uploads.take(self.segments[1], self.body) else 400)
             return
-        _, owner, repo, commit, *path = self.segments
+        _, *place = self.segments
+        kind = [place.pop(0)] if place[0] == "datasets" else []
+        owner, repo, commit, *path = place
         name = "/".join(path)
         self._note(name)
         if self.query.get("Signature") != self.hub.signature:
             raise _RefusedError(403, "", "Request has expired")
-        self._send(self.hub.repos[f"{owner}/{repo}"].commits[commit][name], name, {})
+        self._send(self.hub.repos["/".join([*kind, owner, repo])].commits[commit][name], name, {})
 
     def _send(self, blob: Blob, name: str, headers: Mapping[str, str]) -> None:
         start, status = 0, 200

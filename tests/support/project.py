@@ -104,9 +104,10 @@ class Project:
         path.write_text(text.replace(old, new), "utf-8")
 
     def artifacts(self) -> dict[str, bytes]:
-        """Every file under artifacts/ by relative name."""
+        """Every file under artifacts/ by relative name, but reports: those tell of runs, which differ."""
         root = self.root / "artifacts"
-        return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        found = (path for path in root.rglob("*") if path.is_file() and path.name != "report.html")
+        return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
 
 
 @cache

@@ -121,18 +121,31 @@ class Component:
         per_channel: bool = True,
         rules: Sequence[Rule] = (),
         wide_products: bool = False,
+        block: int | None = None,
     ) -> StageInput:
         """The QDQ model of one bucket, made without the others."""
-        scheme = Scheme(activations, weights, per_channel, wide_products, tuple(rules))
+        scheme = Scheme(activations, weights, per_channel, wide_products, tuple(rules), block)
         return part(self.quantize_all(ranges, scheme, [bucket]), bucket)
 
+    def correlate(self, calls: Sequence[Arrays]) -> StageInput:
+        """How the inputs of weights vary together over these calls."""
+        rewritten = {f"rewrite/{name}": given for name, given in self.rewrite.items()}
+        inputs = {"ingest": self.ingest, "samples": self.samples(calls), **rewritten}
+        return run_stage("correlate", self._folder("correlate"), {**self._common, "part": "all"}, inputs)
+
     def quantize_all(
-        self, ranges: StageInput, scheme: Scheme = W8A16, buckets: Collection[str] | None = None
+        self,
+        ranges: StageInput,
+        scheme: Scheme = W8A16,
+        buckets: Collection[str] | None = None,
+        correlations: StageInput | None = None,
     ) -> StageInput:
         """The QDQ models of all buckets, or of some."""
         chosen = {name: self.buckets[name] for name in buckets or self.buckets}
         params = quantize.Params(component="net", buckets=chosen, scheme=scheme)
         inputs = {"calibrate": ranges, **{f"rewrite/{name}": self.rewrite[name] for name in chosen}}
+        if correlations is not None:
+            inputs["correlate"] = correlations
         return run_stage("quantize", self._folder("quantize"), params, inputs)
 
     def verify(

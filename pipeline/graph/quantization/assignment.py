@@ -10,6 +10,8 @@ from onnx import NodeProto
 from pipeline.contracts.scheme import FP16, Rule, Scheme, bits
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.quantization.operand_rules import Operand, Role, channel_groups, moves_data, operands
+from pipeline.graph.quantization.weight_layout import why_no_blocks
+from pipeline.graph.quantization.weight_rounding import Recipe
 
 FLOAT = "float"
 """The type of a node that stays in float."""
@@ -28,6 +30,8 @@ class Stored:
     kind: str
     symmetric: bool = False
     axis: int | None = None
+    block: int | None = None
+    """How many inputs share a scale along with `axis`; None for all of them."""
 
 
 class Assignment:
@@ -57,6 +61,10 @@ class Assignment:
         """Whether 16 bit activations may be multiplied with each other at full width."""
         return self._scheme.wide_products
 
+    def recipe(self, kind: str) -> Recipe:
+        """How weights become integers of a type."""
+        return Recipe(kind, self._scheme.clip, self._scheme.rounding if bits(kind) < 16 else "nearest")
+
     def computes_in(self, node: NodeProto) -> str:
         """The type of a node's float inputs and outputs, :data:`FLOAT` if it is not quantized."""
         return self._computes[_key(node)]
@@ -78,9 +86,12 @@ class Assignment:
             return Stored(self._table_type(node, operand))
         if operand.role is Role.OPERAND:
             return Stored(self.ruled(operand.name) or self.computes_in(node))
-        kind = self._asked_weights(node, operand.name) or self._scheme.weights
+        kind, block = self._asked_weights(node, operand.name) or (self._scheme.weights, self._scheme.block)
         if bits(kind) == 4 and not (is_op(node, *_TAKE_FOUR_BITS) and (operand.position or is_op(node, "Gemm"))):
-            kind = _EIGHT_BITS
+            kind, block = _EIGHT_BITS, None
+        wide = bits(self.computes_in(node)) == 16
+        if block is not None and wide and why_no_blocks(self._index, node, block) is None:
+            return Stored(kind, symmetric=True, axis=operand.axis, block=block)
         if operand.axis is not None and self._per_channel(node, operand.name):
             return Stored(kind, symmetric=True, axis=operand.axis)
         return Stored(kind, symmetric=not kind.startswith("u") or channel_groups(node) > 1)
@@ -117,8 +128,9 @@ class Assignment:
             return _EIGHT_BITS
         return self.ruled(operand.name) or self._asked_type(node) or self._scheme.activations
 
-    def _asked_weights(self, node: NodeProto, constant: str) -> str | None:
-        return next((rule.weights for rule in self._about(node, constant) if rule.weights is not None), None)
+    def _asked_weights(self, node: NodeProto, constant: str) -> tuple[str, int | None] | None:
+        asked = ((rule.weights, rule.block) for rule in self._about(node, constant) if rule.weights is not None)
+        return next(asked, None)
 
     def _per_channel(self, node: NodeProto, constant: str) -> bool:
         asked = (rule.per_channel for rule in self._about(node, constant) if rule.per_channel is not None)

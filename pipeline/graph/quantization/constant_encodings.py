@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,14 @@ from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.assignment import FLOAT, Assignment, Stored
 from pipeline.graph.quantization.chip_limits import REQUANTIZE
 from pipeline.graph.quantization.constant_store import ConstantStore, EncodedConstant
+from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, Role, operands
 from pipeline.graph.quantization.qdq import Encoding
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.value_encodings import ValueEncodings
 from pipeline.graph.quantization.weight_encodings import Integers, asymmetric, bias, limits, rounded_to, symmetric
+from pipeline.graph.quantization.weight_layout import Layout, layout_of
+from pipeline.graph.quantization.weight_rounding import Recipe, encode_weight
 
 _LARGEST_BIAS = 2**31 - 2**10
 """A bias of 32 bits is kept this far from the end, as its scale is rounded to float32."""
@@ -38,12 +42,14 @@ class ConstantEncodings:
         values: ValueEncodings,
         ranges: Mapping[str, Range],
         store: ConstantStore,
+        correlations: Correlations | None,
     ) -> None:
         self._index = index
         self._assignment = assignment
         self._values = values
         self._ranges = ranges
         self._store = store
+        self._correlations = correlations
         self._encoded: dict[tuple[str, Stored, Encoding | None], EncodedConstant] = {}
 
     def of(self, node: NodeProto, operand: Operand) -> EncodedConstant:
@@ -84,11 +90,15 @@ class ConstantEncodings:
         if (name, stored, given) in self._encoded:
             return self._encoded[name, stored, given]
         of_all, smallest = self._ranges.get(name), self._smallest_scale(name, stored)
+        recipe, layout = self._assignment.recipe(stored.kind), self._layout(node, operand, stored)
 
         def encode() -> Integers:
             covers = self._range(node, name)
             if given is not None:
                 return rounded_to(self._index.pieces(name), given.dtype, given.scale, given.zero_point)
+            if layout is not None:
+                correlation = self._correlations.of(name) if self._correlations is not None else None
+                return encode_weight(self._array(name), layout, recipe, correlation, smallest)
             if not stored.symmetric:
                 return asymmetric(self._index.pieces(name), of_all or covers, stored.kind, float(np.max(smallest)))
             least = smallest
@@ -98,9 +108,19 @@ class ConstantEncodings:
                 least = np.maximum(smallest, max(-of_all.low, of_all.high) / half)
             return symmetric(self._array(name), stored.kind, stored.axis, least)
 
-        how = (stored, given, of_all, _key(smallest))
+        how = (stored, given, of_all, _key(smallest), recipe, layout)
         made = self._encoded[name, stored, given] = self._store.encoded(self._index.initializers[name], how, encode)
         return made
+
+    def _layout(self, node: NodeProto, operand: Operand, stored: Stored) -> Layout | None:
+        """Where inputs and channels of a weight are that is in blocks, or that the scheme treats by its inputs."""
+        if operand.role is not Role.WEIGHT or stored.axis is None:
+            return None
+        recipe = self._assignment.recipe(stored.kind)
+        if stored.block is None and recipe == Recipe(stored.kind):
+            return None
+        found = layout_of(self._index, node)
+        return replace(found, block=stored.block) if found is not None else None
 
     def _of_result(self, node: NodeProto, name: str, kind: str) -> Encoding | None:
         """The encoding of what a Where makes, if it holds the constant that it selects from; None for other nodes.
@@ -159,7 +179,8 @@ class ConstantEncodings:
     def _bias_scale(self, node: NodeProto) -> NDArray[np.float64]:
         weight = next(operand for operand in operands(self._index, node) if operand.position == 1)
         if weight.name in self._index.initializers:
-            scale = self._shared(node, weight).scale
+            encoded = self._shared(node, weight)
+            scale = encoded.scale if encoded.block is None else encoded.scale.max(axis=encoded.axis).reshape(-1)
         else:
             kind = self._values.read_type(node, weight, self._assignment.computes_in(node))
             scale = np.array(self._values.encoding(weight.name, kind).scale)

@@ -27,6 +27,7 @@ class EncodedConstant:
     scale: NDArray[np.float64]
     zero_point: NDArray[Any]
     axis: int | None
+    block: int | None = None
 
 
 class ConstantStore(Protocol):
@@ -48,7 +49,7 @@ class InModel:
     def encoded(self, of: TensorProto, how: Hashable, encode: Callable[[], Integers]) -> EncodedConstant:
         """See :class:`ConstantStore`."""
         made = encode()
-        return EncodedConstant(numpy_helper.from_array(made.array(), of.name), made.scale, made.zero_point, made.axis)
+        return _encoded(numpy_helper.from_array(made.array(), of.name), made)
 
     def parameter(self, of: str, name: str, array: NDArray[Any]) -> TensorProto:
         """See :class:`ConstantStore`."""
@@ -90,9 +91,7 @@ class InBlobs:
 
         def keep() -> EncodedConstant:
             made = encode()
-            return EncodedConstant(
-                self._blob(of.name).tensor(of.name, made.values), made.scale, made.zero_point, made.axis
-            )
+            return _encoded(self._blob(of.name).tensor(of.name, made.values), made)
 
         if of.name in self._of_this_bucket or not is_external(of):
             return keep()
@@ -112,3 +111,7 @@ class InBlobs:
     def _content(self, of: TensorProto) -> Hashable:
         place = external_range(of)
         return self._digests[place.location], place.offset, of.data_type, tuple(of.dims)
+
+
+def _encoded(values: TensorProto, made: Integers) -> EncodedConstant:
+    return EncodedConstant(values, made.scale, made.zero_point, made.axis, made.block)

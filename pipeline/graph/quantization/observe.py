@@ -47,7 +47,7 @@ class Observer:
     def arrays(self, feeds: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
         """Every watched value that has elements, for one sample of the model's own shape; not all in memory at once."""
         if self._session is None:
-            self._session = unoptimized_session(_watched(self.model, self._computed()), self._folder)
+            self._session = unoptimized_session(with_outputs(self.model, self._computed()), self._folder)
         watched = set(self.names)
         yield from ((name, np.asarray(feeds[name])) for name in self.inputs if name in watched)
         for group in self._groups:
@@ -95,7 +95,7 @@ def _groups(values: list[ValueInfoProto]) -> Iterator[list[str]]:
         yield group
 
 
-def _watched(model: ModelProto, values: list[ValueInfoProto]) -> ModelProto:
+def with_outputs(model: ModelProto, values: list[ValueInfoProto]) -> ModelProto:
     """The model with these values as its outputs."""
     watched = ModelProto()
     watched.CopyFrom(model)

@@ -105,12 +105,12 @@ def computing_node(index: GraphIndex, name: str) -> NodeProto | None:
 
 
 def is_dequantized_constant(index: GraphIndex, name: str, shape: tuple[int, ...]) -> bool:
-    """Whether this is a quantized constant of this shape, with one scale, or one along an axis."""
+    """Whether this is a quantized constant of this shape."""
     maker = _dequantizer(index, name)
     if maker is None or maker.input[0] not in index.initializers:
         return False
     scale = index.initializers.get(maker.input[1])
-    return scale is not None and len(scale.dims) <= 1 and tuple(index.initializers[maker.input[0]].dims) == shape
+    return scale is not None and tuple(index.initializers[maker.input[0]].dims) == shape
 
 
 def dequantized_constant(index: GraphIndex, name: str) -> NDArray[np.float32]:
@@ -121,7 +121,11 @@ def dequantized_constant(index: GraphIndex, name: str) -> NDArray[np.float32]:
     assert scale is not None
     zero_point = index.constant(maker.input[2]) if len(maker.input) > 2 and maker.input[2] else np.zeros((), np.int8)
     assert zero_point is not None
-    axis = next((attribute.i for attribute in maker.attribute if attribute.name == "axis"), 1)
+    given = {attribute.name: attribute.i for attribute in maker.attribute}
+    axis, block = given.get("axis", 1), given.get("block_size", 0)
+    if block:
+        blocks = [np.repeat(np.asarray(array, np.float32), block, axis) for array in (zero_point, scale)]
+        return np.asarray((integers.astype(np.float32) - blocks[0]) * blocks[1], np.float32)
     along = [1] * integers.ndim
     if scale.size > 1:
         along[axis] = scale.size

@@ -11,11 +11,10 @@ from onnx import NodeProto, TensorProto, helper
 from pipeline.graph.files.model_file import inline_tensor, tensor_dtype
 from pipeline.graph.ir.index import CONTRIB_DOMAIN, GraphIndex, import_contrib, opset
 from pipeline.graph.quantization.constant_store import ConstantStore, EncodedConstant
+from pipeline.graph.quantization.opset import OWN_OPSET, raise_opset
 from pipeline.graph.quantization.qdq import Encoding
 from pipeline.graph.quantization.weight_encodings import dtype
 
-_OWN_OPSET = 21
-"""From here on ONNX's own Q and DQ take 16 and 4 bits; before, onnxruntime's do."""
 _SINCE_21 = ("uint16", "int16", "int4", "uint4")
 
 
@@ -90,12 +89,15 @@ class QdqNodes:
             for parameter, array in arrays.items():
                 self._initializers[parameter] = self._store.parameter(name, parameter, array)
             result = self._constants[encoded] = f"{stem}_DequantizeLinear_Output"
-            self._node("DequantizeLinear", f"{stem}_DequantizeLinear", [stored, *arrays], result, encoded.axis)
+            name_of_node = f"{stem}_DequantizeLinear"
+            self._node("DequantizeLinear", name_of_node, [stored, *arrays], result, encoded.axis, encoded.block)
         return self._constants[encoded]
 
     def finish(self) -> None:
         """Give the graph these nodes and initializers; the quantized constants' originals stay for who reads them."""
         model = self._index.model
+        if any(encoded.block for encoded in self._constants):
+            raise_opset(model, self.nodes, self._initializers)
         if any(node.domain == CONTRIB_DOMAIN for node in self._with_domain()):
             import_contrib(model)
         del model.graph.node[:]
@@ -103,7 +105,7 @@ class QdqNodes:
         model.graph.initializer.extend(self._initializers.values())
 
     def _with_domain(self) -> list[NodeProto]:
-        old = opset(self._index.model) < _OWN_OPSET and any(kind in _SINCE_21 for kind in self._kinds)
+        old = opset(self._index.model) < OWN_OPSET and any(kind in _SINCE_21 for kind in self._kinds)
         for node in self.nodes:
             if old and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
                 node.domain = CONTRIB_DOMAIN
@@ -124,5 +126,7 @@ class QdqNodes:
         self._initializers[name] = inline_tensor(name, array)
         return name
 
-    def _node(self, op: str, name: str, inputs: list[str], output: str, axis: int | None = None) -> None:
-        self.nodes.append(helper.make_node(op, inputs, [output], name, axis=axis))
+    def _node(
+        self, op: str, name: str, inputs: list[str], output: str, axis: int | None = None, block: int | None = None
+    ) -> None:
+        self.nodes.append(helper.make_node(op, inputs, [output], name, axis=axis, block_size=block))

@@ -28,6 +28,7 @@ from pipeline.graph.quantization.assignment import FLOAT, Assignment
 from pipeline.graph.quantization.clamps import drop_clamps
 from pipeline.graph.quantization.constant_encodings import ConstantEncodings
 from pipeline.graph.quantization.constant_store import ConstantStore, InModel
+from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.headroom import with_headroom
 from pipeline.graph.quantization.operand_rules import Operand, Role, operands
 from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT
@@ -45,11 +46,13 @@ def quantize(
     ranges: Mapping[str, Range],
     scheme: Scheme,
     store: ConstantStore = _IN_MODEL,
+    correlations: Correlations | None = None,
 ) -> ModelProto:
     """The QDQ form of a model whose blobs are in `folder`; `model` is used up.
 
     `ranges` has the range of every float value a node makes, of float inputs, and of constants that differ between
-    buckets. `store` keeps the constants, by default in the model. The same arguments give the same bytes.
+    buckets. `store` keeps the constants, by default in the model; `correlations` are those of the weights' inputs, for
+    a scheme that looks at data. The same arguments give the same bytes.
 
     Raises:
         QuantizationError: a value has no range, or a rule of the scheme names nothing or can't be followed.
@@ -62,7 +65,10 @@ def quantize(
     if drop_clamps(index, Assignment(index, scheme)):
         index = GraphIndex(model, folder)
     float_constants = set(index.initializers)
-    _Wiring(index, Assignment(index, scheme), ranges, store).run()
+    assignment = Assignment(index, scheme)
+    values = ValueEncodings(index, assignment, ranges)
+    constants = ConstantEncodings(index, assignment, values, ranges, store, correlations)
+    _Wiring(index, assignment, values, constants, store).run()
     _tidy(model)
     for tensor in model.graph.initializer:
         if tensor.name in float_constants:
@@ -102,12 +108,17 @@ class _Wiring:
     """Puts the Q and DQ nodes into one graph."""
 
     def __init__(
-        self, index: GraphIndex, assignment: Assignment, ranges: Mapping[str, Range], store: ConstantStore
+        self,
+        index: GraphIndex,
+        assignment: Assignment,
+        values: ValueEncodings,
+        constants: ConstantEncodings,
+        store: ConstantStore,
     ) -> None:
         self._index = index
         self._assignment = assignment
-        self._values = ValueEncodings(index, assignment, ranges)
-        self._constants = ConstantEncodings(index, assignment, self._values, ranges, store)
+        self._values = values
+        self._constants = constants
         self._new = QdqNodes(index, store)
 
     def run(self) -> None:

@@ -9,7 +9,10 @@ from onnx import NodeProto
 from pipeline.contracts.scheme import FP16, Rule, Scheme
 from pipeline.errors import QuantizationError
 from pipeline.graph.ir.index import GraphIndex, is_float
+from pipeline.graph.ir.traverse import label
+from pipeline.graph.quantization.assignment import Assignment
 from pipeline.graph.quantization.operand_rules import Role, operands
+from pipeline.graph.quantization.weight_layout import why_no_blocks
 from pipeline.plain_text import did_you_mean
 
 _WEIGHTY = "MatMul, Gemm, Conv and ConvTranspose"
@@ -21,6 +24,7 @@ def check_rules(index: GraphIndex, scheme: Scheme) -> None:
     Raises:
         QuantizationError: with the rule by its number and places.
     """
+    assignment = Assignment(index, scheme)
     for number, rule in enumerate(scheme.overrides, 1):
         where = f"rule {number} of 'overrides', {rule.kind}: {', '.join(rule.places)}"
         _check_form(rule, where)
@@ -28,6 +32,8 @@ def check_rules(index: GraphIndex, scheme: Scheme) -> None:
             _check_tensors(index, rule, where)
         else:
             _check_nodes(index, rule, where)
+        if rule.block is not None:
+            _check_block(index, assignment, rule, rule.block, where)
 
 
 def _check_form(rule: Rule, where: str) -> None:
@@ -85,6 +91,26 @@ def _check_tensors(index: GraphIndex, rule: Rule, where: str) -> None:
             why=f"{names[0]!r} is a constant that {_WEIGHTY} multiply with",
             remedy="say 'weights' in place of 'activations'",
         )
+
+
+def _check_block(index: GraphIndex, assignment: Assignment, rule: Rule, block: int, where: str) -> None:
+    """Refuse blocks where not one of the places can have them; those that can't have a scale for each channel."""
+    reasons = []
+    for node in index.model.graph.node:
+        for name in _weights(index, node):
+            if rule.matches_node(node.op_type, node.name) or rule.matches_tensor(name):
+                kind = assignment.computes_in(node)
+                narrow = f"it computes in {kind}, and QNN's kernel for blocks takes 16 bits alone"
+                why = why_no_blocks(index, node, block) or (narrow if kind == "uint8" else None)
+                if why is None:
+                    return
+                reasons.append(f"node {label(node)}: {why}")
+    raise QuantizationError(
+        f"a rule asks for weights in blocks of {block} where none can have them",
+        where=where,
+        why=reasons[0] + (f"; and {len(reasons) - 1} more nodes" if len(reasons) > 1 else ""),
+        remedy="say weights: int8 or int4 without 'block', which gives each output channel a scale",
+    )
 
 
 def _weights(index: GraphIndex, node: NodeProto) -> list[str]:

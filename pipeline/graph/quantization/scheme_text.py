@@ -16,14 +16,24 @@ def as_yaml(scheme: Scheme, component: str, calibration: Mapping[str, Json]) -> 
         f"  {json.dumps(component)}:",
         "    quantization:",
         f"      activations: {scheme.activations}",
-        f"      weights: {scheme.weights}",
+        f"      weights: {_weights(scheme.weights, scheme.block)}",
         f"      per_channel: {json.dumps(scheme.per_channel)}",
+        f"      rounding: {scheme.rounding}",
+        f"      clip: {scheme.clip}",
+        f"      wide_products: {json.dumps(scheme.wide_products)}",
         *(f"      {key}: {json.dumps(value)}" for key, value in calibration.items()),
         "      overrides:" if scheme.overrides else "      overrides: []",
     ]
     for rule in scheme.overrides:
-        set_keys = {key: value for key, value in rule.to_json().items() if key != rule.kind and value not in (None, [])}
+        said = {key: value for key, value in rule.to_json().items() if key not in (rule.kind, "weights", "block")}
+        set_keys = {key: json.dumps(value) for key, value in said.items() if value not in (None, [])}
+        if rule.weights is not None:
+            set_keys["weights"] = _weights(rule.weights, rule.block)
         lines.append(f"        - {rule.kind}:")
         lines += [f"            - {json.dumps(place, ensure_ascii=False)}" for place in rule.places]
-        lines += [f"          {key}: {json.dumps(value)}" for key, value in set_keys.items()]
+        lines += [f"          {key}: {value}" for key, value in set_keys.items()]
     return "\n".join(lines) + "\n"
+
+
+def _weights(kind: str, block: int | None) -> str:
+    return f"{{dtype: {kind}, block: {block}}}" if block else kind

@@ -32,12 +32,16 @@ _REFITS = 2
 
 @dataclass(frozen=True, eq=False)
 class Integers:
-    """``real = scale * (values - zero_point)``; scale and zero point are scalars, or one for each index of `axis`."""
+    """``real = scale * (values - zero_point)``; scale and zero point are scalars, or one for each index of `axis`.
+
+    With `block`, they are arrays of the rank of `values`, and each is for so many neighbours along `axis`.
+    """
 
     values: NDArray[Any] | Pieces
     scale: NDArray[np.float64]
     zero_point: NDArray[Any]
     axis: int | None = None
+    block: int | None = None
 
     def array(self) -> NDArray[Any]:
         """All integers."""
@@ -46,8 +50,13 @@ class Integers:
     def real(self) -> NDArray[np.float64]:
         """The numbers that the integers stand for."""
         values = self.array()
-        scale, zero = (_along(array, values.ndim, self.axis) for array in (self.scale, self.zero_point))
+        scale, zero = (self._spread(array, values.ndim) for array in (self.scale, self.zero_point))
         return np.asarray((values.astype(np.float64) - zero.astype(np.float64)) * scale)
+
+    def _spread(self, array: NDArray[Any], rank: int) -> NDArray[Any]:
+        if self.block is not None:
+            return np.repeat(array, self.block, self.axis)
+        return _along(array, rank, self.axis)
 
 
 def asymmetric(numbers: Pieces, covers: Range, kind: str, smallest: float = 0.0) -> Integers:
@@ -129,6 +138,14 @@ def dtype(kind: str) -> np.dtype[Any]:
     return np.dtype(helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(kind.upper())))
 
 
+def least_widths(widest: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The largest magnitudes of channels or blocks, or what stands in for those that are next to nothing.
+
+    Zeros may have any scale but 0; what is nearly zero, none that integer arithmetic can't hold.
+    """
+    return np.asarray(np.maximum(widest, widest.max(initial=0) * _NARROWEST or MIN_WIDTH / 2))
+
+
 def _rows(channels: NDArray[Any]) -> NDArray[np.float32]:
     """The numbers of each channel in a row, close together in memory and aligned, as they are read many times."""
     return channels.reshape(len(channels), -1).astype(np.float32, order="K")
@@ -137,9 +154,7 @@ def _rows(channels: NDArray[Any]) -> NDArray[np.float32]:
 def _widest(parts: Iterable[NDArray[np.float32]]) -> NDArray[np.float64]:
     """The largest magnitude of each channel, or what stands in for it."""
     found = [np.abs(rows).max(axis=1, initial=0).astype(np.float64) for rows in parts]
-    widest = np.concatenate(found) if found else np.empty(0)
-    # A channel of zeros may have any scale but 0; one that is nearly so, none that integer arithmetic can't hold.
-    return np.asarray(np.maximum(widest, widest.max(initial=0) * _NARROWEST or MIN_WIDTH / 2))
+    return least_widths(np.concatenate(found) if found else np.empty(0))
 
 
 def _scales(rows: NDArray[np.float32], widest: NDArray[np.float64], width: int) -> NDArray[np.float64]:

@@ -34,6 +34,7 @@ from huggingface_hub.errors import (
 from pipeline.errors import SourceError
 from pipeline.frozen import dataclass
 from pipeline.inputs.hub.answers import within
+from pipeline.inputs.hub.repo_names import repo_id, repo_type
 from pipeline.plain_text import did_you_mean
 
 WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -281,13 +282,13 @@ def reason(error: Exception) -> str:
 def _files(asked: Asked) -> Iterable[str]:
     from huggingface_hub import list_repo_files  # the client's API class takes as long to import as all the rest
 
-    return list_repo_files(asked.repo, revision=asked.revision)
+    return list_repo_files(repo_id(asked.repo), revision=asked.revision, repo_type=repo_type(asked.repo))
 
 
 def _refs(repo: str) -> Iterable[str]:
     from huggingface_hub import list_repo_refs
 
-    refs = list_repo_refs(repo)
+    refs = list_repo_refs(repo_id(repo), repo_type=repo_type(repo))
     return (ref.name for ref in (*refs.branches, *refs.tags))
 
 

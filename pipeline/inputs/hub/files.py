@@ -48,6 +48,7 @@ from pipeline.inputs.hub.failures import (
     retrying,
     wait_before_try,
 )
+from pipeline.inputs.hub.repo_names import repo_id, repo_type
 
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # After a connection that brought this much, the count of failed tries starts again.
@@ -84,7 +85,7 @@ def fetch_file(repo: str, commit: str, name: str, named_by: str = "") -> Path:
             raise not_cached(asked)
         blob = retrying(lambda: within(lambda: _announced(asked)), name)
         _download(asked, blob)
-        path = Path(hf_hub_download(repo, name, revision=commit))
+        path = Path(hf_hub_download(repo_id(repo), name, revision=commit, repo_type=repo_type(repo)))
         if _recorded_hash(path) not in (None, blob.etag):
             raise _changed(asked, f"the hub announced {blob.etag}, then {_recorded_hash(path)}")
         return path
@@ -105,7 +106,9 @@ def has_hash(path: Path, etag: str) -> bool:
 
 def _cached(asked: Asked) -> Path | None:
     """The file in the cache, None if it is missing; deletes a damaged one."""
-    found = try_to_load_from_cache(asked.repo, asked.name, revision=asked.revision)
+    found = try_to_load_from_cache(
+        repo_id(asked.repo), asked.name, revision=asked.revision, repo_type=repo_type(asked.repo)
+    )
     if not isinstance(found, str):
         return None
     path = Path(found)
@@ -133,7 +136,7 @@ def _recorded_hash(path: Path) -> str | None:
 
 
 def _announced(asked: Asked) -> _Blob:
-    found = get_hf_file_metadata(hf_hub_url(asked.repo, asked.name, revision=asked.revision))
+    found = get_hf_file_metadata(_url(asked))
     if found.commit_hash is None or found.etag is None or found.size is None or not _HASH.fullmatch(found.etag):
         raise ValueError(f"it gives no commit, size and hash for {asked.name}")
     if found.commit_hash != asked.revision:
@@ -141,8 +144,12 @@ def _announced(asked: Asked) -> _Blob:
     return _Blob(found.etag, found.size)
 
 
+def _url(asked: Asked) -> str:
+    return hf_hub_url(repo_id(asked.repo), asked.name, revision=asked.revision, repo_type=repo_type(asked.repo))
+
+
 def _download(asked: Asked, blob: _Blob) -> None:
-    folder = repo_folder_name(repo_id=asked.repo, repo_type="model")
+    folder = repo_folder_name(repo_id=repo_id(asked.repo), repo_type=repo_type(asked.repo))
     cache = Path(constants.HF_HUB_CACHE)
     path = cache / folder / "blobs" / blob.etag
     # The client uses these names, too: its tools recognize a partial blob, and its downloads wait for ours.
@@ -199,7 +206,7 @@ def _append(asked: Asked, blob: _Blob, stream: BinaryIO, show: Callable[[int], N
     """Request the missing bytes over one connection and append them."""
     # Each request goes to the repo, as the address that it redirects to is signed and expires. The HTTP client drops
     # the token when the redirect leaves the hub.
-    url = hf_hub_url(asked.repo, asked.name, revision=asked.revision)
+    url = _url(asked)
     headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={stream.tell()}-"}
     request = get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
     with ExitStack() as opened:

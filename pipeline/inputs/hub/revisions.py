@@ -11,6 +11,7 @@ from huggingface_hub.errors import RevisionResolutionError
 from pipeline.errors import SourceError
 from pipeline.inputs.hub.answers import get_json
 from pipeline.inputs.hub.failures import Asked, explained, not_cached, retrying
+from pipeline.inputs.hub.repo_names import api_path, repo_id, repo_type
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -24,7 +25,9 @@ def resolve_commit(repo: str, ref: str) -> str:
     asked = Asked(repo, ref)
     if constants.HF_HUB_OFFLINE:
         try:
-            commit: object = resolve_revision(repo, revision=ref, local_files_only=True).resolved
+            commit: object = resolve_revision(
+                repo_id(repo), repo_type=repo_type(repo), revision=ref, local_files_only=True
+            ).resolved
         except RevisionResolutionError:
             raise not_cached(asked) from None
     else:
@@ -46,7 +49,7 @@ def look_up(repo: str, ref: str, limit_s: float | None = None) -> object:
         httpx2.HTTPError: the hub can't be reached, or refuses.
         ValueError: its answer is no JSON object.
     """
-    url = f"{constants.ENDPOINT}/api/models/{repo}/revision/{quote(ref, safe='')}"
+    url = f"{constants.ENDPOINT}/api/{api_path(repo)}/revision/{quote(ref, safe='')}"
     about = get_json(url, constants.HF_HUB_ETAG_TIMEOUT, limit_s)
     if not isinstance(about, dict):
         raise ValueError("its answer is no JSON object")

@@ -3,14 +3,113 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from pipeline.contracts.samples import TextFields
 from pipeline.errors import CalibrationError
 from pipeline.inputs.samples.request import Sample
+from pipeline.plain_text import did_you_mean
 
 LONGEST_LINE = 1 << 20
 """Bytes of a line; a model takes some thousands at most."""
+
+
+@dataclass(frozen=True)
+class TextLine:
+    """A sample that is text, a second text that goes with it, and what else its line holds, by name."""
+
+    sample: Sample
+    text: str
+    pair: str | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_texts(path: Path, fields: TextFields | None, limit: int | None = None) -> Iterator[TextLine]:
+    """The first `limit` samples of a file of lines, or of a `.jsonl` file with one JSON object a line.
+
+    `fields` says what is what in them. Of a pair, a sample's `text` has both, with a tab between.
+
+    Raises:
+        CalibrationError: as :func:`read_lines`, or a line lacks a field, or is no JSON object.
+    """
+    fields = fields or TextFields()
+    if path.suffix.lower() == ".jsonl":
+        return itertools.islice(_objects(path, fields), limit)
+    if fields.columns:
+        return itertools.islice(_columns(path, fields.columns), limit)
+    return (TextLine(sample, sample.text or "") for sample in read_lines(path, limit))
+
+
+def _objects(path: Path, fields: TextFields) -> Iterator[TextLine]:
+    for index, (where, line) in enumerate(_text_lines(path)):
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise _not_an_object(path, where, str(error)) from None
+        if not isinstance(found, dict):
+            raise _not_an_object(path, where, f"it is {line[:60]!r}")
+        texts = [_field(found, name, where) for name in (fields.text, fields.pair) if name is not None]
+        label = found.get(fields.label or "label")
+        known = {fields.text, fields.pair, fields.label or "label"}
+        rest = {name: value for name, value in found.items() if name not in known}
+        yield _line(index, where, texts, None if label is None else str(label), rest)
+
+
+def _columns(path: Path, columns: tuple[str, ...]) -> Iterator[TextLine]:
+    for index, (where, line) in enumerate(_text_lines(path)):
+        parts = line.split("\t")
+        if len(parts) != len(columns):
+            raise CalibrationError(
+                f"a line of {path.name} has {len(parts)} columns",
+                where=where,
+                why=f"calibration.columns names {len(columns)}: {', '.join(columns)}; tabs are between them",
+                remedy="correct the line, or calibration.columns",
+            )
+        found = dict(zip(columns, parts, strict=True))
+        texts = [found[name] for name in ("text", "pair") if name in found]
+        yield _line(index, where, texts, found.get("label"), {})
+
+
+def _line(index: int, where: str, texts: list[str], label: str | None, values: Mapping[str, Any]) -> TextLine:
+    sample = Sample(index, where, _written("\t".join(texts)), None if label is None else _written(label))
+    return TextLine(sample, texts[0], texts[1] if len(texts) > 1 else None, values)
+
+
+def _written(text: str) -> str:
+    """Text as it can be written: JSON can hold halves of characters, which UTF-8 does not have."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _field(found: Mapping[str, Any], name: str, where: str) -> str:
+    text = found.get(name)
+    if not isinstance(text, str) or not text.strip():
+        said = (
+            "is no text"
+            if name in found and not isinstance(text, str)
+            else "is empty"
+            if name in found
+            else "is not there"
+        )
+        raise CalibrationError(
+            f"field {name!r} {said}{did_you_mean(name, found) if name not in found else ''}",
+            where=where,
+            why=f"the line has {', '.join(map(repr, found)) or 'no fields'}",
+            remedy="correct the line, or say under 'calibration' which field is the 'text', and which the 'pair'",
+        )
+    return _written(text)
+
+
+def _not_an_object(path: Path, where: str, why: str) -> CalibrationError:
+    return CalibrationError(
+        f"a line of {path.name} is no JSON object",
+        where=where,
+        why=why,
+        remedy='write one sample a line, as in {"text": "Who was there?", "label": "question"}',
+    )
 
 
 def read_lines(path: Path, limit: int | None = None) -> Iterator[Sample]:
@@ -28,7 +127,20 @@ def read_lines(path: Path, limit: int | None = None) -> Iterator[Sample]:
 
 def _lines(path: Path) -> Iterator[Sample]:
     labelled = path.suffix.lower() == ".tsv"
-    index = 0
+    for index, (where, line) in enumerate(_text_lines(path)):
+        label, tab, text = line.partition("\t") if labelled else ("", "", line)
+        if labelled and not (tab and text.strip()):
+            raise CalibrationError(
+                "a line of a .tsv file has no text" if tab else "a line of a .tsv file has no tab",
+                where=where,
+                why=f"each line is label<TAB>text, this one is {line[:60]!r}",
+                remedy="correct the line, name the file .txt if it has no labels, or say what its columns are",
+            )
+        yield Sample(index, where, text, label if labelled else None)
+
+
+def _text_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Where each line that is not blank stands, and the line."""
     for number, raw in enumerate(_raw_lines(path), 1):
         where = f"{path.name}:{number}"
         try:
@@ -47,16 +159,7 @@ def _lines(path: Path) -> Iterator[Sample]:
             )
         if not line.strip():
             continue
-        label, tab, text = line.partition("\t") if labelled else ("", "", line)
-        if labelled and not (tab and text.strip()):
-            raise CalibrationError(
-                "a line of a .tsv file has no text" if tab else "a line of a .tsv file has no tab",
-                where=where,
-                why=f"each line is label<TAB>text, this one is {line[:60]!r}",
-                remedy="correct the line, or name the file .txt if it has no labels",
-            )
-        yield Sample(index, where, text, label if labelled else None)
-        index += 1
+        yield where, line
 
 
 def _raw_lines(path: Path) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from tokenizers import Encoding, Tokenizer
 from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError
 from pipeline.inputs.samples.conform import Interface
-from pipeline.inputs.samples.lines import read_lines
+from pipeline.inputs.samples.lines import TextLine, read_texts
 from pipeline.inputs.samples.request import Call, ReadRequest
 from pipeline.plain_text import did_you_mean
 
@@ -36,18 +36,24 @@ _LARGEST_TOKENIZER = 1 << 28
 def read(request: ReadRequest) -> Iterator[Call]:
     """One call a line and component, unpadded, cut to `max_length` and the largest bucket.
 
+    Of a pair of texts the longer one is cut. In a file of JSON lines, fields named like inputs are their values.
+
     Raises:
         CalibrationError: the tokenizer can't be loaded, an input isn't one that text gives, or a line has no tokens.
     """
     file = request.existing(request.samples, "file")
     tokenizer = _load(request)
-    longest = {name: _longest(name, interface) for name, interface in request.interfaces.items()}
-    for line in read_lines(file, request.calibration.max_samples):
+    has_values = file.suffix.lower() == ".jsonl"
+    longest = {name: _longest(name, interface, has_values) for name, interface in request.interfaces.items()}
+    for line in read_texts(file, request.calibration.fields, request.calibration.max_samples):
         for component, interface in request.interfaces.items():
             limit = min(longest[component], request.calibration.max_length or math.inf)
-            encoding = _encode(tokenizer, line.text or "", limit, line.name)
-            arrays = {spec.name: _array(encoding, spec, interface) for spec in interface.inputs}
-            yield request.call(component, arrays, replace(line, cut=bool(encoding.overflowing)))
+            encoding = _encode(tokenizer, line, limit)
+            arrays = {
+                spec.name: _array(encoding, spec, interface) if spec.name in _MADE else _value(line, spec)
+                for spec in interface.inputs
+            }
+            yield request.call(component, arrays, replace(line.sample, cut=bool(encoding.overflowing)))
 
 
 def _load(request: ReadRequest) -> Tokenizer:
@@ -96,12 +102,32 @@ def _explained(explain: Callable[[str], CalibrationError]) -> Iterator[None]:
         raise explain(str(error)) from error
 
 
-def _encode(tokenizer: Tokenizer, text: str, limit: float, where: str) -> Encoding:
+def _value(line: TextLine, spec: TensorSpec) -> NDArray[Any]:
+    """The value of an input that a line gives by name: a number, which fills it, or lists of all its elements."""
+    where = line.sample.name
+    try:
+        value = np.asarray(line.values[spec.name])
+    except KeyError:
+        raise CalibrationError(
+            f"the line has no field {spec.name!r}{did_you_mean(spec.name, line.values)}",
+            where=where,
+            why=f"the model takes {spec}, which text does not give",
+            remedy="write it into every line, or under 'constants' if it never changes",
+        ) from None
+    except (ValueError, OverflowError) as error:
+        raise CalibrationError(f"field {spec.name!r} is no array", where=where, why=str(error)) from None
+    if value.dtype.kind in "iu" and spec.dtype.startswith("float"):
+        value = value.astype(np.float64)
+    return value.reshape([1] * len(spec.shape)) if value.ndim == 0 else value
+
+
+def _encode(tokenizer: Tokenizer, line: TextLine, limit: float) -> Encoding:
+    where = line.sample.name
     with _explained(partial(_not_encoded, where)):
         tokenizer.no_truncation()
         if limit < math.inf:
             tokenizer.enable_truncation(int(limit))
-        encoding = tokenizer.encode(text)
+        encoding = tokenizer.encode(line.text, line.pair)
     if len(encoding.ids) > limit:  # the library gives up cutting where special tokens alone take all the room
         raise CalibrationError(
             f"a text can't be cut to {limit} tokens",
@@ -112,20 +138,23 @@ def _encode(tokenizer: Tokenizer, text: str, limit: float, where: str) -> Encodi
     return encoding
 
 
-def _longest(component: str, interface: Interface) -> float:
-    """How many tokens the component takes at most."""
+def _longest(component: str, interface: Interface, has_values: bool) -> float:
+    """How many tokens the component takes at most; other inputs than of tokens only where samples have their values."""
     limits = []
     for spec in interface.inputs:
+        if spec.name not in _MADE and has_values:
+            continue
         if spec.name not in _MADE:
             raise CalibrationError(
                 f"the text reader can't make input {str(spec)!r}",
                 where=f"component {component!r}",
                 why=f"text gives {', '.join(_MADE)}",
-                remedy="make the samples yourself: {reader: python, run: 'calibration/<file>.py:<function>'},"
+                remedy="write its values into a file of JSON lines (file: samples.jsonl), under its name; or make"
+                " samples yourself: {reader: python, run: 'calibration/<file>.py:<function>'},"
                 " or reader: record for a model of several components",
             )
         limits.append(_size(spec.shape[_token_dim(spec, interface)], interface))
-    return min(limits)
+    return min(limits, default=math.inf)
 
 
 def _token_dim(spec: TensorSpec, interface: Interface) -> int:

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import CompileError
-from pipeline.qnn import session
+from pipeline.qnn import libraries
 from pipeline.qnn.format.dlc import is_dlc
 from pipeline.qnn.format.flexible import read_flexible
+from pipeline.qnn.format.graph_io import IS_INPUT, IS_OUTPUT, EdgeTensor, UnknownTensorError, copied
 
 HTP_BACKEND = 6
 """The number of the HTP backend among QNN's backends."""
@@ -34,6 +35,8 @@ class GraphInfo:
     vtcm_mb: int
     optimization_mode: int
     spill_fill_bytes: int
+    inputs: tuple[EdgeTensor, ...]
+    outputs: tuple[EdgeTensor, ...]
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,14 @@ def _graphs(graphs: Any, count: int, name: str) -> Iterator[GraphInfo]:
         if graph.version != 3 or graph.blob_size < ctypes.sizeof(_HtpGraph):
             raise _unreadable(f"a graph of it has version {graph.version}; version 3 is known here", name)
         htp = ctypes.cast(graph.blob, ctypes.POINTER(_HtpGraph)).contents
-        yield GraphInfo(_text(graph.name), htp.vtcm_bytes >> 20, htp.optimization_mode, htp.spill_fill_bytes)
+        try:
+            inputs = tuple(copied(graph.inputs, graph.input_count, IS_INPUT))
+            outputs = tuple(copied(graph.outputs, graph.output_count, IS_OUTPUT))
+        except UnknownTensorError as error:
+            raise _unreadable(f"graph {_text(graph.name)} has {error}", name) from error
+        yield GraphInfo(
+            _text(graph.name), htp.vtcm_bytes >> 20, htp.optimization_mode, htp.spill_fill_bytes, inputs, outputs
+        )
 
 
 def _text(data: bytes | None) -> str:
@@ -115,7 +125,7 @@ def _text(data: bytes | None) -> str:
 
 def _system_interface() -> _Interface:
     """The functions of the SDK's system library; the process keeps it loaded."""
-    library = ctypes.CDLL(str(session.sdk_library("QnnSystem")))
+    library = ctypes.CDLL(str(libraries.sdk_library("QnnSystem")))
     providers = ctypes.POINTER(ctypes.POINTER(_Interface))()
     count = ctypes.c_uint32()
     status = library.QnnSystemInterface_getProviders(ctypes.byref(providers), ctypes.byref(count))
@@ -139,15 +149,20 @@ def _unreadable(why: str, name: str) -> CompileError:
     )
 
 
-class _Version(ctypes.Structure):
+class Version(ctypes.Structure):
+    """`Qnn_Version_t`."""
+
     _fields_ = (("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("patch", ctypes.c_uint32))
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
 
 
 class _Interface(ctypes.Structure):
     _fields_ = (
         ("backend", ctypes.c_uint32),
         ("name", ctypes.c_char_p),
-        ("api_version", _Version),
+        ("api_version", Version),
         ("create", ctypes.c_void_p),
         ("get_binary_info", ctypes.c_void_p),
         ("get_metadata", ctypes.c_void_p),
@@ -161,10 +176,10 @@ class _BinaryInfo(ctypes.Structure):
         ("_padding", ctypes.c_uint32),  # what follows is a union, aligned for the pointers in it
         ("backend", ctypes.c_uint32),
         ("build_id", ctypes.c_char_p),
-        ("core_api", _Version),
-        ("backend_api", _Version),
+        ("core_api", Version),
+        ("backend_api", Version),
         ("soc_version", ctypes.c_char_p),
-        ("blob_version", _Version),
+        ("blob_version", Version),
         ("blob_size", ctypes.c_uint64),
         ("tensor_count", ctypes.c_uint32),
         ("tensors", ctypes.c_void_p),

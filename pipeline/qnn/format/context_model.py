@@ -25,6 +25,12 @@ def partition_name(node: NodeProto) -> str:
     return _text(node, "partition_name")
 
 
+def tensor_name(node: NodeProto, value: str) -> str:
+    """The name, in the binary, of an input or output of an EPContext node."""
+    renamed = dict(pair.rsplit("=", 1) for pair in _text(node, "io_name_overrides").split(";") if "=" in pair)
+    return renamed.get(value, value)
+
+
 def binary_names(model: ModelProto) -> tuple[str, ...]:
     """File names of the binaries that a context model refers to.
 

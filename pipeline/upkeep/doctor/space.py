@@ -201,7 +201,7 @@ def _need(config: ModelConfig, todo: Sequence[Step], size: int, workspace: Works
     part = size / len(config.components)
     store = artifacts = hf_cache = 0.0
     for step in todo:
-        if step.stage == "fetch":
+        if step.stage == "fetch" and step.name == config.name:
             store += size
             if isinstance(config.source, HubSource) and cached_bytes(config, config.source, workspace) is None:
                 hf_cache += size

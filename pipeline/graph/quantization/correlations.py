@@ -1,0 +1,173 @@
+"""How the inputs of weights vary together: ``X.T X`` over a calibration set, for rounding that looks at the data.
+
+Kept are the mean square of each input, and of each two of them the correlation, in 16 bits.
+
+What is added up are integers of 8 bits that each column is rounded to, some hundred rows at a time: such sums are exact
+in float32, and the same whatever the order a library adds them up in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.graph.quantization.triangular_factor import upper_factor
+
+_BITS = 7
+ROWS_AT_ONCE = 512
+"""Rows that are rounded to integers and added up at once: ``2^7 * 2^7 * 2^9`` is half of what float32 counts to."""
+_MOST_ROWS = 1024
+"""Rows of a sample that are looked at."""
+_WHOLE = 32767
+_LEAST_DAMPING = 0.01
+_MOST_CHANCE = 0.99
+_INDEX, _NUMBERS = "correlations.json", "correlations.bin"
+
+
+@dataclass(frozen=True, eq=False)
+class Correlation:
+    """Of the inputs of a weight over some `rows`.
+
+    `power` [inputs] is their mean square; `pairs` the lower triangle of the correlations, as int16.
+    """
+
+    power: NDArray[np.float64]
+    pairs: NDArray[np.int16]
+    rows: int
+
+    @cached_property
+    def factor(self) -> NDArray[np.float64]:
+        """``U``, upper triangular, with ``U @ U.T`` what the damped ``X.T X`` is but for a factor.
+
+        An input that was always zero counts as one that goes its own way.
+        """
+        length = np.sqrt(np.where(self.power > 0, self.power, 1.0))
+        return upper_factor(self.matrix(), self.damping) * length[:, None]
+
+    @property
+    def damping(self) -> float:
+        """What to add to the diagonal, so that what a few rows show by chance is not taken for a fact.
+
+        Schäfer and Strimmer, "A shrinkage approach to large-scale covariance matrix estimation", 2005: the share of the
+        squares that chance alone would make. 1 % at least is what GPTQ's authors add.
+        """
+        squares = int(np.sum(np.square(self.pairs, dtype=np.int64))) / _WHOLE**2
+        by_chance = len(self.pairs) / max(1, self.rows)
+        share = min(by_chance / squares if squares else 1.0, _MOST_CHANCE)
+        return max(_LEAST_DAMPING, share / (1 - share))
+
+    def matrix(self) -> NDArray[np.float64]:
+        """The correlations, [inputs, inputs], from -1 to 1, with ones on the diagonal."""
+        size = len(self.power)
+        full = np.zeros((size, size))
+        start = 0
+        for row in range(1, size):
+            full[row, :row] = self.pairs[start : start + row]
+            start += row
+        full /= _WHOLE
+        full += full.T
+        np.fill_diagonal(full, 1.0)
+        return full
+
+
+class Sums:
+    """``X.T X`` under construction."""
+
+    def __init__(self, inputs: int) -> None:
+        self._sum = np.zeros((inputs, inputs), np.float32)
+        self._waiting = np.empty((ROWS_AT_ONCE, inputs), np.float32)
+        self._filled = 0
+        self._count = 0
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """One sample's, [rows, inputs]; of many rows, some that lie evenly spread."""
+        if len(rows) > _MOST_ROWS:
+            rows = rows[np.arange(_MOST_ROWS) * len(rows) // _MOST_ROWS]
+        self._count += len(rows)
+        while len(rows):
+            taken = rows[: ROWS_AT_ONCE - self._filled]
+            self._waiting[self._filled : self._filled + len(taken)] = taken
+            self._filled += len(taken)
+            rows = rows[len(taken) :]
+            if self._filled == ROWS_AT_ONCE:
+                self._add_up()
+
+    def _add_up(self) -> None:
+        rows = self._waiting[: self._filled]
+        self._filled = 0
+        exponents = np.frexp(np.abs(rows).max(axis=0, initial=0))[1]
+        exponents[exponents < -60] = -60
+        whole = np.rint(np.ldexp(rows, _BITS - exponents))
+        steps = np.ldexp(np.float32(1), exponents - _BITS)
+        product = whole.T @ whole
+        product *= steps[:, None]
+        product *= steps
+        self._sum += product
+
+    def correlation(self) -> Correlation:
+        """What was added. An input that was always zero has no power, and goes with no other."""
+        if self._filled:
+            self._add_up()
+        total = self._sum
+        power = np.diagonal(total).astype(np.float64) / max(1, self._count)
+        length = np.sqrt(np.diagonal(total).astype(np.float64))
+        inverse = np.where(length > 0, 1 / np.where(length > 0, length, 1.0), 0.0)
+        size = len(power)
+        pairs = np.empty(size * (size - 1) // 2, np.int16)
+        start = 0
+        for row in range(1, size):
+            pairs[start : start + row] = np.rint(total[row, :row] * (inverse[row] * _WHOLE) * inverse[:row])
+            start += row
+        return Correlation(power, pairs, self._count)
+
+
+class CorrelationWriter:
+    """Writes correlations to a folder, one after another."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._places: dict[str, tuple[int, int, int]] = {}
+        self._offset = 0
+        (folder / _NUMBERS).write_bytes(b"")
+
+    def add(self, weights: Sequence[str], correlation: Correlation) -> None:
+        """What the inputs of some weights, which are the same, have."""
+        with (self._folder / _NUMBERS).open("ab") as file:
+            written = file.write(correlation.power.astype("<f8").tobytes())
+            written += file.write(correlation.pairs.astype("<i2").tobytes())
+        self._places |= dict.fromkeys(weights, (self._offset, len(correlation.power), correlation.rows))
+        self._offset += written
+
+    def finish(self) -> None:
+        """Write which weight has which."""
+        listed = {name: list(self._places[name]) for name in sorted(self._places)}
+        (self._folder / _INDEX).write_text(json.dumps(listed, indent=0) + "\n", "utf-8", newline="\n")
+
+
+class Correlations:
+    """What a :class:`CorrelationWriter` wrote. One is in memory at a time, that of the last weight."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / _NUMBERS
+        self._places: Mapping[str, list[int]] = json.loads((folder / _INDEX).read_text("utf-8"))
+        self._last: tuple[list[int], Correlation] | None = None
+
+    def of(self, weight: str) -> Correlation | None:
+        """That of a weight's inputs; None if no node multiplies it as a matrix."""
+        place = self._places.get(weight)
+        if place is None:
+            return None
+        if self._last is None or self._last[0] != place:
+            self._last = None  # its memory is needed
+            offset, size, rows = place
+            power = np.fromfile(self._file, "<f8", size, offset=offset)
+            pairs = np.fromfile(self._file, "<i2", size * (size - 1) // 2, offset=offset + 8 * size)
+            self._last = place, Correlation(power, pairs, rows)
+        return self._last[1]

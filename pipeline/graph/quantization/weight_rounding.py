@@ -1,0 +1,136 @@
+"""A weight as integers: which scales, in blocks or for whole channels, and which of two neighbours each number becomes.
+
+:func:`encode_weight` is all there is to it for readers: given a weight, its layout and what is known of its inputs, it
+returns integers and scales. Everything in it comes out the same on every processor: single operations of IEEE 754 and
+sums down the rows of an array, which numpy makes one row after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.contracts.scheme import Clip, Rounding, bits
+from pipeline.graph.quantization.correlations import Correlation
+from pipeline.graph.quantization.error_feedback import fed_back
+from pipeline.graph.quantization.weight_encodings import Integers, dtype, least_widths
+from pipeline.graph.quantization.weight_layout import Layout
+
+_SHARES = {
+    4: (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4),
+    8: (127 / 129, 127 / 128, 1.0, 127 / 126, 127 / 124),
+    16: (1.0,),
+}
+"""By bits, the shares of the largest magnitude that may get the largest integer."""
+_REFITS = 2
+"""How often the best of them is improved by the scale that fits its integers best."""
+_LEAST_IMPORTANCE = 1e-4
+"""Of an input that was zero, beside the most important one: it may differ from zero elsewhere."""
+_CHANNELS = 256
+"""Channels that scales are looked for at once."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a weight becomes integers of a type: with what scales, and rounded how. Zero is always exact."""
+
+    kind: str
+    clip: Clip = "mse"
+    rounding: Rounding = "nearest"
+
+
+def encode_weight(
+    weight: NDArray[Any],
+    layout: Layout,
+    recipe: Recipe,
+    correlation: Correlation | None = None,
+    smallest: NDArray[np.float64] | float = 0.0,
+) -> Integers:
+    """A weight as integers with a scale for each channel, or for each block of one.
+
+    `correlation` is of the weight's inputs. Without it, `hessian` clips as `mse` does, and `gptq` takes the nearest.
+    `smallest` is what no scale may fall short of: one number, or one for each channel.
+    """
+    numbers = np.ascontiguousarray(layout.matrix(weight), dtype=np.float32)
+    importance = correlation.power if correlation is not None and recipe.clip == "hessian" else None
+    scale = _scales(numbers, layout.block, recipe, importance)
+    scale = np.maximum(scale, np.broadcast_to(smallest, scale.shape[1:]))
+    half = (1 << (bits(recipe.kind) - 1)) - 1
+    step = np.repeat(scale.astype(np.float32), len(numbers) // len(scale), axis=0).astype(np.float64)
+    near = np.empty(numbers.shape, np.int32)
+
+    def rounded(row: int, part: slice, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+        whole = np.clip(np.rint(wanted / step[row, part]), -half - 1, half)
+        near[row, part] = whole
+        return np.asarray(whole * step[row, part])
+
+    if correlation is not None and recipe.rounding == "gptq":
+        fed_back(numbers, correlation.factor, rounded)
+    else:
+        for row, wanted in enumerate(numbers):
+            rounded(row, slice(None), wanted.astype(np.float64))
+    return _stored(near, scale, layout, weight.ndim, recipe.kind)
+
+
+def _stored(near: NDArray[np.int32], scale: NDArray[np.float64], layout: Layout, rank: int, kind: str) -> Integers:
+    stored = dtype(kind)
+    zero = 0 if kind.startswith("int") else 1 << (bits(kind) - 1)
+    values = layout.array((near + zero).astype(np.int16).astype(stored), rank)
+    if layout.block is None:
+        return Integers(values, scale[0], np.full(scale.shape[1:], zero, stored), layout.channels)
+    scales = layout.array(scale, rank)
+    return Integers(values, scales, np.full(scales.shape, zero, stored), layout.inputs, layout.block)
+
+
+def _scales(
+    numbers: NDArray[np.float32], block: int | None, recipe: Recipe, importance: NDArray[np.float64] | None
+) -> NDArray[np.float64]:
+    """[blocks, channels]: what integers are multiplied with, chosen for the least squared error."""
+    inputs, channels = numbers.shape
+    half = (1 << (bits(recipe.kind) - 1)) - 1
+    blocks = numbers.reshape(-1, block or inputs, channels)
+    widest = least_widths(np.abs(blocks).max(axis=1).astype(np.float64))
+    if recipe.clip == "none":
+        return np.asarray(widest / half)
+    each = np.ones(inputs)
+    if importance is not None and importance.any():
+        each = np.maximum(importance / importance.max(), _LEAST_IMPORTANCE)
+    weights = each.reshape(*blocks.shape[:2], 1)
+    found = np.empty(widest.shape)
+    for start in range(0, channels, _CHANNELS):
+        part = slice(start, start + _CHANNELS)
+        found[:, part] = _searched(blocks[:, :, part].astype(np.float64), widest[:, part], weights, recipe.kind)
+    return found
+
+
+def _searched(
+    blocks: NDArray[np.float64], widest: NDArray[np.float64], weights: NDArray[np.float64], kind: str
+) -> NDArray[np.float64]:
+    half = (1 << (bits(kind) - 1)) - 1
+    best, least = widest / half, np.full(widest.shape, np.inf)
+    for share in _SHARES[bits(kind)]:
+        best, least = _better(blocks, share * widest / half, weights, half, best, least)
+    for _ in range(_REFITS):
+        near = np.clip(np.rint(blocks / best[:, None]), -half - 1, half)
+        size = (weights * near * near).sum(axis=1)
+        fitted = np.where(size > 0, (weights * near * blocks).sum(axis=1) / np.where(size > 0, size, 1.0), best)
+        best, least = _better(blocks, np.maximum(fitted, best / 4), weights, half, best, least)
+    return best
+
+
+def _better(
+    blocks: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    half: int,
+    best: NDArray[np.float64],
+    least: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Of two scales for each block, the one with the smaller error."""
+    lost = blocks - np.clip(np.rint(blocks / scale[:, None]), -half - 1, half) * scale[:, None]
+    error = (weights * lost * lost).sum(axis=1)
+    gains = error < least
+    return np.where(gains, scale, best), np.where(gains, error, least)

@@ -1,0 +1,258 @@
+"""What a first configuration says: axes, buckets, constants and a reader, chosen from what was seen of a model."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.propose.found_model import FoundModel
+from pipeline.propose.interface import GuessedAxis, GuessedComponent, GuessedInput, guess_axes
+
+_TOKENS = (32, 64, 128)
+_LENGTHS = (64, 128)
+_SECONDS = (1, 3)
+_RATE = 16000
+_IMAGE = 224
+_STEP_OF_WIDTH = (160, 320)
+
+
+@dataclass(frozen=True)
+class Said:
+    """A value and the comment that goes with it."""
+
+    value: Any
+    comment: str = ""
+
+
+@dataclass
+class Choices:
+    """The parts of a config, each with its comments. `missing` is what the user has to bring before it builds.
+
+    `reader` has the keys of `calibration`; `notes` are lines above it.
+    """
+
+    fixed: dict[str, Said] = field(default_factory=dict)
+    buckets: dict[str, Said] = field(default_factory=dict)
+    constants: dict[str, Said] = field(default_factory=dict)
+    reader: dict[str, Said] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+
+def choose(name: str, found: FoundModel, components: Mapping[str, GuessedComponent]) -> Choices:
+    """All that can be said of a model called `name` without running it."""
+    made = Choices()
+    readable = {key: each for key, each in components.items() if each.refused is None}
+    inputs = [given for each in readable.values() for given in each.inputs]
+    rate = _rate(found, inputs)
+    for given in inputs:
+        if given.kind == "selector":
+            made.constants[given.spec.name] = _constant(given, rate)
+    for axis in guess_axes(readable):
+        _place(axis, made, found, inputs, rate.value)
+    _even(made)
+    _choose_reader(name, found, readable, made, rate)
+    return made
+
+
+def _rate(found: FoundModel, inputs: Sequence[GuessedInput]) -> Said:
+    """The rate of a model of sounds, in Hz."""
+    for file in ("preprocessor_config.json", "config.json"):
+        said = found.said(file)
+        for key in ("sampling_rate", "sample_rate"):
+            if isinstance(said.get(key), int) and 1000 <= said[key] <= 200_000:
+                return Said(said[key], f"as {file} says")
+    for given in inputs:
+        rates = [int(value) for value in given.values if 4000 <= value <= 200_000]
+        if given.kind == "selector" and rates:
+            return Said(_RATE if _RATE in rates else rates[0], f"one that {given.spec.name!r} is compared with")
+    return Said(_RATE, "GUESS: the rate in Hz that the model was trained for")
+
+
+def _constant(given: GuessedInput, rate: Said) -> Said:
+    values = given.values
+    chosen: Any = rate.value if rate.value in values else values[0] if values else 0
+    if given.spec.dtype == "bool":
+        chosen = bool(chosen)
+    seen = f"the graph compares it with {', '.join(map(str, values))}" if values else "no number is known"
+    return Said(chosen, f"it selects a branch (If): {'' if values else 'GUESS, '}{seen}")
+
+
+def _place(axis: GuessedAxis, made: Choices, found: FoundModel, inputs: Sequence[GuessedInput], rate: int) -> None:
+    """Put an axis under `fixed` or `buckets`."""
+    of = ", ".join(axis.carriers[:4]) + (", …" if len(axis.carriers) > 4 else "")
+    match axis.kind:
+        case "batch":
+            made.fixed[axis.name] = Said(1, f"a batch, of {of}")
+        case "channels":
+            made.fixed[axis.name] = Said(3, f"channels of a picture, of {of}")
+        case "height" | "width":
+            size, why = _side(axis, found, inputs)
+            if size:
+                made.fixed[axis.name] = Said(size, f"{axis.kind} of a picture, of {of}: {why}")
+            else:
+                made.buckets[axis.name] = Said(list(_STEP_OF_WIDTH), f"{axis.kind} of a picture, of {of}: {why}")
+        case "samples":
+            made.buckets[axis.name] = Said([rate * each for each in _SECONDS], f"samples: 1 and 3 seconds, of {of}")
+        case "tokens":
+            most = _most_tokens(found)
+            sizes = [each for each in _TOKENS if each <= most] or [int(most)]
+            limit = f"; the model takes {int(most)} at most" if most < math.inf else ""
+            made.buckets[axis.name] = Said(sizes, f"tokens, of {of}{limit}")
+        case "length":
+            made.buckets[axis.name] = Said(list(_LENGTHS), f"GUESS: a length, of {of}")
+
+
+def _side(axis: GuessedAxis, found: FoundModel, inputs: Sequence[GuessedInput]) -> tuple[int, str]:
+    """The height or width of pictures; 0 where the other side is fixed by the graph and this one is free."""
+    said = found.said("preprocessor_config.json")
+    for key in ("crop_size", "size"):
+        match said.get(key):
+            case {"height": int(height), "width": int(width)}:
+                return (height if axis.kind == "height" else width), f"{key} of preprocessor_config.json"
+            case {"shortest_edge": int(edge)} | int(edge):
+                return edge, f"{key} of preprocessor_config.json"
+    size = found.said("config.json").get("image_size")
+    if isinstance(size, int):
+        return size, "image_size of config.json"
+    for given in inputs:
+        shape = given.spec.shape
+        if given.kind == "image" and axis.name in shape:
+            others = [dim for dim in shape[1:] if isinstance(dim, int) and dim > 4]
+            if others:
+                return 0, f"GUESS: the other side is {others[0]}"
+    return _IMAGE, "GUESS: what the model was trained with"
+
+
+def _most_tokens(found: FoundModel) -> float:
+    most = found.said("config.json").get("max_position_embeddings", math.inf)
+    return most if isinstance(most, int) and most > 0 else math.inf
+
+
+def _even(made: Choices) -> None:
+    """Give all axes as many values: those in one place make a bucket together."""
+    longest = max((len(said.value) for said in made.buckets.values()), default=0)
+    for axis, said in made.buckets.items():
+        values = list(said.value)
+        values = [values[0]] * (longest - len(values)) + values
+        made.buckets[axis] = Said(values, said.comment)
+    if len(made.buckets) > 1:
+        made.notes.append("buckets: the first values of all axes make a bucket, and so on; 'cross: true' crosses them")
+
+
+def _choose_reader(
+    name: str, found: FoundModel, components: Mapping[str, GuessedComponent], made: Choices, rate: Said
+) -> None:
+    kinds = {given.kind for each in components.values() for given in each.inputs} - {"selector"}
+    folder = f"calibration/{name}"
+    if len(components) > 1 and not _is_text(components):
+        _record(folder, name, components, made)
+    elif _is_text(components):
+        _text(folder, found, made)
+    elif kinds == {"image"} and sum(len(each.of_kind("image")) for each in components.values()) == 1:
+        _images(folder, found, components, made)
+    elif "audio" in kinds and kinds <= {"audio", "state", "length", "mask"}:
+        _audio(folder, components, made, rate)
+    else:
+        _arrays(folder, components, made)
+
+
+def _is_text(components: Mapping[str, GuessedComponent]) -> bool:
+    names = {given.spec.name for each in components.values() for given in each.inputs if given.kind != "selector"}
+    return bool(names) and names <= {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
+
+
+def _text(folder: str, found: FoundModel, made: Choices) -> None:
+    tokenizer = found.beside("tokenizer.json")
+    made.reader = {
+        "reader": Said("text"),
+        "file": Said(f"{folder}/sentences.txt", "one sample a line, as users write them; .tsv and .jsonl for pairs"),
+        "tokenizer": Said(tokenizer or "tokenizer.json", "" if tokenizer else "MISSING from the source"),
+    }
+    made.missing.append(f"{folder}/sentences.txt: 32 or more lines of text, short and long")
+    if tokenizer is None:
+        made.missing.append("tokenizer.json in the source, or reader: python with the tokenizer that the model has")
+
+
+def _images(folder: str, found: FoundModel, components: Mapping[str, GuessedComponent], made: Choices) -> None:
+    (given,) = (each for one in components.values() for each in one.of_kind("image"))
+    processor = found.beside("preprocessor_config.json")
+    made.reader = {
+        "reader": Said("images"),
+        "folder": Said(folder, "pictures as users take them: JPEG, PNG, BMP, WebP"),
+    }
+    if processor:
+        made.reader["processor"] = Said(processor, "says size, scale, mean and std; keys here go before it")
+    elif given.spec.dtype != "uint8":
+        shape = given.spec.shape
+        first = shape[1] in (1, 3) or shape[3] not in (1, 3)
+        height, width = (shape[2], shape[3]) if first else (shape[1], shape[2])
+        if any(str(side) in made.buckets for side in (height, width)):
+            sides = [side if isinstance(side, int) else 0 for side in (height, width)]
+            made.reader["size"] = Said(sides, "0: the side that keeps the picture's ratio")
+        made.reader |= {
+            "fit": Said("resize", "GUESS: or letterbox, as many detectors want it, or crop"),
+            "color": Said(
+                "gray" if shape[1 if first else 3] == 1 else "rgb", "GUESS: or bgr, as OpenCV reads pictures"
+            ),
+            "scale": Said(0.00392156862745098, "GUESS: 1/255, then (pixel - mean) / std"),
+            "mean": Said([0.0], "GUESS: ImageNet's are [0.485, 0.456, 0.406]"),
+            "std": Said([1.0], "GUESS: ImageNet's are [0.229, 0.224, 0.225]"),
+        }
+        made.notes.append("no preprocessor_config.json says how pictures are prepared: compare with the application")
+    made.missing.append(f"{folder}/: 32 or more pictures; of other things than in the application they are no help")
+
+
+def _audio(folder: str, components: Mapping[str, GuessedComponent], made: Choices, rate: Said) -> None:
+    inputs = [given for each in components.values() for given in each.inputs]
+    made.reader = {
+        "reader": Said("audio"),
+        "folder": Said(folder, "WAV or FLAC; with 'resample: true' of any rate"),
+        "rate": rate,
+    }
+    waves = [given for given in inputs if given.kind == "audio"]
+    if len(waves) > 1:
+        made.reader["input"] = Said(waves[0].spec.name, "GUESS: more than one input could take the waveform")
+    for given in inputs:
+        if given.kind in ("length", "mask"):
+            made.reader[given.kind] = Said(given.spec.name, given.why)
+    if states := {given.spec.name: given.feeds for given in inputs if given.kind == "state"}:
+        made.reader["states"] = Said(states, "inputs that outputs are handed on to, from window to window")
+        made.notes.append(
+            "'context: N' under calibration, if a window begins with the last N samples of the one before"
+        )
+    made.missing.append(f"{folder}/: 16 or more sounds, with and without what the model listens for")
+
+
+def _record(folder: str, name: str, components: Mapping[str, GuessedComponent], made: Choices) -> None:
+    code = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    made.reader = {
+        "reader": Said("record"),
+        "run": Said(f"calibration/{code}.py:run", "runs the components as the application does; see below"),
+        "file": Said(f"{folder}/samples.txt", "one sample a line: a text, or the name of a file"),
+    }
+    first = next(iter(components))
+    made.notes += [
+        "several components: what goes into a later one is known when the earlier ones have run. The function is",
+        "    def run(sessions, sample):                    # once for every line of the file",
+        f'        outputs = sessions["{first}"](…=…)        # inputs by name; {", ".join(components)}',
+        "docs/calibration.md shows one. With 'reader: npz' arrays made elsewhere go to each component's folder.",
+    ]
+    made.missing += [f"calibration/{code}.py with run(sessions, sample)", f"{folder}/samples.txt: a sample a line"]
+
+
+def _arrays(folder: str, components: Mapping[str, GuessedComponent], made: Choices) -> None:
+    made.reader = {
+        "reader": Said("npz"),
+        "folder": Said(folder, "a .npz a sample: numpy.savez('0.npz', <input>=array, …), the batch of 1 included"),
+    }
+    names = [given.spec.name for each in components.values() for given in each.inputs if given.kind != "selector"]
+    if any(given.kind == "features" for each in components.values() for given in each.inputs):
+        made.notes.append("an input looks like features (a spectrogram): make them as the application does")
+    if any(given.kind == "state" for each in components.values() for given in each.inputs):
+        made.notes.append("inputs that are states want values of real runs, not zeros alone: see reader: record")
+    made.missing.append(f"{folder}/: 32 or more .npz files with the arrays {', '.join(names[:6])}")

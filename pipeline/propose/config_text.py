@@ -1,0 +1,169 @@
+"""A first configuration as YAML with comments."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pipeline.plain_text import printable
+from pipeline.propose.choices import Choices, Said
+from pipeline.propose.found_model import FoundModel
+from pipeline.propose.interface import GuessedComponent, GuessedInput
+
+_WIDTH = 116
+_PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./@+-]*")
+_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "none", "y", "n", "~"})
+
+
+def config_text(
+    name: str,
+    found: FoundModel,
+    components: Mapping[str, GuessedComponent],
+    made: Choices,
+    targets: Sequence[str],
+    refused: Sequence[str] = (),
+) -> str:
+    """The text of `configs/<name>.yaml`. `refused` are errors that building met, each in one line or more."""
+    return "\n".join(_lines(name, found, components, made, targets, refused)) + "\n"
+
+
+def language_model_text(name: str, found: FoundModel, targets: Sequence[str]) -> str:
+    """The same for a GGUF file."""
+    place = ", ".join(f"{key}: {quoted(value)}" for key, value in found.place.items())
+    lines = [
+        "# yaml-language-server: $schema=config.schema.json",
+        "#",
+        f"# Written by 'doit init {name}'. A language model: prefill and decode are made of one file.",
+        "",
+        f"source: {{{place}}}",
+        f"components: {{model: {{file: {quoted(found.gguf)}}}}}",
+        "language_model: {context: 512, prefill: 128}    # tokens that are remembered, and tokens read at a time",
+        f"targets: [{', '.join(map(quoted, targets))}]",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def quoted(value: object) -> str:
+    """A value as YAML within a line."""
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{quoted(key)}: {quoted(each)}' for key, each in value.items())}}}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(quoted, value))}]"
+    text = str(value)
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    if text.isprintable():
+        return "'" + text.replace("'", "''") + "'"
+    return json.dumps(text)
+
+
+def _lines(
+    name: str,
+    found: FoundModel,
+    components: Mapping[str, GuessedComponent],
+    made: Choices,
+    targets: Sequence[str],
+    refused: Sequence[str],
+) -> Iterator[str]:
+    yield "# yaml-language-server: $schema=config.schema.json"
+    yield "#"
+    yield f"# Written by 'doit init {name}'. GUESS marks what the model does not say: look at those lines first."
+    yield "# Every key is described in docs/config.md, readers in docs/calibration.md."
+    for text in refused:
+        yield "#"
+        first, *rest = text.splitlines()
+        yield from _comment(f"REFUSED: {first}")
+        for line in rest:
+            yield from _comment(f"  {line.strip()}")
+    yield ""
+    yield "source:"
+    for key, value in found.place.items():
+        yield f"  {key}: {quoted(value)}"
+    if made.files:
+        yield f"files: {quoted(made.files)}"
+    yield ""
+    if found.passed_over:
+        yield from _comment(f"other forms of these files are left alone: {', '.join(found.passed_over)}")
+    if len(components) > 1:
+        yield "# Take out what the application does not use."
+    yield "components:"
+    for key, each in components.items():
+        yield f"  {quoted(key)}: {{file: {quoted(each.file)}}}"
+        yield from _interface(each)
+    yield from _section("constants", made.constants)
+    yield from _section("fixed", made.fixed)
+    yield from _section("buckets", made.buckets)
+    yield ""
+    for note in made.notes:
+        yield from _comment(note)
+    yield from _section("calibration", made.reader, spaced=False)
+    yield ""
+    yield "# Without 'quantization:' w8a16 is built, and what misses a threshold gets more bits. {precision: fp16}"
+    yield "# needs no samples."
+    yield f"targets: [{', '.join(map(quoted, targets))}]    # chips to build for: docs/config.md lists their names"
+
+
+def _interface(each: GuessedComponent) -> Iterator[str]:
+    if each.refused is not None:
+        return
+    for given in each.inputs:
+        yield from _comment(f"in   {given.spec}{_taken(given)}", indent="    ")
+    for spec in each.outputs[:12]:
+        yield from _comment(f"out  {spec}", indent="    ")
+    if len(each.outputs) > 12:
+        yield f"    # and {len(each.outputs) - 12} more outputs"
+
+
+def _taken(given: GuessedInput) -> str:
+    what = {
+        "ids": "token ids",
+        "mask": "a mask",
+        "image": "pictures",
+        "audio": "a waveform",
+        "features": "features of sound",
+        "length": "a length",
+        "state": "a state",
+        "selector": "a selector",
+    }.get(given.kind)
+    return f": {what}, {given.why}" if what else ""
+
+
+def _section(name: str, entries: Mapping[str, Said], *, spaced: bool = True) -> Iterator[str]:
+    if not entries:
+        return
+    if spaced:
+        yield ""
+    yield f"{name}:"
+    for key, said in entries.items():
+        line = f"  {quoted(key)}: {_value(said.value)}"
+        comment = printable(said.comment, keep="")
+        if comment and len(line) + len(comment) + 4 > _WIDTH:
+            yield from _comment(comment, indent="  ")
+            yield line
+        else:
+            yield f"{line}    # {comment}" if comment else line
+
+
+def _value(value: Any) -> str:
+    return quoted(value)
+
+
+def _comment(text: str, indent: str = "") -> Iterator[str]:
+    for line in textwrap.wrap(
+        printable(text, keep=""),
+        _WIDTH,
+        initial_indent=f"{indent}# ",
+        subsequent_indent=f"{indent}#   ",
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        drop_whitespace=True,
+    ) or [f"{indent}#"]:
+        yield line.rstrip()

@@ -1,0 +1,221 @@
+"""`doit init NAME SOURCE`: writes a first configuration of a model, and tries how far it comes without samples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path, PurePosixPath
+
+from pipeline.build.bring import bring_up_to_date
+from pipeline.build.crew import Crew
+from pipeline.config.file import ModelFile
+from pipeline.config.load import RESERVED, ModelConfig, load
+from pipeline.config.written_values import NAME
+from pipeline.errors import ConfigError, PipelineError, StoreError, WaitingError
+from pipeline.plan.planner import plan
+from pipeline.plan.steps import Step
+from pipeline.plan.workspace import Workspace
+from pipeline.propose.choices import Choices, choose
+from pipeline.propose.config_text import config_text, language_model_text
+from pipeline.propose.found_model import FoundModel, chosen, find, no_models, sides
+from pipeline.propose.interface import GuessedComponent, look_at
+from pipeline.qnn import catalog
+
+DEFAULT_TARGET = "snapdragon-x-elite"
+_TRIED = ("fetch", "ingest", "shape", "rewrite")
+_MOST_COMPONENTS = 64
+_SIDES = ("preprocessor_config.json", "tokenizer.json", "config.json")
+
+
+def check_names(given: Sequence[str]) -> None:
+    """Raise ConfigError unless there are a name and a source."""
+    if len(given) != 2:
+        raise ConfigError(
+            f"doit init takes a name and a source, and was given {' '.join(given) or 'nothing'}",
+            where="command line",
+            remedy="write doit init NAME SOURCE, such as: doit init mymodel ../models/model.onnx",
+        )
+
+
+def write_first_config(
+    given: Sequence[str], targets: str, workspace: Workspace, say: Callable[[str], None] = print
+) -> int:
+    """Write `configs/NAME.yaml`, which must not be there, and say what is missing; the exit code.
+
+    Raises:
+        ConfigError: the name or the targets are none, there is such a config, or the source is none.
+        SourceError: the source can't be had, or has no models.
+    """
+    check_names(given)
+    name, source = given
+    path = _free_path(name, workspace.root)
+    wanted = _targets(targets)
+    found = find(source, workspace.root, _on_the_hub)
+    if found.gguf:
+        _write(path, _language_model(name, found, wanted))
+        say(f"wrote configs/{path.name}: a language model of {found.gguf}")
+        return 0
+    components = {key: look_at(file, found.onnx[file]) for key, file in _named(found).items()}
+    made = choose(name, found, components)
+    text = config_text(name, found, components, made, wanted)
+    _write(path, text)
+    errors = list(_tried(path, workspace, say))
+    if errors and path.read_text("utf-8") == text:  # who edited it meanwhile keeps what he wrote
+        text = config_text(name, found, components, made, wanted, [str(error) for error in errors])
+        path.write_text(text, "utf-8", newline="\n")
+    _tell(name, components, made, errors, workspace, say)
+    return errors[0].exit_code if errors else 0
+
+
+def _free_path(name: str, root: Path) -> Path:
+    if not re.fullmatch(NAME.regex, name) or f"{name}.yaml" in RESERVED:
+        raise ConfigError(
+            f"'{name}' can't name a model", where="command line", why=f"expected {NAME.expected}", remedy="take another"
+        )
+    path = root / "configs" / f"{name}.yaml"
+    for there in (path, path.with_suffix(".yml")):
+        if there.exists() or there.is_symlink():
+            raise ConfigError(
+                f"configs/{there.name} is there already",
+                where="command line",
+                why="init never overwrites a config",
+                remedy="take another name, or move the file away first",
+            )
+    return path
+
+
+def _targets(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        catalog.resolve(name)
+    return names or [DEFAULT_TARGET]
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with path.open("x", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise ConfigError(f"configs/{path.name} is there already", remedy="take another name") from None
+    except OSError as error:
+        raise StoreError(
+            f"configs/{path.name} can't be written", where=str(path), why=error.strerror or str(error)
+        ) from error
+
+
+def _language_model(name: str, found: FoundModel, targets: Sequence[str]) -> str:
+    if "language_model" not in {field.name for field in fields(ModelFile)}:
+        raise ConfigError(
+            f"{found.gguf} is a GGUF file, which this version does not build from",
+            where="command line",
+            why="configs have no key 'language_model' yet",
+            remedy="export the model to ONNX, as with 'optimum-cli export onnx', and name that",
+        )
+    return language_model_text(name, found, targets)
+
+
+def _named(found: FoundModel) -> dict[str, str]:
+    """Names for the components: those of their files, with their folders where two would have one."""
+    files = list(found.onnx)[:_MOST_COMPONENTS]
+    stems = [PurePosixPath(file).stem for file in files]
+    names: dict[str, str] = {}
+    for file, stem in zip(files, stems, strict=True):
+        text = stem if stems.count(stem) == 1 else file.removesuffix(".onnx").replace("/", "-")
+        plain = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("._-")[:60].strip("._-") or "model"
+        plain = plain if re.fullmatch(NAME.regex, plain) else f"model-{plain}"
+        unique = next(each for each in (plain, *(f"{plain}-{n}" for n in range(2, 100))) if each not in names)
+        names[unique] = file
+    return names
+
+
+def _on_the_hub(repo: str, revision: str) -> FoundModel:
+    """The files of a repository at the commit that a branch is at now; its ONNX files are downloaded."""
+    from huggingface_hub import list_repo_files  # the network client: only for who needs the network
+
+    from pipeline.inputs.hub.answers import within
+    from pipeline.inputs.hub.failures import Asked, explained, retrying
+    from pipeline.inputs.hub.files import fetch_file
+    from pipeline.inputs.hub.revisions import resolve_commit
+
+    commit = resolve_commit(repo, revision)
+    with explained(Asked(repo, commit)):
+        names = retrying(lambda: within(lambda: sorted(list_repo_files(repo, revision=commit))), repo)
+    place = {"hub": repo, "revision": commit}
+    taken, passed = chosen(name for name in names if name.lower().endswith(".onnx"))
+    gguf = [name for name in names if name.lower().endswith(".gguf")]
+    if not taken and gguf:
+        return FoundModel(place, {}, names, passed_over=gguf[1:], gguf=gguf[0])
+    if not taken:
+        raise no_models(repo, names)
+    onnx = {name: fetch_file(repo, commit, name) for name in taken}
+    found = FoundModel(place, onnx, names, passed)
+    beside = [each for each in map(found.beside, _SIDES) if each is not None]
+    if not beside:
+        return found
+    paths = {name: fetch_file(repo, commit, name) for name in beside}
+    snapshot = next(iter(paths.values()))
+    for _ in PurePosixPath(beside[0]).parts:
+        snapshot = snapshot.parent
+    return FoundModel(place, onnx, names, passed, sides(snapshot, beside))
+
+
+def _tried(path: Path, workspace: Workspace, say: Callable[[str], None]) -> Iterator[PipelineError]:
+    """Errors of the steps that need no samples, one for each component at most."""
+    config = load(path)
+    steps = [step for step in plan(config) if _is_tried(step, config)]
+    crew, failed = Crew(workspace, steps), set[str | None]()
+    try:
+        for step in steps:
+            if {step.component, None} & failed:
+                continue
+            say(f"trying {step.id}")
+            try:
+                bring_up_to_date(step, workspace, crew)
+            except WaitingError:
+                return
+            except PipelineError as error:
+                failed.add(step.component)
+                yield error.at(step.id)
+    finally:
+        crew.close()
+
+
+def _is_tried(step: Step, config: ModelConfig) -> bool:
+    """Whether a step needs no samples, and is of the smallest bucket where it is of one."""
+    return step.stage in _TRIED and step.bucket in (None, config.buckets[0]) and step.name.count("/calibration") == 0
+
+
+def _tell(
+    name: str,
+    components: Mapping[str, GuessedComponent],
+    made: Choices,
+    errors: Sequence[PipelineError],
+    workspace: Workspace,
+    say: Callable[[str], None],
+) -> None:
+    say("")
+    say(f"wrote configs/{name}.yaml")
+    for key, each in components.items():
+        taken = ", ".join(f"{given.spec.name} ({given.kind})" for given in each.inputs) or "can't be read"
+        say(f"  {key}: {each.file}, {each.nodes} nodes; {taken}")
+    for error in errors:
+        say("")
+        say(f"will be refused: {error}")
+    said = {**made.fixed, **made.buckets, **made.constants, **made.reader}
+    guesses = [key for key, each in said.items() if each.comment.startswith("GUESS") or ": GUESS" in each.comment]
+    missing = [text for text in made.missing if not _is_there(text, workspace.root)]
+    if guesses:
+        say(f"guessed, look at these lines: {', '.join(guesses)}")
+    if missing:
+        say("missing:")
+        for text in missing:
+            say(f"  {text}")
+    say(f"next: {'bring what is missing, then ' if missing else ''}uv run doit build:{name}")
+
+
+def _is_there(text: str, root: Path) -> bool:
+    """Whether the file or folder that a text begins with is there and has something in it."""
+    path = root / re.split(r": |, or | with ", text)[0].removesuffix("/")
+    return path.is_file() or (path.is_dir() and any(path.iterdir()))

@@ -1,0 +1,167 @@
+"""What lies at a source: its ONNX files, and the small files beside them that say how the model is used."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pipeline.errors import ConfigError, SourceError
+from pipeline.plain_text import did_you_mean
+
+_HUB = re.compile(
+    r"(?:hf://|https?://huggingface\.co/)?(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./+-]+))?"
+)
+_VARIANT = re.compile(
+    r"(?:[_.-](?:quantized|quant|u?int8|u?int4|q4|q4f16|q8|bnb4|fp8|fp16|float16|bf16|qdq|q?u?int8\w*|O[1-4]"
+    r"|optimized))+$",
+    re.IGNORECASE,
+)
+"""How converters name other forms of a file, after https://huggingface.co/docs/transformers.js/guides/dtypes."""
+_QUANTIZED = re.compile(r"quant|int8|int4|q4|q8|bnb4|fp8|qdq", re.IGNORECASE)
+SIDE_FILES = ("preprocessor_config.json", "tokenizer.json", "config.json", "tokenizer_config.json")
+"""Files that are looked for beside the models, or above them."""
+_LARGEST_SIDE = 16 << 20
+_MOST_FILES = 20_000
+_NEAR = 3
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A source: how the config names it, its ONNX files by their names in it, and what else was found.
+
+    `passed_over` are other forms of the files that were taken; `side` has JSON of files beside them, by name in the
+    source; `names` are all files. A `gguf` file is a model by itself.
+    """
+
+    place: Mapping[str, str]
+    onnx: Mapping[str, Path]
+    names: Sequence[str]
+    passed_over: Sequence[str] = ()
+    side: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    gguf: str | None = None
+
+    def beside(self, name: str) -> str | None:
+        """The name in the source of a side file, as `tokenizer.json`; the nearest to the root."""
+        found = [each for each in self.names if PurePosixPath(each).name == name]
+        return min(found, key=lambda each: (each.count("/"), each), default=None)
+
+    def said(self, name: str) -> Mapping[str, Any]:
+        """What a side file says; nothing where there is none."""
+        return self.side.get(self.beside(name) or "", {})
+
+
+def find(source: str, root: Path, fetch: Callable[[str, str], FoundModel]) -> FoundModel:
+    """The model at `source`: an ONNX or GGUF file, a folder, or a repository of the hub, which `fetch` looks at.
+
+    Paths are relative to where the command runs, `root` is the project's.
+
+    Raises:
+        ConfigError: it is nothing of the kind.
+        SourceError: there are no models in it.
+    """
+    path = Path(source).expanduser()
+    if path.is_file():
+        folder, names = path.parent, [path.name]
+        names += [name for name in SIDE_FILES if (folder / name).is_file()]
+        if path.suffix.lower() == ".gguf":
+            return FoundModel({"path": _relative(folder, root)}, {}, names, gguf=path.name)
+        if path.suffix.lower() != ".onnx":
+            raise _unknown(source, f"{path.name} is neither ONNX nor GGUF by its name")
+        return FoundModel({"path": _relative(folder, root)}, {path.name: path}, names, side=sides(folder, names))
+    if path.is_dir():
+        return _folder(path, root, source)
+    hub = _HUB.fullmatch(source)
+    if hub is None or source.startswith((".", "/", "~")) or Path(source).suffix.lower() in (".onnx", ".gguf"):
+        beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise _unknown(source, f"there is no such file or folder{did_you_mean(path.name, beside)}")
+    return fetch(hub["repo"], hub["revision"] or "main")
+
+
+def chosen(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Of ONNX files, those to build, and other forms of the same: the float32 file goes before all others."""
+    forms: dict[str, list[str]] = {}
+    for name in sorted(names):
+        path = PurePosixPath(name)
+        forms.setdefault(f"{path.parent}/{_VARIANT.sub('', path.stem)}", []).append(name)
+    taken, passed = [], []
+    for found in forms.values():
+        best = min(found, key=lambda name: (_is_variant(name), bool(_QUANTIZED.search(_form(name))), len(name), name))
+        taken.append(best)
+        passed += [name for name in found if name != best]
+    return taken, passed
+
+
+def sides(folder: Path, names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """What the side files of a folder say; those that are damaged say nothing."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name in names:
+        path = folder / name
+        if path.name in SIDE_FILES and path.name != "tokenizer.json" and path.stat().st_size < _LARGEST_SIDE:
+            try:
+                said = json.loads(path.read_text("utf-8"))
+            except (OSError, ValueError, RecursionError):
+                continue
+            if isinstance(said, dict):
+                found[name] = said
+    return found
+
+
+def _folder(path: Path, root: Path, source: str) -> FoundModel:
+    names = []
+    for number, file in enumerate(path.rglob("*")):
+        if number > _MOST_FILES:
+            raise _unknown(source, f"the folder holds more than {_MOST_FILES} files")
+        if file.is_file():
+            names.append(file.relative_to(path).as_posix())
+    names.sort()
+    place = {"path": _relative(path, root)}
+    taken, passed = chosen(name for name in names if name.lower().endswith(".onnx"))
+    gguf = [name for name in names if name.lower().endswith(".gguf")]
+    if gguf and not taken:
+        return FoundModel(place, {}, names, passed_over=gguf[1:], gguf=gguf[0])
+    if not taken:
+        raise no_models(source, names)
+    onnx = {name: path / name for name in taken}
+    return FoundModel(place, onnx, names, passed, sides(path, names))
+
+
+def no_models(source: str, names: Sequence[str]) -> SourceError:
+    """The error for a source without models."""
+    return SourceError(
+        f"{source} holds no ONNX file",
+        why=f"it has {', '.join(sorted(names)[:8]) or 'no files'}{', …' if len(names) > 8 else ''}",
+        remedy="export the model to ONNX first, as with 'optimum-cli export onnx', or name a repository that has it",
+    )
+
+
+def _unknown(source: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"{source} is no source of a model",
+        where="command line",
+        why=why,
+        remedy="name an .onnx or .gguf file, a folder with one, or a repository of the hub as owner/name[@revision]",
+    )
+
+
+def _relative(folder: Path, root: Path) -> str:
+    """A folder as the config names it: relative to `configs/` where it is near, else absolute."""
+    absolute = folder.resolve()
+    try:
+        near = Path(os.path.relpath(absolute, root.resolve() / "configs")).as_posix()
+    except ValueError:  # on another drive
+        return absolute.as_posix()
+    return near if near.count("..") <= _NEAR else absolute.as_posix()
+
+
+def _is_variant(name: str) -> bool:
+    return bool(_VARIANT.search(PurePosixPath(name).stem))
+
+
+def _form(name: str) -> str:
+    found = _VARIANT.search(PurePosixPath(name).stem)
+    return found[0] if found else ""

@@ -1,0 +1,282 @@
+"""What a model's graph says of how it is used: what its inputs are, and what its axes count.
+
+These are guesses for a first configuration. Each says what it was taken from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
+
+from pipeline.contracts.values import TensorSpec
+from pipeline.errors import PipelineError
+from pipeline.graph.files.lean_parse import parse_lean
+from pipeline.graph.files.model_file import is_external, signature
+from pipeline.graph.ir.traverse import all_nodes, attribute_graphs
+from pipeline.graph.shapes.axes import axis_names, model_axes, name_dims
+from pipeline.inputs.samples.audio import is_wave
+from pipeline.inputs.samples.images import is_picture
+
+Kind = Literal["ids", "mask", "image", "audio", "features", "length", "state", "selector", "other"]
+
+_TEXT = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+_STATE = re.compile(r"(^|[_.])(h|c|h0|c0|hn|cn|hidden|cell|states?|cache|mems?|past)([_.\d]|$)|past|cache|state|hidden")
+_WAVE = re.compile(r"wave|audio|speech|signal|sound|input_values|samples|pcm|\bx\b", re.IGNORECASE)
+_BATCH = re.compile(r"batch|^(n|b|bs|bsz)$", re.IGNORECASE)
+_FOLLOWED = frozenset(
+    {"Cast", "Unsqueeze", "Squeeze", "Reshape", "Pad", "Identity", "Transpose", "Concat", "Mul", "Div"}
+)
+_SURELY_SOUND = 4000  # numbers in a row, a quarter of a second at 16 kHz
+_HEARS = frozenset({"Conv", "STFT", "DFT"})
+
+
+@dataclass(frozen=True)
+class GuessedInput:
+    """An input and what it is taken for; `why` says by what. `feeds` is the output that becomes it the next time.
+
+    `values` are numbers that the graph compares a selector with.
+    """
+
+    spec: TensorSpec
+    kind: Kind
+    why: str
+    feeds: str = ""
+    values: tuple[int | float, ...] = ()
+
+
+@dataclass(frozen=True)
+class GuessedComponent:
+    """One ONNX file: inputs, outputs, and its axes with the inputs that carry each; or why it can't be read."""
+
+    file: str
+    inputs: Sequence[GuessedInput] = ()
+    outputs: Sequence[TensorSpec] = ()
+    axes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    nodes: int = 0
+    refused: PipelineError | None = None
+
+    def of_kind(self, *kinds: Kind) -> list[GuessedInput]:
+        """The inputs that are taken for one of these."""
+        return [each for each in self.inputs if each.kind in kinds]
+
+
+def look_at(file: str, path: Path) -> GuessedComponent:
+    """What an ONNX file says; `file` is its name in the source. What can't be read is `refused`."""
+    try:
+        model = parse_lean(path)
+        name_dims(model)
+        initialized = {tensor.name for tensor in model.graph.initializer}
+        declared = [value for value in model.graph.input if value.name not in initialized]
+        del model.graph.input[:]
+        model.graph.input.extend(declared)
+        known = signature(model)
+    except PipelineError as error:
+        return GuessedComponent(file, refused=error)
+    chosen = _selectors(model)
+    inputs = tuple(_guess(spec, known.outputs, chosen, model.graph) for spec in known.inputs)
+    axes = {axis: tuple(names) for axis, names in model_axes(model).items()}
+    return GuessedComponent(file, inputs, known.outputs, axes, len(model.graph.node))
+
+
+def _guess(
+    spec: TensorSpec, outputs: Sequence[TensorSpec], chosen: Mapping[str, tuple[int | float, ...]], graph: GraphProto
+) -> GuessedInput:
+    name, integer = spec.name.lower(), spec.dtype.startswith(("int", "uint", "bool"))
+    if spec.name in chosen:
+        return GuessedInput(spec, "selector", "an If of the graph is decided by it", values=chosen[spec.name])
+    if spec.name in _TEXT:
+        return GuessedInput(spec, "mask" if "mask" in name else "ids", "by its name")
+    if "mask" in name:
+        return GuessedInput(spec, "mask", "by its name")
+    if re.search(r"len(gth)?s?(_|$)|_len", name) and integer and len(spec.shape) <= 2:
+        return GuessedInput(spec, "length", "by its name")
+    if fed := _fed_by(spec, outputs):
+        return GuessedInput(spec, "state", f"output {fed!r} has its form", feeds=fed)
+    if re.search(r"ids?(_|$)|token", name) and integer:
+        return GuessedInput(spec, "ids", "by its name")
+    if is_picture(spec):
+        return GuessedInput(spec, "image", "by its shape")
+    if integer and len(spec.shape) == 2 and "Gather" in _first_operators(spec.name, graph, to=1):
+        return GuessedInput(spec, "ids", "a table is looked up by it")
+    if is_wave(spec):
+        if any(isinstance(dim, int) and dim >= _SURELY_SOUND for dim in spec.shape):
+            return GuessedInput(spec, "audio", "by its length")
+        if _WAVE.search(name):
+            return GuessedInput(spec, "audio", "by its name and shape")
+        if _HEARS & set(_first_operators(spec.name, graph)):
+            return GuessedInput(spec, "audio", "by its shape and what reads it")
+    if (
+        spec.dtype.startswith("float")
+        and len(spec.shape) == 3
+        and any(dim in (39, 40, 64, 80, 128) for dim in spec.shape)
+    ):
+        return GuessedInput(spec, "features", "by its shape")
+    return GuessedInput(spec, "other", "")
+
+
+def _fed_by(spec: TensorSpec, outputs: Sequence[TensorSpec]) -> str:
+    """The output that an input is fed from the next time: one of its form, with a name that goes with its own."""
+    if not spec.dtype.startswith("float"):
+        return ""
+    alike = [each for each in outputs if each.dtype == spec.dtype and _same_form(spec, each)]
+    name = spec.name.lower()
+    derived = [each.name for each in alike if _derived(name, each.name.lower())]
+    if derived:
+        return derived[0]
+    return alike[0].name if _STATE.search(name) and len(alike) == 1 else ""
+
+
+def _same_form(one: TensorSpec, other: TensorSpec) -> bool:
+    """Whether two shapes may be of the same size: what is a number in both is equal."""
+    if len(one.shape) != len(other.shape) or not one.shape:
+        return False
+    return all(a == b for a, b in zip(one.shape, other.shape, strict=True) if isinstance(a, int) and isinstance(b, int))
+
+
+def _derived(name: str, output: str) -> bool:
+    """Whether an output is named after a state, as `stateN`, `hn`, `new_h`, `present.0.key` are."""
+    if not _STATE.search(name):
+        return False
+    plain = re.sub(r"(^|[_.])(new|next|out|output|present|in|input|past)(?=[_.]|$)|_key_values", "", output).strip("_.")
+    own = re.sub(r"(^|[_.])(in|input|prev|past)(?=[_.]|$)|_key_values", "", name).strip("_.")
+    return plain == own or re.fullmatch(rf"{re.escape(own.rstrip('0'))}_?(n|out|new|next|1)", output) is not None
+
+
+def _first_operators(name: str, graph: GraphProto, to: int | None = None) -> Iterator[str]:
+    """The operators that a value goes into, those that only bring it into another form passed by.
+
+    With `to`, only those count that take it as that input: a Gather takes indices as its second, of place 1.
+    """
+    pending, seen = [name], {name}
+    while pending:
+        value = pending.pop()
+        for node in graph.node:
+            if value not in node.input:
+                continue
+            if to is None or list(node.input).index(value) == to:
+                yield node.op_type
+            if node.op_type in _FOLLOWED:
+                new = set(node.output) - seen
+                seen |= new
+                pending += new
+
+
+def _selectors(model: ModelProto) -> dict[str, tuple[int | float, ...]]:
+    """Inputs of few numbers that decide an If, and the numbers that they are compared with on the way."""
+    inputs = {value.name: value for value in model.graph.input}
+    if not any(node.op_type == "If" for node in all_nodes(model.graph)):
+        return {}
+    found: dict[str, tuple[int | float, ...]] = {}
+    for graph in _graphs(model.graph):
+        makers = {output: node for node in model.graph.node for output in node.output}
+        makers |= {output: node for node in graph.node for output in node.output}
+        constants = _constants(model.graph) | _constants(graph)
+        for node in graph.node:
+            if node.op_type != "If":
+                continue
+            for name, values in _deciders(node.input[0], makers, constants):
+                shape = inputs[name].type.tensor_type.shape.dim if name in inputs else ()
+                if name in inputs and all(dim.dim_value == 1 for dim in shape):
+                    found[name] = tuple(dict.fromkeys((*found.get(name, ()), *values)))
+    return found
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    yield graph
+    for node in graph.node:
+        for inner in attribute_graphs(node):
+            yield from _graphs(inner)
+
+
+def _constants(graph: GraphProto) -> dict[str, int | float]:
+    """Single numbers among the constants of a graph."""
+    found: dict[str, int | float] = {}
+    tensors = [(tensor.name, tensor) for tensor in graph.initializer]
+    tensors += [
+        (node.output[0], attribute.t)
+        for node in graph.node
+        if node.op_type == "Constant"
+        for attribute in node.attribute
+        if attribute.name == "value"
+    ]
+    for name, tensor in tensors:
+        if not is_external(tensor) and np.prod([*tensor.dims], initial=1) == 1:
+            found[name] = numpy_helper.to_array(tensor).reshape(-1)[0].item()
+    return found
+
+
+def _deciders(
+    condition: str, makers: Mapping[str, NodeProto], constants: Mapping[str, int | float]
+) -> Iterator[tuple[str, list[int | float]]]:
+    """The values without a maker that a condition is computed from, and numbers that it is compared with."""
+    pending, seen, values, ends = [condition], {condition}, [], []
+    while pending and len(seen) < 1000:
+        name = pending.pop()
+        node = makers.get(name)
+        if node is None:
+            ends.append(name)
+            continue
+        if node.op_type == "Shape":  # its rank, not its value
+            continue
+        values += [constants[each] for each in node.input if each in constants and node.op_type == "Equal"]
+        new = [each for each in node.input if each and each not in constants and each not in seen]
+        seen |= {*new}
+        pending += new
+    yield from ((name, values) for name in ends)
+
+
+AxisKind = Literal["batch", "height", "width", "channels", "tokens", "samples", "length"]
+
+
+@dataclass(frozen=True)
+class GuessedAxis:
+    """An axis of a model's inputs and what it is taken to count; `carriers` are ``component.input[place]``."""
+
+    name: str
+    kind: AxisKind
+    carriers: tuple[str, ...]
+
+
+def guess_axes(components: Mapping[str, GuessedComponent]) -> list[GuessedAxis]:
+    """Every axis of the components, in their order; what any of them says of one counts for all."""
+    seen: dict[str, list[tuple[str, GuessedInput, int]]] = {}
+    for component, guessed in components.items():
+        for given in guessed.inputs:
+            for place, dim in enumerate(given.spec.shape):
+                for axis in axis_names(dim) if isinstance(dim, str) else ():
+                    if given.kind != "selector":
+                        seen.setdefault(axis, []).append((component, given, place))
+    return [
+        GuessedAxis(
+            axis, _axis_kind(axis, places), tuple(f"{c}.{given.spec.name}[{place}]" for c, given, place in places)
+        )
+        for axis, places in seen.items()
+    ]
+
+
+def _axis_kind(axis: str, places: Sequence[tuple[str, GuessedInput, int]]) -> AxisKind:
+    if _BATCH.search(re.sub(r"\[\d+\]$", "", axis) if not axis.endswith("]") else ""):
+        return "batch"
+    for _, given, place in places:
+        rank = len(given.spec.shape)
+        if given.kind == "image" and rank == 4 and place > 0:
+            first = given.spec.shape[1] in (1, 3) or given.spec.shape[3] not in (1, 3)
+            kinds: tuple[AxisKind, ...] = ("channels", "height", "width") if first else ("height", "width", "channels")
+            return kinds[place - 1]
+    firsts = [place == 0 and (len(given.spec.shape) > 1 or given.kind == "length") for _, given, place in places]
+    if all(firsts) and not re.search(r"seq|len|time|frame|step", axis, re.IGNORECASE):
+        return "batch"
+    if all(given.kind == "state" and place < len(given.spec.shape) - 1 for _, given, place in places) and not re.search(
+        r"seq|len|time|frame|step|past", axis, re.IGNORECASE
+    ):
+        return "batch"  # [layers, batch, hidden]
+    kinds_of = {given.kind for _, given, _ in places}
+    if "audio" in kinds_of:
+        return "samples"
+    return "tokens" if kinds_of & {"ids", "mask"} else "length"

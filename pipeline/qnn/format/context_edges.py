@@ -1,0 +1,61 @@
+"""What a context model and its binary say of the same inputs and outputs: names, and how floats are encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from onnx import ModelProto, NodeProto, numpy_helper
+
+from pipeline.qnn.format.context_binary import GraphInfo
+from pipeline.qnn.format.context_model import partition_name, partitions, tensor_name
+from pipeline.qnn.format.graph_io import EdgeTensor, Encoding
+
+
+def contradictions(model: ModelProto, graphs: Mapping[str, GraphInfo]) -> Iterator[str]:
+    """Each way in which a context model contradicts the graphs of its binaries (by name), in a sentence.
+
+    Programs that load the binary without the context model know what the binary says only.
+    """
+    converted = _encodings(model)
+    for node in partitions(model):
+        name = partition_name(node)
+        if name not in graphs:
+            yield f"graph {name!r} is in no binary"
+            continue
+        graph = graphs[name]
+        for kind, values, tensors in (("input", node.input, graph.inputs), ("output", node.output, graph.outputs)):
+            named = {tensor.name: tensor for tensor in tensors}
+            wanted = {tensor_name(node, value): value for value in values}
+            if named.keys() != wanted.keys():
+                yield f"graph {name!r} has the {kind}s {_list(named)}, the context model {_list(wanted)}"
+            for tensor_in_binary, value in wanted.items():
+                if value in converted and tensor_in_binary in named:
+                    yield from _other(named[tensor_in_binary], converted[value])
+
+
+def paired(node: NodeProto, values: Sequence[str], tensors: Sequence[EdgeTensor]) -> list[tuple[str, EdgeTensor]]:
+    """The inputs or outputs of an EPContext node, each with the tensor of the binary that it is."""
+    named = {tensor.name: tensor for tensor in tensors}
+    return [(value, named[name]) for value in values if (name := tensor_name(node, value)) in named]
+
+
+def _encodings(model: ModelProto) -> dict[str, Encoding]:
+    """The encodings that QuantizeLinear and DequantizeLinear of a context model give to integers, by their names."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    found = {}
+    for node in model.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            integers = node.output[0] if node.op_type == "QuantizeLinear" else node.input[0]
+            scale, zero_point = (numpy_helper.to_array(constants[name]) for name in node.input[1:3])
+            if scale.size == 1:
+                found[integers] = Encoding(float(scale.item()), int(zero_point.item()))
+    return found
+
+
+def _other(tensor: EdgeTensor, told: Encoding) -> Iterator[str]:
+    if tensor.encoding != told:
+        yield f"{tensor.name!r} is encoded with {told} in the context model, with {tensor.encoding} in the binary"
+
+
+def _list(names: Mapping[str, object]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,134 @@
+"""Holds a context against itself: what ONNX Runtime gives, and what QNN gives without it.
+
+The context model says how floats become the binary's integers and back; so does the binary. Programs that load the
+binary alone (Genie, ExecuTorch, an application of QNN's own) have only the latter. A context model is followed node by
+node here: its QuantizeLinear and DequantizeLinear by the binary's encodings, each EPContext by
+:mod:`pipeline.qnn.raw`, and outputs must be those of ONNX Runtime, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto
+
+from pipeline.contracts.emulate import SecondOpinion
+from pipeline.contracts.target import HtpTarget
+from pipeline.graph.files.model_file import load_graph
+from pipeline.qnn.child import run_raw_apart
+from pipeline.qnn.format.context_binary import read_binaries
+from pipeline.qnn.format.context_edges import contradictions, paired
+from pipeline.qnn.format.context_model import binary_names, partition_name, partitions
+from pipeline.qnn.format.graph_io import EdgeTensor
+
+Arrays = Mapping[str, NDArray[Any]]
+
+_EDGES = ("EPContext", "QuantizeLinear", "DequantizeLinear")
+
+
+def second_opinion(
+    folder: Path, context_model: str, target: HtpTarget, feed: Arrays, outputs: Arrays, work: Path
+) -> SecondOpinion:
+    """Run one sample again, without ONNX Runtime, and hold it against the `outputs` that ONNX Runtime gave for `feed`.
+
+    Arrays travel in folders inside `work`.
+
+    Raises:
+        CompileError: a binary can't be read.
+    """
+    model = load_graph(folder / context_model)
+    nodes = partitions(model)
+    inside = [node.op_type for node in model.graph.node if node.op_type not in _EDGES]
+    if inside:
+        return SecondOpinion(0, not_asked=f"{len(inside)} nodes run on the CPU, the first is {inside[0]}")
+    return SecondOpinion(len(nodes), tuple(_Reading(folder, model, target, work).disagreements(feed, outputs)))
+
+
+class _Reading:
+    """A context model, followed with the values of one sample."""
+
+    def __init__(self, folder: Path, model: ModelProto, target: HtpTarget, work: Path) -> None:
+        self._model, self._target, self._work = model, target, work
+        self._graphs = {
+            graph.name: (folder / name, graph)
+            for name in binary_names(model)
+            for info in read_binaries(folder / name)
+            for graph in info.graphs
+        }
+        self._values: dict[str, NDArray[Any]] = {}
+        self._to_encode: dict[str, NodeProto] = {}
+        self._tensors: dict[str, EdgeTensor] = {}
+
+    def disagreements(self, feed: Arrays, outputs: Arrays) -> Iterator[str]:
+        """Each way in which the two differ, in a sentence."""
+        yield from contradictions(self._model, {name: graph for name, (_, graph) in self._graphs.items()})
+        self._values.update(feed)
+        for node in self._model.graph.node:
+            if node.op_type == "QuantizeLinear":
+                self._to_encode[node.output[0]] = node
+            elif node.op_type == "DequantizeLinear":
+                self._decode(node)
+            else:
+                yield from self._execute(node)
+        for name, expected in outputs.items():
+            if name in self._values:
+                yield from _unequal(name, expected, self._values[name])
+            else:
+                yield f"output {name!r} can't be had from the binary alone"
+
+    def _execute(self, node: NodeProto) -> Iterator[str]:
+        name = partition_name(node)
+        if name not in self._graphs:
+            return
+        binary, graph = self._graphs[name]
+        given: dict[str, NDArray[Any]] = {}
+        for value, tensor in paired(node, node.input, graph.inputs):
+            yield from self._encode(value, tensor, given)
+        if len(given) < len(graph.inputs):
+            return
+        with tempfile.TemporaryDirectory(dir=self._work) as work:
+            made = run_raw_apart(binary, name, self._target, given, Path(work))
+        if isinstance(made, str):
+            yield f"graph {name!r} does not run without ONNX Runtime: {made}"
+            return
+        by_name = {tensor.name: array for tensor, array in zip(graph.outputs, made, strict=True)}
+        for value, tensor in paired(node, node.output, graph.outputs):
+            self._values[value], self._tensors[value] = by_name[tensor.name], tensor
+
+    def _encode(self, value: str, tensor: EdgeTensor, given: dict[str, NDArray[Any]]) -> Iterator[str]:
+        """Put what `value` is for the binary into `given`."""
+        node = self._to_encode.get(value)
+        array = self._values[node.input[0] if node else value]
+        if node and tensor.encoding:
+            array = tensor.encoding.encoded(array, tensor.dtype)
+        if array.dtype != tensor.dtype or array.size != math.prod(tensor.shape):
+            yield f"input {value!r} is {array.dtype} {list(array.shape)} for the context model, {tensor} in the binary"
+        else:
+            given[tensor.name] = array.reshape(tensor.shape)
+
+    def _decode(self, node: NodeProto) -> None:
+        value = node.input[0]
+        if value in self._tensors and (encoding := self._tensors[value].encoding):
+            self._values[node.output[0]] = encoding.decoded(self._values[value])
+
+
+def _unequal(name: str, expected: NDArray[Any], made: NDArray[Any]) -> Iterator[str]:
+    if expected.dtype != made.dtype or expected.size != made.size:
+        was = f"{expected.dtype} of {expected.size} by ONNX Runtime"
+        yield f"output {name!r} is {made.dtype} of {made.size} values, {was}"
+        return
+    bits = np.dtype(f"u{expected.dtype.itemsize}")
+    left, right = (np.ascontiguousarray(array).reshape(-1) for array in (expected, made))
+    places = np.flatnonzero(left.view(bits) != right.view(bits))
+    if places.size:
+        first = places[0]
+        yield (
+            f"output {name!r} differs in {places.size} of {left.size} values,"
+            f" the first is {right[first]:g}, {left[first]:g} by ONNX Runtime"
+        )

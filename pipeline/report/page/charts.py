@@ -1,0 +1,144 @@
+"""The charts of a page, drawn by ziaplot (https://ziaplot.readthedocs.io, MIT) as SVG.
+
+Series differ by mark and dash as well as by colour. Colours are variables of the page's style, which has a set for
+light and one for dark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import ziaplot
+
+from pipeline.frozen import dataclass
+from pipeline.report.page.markup import shown
+
+Numbers = Sequence[float]
+
+_STYLE = """
+* { font: inherit; font_size: 14; color: var(--ink); edge_color: var(--rule); }
+Canvas { color: none; }
+Graph { color: none; edge_color: var(--rule); edge_width: 1; }
+Graph.GridX { color: none; }
+Graph.GridY { color: var(--rule); stroke: solid; stroke_width: 0.5; }
+Graph.TickX { font_size: 14; height: 5; stroke_width: 1; color: var(--soft); num_format: g; pad: %g; }
+Graph.TickY { font_size: 16; height: 0; stroke_width: 0; color: var(--soft); num_format: g; pad: 0.1; }
+Graph.XName { font_size: 14; color: var(--soft); }
+Graph.YName { font_size: 14; color: var(--soft); }
+Graph.Legend { color: none; stroke: none; stroke_width: 0; margin: 16; pad: 2; radius: 36; font_size: 17; }
+BarChartHoriz.TickY { font_size: 14; height: 5; stroke_width: 1; color: var(--soft); pad: 0.1; }
+BarChartHoriz.GridY { color: none; }
+Graph.LegendText { font_size: 14; color: var(--ink); margin: 6; }
+Element { edge_color: none; }
+"""
+_MARKS = ("round", "square", "triangle", "triangled", "x", "+")
+_DASHES = ("-", "--", ":", "-.", "-", "--")
+_STEP_DB = 20
+COLOURS = 6
+"""How many colours series may have."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart with its name; where `ys` is no number there is a gap."""
+
+    name: str
+    xs: Numbers
+    ys: Sequence[float | None]
+
+
+def ladder(rungs: Sequence[str], lines: Sequence[Line], asked: Sequence[float | None], most: float) -> Element:
+    """SQNR in dB on each rung, a line for each bucket; a bar on each rung says what is asked for."""
+    graph = _graph("", "dB", "right", 640, 290, 0.5)
+    for at, least in enumerate(asked):
+        if least is not None:
+            bar = ziaplot.PolyLine([at - 0.35, at + 0.35], [least, least]).color("var(--asked)").strokewidth(3)
+            graph.add(bar.name("asked for") if at == 0 else bar)
+    for number, line in enumerate(lines):
+        points = [(x, y) for x, y in zip(line.xs, line.ys, strict=True) if y is not None]
+        if points:
+            graph.add(_drawn(points, number).name(shown(line.name)))
+    graph.xticks([*range(len(rungs))], [*rungs])
+    lowest = min([0.0, *(y for line in lines for y in line.ys if y is not None)])
+    graph.yticks([*range(_STEP_DB * math.floor(lowest / _STEP_DB), int(most) + 1, _STEP_DB)])
+    return _svg(graph)
+
+
+def scatter(lines: Sequence[Line], x: str, y: str, asked: float | None = None) -> Element:
+    """Points of several kinds, joined in the order of their x; `asked` is a level across."""
+    legend = "right" if len(lines) > 1 or asked is not None else "none"
+    graph = _graph(x, y, legend, 720, 300, 0.15)
+    xs = [each for line in lines for each in line.xs]
+    if asked is not None and xs:
+        level = ziaplot.PolyLine([min(xs), max(xs)], [asked, asked]).color("var(--asked)").strokewidth(3)
+        graph.add(level.name("asked for"))
+    for number, line in enumerate(lines):
+        points = sorted((at, value) for at, value in zip(line.xs, line.ys, strict=True) if value is not None)
+        if points:
+            graph.add(_drawn(points, number).name(shown(line.name)))
+    return _svg(graph)
+
+
+def overlay(expected: tuple[Numbers, Numbers], got: tuple[Numbers, Numbers], length: int) -> Element:
+    """Two long rows of numbers, one over the other: the least and the largest of each piece."""
+    graph = _graph("", "", "right", 720, 190, 0.0)
+    step = length / max(1, len(expected[0]))
+    xs = [(at + 0.5) * step for at in range(len(expected[0]))]
+    wide = ziaplot.LineFill(xs, [*expected[1]], [*expected[0]]).fill("var(--band)").color("var(--s0)")
+    graph.add(wide.strokewidth(1).name("original"))
+    for number, row in enumerate(got):
+        line = ziaplot.PolyLine(xs, [*row]).color("var(--s1)").strokewidth(1).stroke("--")
+        graph.add(line.name("artifact") if number == 0 else line)
+    return _svg(graph)
+
+
+def curve(low: Numbers, high: Numbers, length: int) -> Element:
+    """A long row of numbers: the least and the largest of each piece."""
+    graph = _graph("", "", "none", 720, 140, 0.0)
+    xs = [(at + 0.5) * length / max(1, len(low)) for at in range(len(low))]
+    graph.add(ziaplot.LineFill(xs, [*high], [*low]).fill("var(--band)").color("var(--s0)").strokewidth(1))
+    return _svg(graph)
+
+
+def bars(names: Sequence[str], values: Numbers, unit: str) -> Element:
+    """A bar across for each name, the first on top."""
+    ziaplot.css(_STYLE % 0.1)
+    chart = ziaplot.BarChartHoriz().axesnames(x=unit).legend("none").size(720, 70 + 26 * len(names))
+    for name, value in zip(names, values, strict=True):
+        chart.add(ziaplot.Bar(value).name(shown(name)).color("var(--s0)"))
+    return _svg(chart)
+
+
+def spans(names: Sequence[str], begins: Numbers, ends: Numbers, unit: str) -> Element:
+    """When each of these began and ended, the first on top."""
+    graph = _graph(unit, "", "none", 720, 70 + 21 * len(names), 0.02)
+    rows = [len(names) - 1 - at for at in range(len(names))]
+    for row, begin, end in zip(rows, begins, ends, strict=True):
+        least = max(end, begin + max([*ends, 1.0]) / 300)
+        span = ziaplot.BarsHoriz([row], [least], [begin], width=0.6).color("var(--s0)")
+        graph.add(span)
+    graph.yticks(rows, [shown(name) for name in names]).yrange(-0.6, len(names) - 0.4)
+    return _svg(graph)
+
+
+def _graph(x: str, y: str, legend: str, width: int, height: int, pad: float) -> Any:
+    ziaplot.css(_STYLE % pad)
+    return ziaplot.Graph().legend(legend).size(width, height).axesnames(x or None, y or None)
+
+
+def _drawn(points: Iterable[tuple[float, float]], number: int) -> Any:
+    found = [*points]
+    xs, ys = zip(*(found if len(found) > 1 else found * 2), strict=True)  # a path of one point is none in SVG
+    colour = f"var(--s{number % COLOURS})"
+    line = ziaplot.PolyLine([*xs], [*ys]).color(colour).strokewidth(2).stroke(_DASHES[number % len(_DASHES)])
+    return line.marker(_MARKS[number % len(_MARKS)], 5)
+
+
+def _svg(graph: Any) -> Element:
+    made: Element = graph.svgxml()
+    made.set("role", "img")
+    made.set("class", "chart")
+    return made

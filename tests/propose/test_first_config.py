@@ -1,0 +1,225 @@
+"""`doit init`: what it writes, that it loads, and that it never takes a file's place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.config.load import ModelConfig, load
+from pipeline.config.readers import AudioReader, ImagesReader, NpzReader, RecordReader, TextReader
+from pipeline.errors import ConfigError, PipelineError, SourceError
+from pipeline.plan.workspace import Workspace
+from pipeline.propose import first_config
+from pipeline.propose.found_model import chosen
+from tests.support.graphs import graph
+from tests.support.hub_server import HubServer, hub_fixture  # noqa: F401
+from tests.support.interfaces import MEL, PICTURE, STATE, TEXT, WAVE, selecting
+from tests.support.models.builder import save
+from tests.support.project import Project
+
+
+def written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str = "models", targets: str = ""
+) -> tuple[ModelConfig, str, list[str]]:
+    """The config that is written for a source, its text, and what was said; no step is run."""
+    monkeypatch.setattr(first_config, "_tried", lambda *_: iter(()))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir(exist_ok=True)
+    said: list[str] = []
+    first_config.write_first_config(["mine", source], targets, Workspace.at(tmp_path), said.append)
+    path = tmp_path / "configs" / "mine.yaml"
+    return load(path), path.read_text("utf-8"), said
+
+
+def test_a_model_of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(graph(TEXT), tmp_path / "models" / "encoder.onnx")
+    (tmp_path / "models" / "tokenizer.json").write_text("{}")
+    (tmp_path / "models" / "config.json").write_text('{"max_position_embeddings": 64}')
+    config, text, said = written(tmp_path, monkeypatch, targets="sm8650,snapdragon-x-elite")
+    assert isinstance(config.calibration, TextReader)
+    assert config.fixed == {"batch": 1}
+    assert [bucket.axes for bucket in config.buckets] == [{"sequence": 32}, {"sequence": 64}]
+    assert [target.soc for target in config.targets] == ["sm8650", "snapdragon-x-elite"]
+    assert "the model takes 64 at most" in text
+    assert "path: ../models" in text
+    assert any("calibration/mine/sentences.txt" in line for line in said)
+
+
+def test_a_model_of_pictures_without_a_processor_says_what_it_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(graph(PICTURE), tmp_path / "models" / "net.onnx")
+    config, text, said = written(tmp_path, monkeypatch)
+    assert isinstance(config.calibration, ImagesReader)
+    assert config.fixed == {"N": 1, "H": 224, "W": 224}
+    assert "mean: [0.0]    # GUESS: ImageNet's are" in text
+    assert any(line.startswith("guessed, look at these lines: ") and "mean" in line for line in said)
+    assert "  'N': 1    # a batch" in text, "a truth value of YAML 1.1 unless it is quoted"
+
+
+def test_a_processor_beside_the_model_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(graph(PICTURE), tmp_path / "models" / "onnx" / "net.onnx")
+    processor = {"size": {"height": 64, "width": 48}}
+    (tmp_path / "models" / "preprocessor_config.json").write_text(json.dumps(processor))
+    config, _, _ = written(tmp_path, monkeypatch)
+    assert isinstance(config.calibration, ImagesReader)
+    assert config.calibration.processor == "preprocessor_config.json"
+    assert config.fixed == {"N": 1, "H": 64, "W": 48}
+
+
+def test_a_model_of_sound_with_a_state_and_a_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(graph(STATE), tmp_path / "models" / "net.onnx")
+    config, _, _ = written(tmp_path, monkeypatch, "models/net.onnx")
+    reader = config.calibration
+    assert isinstance(reader, AudioReader)
+    assert (reader.length, reader.states, reader.rate) == ("wave_length", {"state": "stateN"}, 16000)
+    assert [bucket.axes for bucket in config.buckets] == [{}]
+
+
+def test_lengths_of_sound_are_seconds_at_the_rate_that_a_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(graph(WAVE), tmp_path / "models" / "net.onnx")
+    (tmp_path / "models" / "preprocessor_config.json").write_text('{"sampling_rate": 8000}')
+    config, _, _ = written(tmp_path, monkeypatch)
+    assert isinstance(config.calibration, AudioReader)
+    assert config.calibration.rate == 8000
+    assert [bucket.axes for bucket in config.buckets] == [{"samples": 8000}, {"samples": 24000}]
+
+
+def test_a_selector_is_a_constant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(selecting(), tmp_path / "models" / "net.onnx")
+    config, text, _ = written(tmp_path, monkeypatch)
+    assert config.components["net"].constants == {"sr": 8000}
+    assert "the graph compares it with 8000" in text
+
+
+def test_features_want_arrays_and_several_components_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(graph(MEL), tmp_path / "models" / "Mel Encoder.onnx")
+    config, _, _ = written(tmp_path, monkeypatch)
+    assert isinstance(config.calibration, NpzReader)
+    assert [*config.components] == ["mel-encoder"]
+    (tmp_path / "configs" / "mine.yaml").unlink()
+    save(graph(WAVE), tmp_path / "models" / "second.onnx")
+    config, text, said = written(tmp_path, monkeypatch)
+    assert isinstance(config.calibration, RecordReader)
+    assert "def run(sessions, sample):" in text
+    assert any("calibration/mine.py" in line for line in said)
+
+
+def test_names_of_axes_are_quoted_where_yaml_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "net (float[?, 3, 8, ?] x) => (float[?, 3, 8, ?] y) { y = Neg (x) }"
+    save(graph(text), tmp_path / "models" / "net.onnx")
+    config, written_text, _ = written(tmp_path, monkeypatch)
+    assert config.fixed == {"x[0]": 1}
+    assert "  'x[0]': 1" in written_text
+    assert isinstance(config.calibration, ImagesReader)
+    assert config.calibration.size == (8, 0)
+
+
+def test_the_float_file_is_chosen_among_its_other_forms() -> None:
+    names = ["onnx/model_q4f16.onnx", "onnx/model.onnx", "onnx/model_quantized.onnx", "onnx/decoder_fp16.onnx"]
+    names += ["onnx/decoder_int8.onnx"]
+    assert chosen(names) == (
+        ["onnx/decoder_fp16.onnx", "onnx/model.onnx"],
+        ["onnx/decoder_int8.onnx", "onnx/model_q4f16.onnx", "onnx/model_quantized.onnx"],
+    )
+
+
+def refused(tmp_path: Path, *given: str, targets: str = "") -> PipelineError:
+    (tmp_path / "configs").mkdir(exist_ok=True)
+    with pytest.raises((ConfigError, SourceError)) as caught:
+        first_config.write_first_config(given, targets, Workspace.at(tmp_path))
+    return caught.value
+
+
+def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
+    for name in ("mine.yaml", "mine.yml"):
+        path = tmp_path / "configs" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("source: mine")
+        assert f"configs/{name} is there already" in str(refused(tmp_path, "mine", "models"))
+        assert path.read_text() == "source: mine"
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "takes a name and a source, and was given nothing"),
+        (["a", "b", "c"], "takes a name and a source"),
+        (["Mine", "x"], "'Mine' can't name a model"),
+        (["project", "x"], "'project' can't name a model"),
+        (["mine", "./nowhere.onnx"], "./nowhere.onnx is no source of a model"),
+        (["mine", "nowhere"], "there is no such file or folder"),
+    ],
+)
+def test_wrong_names_and_sources_are_refused_before_anything_is_written(
+    tmp_path: Path, given: list[str], said: str
+) -> None:
+    assert said in str(refused(tmp_path, *given))
+    assert not [*(tmp_path / "configs").iterdir()]
+
+
+def test_folders_and_files_without_models_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "weights.safetensors").write_bytes(b"")
+    assert "holds no ONNX file" in str(refused(tmp_path, "mine", str(tmp_path / "empty")))
+    found = refused(tmp_path, "mine", str(tmp_path / "empty" / "weights.safetensors"))
+    assert "neither ONNX nor GGUF" in str(found)
+    assert "unknown target" in str(refused(tmp_path, "mine", str(tmp_path), targets="sm9999")).lower()
+
+
+@pytest.mark.slow
+def test_what_it_writes_builds_once_the_samples_are_there(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "project", tmp_path / "store")
+    save(graph(PICTURE.replace("H, W", "8, 8").replace("y = Neg", "y = Relu")), project.root / "models" / "net.onnx")
+    run = project.doit("init", "--targets", "sm8650", "mine", "models/net.onnx")
+    assert "wrote configs/mine.yaml" in run.text
+    assert "calibration/mine/: 32 or more pictures" in run.text
+    again = project.doit("init", "mine", "models/net.onnx", check=False)
+    assert again.status == 10
+    assert "is there already" in again.text
+    (project.root / "calibration" / "mine").mkdir()
+    for number in range(8):
+        noise = np.random.default_rng(number).integers(0, 256, (9, 12, 3), np.uint8)
+        Image.fromarray(noise).save(project.root / "calibration" / "mine" / f"{number}.png")
+    project.doit("build:mine")
+    assert (project.root / "artifacts/mine/sm8650/manifest.json").is_file()
+
+
+@pytest.mark.slow
+def test_what_will_be_refused_is_said_and_written_down(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "project", tmp_path / "store")
+    text = "net (float[1, 4] x) => (uint8[1, 4] y) { y, scale, zero = DynamicQuantizeLinear (x) }"
+    save(graph(text), project.root / "models" / "net.onnx")
+    run = project.doit("init", "mine", "models", check=False)
+    assert run.status == 12
+    assert "will be refused: net.onnx is quantized already" in run.text
+    assert "# REFUSED: net.onnx is quantized already" in (project.root / "configs/mine.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_a_repository_of_the_hub_is_written_down_at_its_commit(hub: HubServer, tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "project", tmp_path / "store")
+    save(graph(PICTURE), tmp_path / "model.onnx")
+    files = {
+        "onnx/model.onnx": (tmp_path / "model.onnx").read_bytes(),
+        "onnx/model_int8.onnx": b"not looked at",
+        "preprocessor_config.json": b'{"size": {"height": 8, "width": 8}}',
+    }
+    commit = hub.add("our/net", files).branches["main"]
+    project.environ |= hub.environ(tmp_path / "home")
+    run = project.doit("init", "mine", "our/net")
+    text = (project.root / "configs/mine.yaml").read_text()
+    assert f"revision: {commit}" in text
+    assert "other forms of these files are left alone: onnx/model_int8.onnx" in text
+    assert "processor: preprocessor_config.json" in text
+    assert not hub.asked("onnx/model_int8.onnx")
+    assert "trying shape:mine/model/all" in run.text

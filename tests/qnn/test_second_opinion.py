@@ -1,0 +1,116 @@
+"""A context run by QNN alone: equal to ONNX Runtime's figures, and a binary that says something else is caught."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.contracts.emulate import SecondOpinion
+from pipeline.qnn import raw
+from pipeline.qnn.emulate import run_context
+from pipeline.qnn.format.context_binary import read_binary
+from pipeline.qnn.format.graph_io import EdgeTensor
+from pipeline.qnn.second_opinion import Arrays, second_opinion
+from tests.support.contexts import X_ELITE, build
+from tests.support.fresh import fresh
+from tests.support.tiny_models import float_model, qdq_model, sample
+
+NAME = "encoder_8_ctx.onnx"
+FEED = {"x": sample(8, seed=3)}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("built") / "out"
+    build(qdq_model(tmp_path_factory.mktemp("qdq")), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def by_onnxruntime(built: Path) -> Arrays:
+    return {"y": fresh(run_context, built, NAME, X_ELITE, [FEED])[0][0]}
+
+
+def edited(built: Path, folder: Path, tensor: EdgeTensor) -> Path:
+    """The context with another scale for one of its binary's tensors, wherever the binary has it."""
+    shutil.copytree(built, folder)
+    binary = folder / "encoder_8_ctx_qnn.bin"
+    assert tensor.encoding is not None
+    scale = np.float32(tensor.encoding.scale)
+    data = binary.read_bytes().replace(scale.tobytes(), (scale * np.float32(1.25)).tobytes())
+    binary.write_bytes(data)
+    return folder
+
+
+def test_a_quantized_context_is_equal(built: Path, by_onnxruntime: Arrays, tmp_path: Path) -> None:
+    assert second_opinion(built, NAME, X_ELITE, FEED, by_onnxruntime, tmp_path) == SecondOpinion(1)
+
+
+def test_a_float_context_is_equal(tmp_path: Path) -> None:
+    (tmp_path / "float").mkdir()
+    out = tmp_path / "out"
+    build(float_model(tmp_path / "float"), out)
+    outputs = {"y": fresh(run_context, out, NAME, X_ELITE, [FEED])[0][0]}
+    assert second_opinion(out, NAME, X_ELITE, FEED, outputs, tmp_path) == SecondOpinion(1)
+
+
+@pytest.mark.parametrize("kind", ["inputs", "outputs"])
+def test_an_encoding_edited_by_hand_is_caught(kind: str, built: Path, by_onnxruntime: Arrays, tmp_path: Path) -> None:
+    tensors = getattr(read_binary(built / "encoder_8_ctx_qnn.bin").graphs[0], kind)
+    folder = edited(built, tmp_path / "edited", tensors[0])
+    # ONNX Runtime alone does not notice: it never looks at the binary's encodings.
+    assert fresh(run_context, folder, NAME, X_ELITE, [FEED])[0][0].shape == by_onnxruntime["y"].shape
+    told = second_opinion(folder, NAME, X_ELITE, FEED, by_onnxruntime, tmp_path).disagreements
+    assert any(f"{tensors[0].name!r} is encoded with scale" in line for line in told)
+    assert any("output 'y' differs in" in line for line in told)
+
+
+def test_another_result_is_told_with_its_values(built: Path, by_onnxruntime: Arrays, tmp_path: Path) -> None:
+    other = by_onnxruntime["y"].copy()
+    other[0, 7, 31] = 5
+    told = second_opinion(built, NAME, X_ELITE, FEED, {"y": other}, tmp_path).disagreements
+    assert told == (
+        f"output 'y' differs in 1 of 256 values, the first is {by_onnxruntime['y'][0, 7, 31]:g}, 5 by ONNX Runtime",
+    )
+
+
+def test_a_binary_that_qnn_refuses_is_told(built: Path, by_onnxruntime: Arrays, tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(built, folder)
+    binary = folder / "encoder_8_ctx_qnn.bin"
+    data = bytearray(binary.read_bytes())
+    data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
+    binary.write_bytes(data)
+    opinion = second_opinion(folder, NAME, X_ELITE, FEED, by_onnxruntime, tmp_path)
+    assert opinion.disagreements
+
+
+def refusal(core: int, minor: int, binary: Path, graph: str) -> str:
+    """What is said where these are the versions that are known; in a process of its own."""
+    raw.CORE_API, raw.LEAST_MINOR = core, minor
+    try:
+        raw.run_graph(binary, graph, X_ELITE.soc_model, FEED)
+    except raw.RawError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("core", "minor"), [(3, 0), (2, 9999)])
+def test_versions_of_the_interface_are_checked(core: int, minor: int, built: Path) -> None:
+    binary = built / "encoder_8_ctx_qnn.bin"
+    graph = read_binary(binary).graphs[0].name
+    said = fresh(refusal, core, minor, binary, graph)
+    assert said.startswith("QNN's HTP library has core API 2.")
+    assert f"known here are {core}.{minor} and later" in said
+
+
+def test_the_program_does_not_load_onnxruntime() -> None:
+    code = "import sys, pipeline.qnn.raw; sys.exit('onnxruntime' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

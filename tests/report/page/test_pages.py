@@ -1,0 +1,135 @@
+"""Reports as a build leaves them: written where something changed, kept small, and no part of what is built."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import Project
+
+PAGES = ("artifacts/tiny/report.html", "artifacts/report.html")
+SECTIONS = ("accuracy", "samples", "values", "precision", "forecasts", "sizes", "changes", "build", "provenance")
+
+
+@pytest.fixture
+def built(tiny_built: Project, tmp_path: Path) -> Project:
+    """The tiny project with a store of its own, built."""
+    return tiny_built.copy(tmp_path / "project", tmp_path / "store")
+
+
+def pages(project: Project) -> list[bytes]:
+    return [(project.root / name).read_bytes() for name in PAGES]
+
+
+def text(project: Project) -> str:
+    """What a page says, without its markup."""
+    page = re.sub(r"<style>.*?</style>", "", pages(project)[0].decode("utf-8"), flags=re.DOTALL)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+
+
+def test_a_build_writes_a_page_for_each_model_and_one_over_all(tiny_built: Project) -> None:
+    page, index = pages(tiny_built)
+    assert re.findall(rb'<section [^>]*id="(\w+)"', page) == [name.encode() for name in SECTIONS]
+    assert b'href="tiny/report.html"' in index
+    assert len(page) < 2 << 20
+    said = text(tiny_built)
+    assert "tiny keeps to its thresholds" in said
+    assert "sm8650" in said
+    assert "verify:tiny/net/8" in said, "the build's timeline"
+    assert "uv run doit blame:tiny/net/8" in said, "how to see errors along the graph"
+
+
+def test_what_is_current_is_not_written_again(built: Project) -> None:
+    before = [(built.root / name).stat().st_mtime_ns for name in PAGES]
+    built.doit("build")
+    assert [(built.root / name).stat().st_mtime_ns for name in PAGES] == before
+    for name in PAGES:
+        (built.root / name).unlink()
+    built.doit("build")
+    assert [name for name in PAGES if not (built.root / name).is_file()] == []
+
+
+def test_artifacts_and_keys_know_nothing_of_a_page(built: Project) -> None:
+    (built.root / PAGES[0]).write_text("no page at all", "utf-8")
+    run = built.doit("build")
+    assert "Nothing to do" in run.text
+    assert "report.html" not in run.text
+    assert pages(built)[0] == b"no page at all", "what a reader did to it is nobody's business"
+    assert "not of this build" not in run.text
+    assert built.doit("fsck").status == 0
+    cleaned = built.doit("clean", "build:tiny").text
+    assert "removed artifacts/tiny/report.html" in cleaned
+    assert not (built.root / "artifacts" / "tiny").exists()
+    assert not (built.root / PAGES[1]).exists()
+
+
+@pytest.mark.slow
+def test_blame_puts_the_errors_along_the_graph_onto_the_page(built: Project) -> None:
+    timeline = "verify:tiny/net/8"
+    assert timeline in text(built)
+    built.doit("blame:tiny/net/8")
+    said = text(built)
+    assert "values at which most is lost" in said
+    assert "from the inputs to the outputs" in said
+    assert timeline in said, "the page still tells of the build"
+    record = json.loads((built.root / ".build" / "run.json").read_text("utf-8"))
+    assert record["command"] == ["blame:tiny/net/8"]
+
+
+@pytest.mark.slow
+def test_a_change_is_told_and_so_is_what_it_missed(built: Project) -> None:
+    built.edit("configs/tiny.yaml", "targets:", "quantization: {activations: uint8, weights: uint8}\ntargets:")
+    built.doit("build", check=False)
+    said = text(built)
+    assert "Compared with the artifacts of" in said
+    assert re.search(r"changed tiny/net/8/sm8650 scheme w8a16 w8a8|MISSED tiny/net/8/sm8650", said), said
+    built.edit("configs/tiny.yaml", "targets:", "thresholds: {total_db: 99}\ntargets:")
+    assert built.doit("build", check=False).status == 16
+    said = text(built)
+    assert "tiny misses a threshold" in said
+    assert "✗ misses" in said
+    assert "What failed" in said
+    assert "asked in total" in said
+
+
+@pytest.mark.slow
+def test_report_writes_and_names_the_pages(built: Project, tmp_path: Path) -> None:
+    for name in PAGES:
+        (built.root / name).unlink()
+    run = built.doit("report", BROWSER="", DISPLAY="", WAYLAND_DISPLAY="")
+    assert run.text.split() == sorted(PAGES)
+    (built.root / PAGES[0]).unlink()
+    seen = tmp_path / "seen"
+    script = built.write("browser.sh", f'#!/bin/sh\necho "$1" >> {seen}\n')
+    script.chmod(0o755)
+    run = built.doit("report:tiny", BROWSER=f"{script} %s")
+    assert run.text.split() == [PAGES[0]]
+    assert seen.read_text("utf-8").strip() == (built.root / PAGES[0]).as_uri()
+    built.doit("report", "--no-browser", BROWSER=f"{script} %s")
+    assert len(seen.read_text("utf-8").splitlines()) == 1
+
+
+def test_report_of_what_is_not_built_or_not_there(tiny_built: Project, tmp_path: Path) -> None:
+    project = tiny_built.copy(tmp_path / "project", tmp_path / "empty")
+    shutil.rmtree(project.root / ".build")
+    run = project.doit("report:tiny")
+    assert "Nothing of tiny is built: run 'doit build:tiny' first." in run.text
+    assert project.doit("report").text.strip() == "No model is built: run 'doit build' first."
+    wrong = project.doit("report:tyny", check=False)
+    assert wrong.status == 10
+    assert "did you mean 'report:tiny'?" in wrong.text
+
+
+@pytest.mark.slow
+def test_what_is_kept_between_runs_may_be_lost_or_damaged(built: Project) -> None:
+    kept = built.root / ".build" / "pages" / "tiny.json"
+    for damage in (b"", b"{", b"[]", b'{"digest": 1, "page": {}, "run": {}, "artifacts": {}, "before": {}}', b"\xff"):
+        kept.write_bytes(damage)
+        run = built.doit("build")
+        assert run.status == 0
+        assert "tiny keeps to its thresholds" in text(built)
+    assert json.loads(kept.read_bytes())["digest"]
