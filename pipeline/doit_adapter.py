@@ -69,7 +69,7 @@ class Runner(MThreadRunner):  # type: ignore[misc]  # doit is untyped
                     remedy="give a number from 1 on, or leave it out: then as many steps run as there are cores",
                 )
             )
-        super().__init__(manager, reporter, continue_, always, stream, _THREADS)
+        super().__init__(manager, reporter, continue_, always, stream, max(_THREADS, num_process))
         reporter.project.crew.set_up(num_process, keep_going=continue_)
 
     def _handle_task_error(self, node: Any, base_fail: BaseFail) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config.load import ModelConfig, load_healthy
+from pipeline.config.project_file import ENGINE_ADDRESS
 from pipeline.errors import ConfigError
 from pipeline.frozen import dataclass
 from pipeline.plain_text import did_you_mean
@@ -18,12 +20,18 @@ from pipeline.release.commands import (
     check_signing_key,
     nothing_to_package,
     publish_models,
+    record_releases,
     reproduce_release,
     verify_files,
 )
 from pipeline.upkeep import commands as upkeep
 from pipeline.upkeep.doctor import entry
 
+if TYPE_CHECKING:
+    from pipeline.build.cluster.dispatcher import Dispatcher
+
+ENGINE = "engine"
+"""The variable of the command line that names a cluster."""
 _JSON = {"name": "as_json", "long": "json", "type": bool, "default": False, "help": "print JSON"}
 _MARKDOWN = {"name": "as_markdown", "long": "markdown", "type": bool, "default": False, "help": "print Markdown"}
 _NO_BROWSER = {
@@ -31,6 +39,8 @@ _NO_BROWSER = {
 }  # fmt: skip
 _KEY = {"name": "key", "long": "key", "default": "", "help": "public key, PEM, that it must be signed with"}
 
+_REPLAY = {"name": "replay", "long": "replay", "default": "", "help": "record to run again with the release"}
+_SAMPLES = {"name": "samples", "long": "samples", "type": int, "default": 2, "help": "samples of each context"}
 _TARGETS = {"name": "wanted", "long": "targets", "default": "", "help": "chips to build for, commas between"}
 
 Models = Sequence[tuple[ModelConfig, Sequence[Step]]]
@@ -71,10 +81,12 @@ def commands(
         before=[f"package:{config.name}" for config in released],
         check=_check_publish,
     )
+    doc = "Check releases: doit verify-release [--key PUBLIC_KEY] [--replay RECORD] FILE…"
+    yield ProjectCommand("verify-release", doc, _verify, [_KEY, _REPLAY], takes_names=True)
+    doc = "Record what the contexts of a release give: doit record [--samples 2] FILE…"
+    yield ProjectCommand("record", doc, partial(_record, workspace, models), [_SAMPLES], takes_names=True)
     doc = "Write a first config: doit init [--targets sm8650,…] NAME SOURCE (ONNX file, folder, hub repo, GGUF)."
     yield ProjectCommand("init", doc, partial(_init, workspace), [_TARGETS], takes_names=True)
-    doc = "Check releases: doit verify-release [--key PUBLIC_KEY] FILE…"
-    yield ProjectCommand("verify-release", doc, _verify, [_KEY], takes_names=True)
     doc = "Build a release again in a clean folder and compare: doit reproduce ARCHIVE or release.json."
     yield ProjectCommand("reproduce", doc, partial(_reproduce, workspace), takes_names=True)
     doc = "Compare with another run: doit compare [--json | --markdown] LAST.json [NOW.json]."
@@ -115,11 +127,16 @@ def _init(workspace: Workspace, given: Sequence[str], *, wanted: str) -> int:
     return write_first_config(given, wanted, workspace)
 
 
-def _verify(files: Sequence[str], *, key: str) -> int:
+def _verify(files: Sequence[str], *, key: str, replay: str) -> int:
     if late := next((file for file in files if file.startswith("--")), None):  # doit takes all that follows for names
         remedy = "write it before: doit verify-release --key PUBLIC_KEY FILE…"
         raise ConfigError(f"{late} comes after a file", where="command line", remedy=remedy)
-    verify_files(files, key)
+    verify_files(files, key, replay)
+    return 0
+
+
+def _record(workspace: Workspace, models: Models, files: Sequence[str], *, samples: int) -> int:
+    record_releases(files, models, workspace, samples)
     return 0
 
 
@@ -157,6 +174,25 @@ def _gc(workspace: Workspace, session: upkeep.StoreSession, **options: Any) -> i
 def _all_steps(workspace: Workspace) -> list[Step]:
     """Those of all configs, whatever the command line says."""
     return [step for config in load_healthy(workspace.root / "configs")[0].values() for step in plan(config)]
+
+
+def engine(variables: Mapping[str, str], workspace: Workspace) -> Dispatcher | None:
+    """The cluster that the command line (`engine=tcp://host:8786`, `engine=` for none) or the project names, if any.
+
+    Raises ConfigError for an address that is none, or where no store is shared.
+    """
+    settings = workspace.project.settings.engine
+    url = variables.get(ENGINE, settings.dask if settings else "")
+    where = f"command line: {ENGINE}={url}" if ENGINE in variables else workspace.project.place("engine.dask")
+    if not url:
+        return None
+    if not re.fullmatch(ENGINE_ADDRESS, url):
+        raise ConfigError(
+            f"'{url}' is no address of a Dask scheduler", where=where, remedy="write it as tcp://host:8786 or tls://…"
+        )
+    from pipeline.build.cluster.dispatcher import Dispatcher
+
+    return Dispatcher(url, where, workspace)
 
 
 def choose(variables: Mapping[str, str], known: Mapping[str, list[str]]) -> dict[str, set[str]]:

@@ -28,7 +28,7 @@ from pipeline.plan.about import check_names, models_about
 from pipeline.plan.planner import plan
 from pipeline.plan.steps import ON_DEMAND, STAGES, Step
 from pipeline.plan.workspace import Workspace
-from pipeline.project_commands import ProjectCommand, choose, commands
+from pipeline.project_commands import ENGINE, ProjectCommand, choose, commands, engine
 from pipeline.release import artifacts
 from pipeline.release.artifact_folders import folders
 from pipeline.release.commands import check_signing_key, nothing_to_package, package_model, remove_archives
@@ -61,7 +61,7 @@ class Project:
         configs, self.refusal = load_healthy(root / "configs", ReadBefore(self.workspace.configs))
         if self.refusal is not None and not (line.command in _LOOKS_AT_EACH or [*line.names] == ["fsck"]):
             raise self.refusal
-        variables = line.variables
+        variables = {name: value for name, value in line.variables.items() if name != ENGINE}
         self._models = {*configs}
         self.workspace = self.workspace.configured(project_file.load(root / "configs"))
         targets = sorted({target.soc for config in configs.values() for target in config.targets})
@@ -84,6 +84,7 @@ class Project:
                 self._built[step.config.name].append(step)
         hosts.check(self.steps.values(), self.workspace.project)
         self.crew = Crew(self.workspace, self.steps.values())
+        self.crew.cluster = engine(line.variables, self.workspace)
         self.guard = Guard(self.workspace)
         self.announce: Callable[[Step], None] = lambda _: None
         self._gated = GatedSteps(self.steps, self.workspace, self.crew, self._start)

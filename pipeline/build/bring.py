@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.build.crew import Crew
+from pipeline.build.work import Work
 from pipeline.config.yaml.problems import dotted
 from pipeline.contracts import fetch
 from pipeline.errors import ConfigError, SourceError, StoreError, WaitingError, WorkerError
@@ -96,8 +97,13 @@ def bring_up_to_date(
                 if (manifest := _from_shared(resolved, workspace)) is not None:
                     outcome = Outcome.SHARED
                     break
-                _check_host(resolved, workspace)
-                manifest, seconds = _run(resolved, workspace, crew, started)
+                if crew.cluster is not None and crew.cluster.takes(resolved):
+                    seconds = crew.cluster.make(resolved, started)
+                    if (manifest := _from_shared(resolved, workspace)) is None:
+                        raise crew.cluster.lost(resolved)
+                else:
+                    _check_host(resolved, workspace)
+                    manifest, seconds = _run(resolved, workspace, crew, started)
                 outcome = Outcome.BUILT
                 break
             except _MadeElsewhereError:
@@ -211,7 +217,7 @@ def _run(resolved: Resolved, workspace: Workspace, crew: Crew, started: Callable
         out.mkdir()
         request = StageRequest(step.id, resolved.params.to_json(), inputs, resolved.files, out)
         try:
-            result, seconds = crew.work(step, request, scratch, claim)
+            result, seconds = crew.work(Work.of(step), request, scratch, claim)
         except ConfigError as error:
             raise _placed(error, step) from error
         _check_unchanged(resolved, workspace)

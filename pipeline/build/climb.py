@@ -11,33 +11,21 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
-from typing import Literal, cast
 
 from pipeline.build import gates
 from pipeline.build.bring import bring_up_to_date, is_current
+from pipeline.build.chains import able_of, chain_of, figures_of, method_of
 from pipeline.build.crew import Crew
-from pipeline.build.explain_miss import judge
-from pipeline.build.remedies import Able, Tried, label, next_scheme
-from pipeline.config.quantization import (
-    Activations,
-    Auto,
-    BlockWeights,
-    NodesRule,
-    OpsRule,
-    Quantization,
-    TensorsRule,
-    Weights,
-)
-from pipeline.config.quantization import Rule as WrittenRule
-from pipeline.contracts import blame, emulate, probe, verify
+from pipeline.build.explain_miss import judge, wanting
+from pipeline.build.remedies import MOST_FOR_A_MARGIN, SHARE_FOR_A_MARGIN, Able, Tried, label, next_scheme, worth_most
+from pipeline.contracts import blame, probe
 from pipeline.contracts import quantize as quantized
 from pipeline.contracts.blame import RowFacts
 from pipeline.contracts.climb import Attempt
 from pipeline.contracts.climb import Facts as Climbed
 from pipeline.contracts.forecast import Forecast, harmful
-from pipeline.contracts.scheme import Rule, Scheme
+from pipeline.contracts.scheme import Scheme
 from pipeline.errors import (
     CompileError,
     ModelError,
@@ -51,12 +39,9 @@ from pipeline.graph.quantization.scheme_text import as_yaml
 from pipeline.ladder import RUNGS
 from pipeline.model import Json, Manifest
 from pipeline.plan import climbing, stage_params
-from pipeline.plan.planner import plan
-from pipeline.plan.resolve import resolve
-from pipeline.plan.steps import FOR_SEARCH, Step
+from pipeline.plan.resolve import Resolved, resolve
+from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
-from pipeline.qnn import catalog
-from pipeline.qnn.target import WIDE_PRODUCTS_HTP_ARCH
 from pipeline.store.manifests import read_manifest
 from pipeline.store.store import DamagedError
 
@@ -79,6 +64,16 @@ class _Miss:
     failed: bool = False
 
 
+@dataclass(frozen=True)
+class _Fit:
+    """A precision that keeps to the gates, what it tells of itself, and its least SQNR against the original in dB."""
+
+    scheme: Scheme
+    chain: Sequence[Step]
+    attempt: Attempt
+    total_db: float
+
+
 class Climber:
     """Climbs for the components of one build. Safe to use from several threads: one climbs for all of a component."""
 
@@ -98,6 +93,14 @@ class Climber:
         quantize = self._quantize(step)
         stages = {stage for wave in WAVES for stage in wave}
         return step.stage in stages and quantize is not None and quantize.climb is not None
+
+    def wishes(self, step: Step) -> bool:
+        """Whether a step keeps to its gates by little, and nothing was looked for yet that keeps to them by more."""
+        if not self.may_climb(step) or wanting(step, self._workspace) is None:
+            return False
+        quantize = self._quantize(step)
+        resolved = resolve(quantize, self._workspace) if quantize is not None else None
+        return resolved is not None and climbing.climbed(resolved.climb_key, self._workspace) is None
 
     def changed(self, step: Step) -> bool:
         """Whether a step's component was climbing while the step ran; waits until that has ended."""
@@ -123,7 +126,7 @@ class Climber:
         with lock:
             if quantize.id in self._refused:
                 raise self._refused[quantize.id]
-            if is_current(step, self._workspace) and judge(step, self._workspace) is None:
+            if is_current(step, self._workspace) and judge(step, self._workspace) is None and not self.wishes(step):
                 return True
             try:
                 return self._climb(quantize)
@@ -140,32 +143,54 @@ class Climber:
         assert quantize.component is not None
         component = quantize.config.components[quantize.component]
         assert isinstance(resolved.params, quantized.Params)
-        scheme = resolved.params.scheme
-        able, tried, attempts = _able(quantize), list[Tried](), list[Attempt]()
-        budget_s = (component.budget_minutes or 0) * 60
-        until = time.monotonic() + budget_s
+        scheme: Scheme | None = resolved.params.scheme
+        able, tried, attempts, fits = able_of(quantize), list[Tried](), list[Attempt](), list[_Fit]()
+        budget_s, started, for_margin = (component.budget_minutes or 0) * 60, time.monotonic(), 0
         tell = self._workspace.store.tell
         while scheme is not None:
-            chain = _chain(quantize, scheme, self._steps)
-            missed = self._bring(chain)
-            attempts.append(self._attempt(scheme, chain, missed))
+            tell(f"{_name(quantize)}: trying {label(scheme)}") if tried else None
+            chain = chain_of(quantize, scheme, self._steps)
+            for_margin += bool(fits)
+            missed = self._bring(chain, max((fit.total_db for fit in fits), default=None))
+            short = None if missed else self._short(chain)
+            attempts.append(self._attempt(scheme, chain, missed or short))
             if missed is None:
-                self._record(resolved.climb_key, quantize, scheme, attempts)
-                tell(f"{_name(quantize)}: {attempts[-1].line()}; this keeps to every threshold")
-                return True
-            if missed.miss.rung not in CURABLE and not tried:
+                fits.append(_Fit(scheme, chain, attempts[-1], self._total(chain)))
+                if short is None:
+                    break
+            if missed and missed.miss.rung not in CURABLE and not tried:
                 return False
             tell(f"{_name(quantize)}: {attempts[-1].line()}")
-            tried.append(self._tried(scheme, chain, missed))
+            tried.append(self._tried(scheme, chain, missed, short))
             scheme = next_scheme(tried, able)
-            if scheme is not None and time.monotonic() > until:
+            spent_s = time.monotonic() - started
+            if fits and (for_margin >= MOST_FOR_A_MARGIN or spent_s > budget_s * SHARE_FOR_A_MARGIN):
+                break
+            if scheme is not None and not fits and spent_s > budget_s:
                 raise self._out_of_time(quantize, attempts, scheme)
-            if scheme is not None:
-                tell(f"{_name(quantize)}: trying {label(scheme)}")
-        raise self._nothing_keeps(quantize, attempts, tried, able)
+        if not fits:
+            raise self._nothing_keeps(quantize, attempts, tried, able)
+        self._settle(quantize, resolved, fits, attempts)
+        return True
 
-    def _bring(self, chain: Sequence[Step]) -> _Miss | None:
-        """Bring the steps of a precision up to date; the first that may not ship ends it."""
+    def _settle(self, quantize: Step, resolved: Resolved, fits: Sequence[_Fit], attempts: Sequence[Attempt]) -> None:
+        """Take the best of what keeps to the gates, the cheapest if it is as good; its steps are what is built then."""
+        best = fits[worth_most([fit.total_db for fit in fits])]
+        self._record(resolved.climb_key, quantize, best.scheme, attempts)
+        last = attempts[-1].label == best.attempt.label
+        if not last:
+            self._bring(best.chain)
+        tell = self._workspace.store.tell
+        if last and not best.attempt.missed:
+            tell(f"{_name(quantize)}: {best.attempt.line()}; this keeps to every threshold")
+        else:
+            tell(f"{_name(quantize)}: {best.attempt.label} it is: nothing that was tried is worth more than it costs")
+
+    def _bring(self, chain: Sequence[Step], more_than_db: float | None = None) -> _Miss | None:
+        """Bring the steps of a precision up to date; the first that may not ship ends it.
+
+        So does a precision that comes to no more than `more_than_db` on the CPU already.
+        """
         for stages in WAVES:
             wave = [step for step in chain if step.stage in stages]
             from concurrent.futures import ThreadPoolExecutor
@@ -175,7 +200,21 @@ class Climber:
             missed = [each for each in found if each is not None]
             if missed:
                 return min(missed, key=lambda each: self._reached(each)[1])
+            if stages == ("verify",) and wave and more_than_db is not None and self._total(wave) <= more_than_db:
+                return _Miss(wave[0], gates.Miss(VerificationError("this is no better on the CPU alone"), "total"))
         return None
+
+    def _short(self, chain: Sequence[Step]) -> _Miss | None:
+        """The first step that keeps to the gates by less than a default should; the chip's where the CPU's are fine."""
+        found = ((step, wanting(step, self._workspace)) for step in chain if step.stage in ("verify", "emulate"))
+        missed = [_Miss(step, miss) for step, miss in found if miss is not None]
+        return min(missed, key=lambda each: self._reached(each), default=None)
+
+    def _total(self, chain: Sequence[Step]) -> float:
+        """The least SQNR of the last rung that was measured against the original, in dB."""
+        last = [step for step in chain if step.stage == "emulate"] or [step for step in chain if step.stage == "verify"]
+        found = [figures_of(step, self._facts(step)).get("total") for step in last]
+        return min((db for db in found if db is not None), default=-1e9)
 
     def _made(self, step: Step) -> _Miss | None:
         started = partial(self._started, self._steps.get(step.id, step))
@@ -188,11 +227,13 @@ class Climber:
         miss = judge(step, self._workspace)
         return _Miss(step, miss) if miss is not None else None
 
-    def _tried(self, scheme: Scheme, chain: Sequence[Step], missed: _Miss) -> Tried:
-        """What was found about a miss, by looking for it now."""
-        reached = self._reached(missed)
-        nodes = tuple if missed.failed else cache(partial(self._to_blame, chain, missed.step))
-        return Tried(scheme, missed.miss.rung, reached, nodes, self._foretold(chain), missed.miss.state)
+    def _tried(self, scheme: Scheme, chain: Sequence[Step], missed: _Miss | None, short: _Miss | None) -> Tried:
+        """What was found about a miss, or about too small a margin, by looking for it now."""
+        found = missed or short
+        assert found is not None
+        reached = self._reached(missed) if missed else (len(WAVES), self._total(chain))
+        nodes = tuple if found.failed else cache(partial(self._to_blame, chain, found.step))
+        return Tried(scheme, found.miss.rung, reached, nodes, self._foretold(chain), found.miss.state)
 
     def _to_blame(self, chain: Sequence[Step], step: Step) -> tuple[str, ...]:
         """The nodes that went wrong, the worst first."""
@@ -222,7 +263,7 @@ class Climber:
     def _reached(self, missed: _Miss) -> tuple[int, float]:
         """How far down the ladder a precision came, and the SQNR in dB that it missed with."""
         stage = next(number for number, stages in enumerate(WAVES) if missed.step.stage in stages)
-        figures = [] if missed.failed else list(_figures(missed.step, self._facts(missed.step)).values())
+        figures = [] if missed.failed else list(figures_of(missed.step, self._facts(missed.step)).values())
         known = [db for db in figures if db is not None]
         return (stage, min(known)) if figures and len(known) == len(figures) else (stage, -1e9)
 
@@ -231,7 +272,7 @@ class Climber:
         done = WAVES.index(next(wave for wave in WAVES if missed.step.stage in wave)) if missed else len(WAVES)
         for step in chain:
             if any(step.stage in wave for wave in WAVES[: done + 1]) and not (missed and missed.failed):
-                for rung, db in _figures(step, self._facts(step)).items():
+                for rung, db in figures_of(step, self._facts(step)).items():
                     known = figures.get(rung, db)
                     figures[rung] = None if db is None or known is None else min(known, db)
         ordered = {rung: figures[rung] for rung in (*RUNGS[2:], "total") if rung in figures}
@@ -247,7 +288,7 @@ class Climber:
         """Remember what was climbed to, with the scheme as a configuration takes it."""
         assert quantize.component is not None
         store = self._workspace.store
-        how = _method(quantize)
+        how = method_of(quantize)
         percentile = stage_params.percentile(how)
         method: dict[str, Json] = {"method": how.method} | ({"percentile": percentile} if percentile else {})
         with self._workspace.scratch.folder() as folder:
@@ -282,68 +323,6 @@ class Climber:
             why=f"tried{_listed(attempts)}",
             remedy=remedy,
         )
-
-
-def _chain(quantize: Step, scheme: Scheme, wanted: Mapping[str, Step]) -> list[Step]:
-    """The steps of a component as a configuration with this scheme would have them, of those that are wanted."""
-    config, name = quantize.config, quantize.component
-    assert name is not None
-    explicit = replace(
-        _method(quantize),
-        activations=cast("Activations", scheme.activations),
-        weights=_written_weights(scheme.weights, scheme.block),
-        rounding=scheme.rounding,
-        clip=scheme.clip,
-        per_channel=scheme.per_channel,
-        wide_products=scheme.wide_products,
-        overrides=tuple(map(_written, scheme.overrides)),
-    )
-    component = replace(config.components[name], quantization=explicit, budget_minutes=None)
-    changed = replace(config, components={**config.components, name: component})
-    return [step for step in plan(changed) if step.component == name and step.id in wanted]
-
-
-def _written_weights(kind: str, block: int | None) -> Weights:
-    return BlockWeights(kind, block) if block is not None else cast("Weights", kind)
-
-
-def _written(rule: Rule) -> WrittenRule:
-    """A rule of a scheme as a configuration has it."""
-    activations = cast("Activations | None", rule.activations)
-    weights = _written_weights(rule.weights, rule.block) if rule.weights is not None else None
-    precision: Literal["fp16"] | None = "fp16" if rule.precision else None
-    if rule.tensors:
-        return TensorsRule(rule.tensors, activations, weights, rule.per_channel)
-    if rule.ops:
-        return OpsRule(rule.ops, precision, activations, weights, rule.per_channel)
-    return NodesRule(rule.nodes, precision, activations, weights, rule.per_channel)
-
-
-def _method(quantize: Step) -> Quantization:
-    """How the component's ranges are made, whatever its scheme."""
-    assert quantize.component is not None
-    written = quantize.config.components[quantize.component].quantization
-    return FOR_SEARCH if isinstance(written, Auto) else cast("Quantization", written)
-
-
-def _able(quantize: Step) -> Able:
-    socs = [catalog.resolve(target.soc) for target in quantize.config.targets]
-    wide = all(soc.htp_arch >= WIDE_PRODUCTS_HTP_ARCH for soc in socs)
-    return Able(all(soc.computes_float16 for soc in socs), wide)
-
-
-def _figures(step: Step, facts: Mapping[str, Json] | None) -> dict[str, float | None]:
-    """The least SQNR of every rung that a step measured, and of the whole ladder, in dB."""
-    if facts is None or step.stage not in ("verify", "emulate"):
-        return {}
-    ladder = (verify.Facts if step.stage == "verify" else emulate.Facts).from_json(facts)
-    measured = {**{rung: ladder.rungs[rung] for rung in RUNGS if rung in ladder.rungs}, "total": ladder.outputs}
-    found: dict[str, float | None] = {}
-    for rung, outputs in measured.items():
-        values = [figures.sqnr_db for figures in outputs.values()]
-        if values:
-            found[rung] = None if None in values else min(value for value in values if value is not None)
-    return found
 
 
 def _nodes(rows: Sequence[RowFacts]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.build.schedule import Schedule, remaining_s
 from pipeline.build.warm import AVAILABLE, NotForkedError, Template, TemplateLostError
+from pipeline.build.work import Work
 from pipeline.build.worker import SECRETS, SHARED_STORE, SIGNING_KEY, dump_request, load_answer, load_usage
 from pipeline.errors import ConfigError
 from pipeline.model import StageRequest, StageResult
@@ -26,6 +27,7 @@ from pipeline.processes.memory import budget_bytes, given_bytes, oom_kills, tota
 from pipeline.store.costs import Cost, Costs
 
 if TYPE_CHECKING:
+    from pipeline.build.cluster.dispatcher import Dispatcher
     from pipeline.processes.watch import Watch, Watched
 
 WORKERS_VARIABLE = "PIPELINE_WORKERS"
@@ -50,14 +52,15 @@ class Crew:
         self._keep_going = True  # until told otherwise: doit's serial runner stops by itself
         self._warm = AVAILABLE and _wants_warm(environ)
         self._watch: Watch | None = None
+        self.cluster: Dispatcher | None = None
 
     def set_up(self, slots: int, *, keep_going: bool) -> None:
         """How many steps may run at once, and whether steps are started after one has failed."""
-        self._schedule.limit(slots)
+        self._schedule.limit(min(slots, cores()) if self.cluster else slots)
         self._keep_going = keep_going
 
     def work(
-        self, step: Step, request: StageRequest, scratch: Path, started: Callable[[], None]
+        self, step: Work, request: StageRequest, scratch: Path, started: Callable[[], None]
     ) -> tuple[StageResult, float]:
         """Run a step when its turn comes, and call `started` then; its result, and for how many seconds it ran.
 
@@ -107,9 +110,11 @@ class Crew:
             template, self._template, self._warm = self._template, None, False
         if template is not None:
             template.close()
+        if self.cluster is not None:
+            self.cluster.close()
         self._costs.save()
 
-    def _run(self, step: Step, request: StageRequest, path: Path, answer: Path, watched: Watched) -> int:
+    def _run(self, step: Work, request: StageRequest, path: Path, answer: Path, watched: Watched) -> int:
         """Run a worker on the request; its exit status."""
         assert self._watch is not None
         during = partial(self._watch.over, watched=watched, end=process.end)
@@ -129,17 +134,17 @@ class Crew:
         command = [sys.executable, "-P", "-m", "pipeline.build.worker", str(path)]
         return process.run(command, log=log, cwd=path.parent, env=environ, during=during)
 
-    def _watched(self, step: Step) -> Watched:
+    def _watched(self, step: Work) -> Watched:
         from pipeline.processes.watch import Allowance, Watch, Watched  # psutil takes 60 ms
 
-        limits = step.config.limits
+        limits = step.limits
         with self._lock:
             if self._watch is None:
                 self._watch = Watch()
         allowed = limits.memory_mb << 20 if limits.memory_mb else int(total_bytes() * _MEMORY_SHARE)
         return Watched(Allowance(limits.minutes * 60, allowed))
 
-    def _learn_ended(self, step: Step, watched: Watched, peak: int, input_bytes: int) -> None:
+    def _learn_ended(self, step: Work, watched: Watched, peak: int, input_bytes: int) -> None:
         """Remember that a step that was killed needs more memory than it was taken to, unless it was for its time."""
         excess = watched.excess
         if excess is None:
@@ -164,7 +169,7 @@ class Crew:
         shutil.rmtree(out, ignore_errors=True)  # a child that failed has removed it
         out.mkdir()
 
-    def _answered(self, step: Step, answer: Path, status: int, watched: Watched, *, oom_killed: bool) -> StageResult:
+    def _answered(self, step: Work, answer: Path, status: int, watched: Watched, *, oom_killed: bool) -> StageResult:
         try:
             return load_answer(answer)
         except (OSError, ValueError, KeyError) as error:
@@ -175,7 +180,7 @@ class Crew:
                 raise exceeded(step, watched.excess, log) from error
             raise died(step, status, log, oom_killed=oom_killed) from error
 
-    def _remaining_s(self, step: Step) -> float:
+    def _remaining_s(self, step: Work) -> float:
         with self._lock:
             if self._remaining is None:
                 built = {name: each for name, each in self._steps.items() if each.stage not in ON_DEMAND}
@@ -183,7 +188,7 @@ class Crew:
                 self._remaining = remaining_s(seconds, {name: each.after for name, each in built.items()})
             return self._remaining.get(step.id, 0.0)
 
-    def _environment(self, step: Step | None = None, log: Path | None = None) -> Mapping[str, str]:
+    def _environment(self, step: Work | None = None, log: Path | None = None) -> Mapping[str, str]:
         environ = dict(self._environ)
         paths = (str(self._workspace.root), environ.get("PYTHONPATH", ""))
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

@@ -9,7 +9,7 @@ from pipeline.build import gates
 from pipeline.build.bring import bring_up_to_date
 from pipeline.build.crew import Crew
 from pipeline.build.schedule import WithdrawnError
-from pipeline.contracts import blame, emulate, probe, quantize
+from pipeline.contracts import blame, emulate, probe, quantize, verify
 from pipeline.contracts.blame import RowFacts
 from pipeline.contracts.forecast import Forecast, harmful
 from pipeline.errors import PipelineError, WaitingError
@@ -32,6 +32,13 @@ def judge(step: Step, workspace: Workspace) -> gates.Miss | None:
     return gates.check(step.name, manifest, step.config.components[step.component].thresholds)
 
 
+def wanting(step: Step, workspace: Workspace) -> gates.Miss | None:
+    """By what figure a step keeps to its gates by less than a default should; None if by none."""
+    wished = step.config.components[step.component].wished if step.component else None
+    manifest = read_manifest(workspace.current(step)) if wished else None
+    return gates.wish(step.stage, manifest.facts, wished) if manifest and wished else None
+
+
 def explain(miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: Workspace, crew: Crew) -> PipelineError:
     """The error for a miss, with what was forecast, and the first values that went wrong if it is one of the ladder."""
     foretold = _foretold(step, workspace) if miss.rung in ("compile", "total") and step.stage == "emulate" else ()
@@ -44,8 +51,10 @@ def _foretold(step: Step, workspace: Workspace) -> tuple[Forecast, ...]:
     """What was forecast of the model that a step measured, and that nothing avoids."""
     resolved = resolve(step, workspace)
     params = resolved.params if resolved else None
-    if resolved is None or not isinstance(params, emulate.Params) or params.last != "quantization":
+    if resolved is None or not isinstance(params, emulate.Params):
         return ()
+    if params.last != "quantization":
+        return harmful(resolved.inputs["verify"].read(verify.Facts.from_json).forecasts)
     return harmful(resolved.inputs["model"].read(quantize.PartFacts.from_json).forecasts)
 
 

@@ -44,7 +44,8 @@ class GatedSteps:
     def is_current(self, step: Step) -> bool:
         """Whether a step has nothing to do, and its output may ship."""
         try:
-            return is_current(step, self._workspace) and judge(step, self._workspace) is None
+            kept = is_current(step, self._workspace) and judge(step, self._workspace) is None
+            return kept and not self._climber.wishes(step)
         except (PipelineError, OSError):
             return False  # bringing it up to date raises the same error where it can be reported
 
@@ -69,6 +70,8 @@ class GatedSteps:
             self.missed.add(step.id)
             missed = explain(miss, step, self._steps, self._workspace, self._crew)
             raise failed.kept(step, missed, self._steps, self._workspace, made=True)
+        if self._climber.wishes(step):
+            self._climbed(step, "total")
 
     def _climbed(self, step: Step, rung: str) -> bool:
         """Whether the component was brought to another precision that keeps to its gates, of which this is one."""

@@ -17,7 +17,7 @@ from pipeline.errors import PipelineError, VerificationError
 from pipeline.frozen import dataclass
 from pipeline.graph.accuracy.verdict import TOTAL, Shortfall, shortfalls
 from pipeline.ladder import RUNGS
-from pipeline.model import Manifest
+from pipeline.model import Json, Manifest
 from pipeline.qnn import hints
 
 Ladder = verify.Facts | emulate.Facts
@@ -80,6 +80,32 @@ def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
         missed = (error for part in parts.values() for error in _fallbacks(part.facts, thresholds))
         return next(map(Miss, missed), None)
     return None
+
+
+def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds) -> Miss | None:
+    """The figure of a ladder that is furthest below what a default aims at, which no gate asks for; None if none is.
+
+    What a state must be is more already, and no aim.
+    """
+    if stage not in ("verify", "emulate"):
+        return None
+    ladder: Ladder = (verify.Facts if stage == "verify" else emulate.Facts).from_json(facts)
+    own = [RUNGS[2]] if stage == "verify" else [RUNGS[3]]
+    measured = {rung: ladder.rungs[rung] for rung in own if rung in ladder.rungs} | {TOTAL: ladder.outputs}
+    found = [
+        missed
+        for rung, figures in measured.items()
+        for missed in shortfalls(rung, figures, ladder.subjects, wished)
+        if missed.kind in ("db", "worst") and not ladder.subjects.get(missed.label, Subject(missed.label)).state
+    ]
+    if not found:
+        return None
+    # A rung that is short tells more of the reason than the total that it is part of.
+    worst = max(found, key=lambda missed: (missed.rung != TOTAL, missed.missing))
+    figure = worst.figures.worst_db if worst.kind == "worst" else worst.figures.sqnr_db
+    one = f" in {worst.figures.worst_sample}" if worst.kind == "worst" else ""
+    told = f"keeps to every threshold, but {_shown(figure)} of output {worst.label!r}{one} is less than"
+    return Miss(VerificationError(f"{told} the {worst.asked:g} dB that a default aims at"), worst.rung)
 
 
 def _misses(name: str, facts: Ladder, thresholds: Thresholds) -> Iterator[Miss]:

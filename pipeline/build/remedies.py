@@ -22,6 +22,14 @@ FLOAT = Rule(nodes=("*",), precision=FP16)
 """All of a component in float16."""
 
 
+MOST_FOR_A_MARGIN = 4
+"""Precisions that are tried at most where one keeps to the gates, but by less than a default should."""
+SHARE_FOR_A_MARGIN = 1 / 3
+"""Of the budget: where one keeps to the gates, another may be begun within this."""
+WORTH_DB = 3.0
+"""By how much a precision must be better that costs more: half the noise power."""
+
+
 @dataclass(frozen=True)
 class Able:
     """What all targets can compute."""
@@ -54,6 +62,18 @@ def next_scheme(tried: Sequence[Tried], able: Able) -> Scheme | None:
             if scheme not in known:
                 return scheme
     return None
+
+
+def worth_most(totals_db: Sequence[float]) -> int:
+    """The place of the precision to take, of those that keep to the gates, in the order of their cost.
+
+    Each has its least SQNR against the original, in dB.
+    """
+    best = 0
+    for place, total_db in enumerate(totals_db):
+        if total_db >= totals_db[best] + WORTH_DB:
+            best = place
+    return best
 
 
 def label(scheme: Scheme) -> str:

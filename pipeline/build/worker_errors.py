@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pipeline.build.work import Work
 from pipeline.errors import PipelineError, StoreError, WorkerError
-from pipeline.plan.steps import Step
 from pipeline.processes.exit_status import exit_reason
 from pipeline.processes.log_tail import log_tail
 from pipeline.processes.watch import Excess
@@ -16,7 +16,7 @@ _LOG_LINES = 12
 _KEPT = "everything already built is kept"
 
 
-def died(step: Step, status: int, log: Path, *, oom_killed: bool) -> PipelineError:
+def died(step: Work, status: int, log: Path, *, oom_killed: bool) -> PipelineError:
     """The error for a worker that ended with this exit status; `oom_killed` if Linux ended a process meanwhile."""
     if status == StoreError.exit_code:
         return no_room(f"what {step.id} writes")
@@ -33,9 +33,9 @@ def died(step: Step, status: int, log: Path, *, oom_killed: bool) -> PipelineErr
     )
 
 
-def exceeded(step: Step, excess: Excess, log: Path) -> WorkerError:
+def exceeded(step: Work, excess: Excess, log: Path) -> WorkerError:
     """The error for a worker that was ended because it took more than it may."""
-    limits, file = step.config.limits, f"configs/{step.config.path.name}"
+    limits, file = step.limits, f"configs/{step.config}"
     minutes = f"{excess.seconds / 60:.0f} minutes" if excess.seconds >= 120 else f"{excess.seconds:.0f} s"
     used_mb = f"{excess.bytes >> 20} MB"
     if excess.for_memory:

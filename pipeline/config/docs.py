@@ -77,7 +77,7 @@ store: {shared: "s3://bucket/folder"}           # a second tier, shared by machi
 stages:
   "*": {hosts: [x86_64]}                        # every stage that is not named here
   context: {hosts: [x86_64, windows-aarch64]}
-compare: {size_percent: 5, snr_db: 1.0, score: 0.01}
+compare: {size_percent: 5, cost_percent: 5, snr_db: 1.0, score: 0.01}
 ```
 
 [hosts.md](hosts.md) says which names a host has, and how several hosts build together. A name that no host has by
@@ -216,6 +216,7 @@ _TITLES = {
     "StoreSettings": "store",
     "StageSettings": "stages.name",
     "CompareSettings": "compare",
+    "EngineSettings": "engine",
 }
 
 if __name__ == "__main__":

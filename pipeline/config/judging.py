@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
-from pipeline.config.thresholds import Thresholds
+from pipeline.config.thresholds import WISHED_DB, Thresholds
 from pipeline.config.yaml.field_types import Between, Convert, Pattern
 from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of
@@ -107,6 +107,22 @@ def thresholds_of(written: tuple[ThresholdsFile | None, ...], outputs: Mapping[s
     for each in written:
         found = replace(found, **_given(each)) if each else found
     return replace(found, outputs={label: _of_output(output) for label, output in outputs.items()})
+
+
+def wished_of(written: tuple[ThresholdsFile | None, ...], thresholds: Thresholds) -> Thresholds | None:
+    """What a default aims at above these thresholds; None where the config itself says how much is enough."""
+    said = ("quantization_db", "compile_db", "total_db", "worst_db")
+    if any(getattr(each, name) is not None for each in written if each for name in said):
+        return None
+    # An error that is small where nothing happens says nothing about where something does.
+    return replace(
+        thresholds,
+        quantization_db=WISHED_DB,
+        compile_db=WISHED_DB,
+        total_db=WISHED_DB,
+        worst_db=WISHED_DB - WORST_BELOW_DB,
+        probability_error=0.0,
+    )
 
 
 def check_outputs(of_model: Outputs, of_components: Mapping[str, Outputs], node: Node, problems: Problems) -> None:

@@ -27,7 +27,7 @@ from pipeline.config.file import (
     Release,
     Verification,
 )
-from pipeline.config.judging import check_outputs, thresholds_of
+from pipeline.config.judging import check_outputs, thresholds_of, wished_of
 from pipeline.config.model_config import Component, ModelConfig
 from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride
 from pipeline.config.read_before import ReadBefore
@@ -198,11 +198,14 @@ def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
             base = model if isinstance(model, Quantization) else Quantization()
             merged = replace(base, **_given(own))
         budget = merged.budget_minutes if isinstance(merged, Auto | Climb) else None
+        by_default = isinstance(merged, Climb)
         merged = Quantization() if isinstance(merged, Climb) else merged
         if merged:
             verification: Verification | None = fields.get("verification")
             outputs = component.outputs or (verification.outputs if verification else {})
             truth = component.truth or (verification.truth if verification else "unpadded")
+            limits = (fields.get("thresholds"), component.thresholds)
+            thresholds = thresholds_of(limits, outputs)
             found[name] = Component(
                 name=name,
                 file=component.file,
@@ -210,10 +213,11 @@ def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
                 constants={**fields.get("constants", {}), **component.constants},
                 quantization=merged,
                 score=component.score or (verification.score if verification else None),
-                thresholds=thresholds_of((fields.get("thresholds"), component.thresholds), outputs),
+                thresholds=thresholds,
                 outputs=outputs,
                 truth=truth,
                 budget_minutes=budget,
+                wished=wished_of(limits, thresholds) if by_default else None,
             )
     return found
 

@@ -26,7 +26,8 @@ class Component:
 
     `constants` are the model's and its own; it may have no input for some of the model's. `outputs` has how single
     outputs are judged, by label; `truth` what the component is held against. `budget_minutes` is for how long other
-    precisions are tried where this one misses a threshold; None: it is built as it is written.
+    precisions are tried where this one misses a threshold, or keeps to less than what is `wished`; None: it is built
+    as it is written.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Component:
     outputs: Mapping[str, OutputFile] = field(default_factory=dict)
     truth: Truth = "unpadded"
     budget_minutes: int | None = None
+    wished: Thresholds | None = None
 
 
 @dataclass(frozen=True)

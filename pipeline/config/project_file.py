@@ -24,6 +24,8 @@ PROJECT_FILE = "project.yaml"
 """In `configs/`, but not a model."""
 
 EVERY_STAGE = "*"
+ENGINE_ADDRESS = r"(tcp|tls|ucx|ws|wss)://[^\s/@]{1,250}"
+"""Of a scheduler; the schemes are those of distributed."""
 StageName = Literal[
     "*",
     "fetch",
@@ -83,10 +85,22 @@ class CompareSettings:
 
     size_percent: float = 5.0
     """The most that its files may have grown, in percent."""
+    cost_percent: float = 5.0
+    """The most that what one run takes may have grown, in percent: multiply-accumulates, bytes of weights, of
+    activations, of what spills out of the chip's fast memory, and of what is read from DRAM and written to it."""
     snr_db: float = 1.0
     """The most that its SQNR on any rung may have dropped, in dB."""
     score: float = 0.01
     """The most that its score may have moved."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Where steps run, if not on this machine."""
+
+    dask: Annotated[str, Pattern(ENGINE_ADDRESS, "the address of a Dask scheduler, such as tcp://host:8786")]
+    """The scheduler of a cluster whose workers make the steps. Needs `store.shared`. `engine=URL` on the command line
+    goes before; `engine=` there means this machine."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,8 @@ class Settings:
     """Where outputs are kept."""
     stages: Mapping[StageName, StageSettings] = field(default_factory=dict)
     """Which hosts may run a stage, by its name; `*` stands for every stage that is not named."""
+    engine: EngineSettings | None = None
+    """Where steps run; on this machine when left out."""
     compare: CompareSettings = field(default_factory=CompareSettings)
     """Limits of `doit compare`."""
 

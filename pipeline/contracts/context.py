@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from pipeline.contracts.codec import Contract, left_out
+from pipeline.contracts.cost import CostFacts
 from pipeline.contracts.measures import OverBuckets
 from pipeline.contracts.packing import Form
 from pipeline.contracts.target import HtpTarget
@@ -55,6 +56,7 @@ class CompiledModel(Contract):
     targets: tuple[HtpTarget, ...]
     sdk: str
     compatibility: str
+    cost: CostFacts
 
     @property
     def fallbacks(self) -> tuple[CpuNode, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
@@ -10,7 +11,7 @@ from pipeline.frozen import dataclass
 
 Rule = Literal[
     "fp16_overflow", "fp16_flush", "requantize_underflow", "saturation", "unequal_comparison", "exponent",
-    "integer_function",
+    "integer_function", "integer_overflow", "negative_index",
 ]  # fmt: skip
 Instead = Literal["", "uint16", "fp16"]
 INTEGERS: Final = "uint16"
@@ -45,6 +46,11 @@ class Forecast(Contract):
         """What to do about it."""
         return "mended: their scales were raised" if self.mended else _TOLD[self.rule][1]
 
+    @property
+    def beyond(self) -> float:
+        """How far the figure is beyond the limit, as a logarithm of their ratio; the figure itself where that is 0."""
+        return abs(math.log(max(self.figure, 1e-300) / self.limit)) if self.limit else abs(self.figure)
+
     def line(self) -> str:
         """In one line, for a log or a message."""
         channels = f", {self.channels} channels" if self.channels else ""
@@ -53,7 +59,10 @@ class Forecast(Contract):
 
 
 _TOLD: Mapping[str, tuple[str, str]] = {
-    "fp16_overflow": ("is cut off in float16, at 65504 or 131008", "keep these nodes in 16 bit integers"),
+    "fp16_overflow": (
+        "is cut off in float16, at 65504 or 131008, or rounded too far for this operator",
+        "keep these nodes in 16 bit integers",
+    ),
     "fp16_flush": (
         "what it divides by or takes the logarithm of is 0 in float16",
         "raise the floor in the model to 1e-4, scale the value before, or keep these nodes in 16 bit integers",
@@ -70,6 +79,14 @@ _TOLD: Mapping[str, tuple[str, str]] = {
     "integer_function": (
         "the function of these integers is computed with steps that show",
         "scale the value before and after in the model, or keep a node that is named in float16",
+    ),
+    "integer_overflow": (
+        "integers beyond int32 become the largest int32, and sums beyond 2^24 are rounded",
+        "give the model smaller integers: hash, offset or scale them before, or take this part out of it",
+    ),
+    "negative_index": (
+        "a lookup in integers takes no index from the end: it gives 0",
+        "add the size of the table to negative ones before, or keep the lookup in float16",
     ),
     "exponent": ("results this far below the largest become 0", "keep these nodes in float16"),
 }

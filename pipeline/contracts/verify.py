@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from pipeline.contracts.codec import Contract
+from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.measures import Declared, Measured, Measuring, Score, Subject, Truth
 from pipeline.frozen import dataclass
 
@@ -25,7 +26,8 @@ class Facts(Contract):
     Of `samples` (0: nothing was measured), `shorter` belong to smaller buckets. Figures are of `subjects`, by label;
     `spans` has the range of the original's values. `lengths` has the lengths of the samples on the bucket's axes, and
     `order` their places in the order to emulate them in. `silent` are those between 0 and 1 that never get near 1: that
-    they say yes where they should is then not shown.
+    they say yes where they should is then not shown. `forecasts` is what HTP will compute wrongly of a model that stays
+    in float, told from these samples; that of a QDQ model comes from calibration (`quantize`).
     """
 
     samples: int
@@ -39,6 +41,7 @@ class Facts(Contract):
     lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     order: tuple[int, ...] = ()
     silent: tuple[str, ...] = ()
+    forecasts: tuple[Forecast, ...] = ()
 
 
 UNMEASURED = Facts(samples=0, shorter=0, rungs={}, outputs={}, score=None)

@@ -94,6 +94,16 @@ def check_step(
     )
 
 
+def rules(
+    step: Step, params: Contract, inputs: Mapping[str, Manifest], project: ProjectFile
+) -> tuple[tuple[str, ...], ...]:
+    """The rules of a step that was resolved: of each, a host that runs it needs one name."""
+    if _makes_nothing(params, inputs):
+        return ()
+    both = (_by_nature(step, params), _by_project(step, project))
+    return tuple(rule.names for rule in both if rule.names)
+
+
 def command(step: Step) -> str:
     """What to type on a host that may run a step."""
     return f"doit {step.id}" if step.stage in ON_DEMAND else f"doit build:{step.config.name}"

@@ -185,6 +185,7 @@ class _Planner(Measurements):
             "part": self._part("verification", component),
             "score": self._score_name(component),
             "judged": [repr(judged.thresholds), repr(judged.outputs), judged.truth],
+            "wished": [repr(judged.wished), judged.budget_minutes] if judged.wished else [],
             "targets": [stage_params.of_target(target).to_json() for target in self._config.targets],
             "forms": [*self._forms],
             "emulator": [verification.emulator_samples, verification.emulator_seconds],

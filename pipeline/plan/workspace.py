@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pipeline.config import read_before
 from pipeline.config.project_file import ProjectFile
@@ -23,6 +23,18 @@ if TYPE_CHECKING:
     from pipeline.store.shared.tier import SharedStore
 
 STORE_VARIABLE = "PIPELINE_STORE"
+
+
+class Named(Protocol):
+    """A step as far as it has a name."""
+
+    @property
+    def stage(self) -> str:
+        """The kind of step."""
+
+    @property
+    def name(self) -> str:
+        """What it is about, as `demo/classifier/64`."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,6 @@ class Workspace:
         """The same as text, which takes a tenth of the time: a project may have a hundred thousand steps."""
         return f"{self.root}/.build/steps/{step.replace(':', '/', 1)}.json"
 
-    def log(self, step: Step) -> Path:
+    def log(self, step: Named) -> Path:
         """The output of the step's last run."""
         return self.build / "logs" / step.stage / f"{step.name}.log"

@@ -121,8 +121,8 @@ def plan_pairs(pairs: Sequence[tuple[int, int]], work: PairWork, most: int = MOS
     for one, two in rounded:
         held[places[0][one], places[1][two]] += 1
     held = held.cumsum(0).cumsum(1)  # samples that each point holds
-    works = np.array([[float(work(one, two)) for two in axes[1]] for one in axes[0]])
-    best = works * held
+    works = np.array([[float(work(one, two)) for two in axes[1]] for one in axes[0]], np.float64)
+    best: NDArray[np.float64] = works * held.astype(np.float64)
     end = (len(axes[0]) - 1, len(axes[1]) - 1)
     plans = [_pair_plan([end], axes, held, work)]
     choices: list[NDArray[np.int64]] = []

@@ -6,6 +6,7 @@ is `python -m pipeline.qnn.child REQUEST`; arrays travel as files in a folder of
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -58,8 +59,11 @@ def run_apart(
     feeds: Sequence[Arrays],
     work: Path,
     budget: Budget | None = None,
+    log: Path | None = None,
 ) -> list[list[NDArray[Any]]]:
     """:func:`pipeline.qnn.emulate.run_each` in a child, with its arrays in the empty folder `work`.
+
+    What it prints goes to the caller's output, or to the end of `log`.
 
     Raises:
         PipelineError: what the child raised.
@@ -79,9 +83,9 @@ def run_apart(
         "estimate": budget.estimate if budget else 0,
         "reserved": budget.reserved if budget else 0,
     }
-    answer = _run(request, work)
+    answer = _run(request, work, log=log)
     if isinstance(answer, int):
-        raise _died(f"the emulator ended its process on {context_model}", answer, VerificationError)
+        raise _died(f"the emulator ended its process on {context_model}", answer, VerificationError, log)
     outputs = []
     for number in range(len(feeds)):
         if budget and not (work / _result(number)).exists():
@@ -109,8 +113,10 @@ def run_raw_apart(binary: Path, graph: str, target: HtpTarget, inputs: Arrays, w
         return [archive[name] for name in archive.files]
 
 
-def _run(request: Mapping[str, Json], work: Path, program: str = "pipeline.qnn.child") -> Mapping[str, Json] | int:
-    """The answer of a child that runs `program`, or its exit status if it left none.
+def _run(
+    request: Mapping[str, Json], work: Path, program: str = "pipeline.qnn.child", log: Path | None = None
+) -> Mapping[str, Json] | int:
+    """The answer of a child that runs `program`, or its exit status if it left none; what it prints goes to `log`.
 
     On Windows it is in its caller's job, and there is nothing to pass on.
     """
@@ -118,9 +124,16 @@ def _run(request: Mapping[str, Json], work: Path, program: str = "pipeline.qnn.c
     answer = work / raw.ANSWER
     answer.unlink(missing_ok=True)
     path.write_text(json.dumps(request), "utf-8")
-    # In the caller's process group, with which it ends; its output goes to the caller's log.
+    # In the caller's process group, with which it ends; without a log its output goes to the caller's.
     command = [sys.executable, "-m", program, str(path)]
-    status = subprocess.run(command, stdin=subprocess.DEVNULL, pass_fds=lifeline.inherited()).returncode
+    with log.open("ab") if log else contextlib.nullcontext() as stream:
+        status = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            pass_fds=lifeline.inherited(),
+        ).returncode
     try:
         told: dict[str, Any] = json.loads(answer.read_text("utf-8"))
     except (OSError, ValueError):
@@ -134,10 +147,10 @@ def _run(request: Mapping[str, Json], work: Path, program: str = "pipeline.qnn.c
     return told
 
 
-def _died(what: str, status: int, kind: type[PipelineError]) -> PipelineError:
+def _died(what: str, status: int, kind: type[PipelineError], log: Path | None = None) -> PipelineError:
     if status == StoreError.exit_code:
         return no_room("what the compiler or the emulator writes")
-    tail = log_tail(Path(os.environ.get(STEP_LOG, "")), _LOG_LINES)
+    tail = log_tail(log or Path(os.environ.get(STEP_LOG, "")), _LOG_LINES)
     why, remedy = failures.explain([exit_reason(status), *tail], "")
     return (WorkerError if status == -_SIGKILL else kind)(what, why=why, remedy=remedy)
 

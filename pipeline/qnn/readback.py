@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,22 +11,30 @@ from pathlib import Path
 from onnx import ModelProto, NodeProto
 
 from pipeline.contracts.context import CompiledModel, CpuNode
+from pipeline.contracts.cost import CostFacts
 from pipeline.contracts.target import HtpTarget
 from pipeline.contracts.values import Signature
 from pipeline.errors import CompileError
 from pipeline.graph.files.model_file import load_graph, signature
+from pipeline.graph.quantization.cost import count, origins
 from pipeline.qnn.format.context_binary import HTP_BACKEND, BinaryInfo, read_binaries
 from pipeline.qnn.format.context_edges import contradictions
 from pipeline.qnn.format.context_model import binary_names, compatibility, is_plain, partition_name, partitions
+from pipeline.qnn.format.schematic import read_traffic, schematic_name
 from pipeline.qnn.provider_options import OPTIMIZATION
 from pipeline.qnn.session import bundled_sdk
+
+_CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_COPY = "/duplicated"
+"""What ONNX Runtime appends to the names of copies it makes of a node."""
 
 
 @dataclass(frozen=True)
 class OpTrace:
-    """QNN's account of which nodes it did not take."""
+    """QNN's account of which nodes it did not take, and of its own operators: kind and nodes that each came from."""
 
     unsupported: tuple[CpuNode, ...] = ()
+    operators: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def reason(self, node: NodeProto) -> str:
         """Why QNN left this node to the CPU."""
@@ -37,8 +46,20 @@ def read_trace(folder: Path) -> OpTrace:
     path = folder / "qnn_op_trace.json"
     if not path.is_file():
         return OpTrace()
-    nodes = json.loads(path.read_text("utf-8")).get("unsupported_nodes", [])
-    return OpTrace(tuple(CpuNode(node["node_name"], node["op_type"], node["reason"].strip()) for node in nodes))
+    content = json.loads(path.read_text("utf-8"))
+    nodes = content.get("unsupported_nodes", [])
+    mapped = {
+        (graph.get("graph_name", ""), each.get("dst_name", "")): (
+            str(each.get("dst_qnn_op_type", "")),
+            tuple(str(source.get("name", "")).partition(_COPY)[0] for source in each.get("sources", [])),
+        )
+        for graph in content.get("subgraph_traces", [])
+        for each in graph.get("op_mappings", [])
+    }
+    return OpTrace(
+        tuple(CpuNode(node["node_name"], node["op_type"], node["reason"].strip()) for node in nodes),
+        tuple(mapped.values()),
+    )
 
 
 def read_context(
@@ -78,6 +99,40 @@ def read_context(
         ),
         sdk=bundled_sdk(),
         compatibility=compatibility(model),
+        cost=_cost(folder, source, nodes, binaries.values(), trace),
+    )
+
+
+def _cost(
+    folder: Path,
+    source: ModelProto,
+    nodes: Sequence[NodeProto],
+    binaries: Iterable[Sequence[BinaryInfo]],
+    trace: OpTrace,
+) -> CostFacts:
+    """What the graph takes, and what the compiler says of it."""
+    counted, ops = count(source), origins(source)
+    kinds: dict[str, Counter[str]] = {}
+    for kind, names in trace.operators:
+        made = {ops[name] for name in names if name in ops}
+        names_made = sorted(made - _CONVERSIONS) or sorted(made)
+        kinds.setdefault(kind, Counter()).update([" + ".join(names_made) or "added by the compiler"])
+    own = {partition_name(node) for node in nodes}
+    traffic = [read_traffic(folder / schematic_name(name)) for name in own]
+    known = [each for each in traffic if each is not None]
+    told = len(known) == len(own)
+    graphs = [graph for infos in binaries for info in infos for graph in info.graphs if graph.name in own]
+    return CostFacts(
+        macs=dict(sorted(counted.macs.items())),
+        elements=counted.elements,
+        weight_bytes=counted.weight_bytes,
+        activation_bytes=counted.activation_bytes,
+        edge_bytes=counted.edge_bytes,
+        operators={kind: dict(sorted(kinds[kind].items())) for kind in sorted(kinds)},
+        vtcm_bytes=max((graph.vtcm_mb << 20 for graph in graphs), default=0),
+        spill_bytes=max((graph.spill_fill_bytes for graph in graphs), default=0),
+        dram_read_bytes=sum(each.read_bytes for each in known) if told else None,
+        dram_write_bytes=sum(each.write_bytes for each in known) if told else None,
     )
 
 

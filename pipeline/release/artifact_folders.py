@@ -163,11 +163,17 @@ def _bucket(step: Step, bucket: Bucket, part: Manifest, manifests: Mapping[str, 
         "partitions": made.partitions,
         "cpu_nodes": part.facts["cpu_nodes"],
         "compatibility": made.compatibility,
+        "cost": made.cost.to_json(),
         "quantization": _quantization(step, manifests),
-        "forecasts": [each.to_json() for each in report.forecasts_of(step, bucket, manifests)],
+        "forecasts": _forecasts(step, bucket, manifests),
         "rewrites": _rewrites(step, bucket, manifests),
         "verification": _verification(step, bucket, manifests),
     }
+
+
+def _forecasts(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> Json:
+    told = report.forecasts_of(step, bucket, manifests)
+    return None if told is None else [each.to_json() for each in told]
 
 
 def _qdq_folder(

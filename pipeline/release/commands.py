@@ -139,8 +139,8 @@ def check_destinations(urls: Sequence[str]) -> None:
         destination_of(url)
 
 
-def verify_files(files: Sequence[str], key: str) -> None:
-    """Check archives and print what they hold. Raises PipelineError."""
+def verify_files(files: Sequence[str], key: str, replayed: str = "") -> None:
+    """Check archives and print what they hold; with a record in `replayed`, run it again. Raises PipelineError."""
     from pipeline.errors import ConfigError
     from pipeline.release.verify import verify_release
 
@@ -148,6 +148,29 @@ def verify_files(files: Sequence[str], key: str) -> None:
         raise ConfigError("no file is named", where="command line", remedy="doit verify-release [--key KEY] FILE…")
     for file in files:
         print("\n".join(verify_release(Path(file), Path(key) if key else None).lines()))
+    if replayed:
+        from pipeline.release.record import replay  # imports onnxruntime
+
+        for line in replay(Path(replayed), Path(files[0]), Path(key) if key else None):
+            print(line, flush=True)
+
+
+def record_releases(
+    files: Sequence[str], models: Sequence[tuple[ModelConfig, Sequence[Step]]], workspace: Workspace, samples: int
+) -> None:
+    """Record what the contexts of archives give, and print it. Raises PipelineError."""
+    from pipeline.errors import ConfigError
+    from pipeline.release.record import record
+    from pipeline.release.verify import read_index
+
+    if not files or samples < 1:
+        why = "no archive is named" if not files else f"--samples {samples}"
+        raise ConfigError("nothing to record", where="command line", why=why, remedy="doit record [--samples 2] FILE…")
+    for file in files:
+        name = read_index(Path(file))["model"]
+        steps = next((steps for config, steps in models if config.name == name), ())
+        for line in record(Path(file), steps, workspace, samples):
+            print(line, flush=True)
 
 
 def reproduce_release(files: Sequence[str], workspace: Workspace) -> None:

@@ -157,7 +157,7 @@ def _keep_measured(manifest: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """The command line; returns the exit status, which README.md lists."""
+    """The command line; returns the exit status, which docs/troubleshooting.md lists."""
     parser = argparse.ArgumentParser(
         prog="python -m pipeline.release.prune",
         description="Make of contexts for several targets contexts for fewer. The folder itself is left as it is.",

@@ -115,7 +115,7 @@ def _sha256_in(index: bytes) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """The command line; returns the exit status, which README.md lists."""
+    """The command line; returns the exit status, which docs/troubleshooting.md lists."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.release.publish", description="Publish a release.")
     parser.add_argument("file", type=Path, help="an archive, such as artifacts/releases/demo-1.0.qnn.zip")
     parser.add_argument("destination", help="a folder, hf://owner/name[@branch][/folder], or a URL that fsspec opens")

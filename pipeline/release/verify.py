@@ -256,7 +256,7 @@ def _misfit(text: str, target: Mapping[str, Any]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """The command line; returns the exit status, which README.md lists."""
+    """The command line; returns the exit status, which docs/troubleshooting.md lists."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.release.verify", description="Check releases.")
     parser.add_argument("file", nargs="+", type=Path, help="an archive, such as artifacts/releases/demo-1.0.qnn.zip")
     parser.add_argument("--key", type=Path, help="the public key, PEM, that it must be signed with")

@@ -15,6 +15,15 @@ from pipeline.sizes import human_bytes
 
 _TOTAL = "total"
 _ROUNDING = 1e-9  # of figures that differ by just the limit
+_COSTS = {
+    "macs": "multiply-accumulates",
+    "weight_bytes": "bytes of weights",
+    "activation_bytes": "bytes of activations",
+    "spill_bytes": "bytes that spill",
+    "dram_read_bytes": "bytes read from DRAM",
+    "dram_write_bytes": "bytes written to DRAM",
+}
+_BYTES = frozenset({"size", *(title for name, title in _COSTS.items() if name.endswith("_bytes"))})
 COLUMNS = ("", "artifact", "figure", ">last", ">now", ">limit")
 
 
@@ -43,7 +52,7 @@ class Change:
         """The change as text, by :data:`COLUMNS`."""
         limit = "" if self.limit is None else f"{self.limit:g} {self.unit}"
         shown = (self._shown(self.last), self._shown(self.now))
-        if shown[0] == shown[1] and isinstance(self.last, float | int) and self.figure == "size":
+        if shown[0] == shown[1] and isinstance(self.last, float | int) and self.figure in _BYTES:
             shown = (f"{self.last} B", f"{self.now} B")
         return (self.verdict.value, printable(self.artifact, ""), printable(self.figure, ""), *shown, limit)
 
@@ -56,7 +65,7 @@ class Change:
             return printable(value, "")
         if value is None:
             return "no number"
-        if self.figure == "size":
+        if self.figure in _BYTES:
             return human_bytes(int(value))
         return f"{value:.2f} dB" if self.unit == "dB" else f"{value:g}"
 
@@ -163,6 +172,10 @@ class _Comparing:
         figure = f"{title}'s distance to the original's"
         scores = (_distance(last["score"]), _distance(now["score"]))
         self._judge(name, figure, scores, self._limits.score, "", self._why_absent("verify", now))
+        for figure, title in _COSTS.items():
+            before, after = (run.get("cost", {}).get(figure) for run in (last, now))
+            if before is not None and after is not None:  # a run of before there were costs has none
+                self._grown(name, title, before, after, self._limits.cost_percent)
         for figure in ("cpu_nodes", "partitions", "scheme", "packing"):
             if last[figure] != now[figure]:
                 self.add(Verdict.CHANGED, name, figure.replace("_", " "), last[figure], now[figure])
@@ -217,12 +230,15 @@ class _Comparing:
             self._size(f"{component}, all of it", *whole)
 
     def _size(self, name: str, last: int, now: int) -> None:
+        self._grown(name, "size", last, now, self._limits.size_percent)
+
+    def _grown(self, name: str, figure: str, last: int, now: int, limit: float) -> None:
+        """Note an amount that is not what it was; `limit` is in percent."""
         if last == now:
             self.found.same += 1
             return
-        limit = self._limits.size_percent
         verdict = Verdict.MISSED if now > last * (1 + limit / 100) else Verdict.CHANGED
-        self.add(verdict, name, "size", last, now, limit, "%")
+        self.add(verdict, name, figure, last, now, limit, "%")
 
 
 def _distance(score: RunRecord | None) -> _Value:

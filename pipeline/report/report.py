@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from pipeline.config.load import Bucket, Target
@@ -159,38 +158,46 @@ def unverified(steps: Iterable[Step], models: Iterable[str]) -> list[str]:
 
 
 def forecasts(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
-    """A row for each rule and component whose forecast says something, by a quantize step among those `seen`.
+    """A row for each rule and component whose forecast says something, by a step among those `seen`.
 
     Of several values that a rule is about in any bucket, the one that is furthest beyond the limit is shown.
     """
     rows = []
+    alike: dict[tuple[str, str, bool], dict[str, Forecast]] = {}
     for step in steps:
-        manifest = manifests.get(step.id)
-        if step.stage != "quantize" or step.id not in seen or manifest is None:
-            continue
-        alike: dict[tuple[str, bool], dict[str, Forecast]] = {}
-        for part in manifest.read(quantize.Facts.from_json).parts.values():
-            for told in part.facts.forecasts:
-                alike.setdefault((told.rule, told.mended), {})[told.value] = told
-        for (rule, mended), found in alike.items():
-            worst = max(found.values(), key=lambda told: abs(math.log(max(told.figure, 1e-300) / told.limit)))
-            rows.append(
-                (
-                    f"{step.config.name}/{step.component}", rule, str(len(found)),
-                    str(sum(told.channels for told in found.values()) or "-"), worst.value, f"{worst.figure:.3g}",
-                    f"{worst.limit:.3g}", "mended" if mended else worst.effect,
-                )
-            )  # fmt: skip
+        for told in _told(step, manifests) if step.id in seen else ():
+            component = f"{step.config.name}/{step.component}"
+            alike.setdefault((component, told.rule, told.mended), {})[told.value] = told
+    for (component, rule, mended), found in alike.items():
+        worst = max(found.values(), key=lambda told: told.beyond)
+        rows.append(
+            (
+                component, rule, str(len(found)), str(sum(told.channels for told in found.values()) or "-"),
+                worst.value, f"{worst.figure:.3g}", f"{worst.limit:.3g}", "mended" if mended else worst.effect,
+            )
+        )  # fmt: skip
     return [_FORECASTS, *rows]
 
 
-def forecasts_of(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> tuple[Forecast, ...]:
-    """What was forecast of a bucket's QDQ model; nothing of a model that was not quantized."""
+def _told(step: Step, manifests: Mapping[str, Manifest]) -> Iterator[Forecast]:
+    """What a step foretold: quantize of QDQ models, verify of a model that stays in float."""
+    manifest = manifests.get(step.id)
+    if manifest is not None and step.stage == "quantize":
+        for part in quantize.Facts.from_json(manifest.facts).parts.values():
+            yield from part.facts.forecasts
+    elif manifest is not None and step.stage == "verify":
+        yield from verify.Facts.from_json(manifest.facts).forecasts
+
+
+def forecasts_of(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> tuple[Forecast, ...] | None:
+    """What was forecast of a bucket's model; None if nothing could be: it stays in float, and no sample was run."""
     found, own = manifests.get(quantization(step)), OwnBuckets.of_step(step, manifests)
-    if found is None or own is None:
-        return ()
-    part = found.read(quantize.Facts.from_json).parts.get(own.own(bucket).name)
-    return part.facts.forecasts if part else ()
+    if found is not None and own is not None:
+        part = found.read(quantize.Facts.from_json).parts.get(own.own(bucket).name)
+        return part.facts.forecasts if part else ()
+    measured = manifests.get(of_bucket(step, "verify", bucket))
+    facts = measured.read(verify.Facts.from_json) if measured is not None else None
+    return facts.forecasts if facts is not None and facts.samples else None
 
 
 def scheme(step: Step, manifests: Mapping[str, Manifest]) -> str:

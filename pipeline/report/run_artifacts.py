@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from pipeline.config.load import Bucket, Target
 from pipeline.contracts import context, emulate, verify
+from pipeline.contracts.cost import CostFacts
 from pipeline.contracts.measures import Score
 from pipeline.model import Json, Manifest
 from pipeline.plan.own_buckets import OwnBuckets
@@ -62,12 +63,27 @@ def _artifact(
         "files": {name: {"bytes": entry.bytes, "sha256": entry.sha256} for name, entry in part.files.items()},
         "partitions": made.partitions,
         "cpu_nodes": len(made.fallbacks),
+        "cost": _cost(made.cost),
         "sqnr_db": _sqnr(cpu, emulator),
         "cosine": report.least_cosine((emulator if emulator.samples else cpu).outputs),
         "samples": {"cpu": cpu.samples, "emulator": emulator.samples},
         "score": _score(cpu.score),
         "emulated_score": _score(emulator.score),
     }
+
+
+def _cost(cost: CostFacts) -> dict[str, Json]:
+    """What one run takes; without what the compiler does not tell."""
+    figures: dict[str, int | None] = {
+        "macs": cost.all_macs,
+        "weight_bytes": cost.weight_bytes,
+        "activation_bytes": cost.activation_bytes,
+        "vtcm_bytes": cost.vtcm_bytes,
+        "spill_bytes": cost.spill_bytes,
+        "dram_read_bytes": cost.dram_read_bytes,
+        "dram_write_bytes": cost.dram_write_bytes,
+    }
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def _sqnr(cpu: verify.Facts, emulator: emulate.Facts) -> dict[str, Json]:

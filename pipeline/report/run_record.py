@@ -33,7 +33,7 @@ RECORD = "run.json"
 REPORT = "report.md"
 _TASKS = frozenset({*STAGES, "build", "package", "publish"})
 """The tasks that run steps."""
-_GIVEN = ("compare", "reproduce", "verify-release")
+_GIVEN = ("compare", "record", "reproduce", "verify-release")
 """Tasks that run no steps and take all that follows them on the command line for names."""
 _RESULTS = {0: "ok", 19: "waiting", 130: "interrupted"}
 _RESTORED: Mapping[str, Mapping[str, Json]] = {

@@ -2,7 +2,8 @@
 
 Inputs: ``ingest``, ``samples``, ``rewrite/<bucket>`` for every bucket. Output: ``ranges.json``, {value: [low, high]} as
 measured and rounded outward (:meth:`pipeline.graph.quantization.ranges.Range.rounded`), and where the method chose
-narrower ones, ``chosen.json``, {bits: {value: [low, high]}}.
+narrower ones, ``chosen.json``, {bits: {value: [low, high]}}; ``integers.json``, {value: [low, high]}, has integers that
+are negative or beyond 2^24, if there are any.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.quantization.calibration import Calibration
 from pipeline.graph.quantization.observe import Observer
 from pipeline.graph.quantization.range_choice import Method
-from pipeline.graph.quantization.ranges import write_ranges
+from pipeline.graph.quantization.ranges import write_integers, write_ranges
 from pipeline.graph.shapes.buckets import axis_lengths, pad
 from pipeline.inputs.samples.sample_set import calibration_calls, place
 from pipeline.model import StageRequest, StageResult
@@ -52,6 +53,7 @@ def run(request: StageRequest) -> StageResult:
         print(f"bucket {bucket}: {len(own)} samples" + ("" if own else ", its ranges are those of the others"))
     ranges = calibration.ranges(observers)
     write_ranges(ranges, request.out / "ranges.json")
+    write_integers(calibration.integers(observers), request.out)
     facts = Facts(
         samples={bucket: len(own) for bucket, own in placed.items()},
         tensors=len(ranges),

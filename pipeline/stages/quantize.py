@@ -34,7 +34,7 @@ from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.forecast import forecast
 from pipeline.graph.quantization.qdq import Q_OPS
 from pipeline.graph.quantization.quantizer import float_nodes, quantize
-from pipeline.graph.quantization.ranges import Range, read_ranges
+from pipeline.graph.quantization.ranges import Range, read_integers, read_ranges
 from pipeline.model import StageRequest, StageResult
 
 
@@ -80,7 +80,7 @@ def _quantized(
     left = float_nodes(model)
     save_graph(model, request.out / f"{name}.onnx")
     shared.blob.flush()  # the forecast reads scales of it
-    told = forecast(GraphIndex(model, request.out), ranges)
+    told = forecast(GraphIndex(model, request.out), ranges, read_integers(request.inputs["calibrate"].folder))
     constants_by_type = _constants(model)
     stored = ", ".join(f"{count.tensors} in {kind}" for kind, count in constants_by_type.items())
     print(f"{bucket}: {scheme.name}, {len(left)} nodes left in float; constants: {stored or 'none'}")

@@ -7,7 +7,8 @@ Each rung is compared with the one above and with the truth, in the region that 
     rewrite        rewritten for HTP
     quantization   the QDQ model; not there for a component that stays in float
 
-While the samples run, it is noted how near each comes to the edges of operators, for the emulator to run those first.
+While the samples run, it is noted how near each comes to the edges of operators, for the emulator to run those first;
+for a component that stays in float, what HTP will compute wrongly is forecast from the same notes.
 
 Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and ``quantize`` unless it stays in float. Files: ``code``,
 which holds the score function. Output: ``worst.json``, the worst sample as a page can show it.
@@ -23,11 +24,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pipeline.contracts import ingest
+from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.measures import Measured, Score, Subject
 from pipeline.contracts.verify import UNMEASURED, Facts, Params
 from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
 from pipeline.graph.accuracy.choices import argmax_outputs, values_of
-from pipeline.graph.accuracy.edges import criteria
+from pipeline.graph.accuracy.edges import Criteria, criteria, ranges_of
 from pipeline.graph.accuracy.makeup import makeup_of_outputs
 from pipeline.graph.accuracy.measuring import measure, spans_of
 from pipeline.graph.accuracy.preview import worst_sample, write_preview
@@ -37,8 +39,9 @@ from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.forecast import forecast
 from pipeline.graph.quantization.observe import Observer
-from pipeline.graph.shapes.buckets import Arrays, spelled
+from pipeline.graph.shapes.buckets import spelled
 from pipeline.inputs.samples.held_out import HeldOut, held_out, lengths_of
 from pipeline.inputs.samples.score import score
 from pipeline.model import StageRequest, StageResult
@@ -81,6 +84,8 @@ def run(request: StageRequest) -> StageResult:
             last = outputs
             print(f"{rung}: {rungs[rung]}")
     total = measure(subjects, names, truth, last, chosen_from=chosen_from)
+    rewritten = Observer(request.inputs["rewrite"].folder / MODEL)
+    touched = [criteria(rewritten, feed) for feed in given.padded]
     place = worst_sample(total, names)
     sample = given.samples[place]
     words = (sample.text, sample.label)
@@ -96,7 +101,8 @@ def run(request: StageRequest) -> StageResult:
         spans=spans_of(subjects, truth),
         lengths=lengths_of(given.samples, inputs, params.axes),
         silent=_silent(subjects, truth),
-        order=tuple(_order(request.inputs["rewrite"].folder, given.padded, names, total)),
+        order=tuple(_order(touched, names, total)),
+        forecasts=() if "quantize" in request.inputs else tuple(_foretold(rewritten, touched)),
     )
     return StageResult(facts.to_json())
 
@@ -141,12 +147,19 @@ def _silent(subjects: Mapping[str, Subject], truth: Sequence[Outputs]) -> tuple[
     return tuple(found)
 
 
-def _order(folder: Path, feeds: Sequence[Arrays], names: Sequence[str], total: Measured) -> list[int]:
+def _order(touched: Sequence[Criteria], names: Sequence[str], total: Measured) -> list[int]:
     """The places of the samples in the order to emulate them in, the worst on the CPU first."""
     ranked = sorted(total.values(), key=lambda found: -1000.0 if found.worst_db is None else found.worst_db)
     worst = [names.index(figures.worst_sample) for figures in ranked]
-    observer = Observer(folder / MODEL)
-    return sample_order([criteria(observer, feed) for feed in feeds], worst)
+    return sample_order(touched, worst)
+
+
+def _foretold(observer: Observer, touched: Sequence[Criteria]) -> list[Forecast]:
+    """What HTP will compute wrongly in float16, for all that the samples show."""
+    told = forecast(observer.index, ranges_of(touched), observer.integers)
+    for each in told:
+        print(each.line())
+    return told
 
 
 def _run_all(folder: Path, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Outputs]:

@@ -151,12 +151,16 @@ class Store:
 
     def receive(self, manifest: Manifest, received: Mapping[Path, FileEntry]) -> None:
         """Move files that were fetched and hashed just now into the store, then write their manifest."""
+        self.take(received)
+        self.record(manifest)
+
+    def take(self, received: Mapping[Path, FileEntry]) -> None:
+        """Move files that were fetched and hashed just now into the store, not yet under a key."""
         with disk_errors(self.root):
             for path, entry in received.items():
                 self.payloads.adopt(path, entry, replaced=self._replaced)
             for parent in {self.object_path(entry.sha256).parent for entry in received.values()}:
                 sync_folder(parent)
-        self.record(manifest)
 
     def record(self, manifest: Manifest) -> None:
         """Write the manifest of payloads that are in the store."""

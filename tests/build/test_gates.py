@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from pipeline.build import gates
-from pipeline.build.gates import Miss
+from pipeline.build.gates import Miss, wish
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import context, emulate, verify
+from pipeline.contracts.cost import CostFacts
 from pipeline.contracts.limits import OutputLimits
 from pipeline.contracts.measures import Figures, Measured, Outlier, Score, Subject
 from pipeline.errors import PipelineError
@@ -181,6 +182,16 @@ def compiled(partitions: int, *nodes: tuple[str, bool]) -> context.Facts:
         targets=(),
         sdk="",
         compatibility="",
+        cost=CostFacts(
+            macs={},
+            elements=0,
+            weight_bytes=0,
+            activation_bytes=0,
+            edge_bytes=0,
+            operators={},
+            vtcm_bytes=0,
+            spill_bytes=0,
+        ),
     )
     return context.Facts("separate", {"64": context.Part({}, made)})
 
@@ -202,3 +213,27 @@ def test_partitions() -> None:
     facts = compiled(2, ("Erf", False))
     assert "split into 2 partitions, 1 may be" in refused(facts, Thresholds(max_cpu_nodes=1)).what
     assert check("context", NAME, facts.to_json(), Thresholds(max_cpu_nodes=1, max_partitions=2)) is None
+
+
+WISHED = Thresholds(quantization_db=30, compile_db=30, total_db=30, worst_db=20, probability_error=0.0)
+
+
+def test_what_a_default_aims_at_is_told_by_the_rung_that_falls_short() -> None:
+    short = wish("verify", verified(23.1, quantization={"y": output(23.2)}).to_json(), WISHED)
+    assert short is not None
+    assert short.rung == "quantization"
+    assert "keeps to every threshold, but 23.2 dB of output 'y' is less than the 30 dB" in short.error.what
+    assert wish("verify", verified(31, quantization={"y": output(35)}).to_json(), WISHED) is None
+    assert wish("context", {}, WISHED) is None
+
+
+def test_an_error_that_is_small_where_nothing_happens_is_no_aim_reached() -> None:
+    quiet = replace(output(23.0), max_abs_error=0.001)
+    facts = replace(verified(quantization={"y": quiet}), subjects={"y": Subject("y", bounded=True)})
+    assert may_ship(facts, Thresholds(quantization_db=24))
+    assert wish("verify", facts.to_json(), WISHED) is not None
+
+
+def test_a_state_has_more_to_keep_to_and_no_aim() -> None:
+    facts = replace(verified(45, quantization={"y": output(45)}), subjects={"y": Subject("y", state=True)})
+    assert wish("verify", facts.to_json(), WISHED) is None

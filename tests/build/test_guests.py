@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.build.crew import Crew
+from pipeline.build.work import Work
 from pipeline.config.file import Limits
 from pipeline.config.load import load_all
 from pipeline.errors import WorkerError
@@ -92,7 +93,7 @@ def test_a_guest_that_hangs_is_ended_when_its_time_is_up(tmp_path: Path) -> None
     request = StageRequest(step.id, {}, {"ingest": StageInput(tmp_path, {}, {})}, {}, scratch / "out")
     try:
         with pytest.raises(WorkerError) as caught:
-            crew.work(step, request, scratch, lambda: None)
+            crew.work(Work.of(step), request, scratch, lambda: None)
     finally:
         crew.close()
     assert caught.value.what == "shape:tiny/net/15 was ended as it took longer than 0.01 minutes"

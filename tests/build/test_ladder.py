@@ -193,14 +193,14 @@ def test_a_compiler_that_computes_something_else(good: Project) -> None:
     stopped(good, "emulate:net/net/16/sm8650", "the compile rung misses its threshold: output 'y'", "in float")
 
 
-def test_a_miss_on_the_chip_names_what_foretold_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", ["overrides: [{nodes: ['*'], precision: fp16}]", "precision: fp16"])
+def test_a_miss_on_the_chip_names_what_foretold_it(written: str, tmp_path: Path) -> None:
     text = "g (float[1,8,frames] x) => (float[1,8,frames] y) { s = Mul (x, x) \n y = Mul (s, k) }"
     project = project_of(tmp_path, text, {"k": np.array(1e-3, np.float32)})
     for path in (project.root / "calibration" / "samples").iterdir():
         with np.load(path) as sample:
             np.savez(path, x=sample["x"] * np.float32(1000))
-    config = CONFIG + "quantization: {overrides: [{nodes: ['*'], precision: fp16}]}\n"
-    project.write("configs/net.yaml", config)
+    project.write("configs/net.yaml", CONFIG + f"quantization: {{{written}}}\n")
     foretold = ("forecast before it was compiled:", "| fp16_overflow: 's' of", "16 bit integers")
     stopped(project, "emulate:net/net/16/sm8650", "the compile rung misses its threshold: output 'y'", *foretold)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pipeline.build.remedies import FLOAT, Able, Tried, is_float, label, next_scheme
+from pipeline.build.remedies import FLOAT, Able, Tried, is_float, label, next_scheme, worth_most
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.scheme import Rule, Scheme
 
@@ -81,3 +81,10 @@ def test_the_best_so_far_is_what_is_improved_on() -> None:
     tried = [Tried(W8A16, "quantization", (QUANTIZATION, 13.0)), Tried(wide, "compile", (COMPILE, 5.0), lambda: ("a",))]
     found = next_scheme(tried, ALL)
     assert found == wide.with_rules([Rule(nodes=("a",), precision="fp16")])
+
+
+def test_a_precision_that_costs_more_is_taken_only_if_it_is_worth_it() -> None:
+    assert worth_most([23.1]) == 0
+    assert worth_most([23.1, 58.9]) == 1
+    assert worth_most([26.9, 28.0, 16.2]) == 0
+    assert worth_most([23.0, 27.0, 29.0, 31.0]) == 3

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from tests.conformance import elementwise, from_onnx, layers, movers, reductions
+from tests.conformance import elementwise, from_onnx, joined, layers, movers, reductions
 from tests.conformance.cases import Case
 from tests.conformance.page import PAGE, write
 from tests.conformance.sweep import Results, sweep
@@ -17,6 +17,7 @@ _SOURCES = {
     "reductions": reductions.cases,
     "layers": layers.cases,
     "movers": movers.cases,
+    "joined": joined.cases,
     "onnx": from_onnx.cases,
 }
 

@@ -1,10 +1,12 @@
 """Many small models as one: they are compiled and emulated together, since starting QNN costs more than any of them.
 
-A batch whose compile or run fails is cut in halves until the model that fails stands alone.
+Of a batch that fails, the model that QNN names is set apart, and those of the same operators go on by themselves. Where
+it names none, the batch is cut in halves until the model that fails stands alone.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ Arrays = Mapping[str, NDArray[Any]]
 
 X_ELITE = HtpTarget(60, 73, 8)
 _NAME = "batch"
+_NAMED = re.compile(r"\bNode '(n\d{4}/)")
+"""How onnxruntime names a node that QNN asked for and did not take."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +49,35 @@ def run_batch(
 
     All weights must be inside the models, and their operator sets be the same.
     """
+    if not models:
+        return []
     try:
         return _together(models, feeds, work, target)
     except PipelineError as error:
-        if len(models) == 1:
-            return [OnChip(refused=f"{error.what}: {error.why}")]
-    middle = len(models) // 2
-    return run_batch(models[:middle], feeds[:middle], work, target) + run_batch(
-        models[middle:], feeds[middle:], work, target
-    )
+        refused = OnChip(refused=f"{error.what}: {error.why}")
+    if len(models) == 1:
+        return [refused]
+    named = _named(refused, len(models))
+    if named is None:
+        parts = [[*range(len(models) // 2)], [*range(len(models) // 2, len(models))]]
+    else:
+        alike = {at for at, model in enumerate(models) if at != named and _ops(model) == _ops(models[named])}
+        parts = [[*alike], [at for at in range(len(models)) if at != named and at not in alike]]
+    found = {} if named is None else {named: refused}
+    for part in parts:
+        outcomes = run_batch([models[at] for at in part], [feeds[at] for at in part], work, target)
+        found |= dict(zip(part, outcomes, strict=True))
+    return [found[at] for at in range(len(models))]
+
+
+def _named(refused: OnChip, count: int) -> int | None:
+    """The place of the model that a refusal names."""
+    match = _NAMED.search(refused.refused)
+    return next((at for at in range(count) if match and match[1] == _prefix(at)), None)
+
+
+def _ops(model: ModelProto) -> set[str]:
+    return {node.op_type for node in model.graph.node}
 
 
 def _together(models: Sequence[ModelProto], feeds: Sequence[Arrays], work: Path, target: HtpTarget) -> list[OnChip]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +40,15 @@ class Case:
     def name(self) -> str:
         """A name that no other case of a sweep has."""
         return f"{self.operator}/{self.number_format}/{self.edge}/{self.variant}"
+
+    @property
+    def content(self) -> bytes:
+        """A digest of all that the outcome depends on: cases may differ by their names alone."""
+        model = self.model.SerializeToString(deterministic=True)
+        found = hashlib.sha256(f"{self.number_format} {sorted(self.ranges.items())} ".encode() + model)
+        for name, array in sorted(self.feeds.items()):
+            found.update(f"{name} {array.dtype} {array.shape} ".encode() + array.tobytes())
+        return found.digest()
 
 
 def single(

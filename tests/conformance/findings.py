@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 
 from tests.conformance.cases import Case, single
+from tests.conformance.crooked import quiet_channels, scattered
+from tests.conformance.edges import ORDINARY
 from tests.conformance.formats import FP16
 from tests.conformance.sweep import Outcome
+from tests.conformance.tensors import of_rank
 
 FORECASTS = (
     "fp16_overflow", "fp16_flush", "requantize_underflow", "saturation", "unequal_comparison", "exponent",
@@ -30,7 +33,8 @@ class Finding:
     """Where HTP is wrong. `edges` are patterns of `edge/variant`; `done` is what the project does about it.
 
     `condition` is what was measured of where it begins. `done` is `rewrite NAME`, `refused`, `forecast RULE`,
-    `option KEY` of a config, `judged as near ties` (legitimate; the ladder looks at the margin) or `open`.
+    `option KEY` of a config, `encoded alike` (the quantizer does), `judged as near ties` (legitimate; the ladder looks
+    at the margin) or `open`.
     """
 
     id: str
@@ -172,6 +176,7 @@ FINDINGS = (
         "arg-ties", ("ArgMax", "ArgMin"), (FP16, *_QUANTIZED), ("*",),
         "another index of values that the format can't tell apart", "the first", "ties after rounding",
         "judged as near ties",
+        _canary("ArgMin", FP16, [of_rank(4, ORDINARY[:240] * np.float32(0.01) + 50)], axis=-1),
     ),
     Finding(
         "angles-in-float16", ("Sin", "Cos", "Tan"), (FP16,), ("tails/*", "hundreds/*", *_HUGE),
@@ -249,9 +254,17 @@ FINDINGS = (
         "other numbers", "the sums", "5 dims and group above 1; tests/qnn/test_admission_of_groups.py", "refused",
     ),
     Finding(
-        "negative-computed-indices", ("GatherElements",), (FP16, *_QUANTIZED), ("*negative*",),
-        "0", "the element, counted from the end", "negative indices that are computed; constants are right", "open",
+        "negative-computed-indices", ("Gather", "GatherElements", "ScatterElements", "ScatterND", "OneHot"),
+        (FP16, *_QUANTIZED), ("*negative*computed*", "node test/*"),
+        "0 of a lookup; nothing is written by a scatter or OneHot", "the element, counted from the end",
+        "negative indices that are computed (Gather: in integers); constants are right, and GatherND",
+        "rewrite count_indices_from_the_front",
         _canary("GatherElements", FP16, [[[1.0, 2.0, 3.0]], np.array([[-1, -2]])], axis=1),
+    ),
+    Finding(
+        "scatter-in-one-encoding", ("ScatterElements",), _QUANTIZED, ("*",),
+        "integers of one encoding taken for those of another: 8.45 for -2; none, as the quantizer gives it one",
+        "-2", "data, updates and result in encodings of their own", "encoded alike", scattered,
     ),
     Finding(
         "wide-products", ("MatMul", "Gemm", "Einsum"), ("u16",), ("*computed*", "layout/*"),
@@ -262,6 +275,10 @@ FINDINGS = (
     Finding(
         "batch-norm", ("BatchNormalization",), _QUANTIZED, ("*",),
         "one channel or all wrong", "79 dB", "standing alone", "rewrite decompose_batch_norm",
+        _canary("BatchNormalization", "u16", [
+            np.linspace(-3e-3, 3e-3, 24, dtype=np.float32).reshape(8, 3),
+            *([*row] for row in ([0.5, 1.0, 1.5], [-1.0, 0.0, 1.0], [-0.5, 0.0, 0.5], [0.5, 1.0, 1.5])),
+        ], constants=(1, 2, 3, 4)),
     ),
     Finding(
         "edges-are-zeros", ("Pad",), (FP16,), ("*edge*",), "0", "the first or last element",
@@ -285,6 +302,7 @@ FINDINGS = (
         "quiet-channels", ("Conv", "ConvTranspose", "Gemm", "MatMul"), _QUANTIZED, ("channels of 2^-*",),
         "the channel saturates; none, since the quantizer raises its scale", "about 0",
         "scale_in · scale_w / scale_out below 2^-24, 16 bit activations", "forecast requantize_underflow",
+        quiet_channels,
     ),
 )  # fmt: skip
 

@@ -30,12 +30,12 @@ _NOWHERE = Path()
 def in_format(model: ModelProto, feeds: Arrays, number_format: str, ranges: Mapping[str, Range]) -> ModelProto:
     """The model as the build would compile it in this format; `model` is used up.
 
-    Encodings cover what the values are for `feeds`, but where `ranges` says otherwise.
+    Encodings cover what the values are for `feeds`, but where `ranges` says otherwise. A QDQ model stays as it is.
 
     Raises:
         QuantizationError: a value is not finite, or can't be quantized.
     """
-    if number_format == FP16:
+    if number_format == FP16 or any(node.op_type == "QuantizeLinear" for node in model.graph.node):
         return model
     return quantize(model, _NOWHERE, {**observed(model, feeds), **ranges}, SCHEMES[number_format])
 

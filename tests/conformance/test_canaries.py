@@ -54,6 +54,7 @@ def test_what_is_done_about_a_finding_exists() -> None:
         *(f"forecast {rule}" for rule in FORECASTS),
         "refused",
         "option wide_products",
+        "encoded alike",
         "judged as near ties",
         "open",
     }

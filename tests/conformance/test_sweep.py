@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from pipeline.qnn.child import compile_apart
+from tests.conformance import batches
 from tests.conformance.batches import run_batch
 from tests.conformance.cases import Case, single
 from tests.conformance.findings import FINDINGS, explain
@@ -62,9 +65,25 @@ def test_a_batch_that_fails_names_the_model_that_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_of_a_batch_the_model_that_qnn_names_is_set_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    relu, feeds = single("Relu", [X])
+    four = [np.ones((2, 4, 3), np.float32), *[np.ones(4, np.float32)] * 2]
+    group, own = single("GroupNormalization", four, constants=(1, 2), num_groups=2)
+    compiled = Mock(side_effect=compile_apart)
+    monkeypatch.setattr(batches, "compile_apart", compiled)
+
+    found = run_batch([relu, group, relu, relu, relu], [feeds, own, *[feeds] * 3], tmp_path / "work")
+
+    assert ["GroupNormalization" in outcome.refused for outcome in found] == [False, True, False, False, False]
+    assert all(outcome.outputs for at, outcome in enumerate(found) if at != 1)
+    assert compiled.call_count == 2
+
+
+@pytest.mark.slow
 def test_a_sweep_goes_on_where_it_was_ended(tmp_path: Path) -> None:
-    model, feeds = single("Relu", [X])
-    cases = [Case("Relu", "fp16", "ordinary", str(number), model, feeds) for number in range(2)]
+    model, _ = single("Relu", [X])
+    cases = [Case("Relu", "fp16", "ordinary", str(number), model, {"x0": X + number}) for number in range(2)]
+    cases.append(Case("Relu", "fp16", "ordinary", "again", model, {"x0": X + 0}))
     said: list[str] = []
 
     assert sweep(cases, tmp_path, -1, said.append) == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto
 
-from pipeline.contracts.context import CompiledModel
+from pipeline.contracts.context import CompiledModel, PartFacts
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError
 from pipeline.graph.files.model_file import load_graph
@@ -48,6 +48,26 @@ def why(context: Path, qdq: Path, target: HtpTarget = X_ELITE) -> str:
 
 def test_an_untouched_context_passes(context: Path, qdq: Path) -> None:
     assert read(context, qdq).partitions == 1
+
+
+def test_the_cost_is_of_the_graph_and_of_the_binary(context: Path, qdq: Path) -> None:
+    """Two layers of 64 × 64, 8 rows: what the compiler says of its operators is in the facts of a real compile."""
+    cost = read(context, qdq).cost
+    assert sum(cost.macs.values()) == cost.all_macs > 0
+    assert cost.vtcm_bytes >= 1 << 20
+    assert cost.spill_bytes == 0
+    assert cost.operators == {}, "without a trace nothing is known of them"
+
+
+def test_operators_are_mapped_to_the_nodes_they_came_from(qdq: Path, tmp_path: Path) -> None:
+    cost = PartFacts.from_json(build(qdq, tmp_path / "out")).cost
+    made = {name for origins in cost.operators.values() for name in origins}
+    assert {"MatMul", "Relu"} <= made, cost.operators
+    assert not any("DequantizeLinear" in name and "+" in name for name in made)
+    assert cost.dram_read_bytes is not None
+    assert cost.dram_read_bytes >= cost.weight_bytes, "each weight is read at least once"
+    assert cost.dram_write_bytes is not None
+    assert cost.dram_write_bytes > 0
 
 
 def test_no_partition(qdq: Path) -> None:

@@ -73,7 +73,9 @@ def wheel(package: Package) -> Path:
     found = sorted(folder.glob(pattern))
     if not found:
         # One wheel for every host, whatever Python and platform runs this: the pinned hash is of this one.
-        only = ["--only-binary=:all:", "--platform=manylinux_2_28_x86_64", "--python-version=3.11"]
+        # pip takes a platform by its name alone, and packages name the same one by year or by glibc.
+        platforms = [f"--platform=manylinux{name}_x86_64" for name in ("_2_28", "_2_17", "2014")]
+        only = ["--only-binary=:all:", *platforms, "--python-version=3.11"]
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *only, "--dest", str(folder)]
         try:
             done = subprocess.run(

@@ -57,6 +57,27 @@ class TestLimits:
         assert [(row.figure, row.last, row.now, row.limit) for row in found.changes] == [("size", 1000, now, 5.0)]
         assert verdicts(found) == [verdict]
 
+    @pytest.mark.parametrize(
+        ("last", "now", "verdict"),
+        [
+            (1000, 1050, Verdict.CHANGED),
+            (1000, 1051, Verdict.MISSED),
+            (1000, 1, Verdict.CHANGED),
+            (0, 1, Verdict.MISSED),
+        ],
+    )
+    @pytest.mark.parametrize("figure", ["macs", "weight_bytes", "activation_bytes", "spill_bytes", "dram_read_bytes"])
+    def test_what_a_run_takes_may_grow_by_five_percent(
+        self, figure: str, last: int, now: int, verdict: Verdict
+    ) -> None:
+        before, after = record(), record()
+        before["artifacts"][NAME]["cost"], after["artifacts"][NAME]["cost"] = {figure: last}, {figure: now}
+        found = compare(before, after, LIMITS)
+
+        assert [(row.last, row.now, row.limit, row.unit) for row in found.changes] == [(last, now, 5.0, "%")]
+        assert verdicts(found) == [verdict]
+        assert compare(record(), after, LIMITS).changes == [], "a record of before there were costs"
+
     @pytest.mark.parametrize("rung", ["padding", "rewrite", "quantization", "compile", "total"])
     def test_every_rung_may_lose_one_decibel(self, rung: str) -> None:
         before = record()["artifacts"][NAME]["sqnr_db"][rung]

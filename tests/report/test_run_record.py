@@ -263,6 +263,7 @@ class TestCommandLines:
             "compare build",
             "verify-release *.zip",
             "reproduce build",
+            "record build",
             "--help",
             "help build",
             "fsck",

@@ -76,7 +76,7 @@ class TestFacts:
     def test_say_what_was_compiled(self, built: tuple[Path, Mapping[str, Json]]) -> None:
         out, facts = built
         x = {"dtype": "float32", "shape": [1, 8, 32]}
-        assert facts == {
+        assert {name: fact for name, fact in facts.items() if name != "cost"} == {
             "bucket": "8",
             "axes": {"sequence": 8},
             "context_model": "encoder_8_ctx.onnx",

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pipeline.contracts.measures import Figures
 from pipeline.contracts.verify import UNMEASURED, Facts
@@ -84,6 +86,22 @@ def test_a_component_that_stays_in_float_has_no_quantization_rung(component: Com
 
     assert list(facts.rungs) == ["padding", "rewrite"]
     assert db(facts.outputs["hidden"]) == EXACT_DB
+
+
+def test_what_stays_in_float_is_forecast_from_the_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = graph("g (float[1,8] x, int64[1,8] n) => (float[1,1] y, int64[1,8] s) { s = Mul (n, n) y = ReduceSum (x) }")
+    component = Component(tmp_path, model, {"all": {}})
+    loud: dict[str, NDArray[Any]] = {"x": np.full((1, 8), 20000, np.float32), "n": np.arange(8)[None] * 10**5}
+    quiet: dict[str, NDArray[Any]] = {"x": np.ones((1, 8), np.float32), "n": np.zeros((1, 8), np.int64)}
+
+    facts = Facts.from_json(component.verify("all", component.samples([quiet, loud])).facts)
+
+    assert [(each.rule, each.value) for each in facts.forecasts] == [("fp16_overflow", "y"), ("integer_overflow", "s")]
+    assert "fp16_overflow: 'y'" in capsys.readouterr().out
+    assert Facts.from_json(component.verify("all", component.samples([quiet])).facts).forecasts == ()
+    quantized = component.quantize("all", component.calibrate([quiet, loud]))
+    facts = Facts.from_json(component.verify("all", component.samples([quiet, loud]), quantized).facts)
+    assert facts.forecasts == (), "that of a QDQ model is the quantizer's"
 
 
 def test_the_cost_of_padding_shows_on_its_rung(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ near a decision comes to a tie. Gathered while the CPU runs a sample; four numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from onnx import NodeProto, helper
 from pipeline.graph.cpu import Arrays
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.quantization.observe import Observer
+from pipeline.graph.quantization.ranges import Range
 
 Criteria = Mapping[str, float]
 """How far one sample stays from each edge, by a name for the edge; the least comes nearest."""
@@ -26,6 +27,7 @@ _SINGULAR = ("Div", "Log", "Pow", "Reciprocal", "Sign", "Sqrt")
 """Operators that do something of their own at zero."""
 
 EDGE, ZERO, EXTREME = "edge", "zero", "extreme"
+_LEAST, _LARGEST = f"{EXTREME} least ", f"{EXTREME} largest "
 KINDS = (EDGE, ZERO, EXTREME)
 """What a criterion is about; its name begins with it."""
 
@@ -57,9 +59,21 @@ def criteria(observer: Observer, feeds: Arrays) -> dict[str, float]:
     return found
 
 
+def ranges_of(samples: Sequence[Criteria]) -> dict[str, Range]:
+    """The range over all samples of every value that :func:`criteria` looked at."""
+    found: dict[str, Range] = {}
+    for sample in samples:
+        for criterion, least in sample.items():
+            name = criterion.removeprefix(_LEAST)
+            if name != criterion:
+                seen = Range(least, -sample[_LARGEST + name])
+                found[name] = found.get(name, seen) | seen
+    return {name: seen.rounded() for name, seen in found.items()}
+
+
 def _of_value(name: str, array: NDArray[Any], nearest: str) -> Iterator[tuple[str, float]]:
-    yield f"{EXTREME} least {name}", float(array.min())
-    yield f"{EXTREME} largest {name}", -float(array.max())
+    yield f"{_LEAST}{name}", float(array.min())
+    yield f"{_LARGEST}{name}", -float(array.max())
     negative = np.signbit(array)
     above, below = array[~negative & (array != 0)], array[negative]  # -0 is as near from below as can be
     if above.size:

@@ -12,6 +12,7 @@ from pipeline.graph.cpu import Arrays
 from pipeline.graph.files.model_file import CONSTANTS, REWRITTEN, external_range, is_external
 from pipeline.graph.ir.index import FLOATS
 from pipeline.graph.ir.traverse import label
+from pipeline.graph.quantization.chip_limits import COUNTED_IN_FLOAT
 from pipeline.graph.quantization.histogram import Histogram
 from pipeline.graph.quantization.observe import Observer
 from pipeline.graph.quantization.range_choice import MINMAX, Method
@@ -61,6 +62,13 @@ class Calibration:
         _merge(self._ranges, observed)
         _merge(self._inputs, {name: Range.of(feeds[name]) for name in observer.inputs})
         self._samples += 1
+
+    def integers(self, observers: Mapping[str, Observer]) -> dict[str, Range]:
+        """The range of every integer value of all buckets that is negative or beyond what float32 counts exactly."""
+        found: dict[str, Range] = {}
+        for observer in observers.values():
+            _merge(found, observer.integers)
+        return {name: seen for name, seen in found.items() if seen.low < 0 or seen.high > COUNTED_IN_FLOAT}
 
     def add_constants(self, observer: Observer) -> None:
         """Note a bucket's float constants that a stage computed, since they may differ from bucket to bucket."""

@@ -6,7 +6,7 @@ from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.quantization.assignment import FLOAT, Assignment
-from pipeline.graph.quantization.operand_rules import FIXED_16_BIT, moves_data
+from pipeline.graph.quantization.operand_rules import FIXED_16_BIT, ONE_ENCODING, moves_data
 
 
 def drop_clamps(index: GraphIndex, assignment: Assignment) -> int:
@@ -41,7 +41,7 @@ def _is_free(index: GraphIndex, assignment: Assignment, node: NodeProto) -> bool
     maker = index.makers.get(given)
     if maker is None or index.sole_reader(given, node.op_type) is None:
         return False
-    if moves_data(index, maker) or is_op(maker, "Softmax", *FIXED_16_BIT):
+    if moves_data(index, maker) or is_op(maker, "Softmax", *FIXED_16_BIT, *ONE_ENCODING):
         return False  # these have encodings of their own
     if assignment.ruled(given) is not None:
         return False

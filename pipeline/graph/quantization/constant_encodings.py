@@ -21,7 +21,15 @@ from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, Role, o
 from pipeline.graph.quantization.qdq import Encoding
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.value_encodings import ValueEncodings
-from pipeline.graph.quantization.weight_encodings import Integers, asymmetric, bias, limits, rounded_to, symmetric
+from pipeline.graph.quantization.weight_encodings import (
+    Integers,
+    asymmetric,
+    bias,
+    largest,
+    limits,
+    rounded_to,
+    symmetric,
+)
 from pipeline.graph.quantization.weight_layout import Layout, layout_of
 from pipeline.graph.quantization.weight_rounding import Recipe, encode_weight
 
@@ -104,8 +112,7 @@ class ConstantEncodings:
             least = smallest
             if of_all is not None:
                 # Of one scale in every bucket, whatever part of the range this one's values have.
-                half = float(2 ** (bits(stored.kind) - 1) - 1)
-                least = np.maximum(smallest, max(-of_all.low, of_all.high) / half)
+                least = np.maximum(smallest, max(-of_all.low, of_all.high) / largest(stored.kind))
             return symmetric(self._array(name), stored.kind, stored.axis, least)
 
         how = (stored, given, of_all, _key(smallest), recipe, layout)
@@ -123,13 +130,15 @@ class ConstantEncodings:
         return replace(found, block=stored.block) if found is not None else None
 
     def _of_result(self, node: NodeProto, name: str, kind: str) -> Encoding | None:
-        """The encoding of what a Where makes, if it holds the constant that it selects from; None for other nodes.
+        """The encoding of what a node makes, where it is to be that of a constant too; None for most nodes.
 
+        A Where gets it, if it holds the constant that is selected from.
         Else the compiler converts the constant to it, which rounds twice; and what it leaves behind a single number
         differs from run to run (MiniLM's mask: 126 bytes of the binary, in 1 of 20 to 80 compiles).
         """
-        if not is_op(node, "Where"):
-            return None
+        demanded = self._values.demanded(node, kind)
+        if demanded is not None or not is_op(node, "Where"):
+            return demanded
         made, covers = self._values.encoding(node.output[0], kind), self._values.constant_range(name)
         low, high = ((limit - made.zero_point) * made.scale for limit in limits(kind))
         return made if low <= covers.low and covers.high <= high else None

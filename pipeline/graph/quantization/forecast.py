@@ -17,12 +17,16 @@ from pipeline.contracts.forecast import FP16, INTEGERS, Forecast
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.chip_limits import (
+    COUNTED_IN_FLOAT,
     FP16_ARGUMENTS,
     FP16_LARGEST,
     FP16_SMALLEST_NORMAL,
+    LARGEST_INTEGER,
+    LARGEST_OF_INTEGERS,
     LEAST_OF_INTEGERS,
     NORM_LARGEST,
     REQUANTIZE,
+    SOFTMAX_LARGEST,
     TANGENT_LARGEST,
 )
 from pipeline.graph.quantization.operand_rules import PRODUCTS
@@ -36,17 +40,20 @@ _CUT_OFF = 0.01
 """The part of a range that may be cut off before it is worth a word."""
 _COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _STEPS = 2**16
+_SUMS = ("CumSum", "ReduceSum")
 
 
-def forecast(index: GraphIndex, ranges: Mapping[str, Range]) -> list[Forecast]:
+def forecast(
+    index: GraphIndex, ranges: Mapping[str, Range], integers: Mapping[str, Range] | None = None
+) -> list[Forecast]:
     """All that the ranges of the float model prove about the QDQ model of `index`, in the graph's order by rule.
 
-    A model without Q and DQ nodes is one that runs in float16.
+    A model without Q and DQ nodes is one that runs in float16. `integers` has ranges of values of int32 and int64.
     """
-    known = _Known(index, ranges)
+    known = _Known(index, ranges, integers or {})
     rules: tuple[Callable[[_Known], Iterator[Forecast]], ...] = (
         _overflows, _overflows_inside, _flushes, _underflows, _saturates, _compares_unequal, _spans_exponents,
-        _is_coarse_in_integers,
+        _is_coarse_in_integers, _goes_too_far_in_integers, _counts_too_far, _looks_up_from_the_end,
     )  # fmt: skip
     return [found for rule in rules for found in rule(known)]
 
@@ -54,8 +61,9 @@ def forecast(index: GraphIndex, ranges: Mapping[str, Range]) -> list[Forecast]:
 class _Known:
     """A QDQ model and the ranges of the float model it was made of."""
 
-    def __init__(self, index: GraphIndex, ranges: Mapping[str, Range]) -> None:
+    def __init__(self, index: GraphIndex, ranges: Mapping[str, Range], integers: Mapping[str, Range]) -> None:
         self.index = index
+        self.integers = integers
         self.nodes = [node for node in index.model.graph.node if node.op_type not in Q_OPS]
         self._ranges = ranges
 
@@ -74,6 +82,11 @@ class _Known:
             return abs(scalar)
         found = self.range(name)
         return max(-found.low, found.high) if found is not None else 0.0
+
+    def highest(self, name: str) -> float:
+        """The largest number of a value, 0 where nothing is known of it: masks make others very small."""
+        found = self.range(name)
+        return found.high if found is not None else 0.0
 
     def encoding(self, node: NodeProto) -> tuple[str, Encoding] | None:
         """The value that a node's result goes on as, and its encoding; None for a result in float."""
@@ -128,6 +141,12 @@ def _overflows_inside(known: _Known) -> Iterator[Forecast]:
             yield Forecast(
                 "fp16_overflow", node.input[0], label(node), figure, limit, nodes=(node.name,), instead=INTEGERS
             )
+        elif is_op(node, "Softmax") and known.in_float(node) and known.highest(node.input[0]) > SOFTMAX_LARGEST:
+            figure = known.highest(node.input[0])
+            yield Forecast(
+                "fp16_overflow", node.input[0], label(node), figure, SOFTMAX_LARGEST, nodes=(node.name,),
+                instead=INTEGERS,
+            )  # fmt: skip
         elif is_op(node, "ReduceL2") and known.largest(node.output[0]) > NORM_LARGEST:
             yield Forecast("fp16_overflow", node.output[0], label(node), known.largest(node.output[0]), NORM_LARGEST)
 
@@ -230,6 +249,40 @@ def _is_coarse_in_integers(known: _Known) -> Iterator[Forecast]:
             yield Forecast("integer_function", stored[0], label(node), given, least, nodes=(node.name,), instead=FP16)
         elif is_op(node, "Tan") and made > TANGENT_LARGEST:
             yield Forecast("integer_function", stored[0], label(node), made, TANGENT_LARGEST)
+
+
+def _goes_too_far_in_integers(known: _Known) -> Iterator[Forecast]:
+    """Functions of integers of any width that HTP computes wrongly where their input is large."""
+    for node in known.nodes:
+        limit = LARGEST_OF_INTEGERS.get(node.op_type, math.inf)
+        stored = known.encoding(node) if limit < math.inf else None
+        if stored is not None and not known.in_float(node) and known.largest(node.input[0]) > limit:
+            figure = known.largest(node.input[0])
+            yield Forecast("integer_function", stored[0], label(node), figure, limit, nodes=(node.name,), instead=FP16)
+
+
+def _counts_too_far(known: _Known) -> Iterator[Forecast]:
+    """Integers that don't fit into those of HTP, and sums of them."""
+    inputs = {value.name for value in known.index.model.graph.input}
+    for name, seen in known.integers.items():
+        maker, largest = known.index.makers.get(name), max(-seen.low, seen.high)
+        if maker is None and name not in inputs:
+            continue
+        limit = COUNTED_IN_FLOAT if maker is not None and is_op(maker, *_SUMS) else LARGEST_INTEGER
+        if largest > limit:
+            where = label(maker) if maker is not None else "an input of the model"
+            yield Forecast("integer_overflow", name, where, largest, limit)
+
+
+def _looks_up_from_the_end(known: _Known) -> Iterator[Forecast]:
+    """Lookups in integers by indices that are computed, or an input of the model, and negative at times."""
+    for node in known.nodes:
+        if is_op(node, "Gather") and known.encoding(node) is not None:
+            seen = known.integers.get(node.input[1])
+            if seen is not None and seen.low < 0 and node.input[1] not in known.index.initializers:
+                yield Forecast(
+                    "negative_index", node.input[1], label(node), seen.low, 0.0, nodes=(node.name,), instead=FP16
+                )
 
 
 def _read_as(known: _Known, node: NodeProto) -> Iterator[str]:

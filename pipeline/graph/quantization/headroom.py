@@ -4,6 +4,10 @@ An encoding of 16 bits has steps to spare, and a value beyond its end is cut off
 wide again cost 4 dB of 90; a few residual values cut off cost 15 of the 40 that 8 bit weights leave.
 
 The right operand of a product of two computed values gets less room: HTP rounds it to 8 bits whatever its encoding.
+
+**A decision gets all of its range**: an output that a Sigmoid makes may be anything from 0 to 1, and what the Sigmoid
+is taken of as far above 0 as below. A detector of rare events is calibrated on samples without any: a wake word model
+whose logits were below 0 in all of them could not say more than 0.4979, and never heard its word.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ ROOM = 0.25
 ROOM_OF_RIGHT_OPERANDS = 0.1
 
 _BITS = 16
+_SHARE, _ANY = Range(0, 1), Range(-math.inf, math.inf)
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     "Cos": (-1, 1), "Erf": (-1, 1), "HardSigmoid": (0, 1), "Sigmoid": (0, 1), "Sin": (-1, 1), "Softmax": (0, 1),
     "Tanh": (-1, 1),
@@ -38,6 +43,9 @@ def with_headroom(index: GraphIndex, ranges: Mapping[str, Range]) -> Ranges:
         for name, measured in ranges.items()
         if name not in already and name not in index.initializers
     }
+    for name, known in _decisions(index).items():
+        if name in wider:
+            wider[name] |= known if known.low == 0 else Range(-wider[name].high, -wider[name].low)
     return Ranges(ranges, {**chosen, _BITS: {**wider, **already}})
 
 
@@ -59,6 +67,38 @@ def _bounds(index: GraphIndex, name: str) -> tuple[float, float]:
     given = [*node.input[1:], "", ""][:2]
     low, high = (index.scalar(bound) if bound else end for bound, end in zip(given, (-math.inf, math.inf), strict=True))
     return low if low is not None else 0.0, high if high is not None else 0.0
+
+
+def _decisions(index: GraphIndex) -> dict[str, Range]:
+    """The outputs that a Sigmoid makes, from 0 to 1, and what they are taken of, which is as large on either side."""
+    found: dict[str, Range] = {}
+    waiting: list[tuple[str, tuple[str, ...]]] = [(name, (name,)) for name in index.outputs]
+    while waiting:
+        name, moved = waiting.pop()
+        node = index.makers.get(name)
+        if node is None:
+            continue
+        if is_op(node, "Sigmoid"):
+            found |= dict.fromkeys(moved, _SHARE)
+            found |= dict.fromkeys(_taken_of(index, str(node.input[0])), _ANY)
+        elif is_op(node, "Concat"):
+            waiting += [(str(given), (str(given),)) for given in node.input]
+        elif moves_data(index, node):
+            waiting.append((str(node.input[0]), (*moved, str(node.input[0]))))
+    return found
+
+
+def _taken_of(index: GraphIndex, name: str) -> list[str]:
+    """A value, and those that it is before it is moved, bounded, or a constant is added to it or multiplied with it."""
+    found = [name]
+    while (node := index.makers.get(name)) is not None:
+        computed = [str(given) for given in node.input if given and given not in index.initializers]
+        shifted = is_op(node, "Add", "Sub", "Mul", "Div") and len(computed) == 1
+        if not shifted and not is_op(node, "Clip") and not moves_data(index, node):
+            break
+        name = computed[0] if shifted else str(node.input[0])
+        found.append(name)
+    return found
 
 
 def _right_operands(index: GraphIndex) -> set[str]:

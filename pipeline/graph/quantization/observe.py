@@ -1,15 +1,16 @@
-"""Watching every float value of a model while it runs."""
+"""Watching every float value of a model while it runs, and how large its integers get."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from pipeline.graph.cpu import Arrays, run, unoptimized_session
 from pipeline.graph.files.model_file import load_graph
@@ -18,12 +19,16 @@ from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.traverse import reads
 from pipeline.graph.quantization.ranges import Range
 
+_INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 _BYTES_AT_ONCE = 1 << 29
 """Values fetched in one run; a model that makes more is run again for the rest, so that memory stays bounded."""
 
 
 class Observer:
-    """Runs one bucket's float model and reports the range of every float value, inputs included."""
+    """Runs one bucket's float model and reports the range of every float value, inputs included.
+
+    `integers` has the range of every value of int32 and int64, inputs included, over all samples so far.
+    """
 
     def __init__(self, path: Path) -> None:
         """`path` is a graph file with every dim fixed and a type for every value."""
@@ -33,12 +38,12 @@ class Observer:
         self.inputs = [value.name for value in self.model.graph.input if value.name in self.index.types]
         self._groups = list(_groups(self._computed()))
         self._session: ort.InferenceSession | None = None
+        self.integers: dict[str, Range] = {}
 
     @property
     def names(self) -> list[str]:
         """All values that are watched, inputs first, then in the graph's order."""
-        given = [name for name in self.inputs if self.index.types[name].tensor_type.elem_type in FLOATS]
-        return given + [name for group in self._groups for name in group]
+        return [name for name in (*self.inputs, *chain(*self._groups)) if self._is_one_of(FLOATS, name)]
 
     def observe(self, feeds: Arrays) -> dict[str, Range]:
         """The range of every watched value that has elements, for one sample of the model's own shape."""
@@ -49,13 +54,24 @@ class Observer:
         if self._session is None:
             self._session = unoptimized_session(with_outputs(self.model, self._computed()), self._folder)
         watched = set(self.names)
+        self._note_integers({name: np.asarray(feeds[name]) for name in self.inputs if name not in watched})
         yield from ((name, np.asarray(feeds[name])) for name in self.inputs if name in watched)
         for group in self._groups:
             computed = run(self._session, feeds, group)
+            self._note_integers({name: array for name, array in computed.items() if name not in watched})
             while computed:
                 name, array = computed.popitem()
-                if array.size:
+                if array.size and name in watched:
                     yield name, array
+
+    def _note_integers(self, arrays: Arrays) -> None:
+        for name, array in arrays.items():
+            if array.size and self._is_one_of(_INTEGERS, name):
+                seen = Range.of(array)
+                self.integers[name] = self.integers.get(name, seen) | seen
+
+    def _is_one_of(self, kinds: Collection[int], name: str) -> bool:
+        return self.index.types[name].tensor_type.elem_type in kinds
 
     def close(self) -> None:
         """Give the session's memory back."""
@@ -70,12 +86,11 @@ class Observer:
         return found
 
     def _computed(self) -> list[ValueInfoProto]:
-        """Every float value that a node makes, in the graph's order."""
+        """Every float value, int32 and int64 that a node makes, in the graph's order."""
         names = [name for node in self.model.graph.node for name in node.output if name]
         types = self.index.types
-        return [
-            ValueInfoProto(name=name, type=types[name]) for name in names if types[name].tensor_type.elem_type in FLOATS
-        ]
+        watched = [name for name in names if self._is_one_of((*FLOATS, *_INTEGERS), name)]
+        return [ValueInfoProto(name=name, type=types[name]) for name in watched]
 
 
 def _groups(values: list[ValueInfoProto]) -> Iterator[list[str]]:

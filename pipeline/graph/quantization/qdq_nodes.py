@@ -29,7 +29,7 @@ class QdqNodes:
         self._read: dict[str, str] = {}
         self._stored: dict[str, str] = {}
         self._parameters: dict[str, list[str]] = {}
-        self._conversions: dict[tuple[str, str], str] = {}
+        self._conversions: dict[tuple[str, Encoding], str] = {}
         self._constants: dict[EncodedConstant, str] = {}
         self._barriers: dict[str, str] = {}
         self._kinds: set[str] = set()
@@ -46,10 +46,13 @@ class QdqNodes:
         return self._read[name]
 
     def converted(self, name: str, source: str | None, encoding: Encoding, half: bool) -> str:
-        """What those read who take value `name` in another type, made of a float `source` or of what is stored."""
-        key = (name, encoding.dtype)
+        """What those read who take value `name` in another encoding, made of a float `source` or of what is stored."""
+        key = (name, encoding)
         if key not in self._conversions:
-            stem = f"{name}_{encoding.dtype}"
+            stem, count = f"{name}_{encoding.dtype}", 1
+            while f"{stem}_scale" in self._initializers:
+                count += 1
+                stem = f"{name}_{encoding.dtype}_{count}"
             if source is None:
                 # A DQ node of its own: QNN makes one operator of it and the Q node it feeds.
                 source = f"{stem}_QuantizeLinear_Input"

@@ -33,6 +33,7 @@ from pipeline.graph.quantization.headroom import with_headroom
 from pipeline.graph.quantization.operand_rules import Operand, Role, operands
 from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT
 from pipeline.graph.quantization.qdq_nodes import QdqNodes
+from pipeline.graph.quantization.raise_floors import raise_floors
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.rule_checks import check_rules
 from pipeline.graph.quantization.value_encodings import ValueEncodings
@@ -69,6 +70,7 @@ def quantize(
     values = ValueEncodings(index, assignment, ranges)
     constants = ConstantEncodings(index, assignment, values, ranges, store, correlations)
     _Wiring(index, assignment, values, constants, store).run()
+    raise_floors(GraphIndex(model, folder), ranges)
     _tidy(model)
     for tensor in model.graph.initializer:
         if tensor.name in float_constants:
@@ -164,11 +166,14 @@ class _Wiring:
     def _read(self, node: NodeProto, operand: Operand, kind: str) -> str:
         """The name under which a node that computes in `kind` reads a value."""
         name, stored = operand.name, self._assignment.stored_in(operand.name)
+        demanded = self._values.demanded(node, kind)
         if stored == FLOAT:
             if kind == FLOAT:
                 return name
             source = self._new.barrier(name) if self._needs_barrier(name) else name
-            return self._new.converted(name, source, self._values.encoding(name, kind), self._half(name))
+            return self._new.converted(name, source, demanded or self._values.encoding(name, kind), self._half(name))
+        if demanded is not None and demanded != self._values.encoding(name, stored):
+            return self._new.converted(name, None, demanded, self._half(name))
         wanted = self._values.read_type(node, operand, kind)
         if wanted in (stored, FLOAT):
             return self._new.dequantized(name)

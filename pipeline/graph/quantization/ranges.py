@@ -27,6 +27,9 @@ _SAME = 1 / 256
 CHOSEN = "chosen.json"
 """Beside the measured ranges, those that a calibration method chose: ``{bits: {tensor: [low, high]}}``."""
 
+_INTEGERS = "integers.json"
+"""Beside them, the ranges of integer values that HTP may compute otherwise: ``{tensor: [low, high]}``."""
+
 
 @dataclass(frozen=True)
 class Range:
@@ -92,6 +95,18 @@ class Ranges(dict[str, Range]):
 def range_at(ranges: Mapping[str, Range], name: str, bits: int) -> Range:
     """The range that an encoding of `bits` bits covers: what calibration chose for it, or all that was measured."""
     return ranges.at(name, bits) if isinstance(ranges, Ranges) else ranges[name]
+
+
+def write_integers(ranges: Mapping[str, Range], folder: Path) -> None:
+    """Write the ranges of integer values into a folder of ranges; nothing if there are none."""
+    if ranges:
+        _write(_listed(ranges), folder / _INTEGERS)
+
+
+def read_integers(folder: Path) -> dict[str, Range]:
+    """What :func:`write_integers` wrote."""
+    path = folder / _INTEGERS
+    return _read(json.loads(path.read_text("utf-8"))) if path.exists() else {}
 
 
 def write_ranges(ranges: Mapping[str, Range], path: Path) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from onnx import NodeProto
 
 from pipeline.contracts.scheme import bits
-from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.quantization.assignment import FLOAT, Assignment
 from pipeline.graph.quantization.operand_rules import (
     FIXED_16_BIT,
+    ONE_ENCODING,
     PRODUCTS,
     UNIT,
     WIDE_16_BIT,
@@ -46,6 +47,10 @@ class ValueEncodings:
         if kind == INT16:
             return Encoding(kind, max(-covers.low, covers.high, MIN_WIDTH / 2) / limits(kind)[1], 0)
         return Encoding(kind, *affine(covers, kind))
+
+    def demanded(self, node: NodeProto, kind: str) -> Encoding | None:
+        """The encoding that a node needs its float inputs in, whatever they are stored as; None for most."""
+        return self.encoding(node.output[0], kind) if kind != FLOAT and is_op(node, *ONE_ENCODING) else None
 
     def constant_range(self, name: str) -> Range:
         """The range of a constant's own values."""
@@ -90,6 +95,10 @@ class ValueEncodings:
         found = range_at(self._ranges, origin, bits(kind))
         if maker is not None and kind == "uint16" and is_op(maker, *WIDE_16_BIT):
             return found | WIDE_16_BIT[maker.op_type]
+        if maker is not None and is_op(maker, *ONE_ENCODING):
+            for operand in operands(self._index, maker):
+                if is_float(self._index, operand.name):
+                    found |= self._range(self._origin(operand.name), kind)
         return found
 
     def _origin(self, name: str) -> str:

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from pipeline.contracts.scheme import bits
 from pipeline.graph.ir.tensor_chunks import Pieces
+from pipeline.graph.quantization.chip_limits import LARGEST_OF_16_BITS
 from pipeline.graph.quantization.ranges import MIN_WIDTH, Range
 
 _SHARES = {
@@ -108,8 +109,8 @@ def symmetric(
     for part in parts:
         rows = _rows(channels[part])
         least = smallest[part] if isinstance(smallest, np.ndarray) and smallest.ndim else smallest
-        scale[part] = np.maximum(_scales(rows, widest[part], bits(kind)), least)
-        _round(rows, scale[part], half - 1, rows)
+        scale[part] = np.maximum(_scales(rows, widest[part], bits(kind), largest(kind)), least)
+        _round(rows, scale[part], largest(kind), rows)
         rows += zero
         target[part] = rows.astype(np.int16).astype(stored.dtype).reshape(target[part].shape)
     if axis is None:
@@ -131,6 +132,12 @@ def limits(kind: str) -> tuple[int, int]:
     """The smallest and the largest integer of a type."""
     width = bits(kind)
     return (0, (1 << width) - 1) if kind.startswith("u") else (-(1 << (width - 1)), (1 << (width - 1)) - 1)
+
+
+def largest(kind: str) -> int:
+    """The largest magnitude above zero that a symmetric encoding stands for, in steps."""
+    width = bits(kind)
+    return LARGEST_OF_16_BITS if width == 16 else (1 << (width - 1)) - 1
 
 
 def dtype(kind: str) -> np.dtype[Any]:
@@ -157,8 +164,7 @@ def _widest(parts: Iterable[NDArray[np.float32]]) -> NDArray[np.float64]:
     return least_widths(np.concatenate(found) if found else np.empty(0))
 
 
-def _scales(rows: NDArray[np.float32], widest: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    half = (1 << (width - 1)) - 1
+def _scales(rows: NDArray[np.float32], widest: NDArray[np.float64], width: int, half: int) -> NDArray[np.float64]:
     best, least = widest / half, np.full(widest.shape, np.inf)
     # New arrays of this size would cost more than what is computed in them.
     near, product = np.empty_like(rows), np.empty_like(rows)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pipeline.contracts.scheme import Clip, Rounding, bits
 from pipeline.graph.quantization.correlations import Correlation
 from pipeline.graph.quantization.error_feedback import fed_back
-from pipeline.graph.quantization.weight_encodings import Integers, dtype, least_widths
+from pipeline.graph.quantization.weight_encodings import Integers, dtype, largest, least_widths
 from pipeline.graph.quantization.weight_layout import Layout
 
 _SHARES = {
@@ -58,7 +58,7 @@ def encode_weight(
     importance = correlation.power if correlation is not None and recipe.clip == "hessian" else None
     scale = _scales(numbers, layout.block, recipe, importance)
     scale = np.maximum(scale, np.broadcast_to(smallest, scale.shape[1:]))
-    half = (1 << (bits(recipe.kind) - 1)) - 1
+    half = largest(recipe.kind)
     step = np.repeat(scale.astype(np.float32), len(numbers) // len(scale), axis=0).astype(np.float64)
     near = np.empty(numbers.shape, np.int32)
 
@@ -90,7 +90,7 @@ def _scales(
 ) -> NDArray[np.float64]:
     """[blocks, channels]: what integers are multiplied with, chosen for the least squared error."""
     inputs, channels = numbers.shape
-    half = (1 << (bits(recipe.kind) - 1)) - 1
+    half = largest(recipe.kind)
     blocks = numbers.reshape(-1, block or inputs, channels)
     widest = least_widths(np.abs(blocks).max(axis=1).astype(np.float64))
     if recipe.clip == "none":
@@ -109,7 +109,7 @@ def _scales(
 def _searched(
     blocks: NDArray[np.float64], widest: NDArray[np.float64], weights: NDArray[np.float64], kind: str
 ) -> NDArray[np.float64]:
-    half = (1 << (bits(kind) - 1)) - 1
+    half = largest(kind)
     best, least = widest / half, np.full(widest.shape, np.inf)
     for share in _SHARES[bits(kind)]:
         best, least = _better(blocks, share * widest / half, weights, half, best, least)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from pipeline.model import FileEntry, Manifest
@@ -49,6 +50,16 @@ class Reading:
         Raises:
             StoreError: the store of this machine can't be written, or is full.
         """
+        if not self._fetch(manifest, what, partial(self._store.receive, manifest)):
+            return False
+        self._known.add(manifest.key)
+        return True
+
+    def fetch_payloads(self, manifest: Manifest, what: str) -> bool:
+        """As :meth:`fetch`, for a manifest that is narrowed to what a step reads: it is not kept under its key."""
+        return self._fetch(manifest, what, self._store.take)
+
+    def _fetch(self, manifest: Manifest, what: str, keep: Callable[[Mapping[Path, FileEntry]], None]) -> bool:
         if (place := self._reach.place()) is None:
             return False
         with self._store.scratch() as scratch, disk_errors(self._store.root):
@@ -68,8 +79,7 @@ class Reading:
                     self._known.note_damage(manifest.key, wanted.keys() - good, f"{names[sha256]} of {what}", fault)
                     return False
                 received[path] = entry
-            self._store.receive(manifest, received)
-        self._known.add(manifest.key)
+            keep(received)
         return True
 
     def drop_damaged(self, key: str) -> bool:

@@ -10,6 +10,7 @@ A build never depends on it: a place that is out of reach costs some seconds and
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from pipeline.frozen import dataclass
@@ -71,6 +72,10 @@ class SharedStore:
         """As :meth:`Reading.fetch`; False outside of a build."""
         return self._build is not None and self._build.reading.fetch(manifest, what)
 
+    def fetch_payloads(self, manifest: Manifest, what: str) -> bool:
+        """As :meth:`Reading.fetch_payloads`; False outside of a build."""
+        return self._build is not None and self._build.reading.fetch_payloads(manifest, what)
+
     def drop_damaged(self, key: str) -> bool:
         """As :meth:`Reading.drop_damaged`; False outside of a build."""
         return self._build is not None and self._build.reading.drop_damaged(key)
@@ -79,6 +84,11 @@ class SharedStore:
         """As :meth:`Writing.offer`; does nothing outside of a build."""
         if self._build:
             self._build.writing.offer(manifest)
+
+    def settle(self, keys: Iterable[str]) -> None:
+        """As :meth:`Writing.settle`; does nothing outside of a build."""
+        if self._build:
+            self._build.writing.settle(keys)
 
     def close(self) -> None:
         """End a build: wait until its outputs are written there.

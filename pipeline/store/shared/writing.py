@@ -7,7 +7,9 @@ import errno
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 
+from pipeline.errors import StoreError
 from pipeline.model import FileEntry, Manifest
 from pipeline.processes import stopping
 from pipeline.sizes import human_bytes
@@ -20,6 +22,7 @@ from pipeline.store.store import Store
 
 _WRITERS = 3
 _AWAKE_S = 0.05
+_SETTLE_S = 0.005  # a step of a cluster waits for it
 _UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.ENOTDIR)
 _REFUSALS = (PermissionError, FileNotFoundError, NotADirectoryError, NotImplementedError)
 
@@ -54,6 +57,28 @@ class Writing:
             if self._writers < _WRITERS:
                 self._writers += 1
                 threading.Thread(target=self._write_pending, name="shared store writer", daemon=True).start()
+
+    def settle(self, keys: Iterable[str]) -> None:
+        """Wait until outputs that were offered are there.
+
+        Raises:
+            StoreError: one of them can't be written.
+            KeyboardInterrupt: we are stopping.
+        """
+        for key in keys:
+            while True:
+                busy = self._unfinished  # looked at first: a writer notes the key before it counts down
+                if key in self._known:
+                    break
+                if not busy or self._unwritable or self._reach.gone:
+                    raise StoreError(
+                        "the shared store does not take what a worker of the cluster would read",
+                        where=self._reach.shown,
+                        why=self._unwritable or self._reach.gone or "a file of it is damaged or missing here",
+                        remedy="see that it can be written, then run the same command again",
+                    )
+                stopping.check()
+                time.sleep(_SETTLE_S)
 
     def drain(self) -> None:
         """Wait until all offered outputs are written or given up, or until we are stopping."""

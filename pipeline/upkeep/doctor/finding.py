@@ -11,7 +11,7 @@ from pipeline.frozen import dataclass
 Level = Literal["ok", "warning", "error", "not checked"]
 
 CONFIG, SOURCE, COMPILER, VERIFICATION, STORE, ENVIRONMENT = 10, 11, 15, 16, 17, 18
-"""Exit codes of errors, as in README.md. An environment that can't run workers has the code of a worker's death."""
+"""Exit codes, as in docs/troubleshooting.md. An environment that can't run workers has the code of a worker's death."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def check_configs(folder: Path, pins: Path, right: list[ModelConfig]) -> Iterato
             "would not be read", remedy=f"call it {path.stem}.yaml"
         )
     if not paths and not misnamed:
-        remedy = "write one: the README shows how"
+        remedy = "write one: doit init does, or docs/index.md shows how"
         yield _CONFIGS.warning("there is no config: nothing would be built", remedy=remedy)
     try:
         read_pins(pins)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from pipeline.contracts.scheme import Rule
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.quantization.forecast import forecast
-from pipeline.graph.quantization.ranges import Range, Ranges, read_ranges
+from pipeline.graph.quantization.ranges import Range, Ranges, read_integers, read_ranges
 from tests.support.graphs import graph
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, without_rewrites
 
@@ -32,8 +32,8 @@ def foretold(
     return of(quantized.folder, read_ranges(ranges.folder / "ranges.json"))
 
 
-def of(folder: Path, ranges: Ranges) -> list[Forecast]:
-    return forecast(GraphIndex(load_graph(folder / MODEL), folder), ranges)
+def of(folder: Path, ranges: Ranges, integers: Mapping[str, Range] | None = None) -> list[Forecast]:
+    return forecast(GraphIndex(load_graph(folder / MODEL), folder), ranges, integers)
 
 
 def normal(*shape: int) -> NDArray[np.float32]:
@@ -186,3 +186,63 @@ def test_a_function_of_integers_that_is_coarse_inside(op: str, wrong: float, rig
     assert foretold(tmp_path / "right", model, x * right) == []
     if found.instead:
         assert foretold(tmp_path / "mended", model, x * wrong, (Rule(nodes=found.nodes, precision="fp16"),)) == []
+
+
+@pytest.mark.parametrize(("op", "limit"), [("Elu", 20000), ("Selu", 100000)])
+@pytest.mark.parametrize("activations", ["uint16", "uint8"])
+def test_an_argument_too_large_for_a_function_of_integers(
+    op: str, limit: float, activations: str, tmp_path: Path
+) -> None:
+    model = graph(f"g (float[1,64] x) => (float[1,64] y) {{ y = {op} (x) }}")
+    x = np.linspace(-1, 1, 64)[None]
+
+    (found,) = foretold(tmp_path / "large", model, x * limit * 1.1, activations=activations)
+    assert (found.rule, found.limit, found.instead) == ("integer_function", limit, "fp16")
+    assert foretold(tmp_path / "small", model, x * limit * 0.9, activations=activations) == []
+    if op == "Elu":
+        assert foretold(tmp_path / "float", model, x * limit * 1.1, FP16) == []
+
+
+def test_scores_too_large_for_a_softmax_in_float16(tmp_path: Path) -> None:
+    model = graph("g (float[1,64] x) => (float[1,64] y) { y = Softmax (x) }")
+    x = np.linspace(-1, 1, 64)[None]
+
+    (found,) = foretold(tmp_path / "large", model, x * 300, FP16)
+    assert (found.rule, found.limit, found.instead) == ("fp16_overflow", 256, "uint16")
+    assert foretold(tmp_path / "masked", model, np.where(x < 0, -10000, x), FP16) == [], "a mask is no score"
+
+
+def test_integers_that_count_too_far(tmp_path: Path) -> None:
+    text = "g (float[1,4] x, int64[1,4] n) => (float[1,4] y, int64[1,4] s) {{ y = Relu (x) s = {made} }}"
+    x = np.linspace(0.1, 1, 4, dtype=np.float32)[None]
+    for name, made, numbers, expected in (
+        ("sum", "CumSum (n, one)", [2**24, 1, 2, 3], [("s", 2**24)]),
+        ("small sum", "CumSum (n, one)", [2**23, 1, 2, 3], []),
+        ("product", "Mul (n, n)", [2**16, 1, 2, 3], [("s", 2**31 - 1)]),
+        ("small product", "Mul (n, n)", [2**15, 1, 2, 3], []),
+        ("input", "Identity (n)", [2**40, 1, 2, 3], [("n", 2**31 - 1), ("s", 2**31 - 1)]),
+    ):
+        model = graph(text.format(made=made), {"one": np.array(1)})
+        component = without_rewrites(tmp_path / name, model)
+        ranges = component.calibrate([{"x": x, "n": np.array([numbers])}])
+        quantized = component.quantize("all", ranges)
+        told = of(quantized.folder, read_ranges(ranges.folder / "ranges.json"), read_integers(ranges.folder))
+        assert [(each.value, each.limit) for each in told] == expected, name
+        assert {each.rule for each in told} <= {"integer_overflow"}
+        assert all(each.beyond > 0 for each in told)
+
+
+def test_negative_indices_that_the_model_is_given(tmp_path: Path) -> None:
+    model = graph("g (float[4,3] x, int64[2] ids) => (float[2,3] y) { y = Gather (x, ids) }")
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+    for ids, rules, expected in (
+        ([-1, 2], (), [("negative_index", "ids", -1)]),
+        ([1, 2], (), []),
+        ([-1, 2], FP16, []),
+    ):
+        component = without_rewrites(tmp_path / f"{ids}{len(rules)}", model)
+        ranges = component.calibrate([{"x": x, "ids": np.array(ids)}])
+        quantized = component.quantize("all", ranges, rules=rules)
+        told = of(quantized.folder, read_ranges(ranges.folder / "ranges.json"), read_integers(ranges.folder))
+        assert [(each.rule, each.value, each.figure) for each in told] == expected
+        assert all(each.beyond > 0 for each in told)

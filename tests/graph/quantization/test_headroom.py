@@ -91,3 +91,31 @@ def test_values_beyond_the_samples_are_not_cut_off(activations: str, reaches: bo
     (y,) = run(load_session(quantized.folder / "model.onnx"), {"x": np.array([[-1.4, 0, 0, 1.4]], np.float32)}).values()
 
     assert np.allclose(y, [[1.4, 0, 0, -1.4]], atol=0.01) is reaches
+
+
+DECIDES = """g (float[1,4] x) => (float[1,8] y) {
+    product = MatMul (x, w)
+    logits = Add (product, bias)
+    bounded = Clip (logits, low)
+    word = Sigmoid (bounded)
+    gate = Sigmoid (x)
+    gated = Mul (x, gate)
+    y = Concat <axis = 1> (word, gated)
+}"""
+
+
+def test_a_decision_may_be_anything_from_no_to_yes() -> None:
+    model = graph(
+        DECIDES, {"w": np.eye(4, dtype=np.float32), "bias": np.full(4, -1, np.float32), "low": np.float32(-128)}
+    )
+    measured = {
+        "x": Range(-4, 2), "product": Range(-7, 0), "logits": Range(-8, 0), "bounded": Range(-8, 0),
+        "word": Range(0, 0.25), "gate": Range(0, 0.5), "gated": Range(-1, 1), "y": Range(-1, 1),
+    }  # fmt: skip
+    wider = with_headroom(GraphIndex(model, Path()), measured)
+    assert range_at(wider, "word", 16) == Range(0, 1)
+    assert range_at(wider, "logits", 16) == range_at(wider, "bounded", 16) == Range(-10, 10)
+    assert range_at(wider, "product", 16) == Range(-8.75, 8.75)
+    assert range_at(wider, "gate", 16).high < 1, "what is multiplied is no decision"
+    assert range_at(wider, "x", 16) == Range(-5.5, 3.5)
+    assert range_at(wider, "word", 8) == Range(0, 0.25)

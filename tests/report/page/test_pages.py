@@ -12,7 +12,18 @@ import pytest
 from tests.support.project import Project
 
 PAGES = ("artifacts/tiny/report.html", "artifacts/report.html")
-SECTIONS = ("accuracy", "samples", "values", "precision", "forecasts", "sizes", "changes", "build", "provenance")
+SECTIONS = (
+    "accuracy",
+    "samples",
+    "values",
+    "precision",
+    "forecasts",
+    "sizes",
+    "cost",
+    "changes",
+    "build",
+    "provenance",
+)
 
 
 @pytest.fixture
@@ -39,6 +50,7 @@ def test_a_build_writes_a_page_for_each_model_and_one_over_all(tiny_built: Proje
     said = text(tiny_built)
     assert "tiny keeps to its thresholds" in said
     assert "sm8650" in said
+    assert re.search(r"w8a16 [\d.]+ M", said), "what a run takes"
     assert "verify:tiny/net/8" in said, "the build's timeline"
     assert "uv run doit blame:tiny/net/8" in said, "how to see errors along the graph"
 

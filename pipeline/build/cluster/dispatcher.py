@@ -1,0 +1,245 @@
+"""Has steps made by the workers of a Dask cluster. Dask decides where and when, the shared store has all data.
+
+What a worker has made is found by its key, so a worker, a scheduler or an answer that is lost costs time alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from pipeline.build.cluster import REFUSALS_REMEDY, on_worker
+from pipeline.build.cluster.job import Answer, Job
+from pipeline.errors import ConfigError, PipelineError, StoreError, WaitingError, WorkerError
+from pipeline.plan import hosts
+from pipeline.plan.keys import tool_versions
+from pipeline.plan.resolve import Resolved
+from pipeline.plan.steps import ON_DEMAND
+from pipeline.plan.workspace import Workspace
+from pipeline.processes import stopping
+
+Client: TypeAlias = Any
+Future: TypeAlias = Any
+"""Both of distributed, an optional package without types."""
+_ANSWERS_S = 15.0  # within which a scheduler answers that is there
+_AWAKE_S = 0.2
+_LOOKS_S = 5.0  # between two looks at who is there for a step that nobody takes
+_PATIENCE_S = 600.0  # for a scheduler that is gone, or for a worker that may run a step: clusters grow and restart
+_DEATHS = 5  # of workers at one step, one after the other
+
+
+class Dispatcher:
+    """The cluster behind one scheduler, for one build. Safe to use from several threads."""
+
+    def __init__(self, url: str, where: str, workspace: Workspace) -> None:
+        """`where` says where the URL was given. Raises ConfigError where no shared store is configured."""
+        if workspace.shared is None:
+            raise ConfigError(
+                "a cluster needs a shared store",
+                where=where,
+                why="outputs travel between machines by it, never by the scheduler",
+                remedy="write store: {shared: URL} into configs/project.yaml, here and for the workers",
+            )
+        self._url, self._where, self._workspace, self._shared = url, where, workspace, workspace.shared
+        self._lock = threading.Lock()
+        self._client: Client = None
+        self._refused: dict[str, str] = {}
+
+    def takes(self, resolved: Resolved) -> bool:
+        """Whether a step is made there: those are made here that read files of this checkout or secrets."""
+        step = resolved.step
+        return not resolved.files and step.stage != "fetch" and step.stage not in ON_DEMAND
+
+    def make(self, resolved: Resolved, started: Callable[[], None]) -> float:
+        """Have a step made, so that the shared store has it; for how many seconds it ran.
+
+        Raises:
+            PipelineError: what it failed with there.
+            WaitingError: no worker may run it.
+            WorkerError: the cluster is out of reach, or one worker after the other died of it.
+        """
+        self._shared.settle(manifest.key for manifest in resolved.inputs.values())
+        step, workspace = resolved.step, self._workspace
+        job = Job.of(resolved, workspace.code.stage(step.stage), tool_versions(step.stage))
+        started()
+        deaths, since = 0, time.monotonic()
+        while True:
+            answer = self._asked(job, resolved)
+            if answer is None:
+                deaths += 1
+                if deaths >= _DEATHS or time.monotonic() - since > _PATIENCE_S * _DEATHS:
+                    raise WorkerError(
+                        f"{deaths} workers of the cluster died of {step.id}, or were lost at it",
+                        where=self._url,
+                        remedy="look at the logs of the workers; run the same command again to go on",
+                    )
+                continue
+            if answer.refusal:
+                self._refuse(answer)
+                if not self._able(resolved, self._connected()):
+                    raise self._nobody(resolved)
+                continue
+            if answer.log:
+                path = workspace.log(step)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(answer.log, "utf-8")
+            if answer.failure:
+                raise answer.failure.error()
+            return answer.seconds
+
+    def lost(self, resolved: Resolved) -> StoreError:
+        """The error for an output that a worker has made and that is not to be had."""
+        return StoreError(
+            f"a worker has made {resolved.step.id}, and the shared store of this machine does not have it",
+            where=self._url,
+            why=self._shared.unread or "the worker writes to another place, or the output was damaged since",
+            remedy="see that store.shared in configs/project.yaml is the same place here and for the workers",
+        )
+
+    def close(self) -> None:
+        """Let go of the scheduler; steps that workers are at go on, and the shared store gets what they make."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close(timeout=1)
+
+    def _asked(self, job: Job, resolved: Resolved) -> Answer | None:
+        """A worker's answer; None if it died, or the scheduler did."""
+        from distributed import CancelledError, KilledWorker
+
+        client = self._connected()
+        # Whoever asks twice, as after a lost scheduler, asks a second time: workers know what was made by its key.
+        future = client.submit(
+            eval,
+            on_worker.CALL,
+            {"job": job.to_json()},
+            key=f"{job.stage}-{job.name.replace('/', '-')}-{uuid.uuid4().hex[:8]}",
+            pure=False,
+            resources=self._resources(resolved, client),
+            workers=self._others(client),
+        )
+        try:
+            self._wait(future, client, resolved)
+            return Answer.from_json(future.result(timeout=_ANSWERS_S))
+        except (CancelledError, KilledWorker, TimeoutError, OSError):
+            self._drop(client)
+            return None
+        except PipelineError:
+            raise
+        except Exception as error:  # of Dask, or of a worker that was not started by us
+            raise WorkerError(
+                f"the cluster could not run {resolved.step.id}",
+                where=self._url,
+                why=f"{type(error).__name__}: {error}",
+                remedy="see that every worker was started by 'python -m pipeline.build.cluster' (docs/cluster.md)",
+            ) from error
+        finally:
+            if not future.done():
+                future.cancel()
+
+    def _wait(self, future: Future, client: Client, resolved: Resolved) -> None:
+        """Wait until a future is done, or its scheduler is gone; raises WaitingError if no worker may run it."""
+        since = looked = time.monotonic()
+        while not future.done():
+            stopping.check()
+            time.sleep(_AWAKE_S if time.monotonic() - since > 1 else _AWAKE_S / 20)
+            if client.status != "running":
+                raise OSError("the scheduler is gone")
+            if time.monotonic() - looked < _LOOKS_S:
+                continue
+            looked = time.monotonic()
+            if self._able(resolved, client):
+                since = looked
+            elif looked - since > _PATIENCE_S or self._refused:
+                raise self._nobody(resolved)
+
+    def _connected(self) -> Client:
+        """The client, connected; waits for a scheduler that is starting again."""
+        try:
+            import distributed
+        except ImportError:
+            raise ConfigError(
+                "an engine is configured, and the package that runs it is not installed",
+                where=self._where,
+                remedy="run 'uv sync --extra cluster', on every machine of the cluster",
+            ) from None
+        since, told = time.monotonic(), False
+        with self._lock:
+            while self._client is None:
+                stopping.check()
+                try:
+                    self._client = distributed.Client(self._url, timeout=_ANSWERS_S, set_as_default=False)
+                except (OSError, TimeoutError, ValueError) as error:
+                    if isinstance(error, ValueError) or time.monotonic() - since > _PATIENCE_S or not self._ever():
+                        raise WorkerError(
+                            "the scheduler of the cluster can't be reached",
+                            where=f"{self._where}: {self._url}",
+                            why=str(error) or type(error).__name__,
+                            remedy="start it with 'dask scheduler' and see docs/cluster.md; or build without an engine",
+                        ) from None
+                    if not told:
+                        told = True
+                        self._workspace.store.tell(f"waiting for the scheduler of the cluster ({self._url})")
+            self._was_there = True
+            return self._client
+
+    _was_there = False
+
+    def _ever(self) -> bool:
+        """Whether the scheduler was there in this build: who types a wrong address is not kept waiting."""
+        return self._was_there
+
+    def _drop(self, client: Any) -> None:
+        """Connect anew next time, unless the scheduler is still there."""
+        with self._lock:
+            if self._client is not client or client.status == "running":
+                return
+            self._client = None
+        client.close(timeout=1)
+
+    def _resources(self, resolved: Resolved, client: Client) -> Mapping[str, float]:
+        """What a worker must announce: a name for each rule of hosts. Those of one that is there come first."""
+        known = {name for names in self._names(client).values() for name in names}
+        wanted = {}
+        for names in hosts.rules(resolved.step, resolved.params, resolved.inputs, self._workspace.project):
+            wanted[on_worker.resource(next((name for name in names if name in known), names[0]))] = 0.0
+        return wanted
+
+    def _able(self, resolved: Resolved, client: Client) -> bool:
+        """Whether a worker is there that may run a step, and was not refused."""
+        rules = hosts.rules(resolved.step, resolved.params, resolved.inputs, self._workspace.project)
+        there = (names for address, names in self._names(client).items() if address not in self._refused)
+        return any(all(names & {*rule} for rule in rules) for names in there)
+
+    def _names(self, client: Client) -> dict[str, set[str]]:
+        """The host names that each worker announces, by its name."""
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        return {str(each["name"]): on_worker.host_names(each["resources"]) for each in workers}
+
+    def _others(self, client: Client) -> list[str] | None:
+        """The workers that were not refused; None if none was: newcomers may then take a step as well."""
+        return [name for name in self._names(client) if name not in self._refused] if self._refused else None
+
+    def _refuse(self, answer: Answer) -> None:
+        with self._lock:
+            new = answer.worker not in self._refused
+            self._refused[answer.worker] = answer.refusal
+        if new:
+            told = f"worker {answer.worker} is not used: {answer.refusal}; {REFUSALS_REMEDY}"
+            self._workspace.store.tell(told)
+
+    def _nobody(self, resolved: Resolved) -> WaitingError:
+        rules = hosts.rules(resolved.step, resolved.params, resolved.inputs, self._workspace.project)
+        needed = " and ".join(" or ".join(rule) for rule in rules) or "any host"
+        refused = "; ".join(f"{name} was refused: {why}" for name, why in self._refused.items())
+        return WaitingError(
+            f"no worker of the cluster may run {resolved.step.id}",
+            where=self._url,
+            why=f"it needs {needed}" + (f"; {refused}" if refused else ""),
+            remedy=(f"{REFUSALS_REMEDY}; or " if refused else "") + "start a worker on such a host (docs/cluster.md)",
+            hosts=tuple(rules[0]) if rules else (),
+            step=resolved.step.id,
+        )

@@ -1,0 +1,187 @@
+"""Count negative indices from the front.
+
+Before (`indices` computed, and not known to be 0 or more)::
+
+    GatherElements(x, indices)
+
+After (n is the size of the axis)::
+
+    GatherElements(x, Where(Less(indices, 0), Add(indices, n), indices))
+
+The same for Gather, ScatterElements and OneHot, and for ScatterND, whose indices have a size for each place. HTP (2.51,
+emulated) takes a computed index as it is: of a negative one GatherElements makes 0, scatters and OneHot write nothing,
+and a Gather is right in float16 and makes 0 in integers. Constants are right, and so is GatherND.
+
+Left alone: constants; what the operators make whose results are never negative, and what is made of that by moving and
+adding; indices of a Gather that are an input of the model, or its elements moved: rows of a table, which nobody counts
+from its end.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+from pipeline.graph.ir.index import GraphIndex, element_type, is_op, substitute
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.node_builder import Additions
+
+NAME = "count_indices_from_the_front"
+
+_PLACES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1, "ScatterND": 1, "OneHot": 0}
+"""Operator -> the position of its indices."""
+
+_NEVER_NEGATIVE = ("Abs", "ArgMax", "ArgMin", "NonZero", "Relu", "Shape", "Size")
+_MOVERS = ("Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice", "Split",
+           "Squeeze", "Tile", "Transpose", "Unsqueeze")  # fmt: skip
+"""What their first input has, their result has."""
+_OF_ALL = ("Add", "Concat", "Cast", "Div", "Max", "Min", "Mul", "ReduceSum", "CumSum", "Where")
+"""Never negative if no input is."""
+
+
+def apply(model: ModelProto, folder: Path) -> int:
+    """Put this in front of every such operator; returns the number of operators."""
+    index = GraphIndex(model, folder)
+    added = Additions(index)
+    known: dict[str, bool] = {}
+    counted: dict[tuple[str, bytes], str] = {}
+    found = [node for node in model.graph.node if _may_count_from_the_end(index, node, known)]
+    for node in found:
+        position = _PLACES[node.op_type]
+        sizes = _sizes(index, node)
+        name = node.input[position]
+        key = (name, sizes.tobytes())
+        if key not in counted:
+            counted[key] = _counted(index, added, name, sizes)
+        inputs = [counted[key] if at == position else given for at, given in enumerate(node.input)]
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        added.replace(node.op_type, *inputs, out=node.output[0], **attributes)
+    if found:
+        substitute(model, found, added.finish())
+    return len(found)
+
+
+def _counted(index: GraphIndex, added: Additions, name: str, sizes: NDArray[np.int64]) -> str:
+    dtype = helper.tensor_dtype_to_np_dtype(element_type(index, name))
+    zero = added.constant(f"{name}_zero", np.array(0, dtype))
+    size = added.constant(f"{name}_size", sizes.astype(dtype))
+    negative = added.op("Less", name, zero, out=f"{name}_negative")
+    return added.op("Where", negative, added.op("Add", name, size, out=f"{name}_turned"), name, out=f"{name}_counted")
+
+
+def _sizes(index: GraphIndex, node: NodeProto) -> NDArray[np.int64]:
+    """What is added to a negative index, or to those of each place."""
+    if is_op(node, "OneHot"):
+        depth = index.constant(node.input[1])
+        assert depth is not None
+        return np.asarray(depth, np.int64).reshape(())
+    dims = _dims(index, node.input[0])
+    if is_op(node, "ScatterND"):
+        return np.array(dims[: _dims(index, node.input[1])[-1]], np.int64)
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+    return np.array(dims[axis], np.int64)
+
+
+def _dims(index: GraphIndex, name: str) -> tuple[int, ...]:
+    tensor = index.initializers.get(name)
+    return tuple(tensor.dims) if tensor is not None else shape_of(index.types[name])
+
+
+def _may_count_from_the_end(index: GraphIndex, node: NodeProto, known: dict[str, bool]) -> bool:
+    if not is_op(node, *_PLACES):
+        return False
+    name = node.input[_PLACES[node.op_type]]
+    if element_type(index, name) not in (TensorProto.INT32, TensorProto.INT64) or name in index.initializers:
+        return False
+    if is_op(node, "OneHot") and node.input[1] not in index.initializers:
+        return False
+    if is_op(node, "Gather") and _is_given(index, name):
+        return False
+    return not _is_never_negative(index, name, known)
+
+
+def _is_given(index: GraphIndex, name: str) -> bool:
+    """Whether a value is an input of the model, or its elements moved."""
+    maker = index.makers.get(name)
+    while maker is not None and is_op(maker, "Cast", *_MOVERS):
+        if maker.input[0] in index.initializers:
+            return False
+        name = maker.input[0]
+        maker = index.makers.get(name)
+    return maker is None
+
+
+def _is_never_negative(index: GraphIndex, name: str, known: dict[str, bool]) -> bool:
+    """Whether every element is 0 or more, whatever the model is given; what `known` has was found before."""
+    waiting = [name]
+    while waiting:
+        value = waiting[-1]
+        needed = [each for each in _rest_on(index, value) or () if each not in known]
+        if value not in known and needed:
+            waiting += needed
+            continue
+        known.setdefault(value, _follows(index, value, known))
+        waiting.pop()
+    return known[name]
+
+
+def _rest_on(index: GraphIndex, name: str) -> list[str] | None:
+    """The values of which a value is never negative if none, or one, of them is; None if nothing can be said."""
+    node = index.makers.get(name)
+    if node is None:
+        return None
+    if is_op(node, *_MOVERS) or (is_op(node, "Mod") and _is_plain_mod(node)):
+        return [node.input[1 if node.op_type == "Mod" else 0]]
+    if is_op(node, "Clip"):
+        return [node.input[1]] if len(node.input) > 1 and node.input[1] else None
+    if is_op(node, "ReduceSum", "CumSum"):
+        return [node.input[0]]
+    if is_op(node, *_OF_ALL):
+        return [each for each in node.input[1 if node.op_type == "Where" else 0 :] if each]
+    return None
+
+
+def _is_counted(index: GraphIndex, node: NodeProto) -> bool:
+    """Whether a node does what this rewrite writes."""
+    if not is_op(node, "Where"):
+        return False
+    negative, turned = index.maker(node.input[0], "Less"), index.maker(node.input[1], "Add")
+    return (
+        negative is not None
+        and turned is not None
+        and negative.input[0] == node.input[2]
+        and index.scalar(negative.input[1]) == 0
+        and node.input[2] in turned.input
+    )
+
+
+def _is_plain_mod(node: NodeProto) -> bool:
+    """Whether a Mod has the sign of its divisor."""
+    return not any(attribute.name == "fmod" and attribute.i for attribute in node.attribute)
+
+
+def _follows(index: GraphIndex, name: str, known: dict[str, bool]) -> bool:
+    constant = index.constant(name)
+    if constant is not None:
+        return bool((constant >= 0).all()) if constant.dtype.kind in "fiu" else True
+    if element_type(index, name) in (TensorProto.BOOL, TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32):
+        return True
+    node = index.makers.get(name)
+    if node is None:
+        return False
+    if is_op(node, *_NEVER_NEGATIVE) or _is_counted(index, node) or (is_op(node, "TopK") and name == node.output[1]):
+        return True
+    needed = _rest_on(index, name)
+    if needed is None:
+        return False
+    return (any if is_op(node, "Max") else all)(known[each] for each in needed)
+
+
+AFTER = {
+    "decompose_mod": "it writes what a Mod is, whose sign is known",
+    "flatten_gather_nd": "it writes a Gather",
+}
+"""What runs before, and why."""
