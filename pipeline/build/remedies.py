@@ -6,10 +6,11 @@ Pure: what was tried and what was found there give the next scheme, or None when
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.scheme import FP16, Rule, Scheme
+from pipeline.frozen import dataclass
 
 FEW, MANY = 6, 20
 """Nodes that are put into another precision at once: first those that are to blame most."""

@@ -8,7 +8,7 @@ the program uses is :class:`pipeline.config.load.ModelConfig`, which has the mer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,6 +30,7 @@ from pipeline.config.written_values import (
     path_under,
 )
 from pipeline.config.yaml.field_types import Between, Distinct, Pattern, Size
+from pipeline.frozen import dataclass
 
 UnverifiedName = Annotated[
     str,

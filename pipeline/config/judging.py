@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
 from pipeline.config.thresholds import WISHED_DB, Thresholds
@@ -11,6 +11,7 @@ from pipeline.config.yaml.field_types import Between, Convert, Pattern
 from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of
 from pipeline.contracts.limits import WORST_BELOW_DB, OutputLimits
+from pipeline.frozen import dataclass
 from pipeline.graph.accuracy.slices import PATTERN, parse_slice
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pipeline.config import language, project_file, release_checks, target_checks
-from pipeline.config.buckets import Bucket, by_size, read_buckets
+from pipeline.config.buckets import Bucket, read_buckets
 from pipeline.config.file import (
     ComponentFile,
     HubSource,
@@ -28,24 +28,24 @@ from pipeline.config.file import (
     Release,
     Verification,
 )
-from pipeline.config.judging import OutputFile, Truth, check_outputs, thresholds_of, wished_of
+from pipeline.config.judging import check_outputs, thresholds_of, wished_of
+from pipeline.config.model_config import Component, ModelConfig
 from pipeline.config.quantization import BY_DEFAULT, Auto, Climb, Fp16, Quantization, QuantizationOverride
+from pipeline.config.read_before import ReadBefore
 from pipeline.config.readers import Reader
 from pipeline.config.sample_checks import check_samples
 from pipeline.config.targets import DEVICE, Target, read_targets
-from pipeline.config.thresholds import Thresholds
 from pipeline.config.written_values import CONFIGS, NAME, PROJECT, PythonFunction
 from pipeline.config.yaml.decode import INVALID, decode_fields
 from pipeline.config.yaml.field_types import Record, record_of
 from pipeline.config.yaml.problems import Place, Problems, dotted
-from pipeline.config.yaml.tree import Node, Value, parse, place_of, read, walk
-from pipeline.contracts.codec import NumberTree
-from pipeline.contracts.packing import Form
+from pipeline.config.yaml.tree import Node, Value, place_of, read, walk
 from pipeline.errors import ConfigError
 from pipeline.qnn import catalog
 from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 
 __all__ = [
+    "DEVICE",
     "PINS_FILE",
     "RESERVED",
     "Auto",
@@ -72,68 +72,6 @@ PINS_FILE = "pins.yaml"
 """In `configs/`, but not a model: which commit each branch or tag was pinned to."""
 RESERVED = frozenset({PINS_FILE, project_file.PROJECT_FILE})
 """Files of `configs/` that are no models."""
-
-
-@dataclass(frozen=True)
-class Component:
-    """One ONNX file of the model. `padding` has the inputs whose fill value was given; others are filled with 0.
-
-    `constants` are the model's and its own; it may have no input for some of the model's. `outputs` has how single
-    outputs are judged, by label; `truth` what the component is held against. `budget_minutes` is for how long other
-    precisions are tried where this one misses a threshold, or keeps to less than what is `wished`; None: it is built
-    as it is written.
-    """
-
-    name: str
-    file: str
-    padding: Mapping[str, float]
-    constants: Mapping[str, NumberTree]
-    quantization: Quantization | Fp16 | Auto
-    score: PythonFunction | None
-    thresholds: Thresholds
-    outputs: Mapping[str, OutputFile] = field(default_factory=dict)
-    truth: Truth = "unpadded"
-    budget_minutes: int | None = None
-    wished: Thresholds | None = None
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """One model, with everything merged and resolved. Paths are absolute; those in the source are POSIX and relative.
-
-    `buckets` is sorted by size, has no duplicates and at least one entry. `calibration` is there unless all components
-    are fp16. `places` maps `components.encoder.file` and the like to `file:line:column`, for messages of later steps.
-    """
-
-    name: str
-    path: Path
-    source: HubSource | LocalSource
-    components: Mapping[str, Component]
-    files: tuple[str, ...]
-    fixed: Mapping[str, int]
-    buckets: tuple[Bucket, ...]
-    calibration: Reader | None
-    verification: Verification
-    targets: tuple[Target, ...]
-    packing: Form | Literal["auto"]
-    limits: Limits
-    release: Release | None
-    on_request: bool
-    places: Mapping[str, str] = field(compare=False, repr=False)
-    language: LanguageModel | None = None
-
-    @property
-    def twins(self) -> tuple[Bucket, ...]:
-        """The small buckets that are emulated in place of those of a language model, in the same order."""
-        return language.twins_of(self.language) if self.language else ()
-
-    def buckets_on(self, axes: Collection[str]) -> tuple[Bucket, ...]:
-        """The buckets of a component that has only `axes`: those equal on them are one."""
-        found: list[Bucket] = []
-        for bucket in self.buckets:
-            if (own := bucket.on(axes)) not in found:
-                found.append(own)
-        return tuple(sorted(found, key=by_size))
 
 
 def load(path: Path) -> ModelConfig:
@@ -163,8 +101,11 @@ def load_all(folder: Path) -> dict[str, ModelConfig]:
     return configs
 
 
-def load_healthy(folder: Path) -> tuple[dict[str, ModelConfig], ConfigError | None]:
-    """As :func:`load_all`, the models whose files have no mistake, and the error that lists the mistakes of others."""
+def load_healthy(folder: Path, before: ReadBefore | None = None) -> tuple[dict[str, ModelConfig], ConfigError | None]:
+    """As :func:`load_all`, the models whose files have no mistake, and the error that lists the mistakes of others.
+
+    A file that `before` knows is not parsed again.
+    """
     problems = Problems()
     configs: dict[str, ModelConfig] = {}
     if not folder.is_dir():
@@ -172,8 +113,10 @@ def load_healthy(folder: Path) -> tuple[dict[str, ModelConfig], ConfigError | No
     for path in sorted(folder.glob("[!.]*")):
         if path.suffix == ".yml":
             problems.add(Place(_shown(path)), (), "would not be read", expected=f"the name {path.stem}.yaml")
-        elif path.suffix == ".yaml" and path.name not in RESERVED and (config := _read(path, problems)):
+        elif path.suffix == ".yaml" and path.name not in RESERVED and (config := _read(path, problems, before)):
             configs[config.name] = config
+    if before is not None:
+        before.save()
     project_file.decode(folder, problems)  # of a mistake there, a build should hear with all others
     return configs, problems.refusal() if len(problems) else None
 
@@ -183,14 +126,31 @@ def _form() -> Record:
     return record_of(ModelFile)
 
 
-def _read(path: Path, problems: Problems) -> ModelConfig | None:
+def _read(path: Path, problems: Problems, before: ReadBefore | None = None) -> ModelConfig | None:
     """The config in one file, or None when something was added to `problems`."""
-    file, before = _shown(path), len(problems)
+    file, earlier = _shown(path), len(problems)
     if not re.fullmatch(NAME.regex, path.stem):
         problems.add(Place(file), (), f"the file's name can't name a model: '{path.stem}'", expected=NAME.expected)
     release_checks.check_model(path.stem, file, problems)
     data = read(path, file, problems)
-    node = parse(data, file, problems) if data is not None else None
+    if data is None:
+        return None
+    if before is not None and len(problems) == earlier and isinstance(found := before.find(path, data), ModelConfig):
+        return found
+    config = _decoded(path, data, problems)
+    if config is None or len(problems) > earlier:
+        return None
+    if before is not None:
+        before.keep(path, data, config)
+    return config
+
+
+def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
+    """The config in the bytes of a file, or None when something was added to `problems`."""
+    from pipeline.config.yaml.parse import parse  # PyYAML: only for who has a file to parse
+
+    earlier = len(problems)
+    node = parse(data, _shown(path), problems)
     if node is None:
         return None
     folder = Path(os.path.abspath(path)).parent
@@ -212,7 +172,7 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     check_outputs(verification.outputs if verification else {}, own, node, problems)
     _check_packing(fields, targets, node, problems)
     release_checks.check(fields.get("release"), components, node, problems)
-    if len(problems) > before:
+    if len(problems) > earlier:
         return None
     return ModelConfig(
         name=path.stem,

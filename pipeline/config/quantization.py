@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pipeline.config.yaml.field_types import Between, Distinct, Pattern, Size
+from pipeline.frozen import dataclass
 
 Activations = Literal["uint16", "uint8"]
 Rounding = Literal["nearest", "gptq"]

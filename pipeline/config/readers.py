@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal
 
 from pipeline.config.written_values import (
@@ -17,6 +17,7 @@ from pipeline.config.written_values import (
 )
 from pipeline.config.yaml.field_types import Between, Distinct, Pattern, Size
 from pipeline.contracts.samples import Color, Fit, Layout, Resample
+from pipeline.frozen import dataclass
 
 FieldName = Annotated[str, Pattern(r"[^\x00-\x1f]{1,200}", "the name of a field")]
 Side = Annotated[int, Between(0, 32767)]

@@ -6,9 +6,10 @@ No stage may import this: a default that changes would run every measurement aga
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pipeline.contracts.limits import WORST_BELOW_DB, Limits, OutputLimits
+from pipeline.frozen import dataclass
 
 WISHED_DB = 30.0
 """What a default aims at where neither a precision nor a threshold is written: an error of a thirtieth of the signal.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pipeline.config.yaml.field_types import Bases, Between, Convert, Numbers, Pattern
 from pipeline.contracts.codec import NumberTree
+from pipeline.frozen import dataclass
 
 PROJECT = "project"
 """Base of paths in a config but `source.path`: the folder that holds `configs/`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from pipeline.contracts.codec import Contract, left_out
 from pipeline.contracts.language import LanguageFigures
 from pipeline.contracts.measures import Measured, Measuring, Score, Subject
 from pipeline.contracts.target import HtpTarget
+from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.forecast import Forecast
@@ -11,6 +11,7 @@ from pipeline.contracts.language import Edges
 from pipeline.contracts.measures import OverBuckets
 from pipeline.contracts.scheme import Scheme
 from pipeline.contracts.values import Signature
+from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from pipeline.contracts.codec import Contract, left_out
 from pipeline.contracts.measures import Buckets
+from pipeline.frozen import dataclass
 
 PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
 """How the names of pictures end that are read."""

@@ -6,11 +6,12 @@ Imports neither onnx nor numpy, so that a configuration can be judged before any
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 from pipeline.contracts.codec import Contract, left_out
+from pipeline.frozen import dataclass
 
 ACTIVATIONS: Final = ("uint8", "uint16")
 """Types an activation may be stored in."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.language import LanguageFigures
 from pipeline.contracts.measures import Declared, Measured, Measuring, Score, Subject, Truth
+from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ class Measurements(Wiring):
             self._last(component, self._twin(bucket)),
             replace(self._of("verify", component, bucket), facts=verify.Facts),  # what it shows to readers is no input
         )
-        if not self._config.twins and "separate" in self._forms():
+        if not self._config.twins and "separate" in self._forms:
             inputs += (Input("context", f"context:{self._name}/{component}/{bucket.name}/{target.soc}", part=bucket),)
         return self._per_target("emulate", component, bucket, target, params, inputs, self._score(component))
 

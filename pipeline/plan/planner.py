@@ -192,13 +192,13 @@ class _Planner(Measurements):
             "judged": [repr(judged.thresholds), repr(judged.outputs), judged.truth],
             "wished": [repr(judged.wished), judged.budget_minutes] if judged.wished else [],
             "targets": [stage_params.of_target(target).to_json() for target in self._config.targets],
-            "forms": [*self._forms()],
+            "forms": [*self._forms],
             "emulator": [verification.emulator_samples, verification.emulator_seconds],
         }
         return Climb(params, self._score(component), self._held_out_samples().step)
 
     def _contexts(self, component: str) -> Iterator[Step]:
-        forms = self._forms()
+        forms = self._forms
         if len(forms) > 1:
             yield self._packing(component, forms)
         buckets, targets = self._config.buckets, self._config.targets
@@ -244,7 +244,7 @@ class _Planner(Measurements):
             compile="device" if any(target.compile == DEVICE for target in targets) else None,
         )
         choice = Input("packing", f"packing:{self._name}/{component}", facts=packing.Choice)
-        chosen = (choice,) if len(self._forms()) > 1 else ()
+        chosen = (choice,) if len(self._forms) > 1 else ()
         models = (self._last(component, bucket, role="model/{bucket}") for bucket in buckets)
         return Step(
             "context",

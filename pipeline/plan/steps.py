@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from pipeline.config.load import Bucket, ModelConfig, Quantization, Target
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.fetch import Commit
 from pipeline.contracts.packing import Form
+from pipeline.frozen import dataclass
 from pipeline.model import Json
 
 # In the order they run. The docs are what `doit list` prints.

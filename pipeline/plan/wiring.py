@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from pipeline.config.load import Bucket, Fp16, ModelConfig, Target
 from pipeline.config.targets import DEVICE
 from pipeline.contracts.codec import Contract
-from pipeline.contracts.measures import SamplePart
+from pipeline.contracts.measures import Buckets, SamplePart
 from pipeline.contracts.packing import Form
 from pipeline.plan.steps import FORMS, Input, Step
 
@@ -110,6 +111,7 @@ class Wiring:
         found = (*self._quantized(component, bucket), self._of("rewrite", component, bucket))
         return replace(found[0], role=role, bucket=bucket)
 
+    @cached_property
     def _forms(self) -> tuple[Form, ...]:
         """The forms of binaries to build or, if there are several, to choose from."""
         # What shares a binary is made on x86_64 alone.
@@ -160,8 +162,8 @@ class Wiring:
         twins = self._config.twins
         return twins[self._config.buckets.index(bucket)] if twins else bucket
 
-    @property
-    def _buckets(self) -> dict[str, Mapping[str, int]]:
+    @cached_property
+    def _buckets(self) -> Buckets:
         return {bucket.name: bucket.axes for bucket in self._config.buckets}
 
     def _padding(self, component: str) -> Mapping[str, float]:

@@ -52,12 +52,12 @@ def _artifact(
         "emulate": report.emulation(step, bucket, target),
     }
     verified = ran.manifests.get(made_by["verify"]) if made_by["verify"] in seen else None
-    cpu = verify.Facts.from_json(verified.facts) if verified else verify.UNMEASURED
+    cpu = verified.read(verify.Facts.from_json) if verified else verify.UNMEASURED
     emulator = report.emulated(step, bucket, target, seen, ran.manifests)
-    made = context.PartFacts.from_json(part.facts)
+    made = part.read(context.PartFacts.from_json)
     return {
         "steps": {stage: name for stage, name in made_by.items() if name in ran.steps},
-        "packing": context.Facts.from_json(manifest.facts).form,
+        "packing": manifest.read(context.Facts.from_json).form,
         "scheme": report.scheme(step, ran.manifests),
         "bytes": sum(entry.bytes for entry in part.files.values()),
         "files": {name: {"bytes": entry.bytes, "sha256": entry.sha256} for name, entry in part.files.items()},
