@@ -30,7 +30,7 @@ from pipeline.config.file import (
 )
 from pipeline.config.judging import check_outputs, thresholds_of, wished_of
 from pipeline.config.model_config import Component, ModelConfig
-from pipeline.config.quantization import BY_DEFAULT, Auto, Climb, Fp16, Quantization, QuantizationOverride
+from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride
 from pipeline.config.read_before import ReadBefore
 from pipeline.config.readers import Reader
 from pipeline.config.sample_checks import check_samples
@@ -42,7 +42,7 @@ from pipeline.config.yaml.problems import Place, Problems, dotted
 from pipeline.config.yaml.tree import Node, Value, place_of, read, walk
 from pipeline.errors import ConfigError
 from pipeline.qnn import catalog
-from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
+from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH
 
 __all__ = [
     "DEVICE",
@@ -159,10 +159,7 @@ def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
     language.complete(fields, node, folder.parent, problems)
     spoken: LanguageModel | None = fields.get("language_model")
     buckets = language.buckets_of(spoken) if spoken else read_buckets(fields, node, problems)
-    wide = all(catalog.resolve(target.soc).htp_arch >= WIDE_PRODUCTS_HTP_ARCH for target in targets)
-    # What rounds by samples was measured on encoders; a language model has a default of its own.
-    default = Quantization() if spoken else replace(BY_DEFAULT, wide_products=wide)
-    components = _components(fields, default)
+    components = _components(fields)
     quantized = {name: component.quantization for name, component in components.items()}
     target_checks.check(quantized, [target.soc for target in targets], node, problems)
     _check_calibration(fields, components, node, problems)
@@ -194,7 +191,7 @@ def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
     )
 
 
-def _components(fields: Mapping[str, Any], default: Quantization) -> dict[str, Component]:
+def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
     """The components whose quantization is known, with what they override merged in."""
     written: Mapping[str, ComponentFile] = fields.get("components", {})
     model: Quantization | Fp16 | Auto | Climb | None = fields.get("quantization")
@@ -207,7 +204,7 @@ def _components(fields: Mapping[str, Any], default: Quantization) -> dict[str, C
             merged = replace(base, **_given(own))
         budget = merged.budget_minutes if isinstance(merged, Auto | Climb) else None
         by_default = isinstance(merged, Climb)
-        merged = default if isinstance(merged, Climb) else merged
+        merged = Quantization() if isinstance(merged, Climb) else merged
         if fields.get("language_model") and isinstance(merged, Quantization):
             merged = language.quantization_of(fields["language_model"], merged)
         if merged:
