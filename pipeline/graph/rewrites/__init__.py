@@ -60,6 +60,7 @@ from pipeline.graph.rewrites import (
     simplify_boolean_equal,
     split_clips,
     take_last_states,
+    widen_scales,
 )
 
 
@@ -115,6 +116,7 @@ REWRITES: tuple[Rewrite, ...] = (
     bound_activations,  # behind all that write a Sigmoid or Tanh
     separate_swish,
     drop_unit_axes,
+    widen_scales,  # behind all that look for products with one number
     split_clips,  # behind what looks for a Clip
 )
 """In the order they are applied."""
