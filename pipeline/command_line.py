@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from pipeline.frozen import dataclass
 
 # Those of doit 0.37, https://pydoit.org/cmd-run.html and cmd-other.html; of the others a value is part of the word.
 _OPTIONS_WITH_VALUE = frozenset(
@@ -21,13 +22,15 @@ _COMMANDS = frozenset(
 class CommandLine:
     """A command of doit, `run` where none is named; the tasks and what else is named; `rest`, all after the first name.
 
-    `variables` are what is given as `name=value`. `asks_for_help`: nothing is done but to print some.
+    `variables` are what is given as `name=value`, `options` what begins with a dash. `asks_for_help`: nothing is done
+    but to print some.
     """
 
     command: str
     names: Sequence[str]
     rest: Sequence[str]
     variables: Mapping[str, str]
+    options: Sequence[str]
     asks_for_help: bool
 
 
@@ -36,6 +39,7 @@ def parse(arguments: Sequence[str]) -> CommandLine:
     words: list[tuple[int, str]] = []
     variables: dict[str, str] = {}
     value_comes = False
+    options = [argument for argument in arguments if argument.startswith("-")]
     for position, argument in enumerate(arguments):
         if value_comes or argument.startswith("-"):
             value_comes = not value_comes and argument in _OPTIONS_WITH_VALUE
@@ -46,4 +50,4 @@ def parse(arguments: Sequence[str]) -> CommandLine:
     command = words.pop(0)[1] if words and words[0][1] in _COMMANDS else "run"
     rest = arguments[words[0][0] + 1 :] if words else ()
     asks_for_help = any(argument in ("--help", "--version", "-h") for argument in arguments)
-    return CommandLine(command, [word for _, word in words], rest, variables, asks_for_help)
+    return CommandLine(command, [word for _, word in words], rest, variables, options, asks_for_help)

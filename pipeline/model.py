@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import field, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
+from pipeline.frozen import dataclass
+
+_T = TypeVar("_T")
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
@@ -33,6 +37,19 @@ class Manifest:
     key: str
     files: Mapping[str, FileEntry]
     facts: Mapping[str, Json]
+    _read: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def read(self, decode: Callable[[Mapping[str, Json]], _T]) -> _T:
+        """The facts as `decode` understands them, e.g. `ingest.Facts.from_json`: decoded once, however often read.
+
+        Raises what `decode` raises.
+        """
+        found: _T
+        if decode in self._read:
+            found = self._read[decode]
+        else:
+            found = self._read[decode] = decode(self.facts)
+        return found
 
     def part(self, bucket: str) -> Manifest | None:
         """This manifest narrowed to one bucket, None if it has no such part. Of other buckets nothing is left in it."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.load import ModelConfig, load_healthy
 from pipeline.config.project_file import ENGINE_ADDRESS
 from pipeline.errors import ConfigError
+from pipeline.frozen import dataclass
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.planner import plan
 from pipeline.plan.steps import Step

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
@@ -21,10 +20,11 @@ from pipeline.build.gated_steps import GatedSteps
 from pipeline.command_line import CommandLine
 from pipeline.config import project_file
 from pipeline.config.load import ModelConfig, load_healthy
+from pipeline.config.read_before import ReadBefore
 from pipeline.doit_adapter import Removal, Runner, group, reported, say, task
 from pipeline.errors import ConfigError, PipelineError
-from pipeline.plain_text import did_you_mean
 from pipeline.plan import hosts
+from pipeline.plan.about import check_names, models_about
 from pipeline.plan.planner import plan
 from pipeline.plan.steps import ON_DEMAND, STAGES, Step
 from pipeline.plan.workspace import Workspace
@@ -58,12 +58,13 @@ class Project:
     """The models of one checkout, narrowed by the command line, as doit tasks."""
 
     def __init__(self, root: Path, line: CommandLine) -> None:
-        configs, self.refusal = load_healthy(root / "configs")
+        self.workspace = Workspace.at(root)
+        configs, self.refusal = load_healthy(root / "configs", ReadBefore(self.workspace.configs))
         if self.refusal is not None and not (line.command in _LOOKS_AT_EACH or [*line.names] == ["fsck"]):
             raise self.refusal
         variables = {name: value for name, value in line.variables.items() if name != ENGINE}
         self._models = {*configs}
-        self.workspace = Workspace.at(root).configured(project_file.load(root / "configs"))
+        self.workspace = self.workspace.configured(project_file.load(root / "configs"))
         targets = sorted({target.soc for config in configs.values() for target in config.targets})
         chosen = choose(variables, {"models": sorted(configs), "targets": targets})
         self.configs = {name: config for name, config in configs.items() if name in chosen["models"]}
@@ -71,7 +72,17 @@ class Project:
         self._targets = chosen["targets"]
         self._all_targets = "targets" not in variables
         self.is_whole = not variables
-        self.steps = {step.id: step for config in self.configs.values() for step in plan(config) if self._wanted(step)}
+        settings = self.workspace.project.settings
+        # Rules of the project are held against every step, whatever is built.
+        about = {*self.configs} if settings.stages else models_about(line, self.configs)
+        self._planned = {name: config for name, config in self.configs.items() if name in about}
+        self.steps = {step.id: step for step in self._plan(self._planned)}
+        self._by_stage: dict[str, list[Step]] = {stage: [] for stage in STAGES}
+        self._built: dict[str, list[Step]] = {name: [] for name in self.configs}
+        for step in self.steps.values():
+            self._by_stage[step.stage].append(step)
+            if step.stage not in ON_DEMAND:
+                self._built[step.config.name].append(step)
         hosts.check(self.steps.values(), self.workspace.project)
         self.crew = Crew(self.workspace, self.steps.values())
         self.crew.cluster = engine(line.variables, self.workspace)
@@ -82,11 +93,11 @@ class Project:
         self.session = upkeep.StoreSession(self.workspace)
         self.status = ConfigError.exit_code if self.refusal is not None else 0
         self._checks: dict[str, Callable[[Sequence[str]], None]] = {}
-        self._check_names(line.names)
+        check_names(line.names, self.steps, self.configs, lambda: (step.id for step in self._plan(self.configs)))
 
     def tasks(self, stage: str) -> Iterator[Task]:
         """The group task of a stage and one task for each of its steps."""
-        steps = [step for step in self.steps.values() if step.stage == stage]
+        steps = self._by_stage[stage]
         yield group(stage, STAGES[stage], [step.id for step in steps])
         for step in steps:
             yield task(
@@ -94,17 +105,17 @@ class Project:
                 stage,
                 doc=f"{stage} of {step.name}",
                 actions=[(reported, [partial(self._gated.bring, step)])],
-                file_dep=[str(self.workspace.current(name)) for name in step.after],
-                targets=[str(self.workspace.current(step))],
+                file_dep=[self.workspace.current_name(name) for name in step.after],
+                targets=[self.workspace.current_name(step.id)],
                 uptodate=[partial(self._is_current, step)],
             )
 
     def build_tasks(self) -> Iterator[Task]:
         """`build`, which is all models but those marked on_request, and `build:<model>` for each."""
-        built = [name for name, config in self.configs.items() if self._named or not config.on_request]
+        built = [name for name, config in self._planned.items() if self._named or not config.on_request]
         doc = "Build the artifacts of every model (on_request models only when named)."
         yield group("build", doc, [f"build:{name}" for name in built])
-        for name, config in self.configs.items():
+        for name, config in self._planned.items():
             steps = self._steps_of(config)
             yield task(
                 f"build:{name}",
@@ -122,7 +133,7 @@ class Project:
         released = [f"package:{config.name}" for config in self._released()]
         said = [] if released else [(say, [nothing_to_package(self.configs.values())])]
         yield group("package", doc, released, said)
-        for name, config in self.configs.items():
+        for name, config in self._planned.items():
             before, _ = needed_to_package(config, self._steps_of(config))
             doc, run = f"make releases of artifacts/{name}", partial(self._package, config)
             yield task(f"package:{name}", "package", doc=doc, actions=[(reported, [run])], task_dep=before)
@@ -140,7 +151,7 @@ class Project:
 
     def command_tasks(self) -> Iterator[Task]:
         """The commands that are no steps, one task for each."""
-        models = [(config, self._steps_of(config)) for config in self.configs.values()]
+        models = [(config, self._steps_of(config)) for config in self._planned.values()]
         for command in commands(models, self._released(), self._targets, self.workspace, self.session):
             takes = {"pos_arg": "given"} if command.takes_names else {}
             self._checks[command.name] = command.check
@@ -197,17 +208,20 @@ class Project:
         except (OSError, ValueError):  # lost since, or damaged: the next build sees to it
             return ""
 
+    def _plan(self, configs: Mapping[str, ModelConfig]) -> Iterator[Step]:
+        return (step for config in configs.values() for step in plan(config) if self._wanted(step))
+
     def _wanted(self, step: Step) -> bool:
         wanted = step.config.targets if _is_whole(step.config) else step.targets
         return not step.targets or any(target.soc in self._targets for target in wanted)
 
-    def _steps_of(self, config: ModelConfig) -> list[Step]:
+    def _steps_of(self, config: ModelConfig) -> Sequence[Step]:
         """What a build of a model takes."""
-        return [step for step in self.steps.values() if step.config is config and step.stage not in ON_DEMAND]
+        return self._built[config.name]
 
     def _released(self) -> list[ModelConfig]:
         """The models that `package` and `publish` without a name are about."""
-        found = [config for config in self.configs.values() if config.release]
+        found = [config for config in self._planned.values() if config.release]
         return [config for config in found if self._named or not config.on_request]
 
     def _is_current(self, step: Step, *_: object) -> bool:
@@ -301,18 +315,6 @@ class Project:
                 print(f"removed {path.relative_to(self.workspace.root)}")
         except PipelineError as error:
             refuse(error)
-
-    def _check_names(self, arguments: Iterable[str]) -> None:
-        """Refuse `stage:name` arguments that match nothing: doit ignores a glob without a match."""
-        whole = ("build", "package", "report")
-        known = [*self.steps, *(f"{task}:{name}" for task in whole for name in self.configs)]
-        for argument in arguments:
-            if argument.split(":")[0] in (*STAGES, *whole) and ":" in argument and not fnmatch.filter(known, argument):
-                raise ConfigError(
-                    f"no step is named '{argument}'{did_you_mean(argument, known)}",
-                    where="command line",
-                    remedy="'doit list --all' prints every name",
-                )
 
 
 def _is_whole(config: ModelConfig) -> bool:

@@ -12,15 +12,15 @@ from pipeline.command_line import CommandLine, parse
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("", CommandLine("run", [], (), {}, False)),
-        ("list --all", CommandLine("list", [], (), {}, False)),
-        ("run -n 4 build", CommandLine("run", ["build"], [], {}, False)),
-        ("-n 4 -d x doctor --json", CommandLine("run", ["doctor"], ["--json"], {}, False)),
-        ("--process 2 shape:* a b", CommandLine("run", ["shape:*", "a", "b"], ["a", "b"], {}, False)),
+        ("", CommandLine("run", [], (), {}, [], False)),
+        ("list --all", CommandLine("list", [], (), {}, ["--all"], False)),
+        ("run -n 4 build", CommandLine("run", ["build"], [], {}, ["-n"], False)),
+        ("-n 4 -d x doctor --json", CommandLine("run", ["doctor"], ["--json"], {}, ["-n", "-d", "--json"], False)),
+        ("--process 2 shape:* a b", CommandLine("run", ["shape:*", "a", "b"], ["a", "b"], {}, ["--process"], False)),
         ("build models=a,b targets=x", CommandLine("run", ["build"], ["models=a,b", "targets=x"],
-                                                   {"models": "a,b", "targets": "x"}, False)),
-        ("--help", CommandLine("run", [], (), {}, True)),
-        ("clean build:x", CommandLine("clean", ["build:x"], [], {}, False)),
+                                                   {"models": "a,b", "targets": "x"}, [], False)),
+        ("--help", CommandLine("run", [], (), {}, ["--help"], True)),
+        ("clean build:x", CommandLine("clean", ["build:x"], [], {}, [], False)),
     ],
 )  # fmt: skip
 def test_a_command_line_is_read_as_doit_does(line: str, expected: CommandLine) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from pipeline.build.work import Work
 from pipeline.config.yaml.problems import dotted
 from pipeline.contracts import fetch
 from pipeline.errors import ConfigError, SourceError, StoreError, WaitingError, WorkerError
+from pipeline.frozen import dataclass
 from pipeline.inputs.hub import remembered
 from pipeline.inputs.pins import pin
 from pipeline.model import FileEntry, Manifest, StageInput, StageRequest, StageResult

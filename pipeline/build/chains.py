@@ -25,7 +25,7 @@ from pipeline.model import Json
 from pipeline.plan.planner import plan
 from pipeline.plan.steps import FOR_SEARCH, Step
 from pipeline.qnn import catalog
-from pipeline.qnn.target import WIDE_PRODUCTS_HTP_ARCH
+from pipeline.qnn.target import BLOCKS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 
 
 def chain_of(quantize: Step, scheme: Scheme, wanted: Mapping[str, Step]) -> list[Step]:
@@ -74,7 +74,8 @@ def able_of(quantize: Step) -> Able:
     """What all targets of a component can compute."""
     socs = [catalog.resolve(target.soc) for target in quantize.config.targets]
     wide = all(soc.htp_arch >= WIDE_PRODUCTS_HTP_ARCH for soc in socs)
-    return Able(all(soc.computes_float16 for soc in socs), wide)
+    blocks = all(soc.htp_arch >= BLOCKS_HTP_ARCH for soc in socs)
+    return Able(all(soc.computes_float16 for soc in socs), wide, blocks)
 
 
 def figures_of(step: Step, facts: Mapping[str, Json] | None) -> dict[str, float | None]:

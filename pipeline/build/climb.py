@@ -11,8 +11,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache, partial
 
 from pipeline.build import gates
@@ -36,6 +34,7 @@ from pipeline.errors import (
     VerificationError,
     WaitingError,
 )
+from pipeline.frozen import dataclass
 from pipeline.graph.quantization.scheme_text import as_yaml
 from pipeline.ladder import RUNGS
 from pipeline.model import Json, Manifest
@@ -194,6 +193,8 @@ class Climber:
         """
         for stages in WAVES:
             wave = [step for step in chain if step.stage in stages]
+            from concurrent.futures import ThreadPoolExecutor
+
             with ThreadPoolExecutor(_THREADS) as threads:
                 found = [*threads.map(self._made, wave)]
             missed = [each for each in found if each is not None]

@@ -29,7 +29,7 @@ def judge(step: Step, workspace: Workspace) -> gates.Miss | None:
     manifest = read_manifest(workspace.current(step))
     if manifest is None or step.component is None:
         return None
-    return gates.check(step.stage, step.name, manifest.facts, step.config.components[step.component].thresholds)
+    return gates.check(step.name, manifest, step.config.components[step.component].thresholds)
 
 
 def wanting(step: Step, workspace: Workspace) -> gates.Miss | None:
@@ -54,8 +54,8 @@ def _foretold(step: Step, workspace: Workspace) -> tuple[Forecast, ...]:
     if resolved is None or not isinstance(params, emulate.Params):
         return ()
     if params.last != "quantization":
-        return harmful(verify.Facts.from_json(resolved.inputs["verify"].facts).forecasts)
-    return harmful(quantize.PartFacts.from_json(resolved.inputs["model"].facts).forecasts)
+        return harmful(resolved.inputs["verify"].read(verify.Facts.from_json).forecasts)
+    return harmful(resolved.inputs["model"].read(quantize.PartFacts.from_json).forecasts)
 
 
 def _first_wrong(

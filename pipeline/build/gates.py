@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from pipeline.build import language_gates
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import context, emulate, verify
 from pipeline.contracts.limits import WORST_BELOW_DB
 from pipeline.contracts.measures import Subject
 from pipeline.errors import PipelineError, VerificationError
+from pipeline.frozen import dataclass
 from pipeline.graph.accuracy.verdict import TOTAL, Shortfall, shortfalls
 from pipeline.ladder import RUNGS
-from pipeline.model import Json
+from pipeline.model import Json, Manifest
 from pipeline.qnn import hints
 
 Ladder = verify.Facts | emulate.Facts
@@ -66,17 +67,17 @@ class Miss:
     state: bool = False
 
 
-def check(stage: str, name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> Miss | None:
+def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
     """The first reason why the output of a step may not ship; `name` is the step's, as `minilm/encoder/64`."""
-    if stage == "verify":
-        return next(_misses(name, verify.Facts.from_json(facts), thresholds), None)
-    if stage == "emulate":
-        emulated = emulate.Facts.from_json(facts)
+    if made.stage == "verify":
+        return next(_misses(name, made.read(verify.Facts.from_json), thresholds), None)
+    if made.stage == "emulate":
+        emulated = made.read(emulate.Facts.from_json)
         if (opinion := emulated.second_opinion) and opinion.disagreements:
             return Miss(_contradicted(name, opinion))
         return next(_misses(name, emulated, thresholds), None)
-    if stage == "context":
-        parts = context.Facts.from_json(facts).parts
+    if made.stage == "context":
+        parts = made.read(context.Facts.from_json).parts
         missed = (error for part in parts.values() for error in _fallbacks(part.facts, thresholds))
         return next(map(Miss, missed), None)
     return None
@@ -109,6 +110,7 @@ def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds) -> Miss | No
 
 
 def _misses(name: str, facts: Ladder, thresholds: Thresholds) -> Iterator[Miss]:
+    yield from map(Miss, language_gates.missed(name, facts.language, thresholds))
     total = shortfalls(TOTAL, facts.outputs, facts.subjects, thresholds)
     # What lies far outside is told before how much it costs in dB.
     yield from (_miss(name, missed, facts, thresholds) for missed in total if missed.kind == "outside")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Self
 
 from pipeline.config.load import Limits
+from pipeline.frozen import dataclass
 from pipeline.plan.steps import Step
 
 

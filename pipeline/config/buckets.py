@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pipeline.config.yaml.decode import INVALID
 from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of
+from pipeline.frozen import dataclass
 
 _LONGEST_NAME = 64
 _MOST = 256
@@ -22,7 +23,7 @@ class Bucket:
 
     axes: Mapping[str, int]
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name in steps and artifacts: `64`, `64x128`, or `all` where there is no length axis."""
         return "x".join(str(value) for value in self.axes.values()) or "all"

@@ -206,6 +206,8 @@ _TITLES = {
     "NpzReader": "calibration with npz",
     "PythonReader": "calibration with python",
     "RecordReader": "calibration with record",
+    "ChatReader": "calibration with chat",
+    "LanguageModel": "language_model",
     "ImagesReader": "calibration with images",
     "AudioReader": "calibration with audio",
     "HubData": "calibration from the hub",

@@ -8,7 +8,7 @@ the program uses is :class:`pipeline.config.load.ModelConfig`, which has the mer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,6 +30,7 @@ from pipeline.config.written_values import (
     path_under,
 )
 from pipeline.config.yaml.field_types import Between, Distinct, Pattern, Size
+from pipeline.frozen import dataclass
 
 UnverifiedName = Annotated[
     str,
@@ -63,7 +64,8 @@ class ComponentFile:
     """One ONNX file of the model. Its external data is found and fetched with it."""
 
     file: OnnxFile
-    """The file's path in the source. The float model: one that is quantized already is refused."""
+    """The file's path in the source. The float model: an ONNX file that is quantized already is refused. With
+    `language_model`, a GGUF file, of any quantization that llama.cpp is commonly used with."""
     padding: Mapping[TensorName, float] = field(default_factory=dict)
     """Value to fill each input with up to the bucket's length; 0 for an input that is not named, which is right for
     masks, ids and latents."""
@@ -182,6 +184,21 @@ class Release:
     `<component>`, `<component>/<bucket>` or `<component>/<bucket>/<target>`. The release says so inside."""
 
 
+@dataclass(frozen=True)
+class LanguageModel:
+    """A language model, built as two buckets of one component: `prefill` takes a window of tokens, decode takes one.
+
+    Both keep to the graph contract of onnxruntime-genai's `decoder-pipeline` and of Qualcomm's Genie.
+    """
+
+    context: Annotated[int, Between(16, 1 << 20)] = 512
+    """Tokens that attention sees, those of the run included. At least twice `prefill`."""
+    prefill: Annotated[int, Between(2, 1 << 16)] = 128
+    """Tokens that a prefill run takes."""
+    embedding: Literal["uint8", "uint16"] = "uint8"
+    """Type in which the table of embeddings is stored; it is a quarter of a small model's binary in 16 bits."""
+
+
 AxisValues = Annotated[
     tuple[AxisValue, ...], Size(1, 256, expected="at least one value, such as [64], and 256 at most")
 ]
@@ -222,13 +239,17 @@ class ModelFile:
     `{height: [320, 640], width: [320, 640]}`: their first values make a bucket, their second ones the next, and so on,
     if `cross` says nothing else. A list of points, as `[{text_length: 64, latent_length: 64}]`, says the same bucket by
     bucket. Without it there is one bucket, `all`, in which only `fixed` applies."""
+    language_model: LanguageModel | None = None
+    """Build a language model from a GGUF file: `{context: 512, prefill: 128}`. Its buckets follow from this; without
+    `calibration` conversations of the project serve, and without `quantization` it is built with weights of 8 bits, a
+    cache of 8 bits, and the residual stream in float16."""
     cross: bool = False
     """Build a bucket for every combination of the values in `buckets`, not only for those in the same place."""
     calibration: Reader | None = None
     """Samples to take the ranges of activations from. Only a model whose components are all fp16 may leave it out."""
     quantization: Quantization | Fp16 | Auto | Climb = field(default_factory=lambda: Climb(BUDGET_MINUTES))
     """How numbers are represented on the chip; a component may differ under `components.<name>.quantization`. When left
-    out, w8a16 is built, and where that misses a threshold, the build looks for what keeps to it."""
+    out, w8a16 is built, rounded by `gptq`, and where that misses a threshold, the build looks for what keeps to it."""
     verification: Verification = field(default_factory=Verification)
     """Samples and a score, by which the accuracy of what was built is measured."""
     thresholds: ThresholdsFile = field(default_factory=ThresholdsFile)

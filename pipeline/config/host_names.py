@@ -8,10 +8,10 @@ import re
 import sys
 import sysconfig
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from pipeline.frozen import dataclass
 from pipeline.qnn import catalog
 
 VARIABLE = "PIPELINE_HOST"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
 from pipeline.config.thresholds import WISHED_DB, Thresholds
@@ -11,6 +11,7 @@ from pipeline.config.yaml.field_types import Between, Convert, Pattern
 from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of
 from pipeline.contracts.limits import WORST_BELOW_DB, OutputLimits
+from pipeline.frozen import dataclass
 from pipeline.graph.accuracy.slices import PATTERN, parse_slice
 
 
@@ -51,6 +52,15 @@ class ThresholdsFile:
     """Least cosine between the outputs of the last rung and the original's; not looked at when left out."""
     score_change: float | None = None
     """The most that the score may differ from the original's; not looked at when left out."""
+    kl: float | None = None
+    """Of a language model: the most that its distributions of the next token may diverge from the original's, as a mean
+    in nats; 0.03 when left out."""
+    top1: float | None = None
+    """Of a language model: the least share of positions at which it finds the same token likeliest as the original;
+    0.9 when left out."""
+    perplexity: float | None = None
+    """Of a language model: the most that its perplexity may differ from the original's, as a share; 0.03 when left
+    out."""
     max_cpu_nodes: Annotated[int, Between(0, 1_000_000)] | None = None
     """Nodes that may run on the CPU, conversions at the graph's edge not counted; 0 when left out."""
     max_partitions: Annotated[int, Between(1, 1_000_000)] | None = None

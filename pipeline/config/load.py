@@ -10,41 +10,42 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pipeline.config import project_file, release_checks, target_checks
-from pipeline.config.buckets import Bucket, by_size, read_buckets
+from pipeline.config import language, project_file, release_checks, target_checks
+from pipeline.config.buckets import Bucket, read_buckets
 from pipeline.config.file import (
     ComponentFile,
     HubSource,
+    LanguageModel,
     Limits,
     LocalSource,
     ModelFile,
     Release,
     Verification,
 )
-from pipeline.config.judging import OutputFile, Truth, check_outputs, thresholds_of, wished_of
-from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride
+from pipeline.config.judging import check_outputs, thresholds_of, wished_of
+from pipeline.config.model_config import Component, ModelConfig
+from pipeline.config.quantization import BY_DEFAULT, Auto, Climb, Fp16, Quantization, QuantizationOverride
+from pipeline.config.read_before import ReadBefore
 from pipeline.config.readers import Reader
 from pipeline.config.sample_checks import check_samples
 from pipeline.config.targets import DEVICE, Target, read_targets
-from pipeline.config.thresholds import Thresholds
 from pipeline.config.written_values import CONFIGS, NAME, PROJECT, PythonFunction
 from pipeline.config.yaml.decode import INVALID, decode_fields
 from pipeline.config.yaml.field_types import Record, record_of
 from pipeline.config.yaml.problems import Place, Problems, dotted
-from pipeline.config.yaml.tree import Node, Value, parse, place_of, read, walk
-from pipeline.contracts.codec import NumberTree
-from pipeline.contracts.packing import Form
+from pipeline.config.yaml.tree import Node, Value, place_of, read, walk
 from pipeline.errors import ConfigError
 from pipeline.qnn import catalog
-from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH
+from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 
 __all__ = [
+    "DEVICE",
     "PINS_FILE",
     "RESERVED",
     "Auto",
@@ -52,6 +53,7 @@ __all__ = [
     "Component",
     "Fp16",
     "HubSource",
+    "LanguageModel",
     "Limits",
     "LocalSource",
     "ModelConfig",
@@ -70,62 +72,6 @@ PINS_FILE = "pins.yaml"
 """In `configs/`, but not a model: which commit each branch or tag was pinned to."""
 RESERVED = frozenset({PINS_FILE, project_file.PROJECT_FILE})
 """Files of `configs/` that are no models."""
-
-
-@dataclass(frozen=True)
-class Component:
-    """One ONNX file of the model. `padding` has the inputs whose fill value was given; others are filled with 0.
-
-    `constants` are the model's and its own; it may have no input for some of the model's. `outputs` has how single
-    outputs are judged, by label; `truth` what the component is held against. `budget_minutes` is for how long other
-    precisions are tried where this one misses a threshold, or keeps to less than what is `wished`; None: it is built
-    as it is written.
-    """
-
-    name: str
-    file: str
-    padding: Mapping[str, float]
-    constants: Mapping[str, NumberTree]
-    quantization: Quantization | Fp16 | Auto
-    score: PythonFunction | None
-    thresholds: Thresholds
-    outputs: Mapping[str, OutputFile] = field(default_factory=dict)
-    truth: Truth = "unpadded"
-    budget_minutes: int | None = None
-    wished: Thresholds | None = None
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """One model, with everything merged and resolved. Paths are absolute; those in the source are POSIX and relative.
-
-    `buckets` is sorted by size, has no duplicates and at least one entry. `calibration` is there unless all components
-    are fp16. `places` maps `components.encoder.file` and the like to `file:line:column`, for messages of later steps.
-    """
-
-    name: str
-    path: Path
-    source: HubSource | LocalSource
-    components: Mapping[str, Component]
-    files: tuple[str, ...]
-    fixed: Mapping[str, int]
-    buckets: tuple[Bucket, ...]
-    calibration: Reader | None
-    verification: Verification
-    targets: tuple[Target, ...]
-    packing: Form | Literal["auto"]
-    limits: Limits
-    release: Release | None
-    on_request: bool
-    places: Mapping[str, str] = field(compare=False, repr=False)
-
-    def buckets_on(self, axes: Collection[str]) -> tuple[Bucket, ...]:
-        """The buckets of a component that has only `axes`: those equal on them are one."""
-        found: list[Bucket] = []
-        for bucket in self.buckets:
-            if (own := bucket.on(axes)) not in found:
-                found.append(own)
-        return tuple(sorted(found, key=by_size))
 
 
 def load(path: Path) -> ModelConfig:
@@ -155,8 +101,11 @@ def load_all(folder: Path) -> dict[str, ModelConfig]:
     return configs
 
 
-def load_healthy(folder: Path) -> tuple[dict[str, ModelConfig], ConfigError | None]:
-    """As :func:`load_all`, the models whose files have no mistake, and the error that lists the mistakes of others."""
+def load_healthy(folder: Path, before: ReadBefore | None = None) -> tuple[dict[str, ModelConfig], ConfigError | None]:
+    """As :func:`load_all`, the models whose files have no mistake, and the error that lists the mistakes of others.
+
+    A file that `before` knows is not parsed again.
+    """
     problems = Problems()
     configs: dict[str, ModelConfig] = {}
     if not folder.is_dir():
@@ -164,8 +113,10 @@ def load_healthy(folder: Path) -> tuple[dict[str, ModelConfig], ConfigError | No
     for path in sorted(folder.glob("[!.]*")):
         if path.suffix == ".yml":
             problems.add(Place(_shown(path)), (), "would not be read", expected=f"the name {path.stem}.yaml")
-        elif path.suffix == ".yaml" and path.name not in RESERVED and (config := _read(path, problems)):
+        elif path.suffix == ".yaml" and path.name not in RESERVED and (config := _read(path, problems, before)):
             configs[config.name] = config
+    if before is not None:
+        before.save()
     project_file.decode(folder, problems)  # of a mistake there, a build should hear with all others
     return configs, problems.refusal() if len(problems) else None
 
@@ -175,21 +126,43 @@ def _form() -> Record:
     return record_of(ModelFile)
 
 
-def _read(path: Path, problems: Problems) -> ModelConfig | None:
+def _read(path: Path, problems: Problems, before: ReadBefore | None = None) -> ModelConfig | None:
     """The config in one file, or None when something was added to `problems`."""
-    file, before = _shown(path), len(problems)
+    file, earlier = _shown(path), len(problems)
     if not re.fullmatch(NAME.regex, path.stem):
         problems.add(Place(file), (), f"the file's name can't name a model: '{path.stem}'", expected=NAME.expected)
     release_checks.check_model(path.stem, file, problems)
     data = read(path, file, problems)
-    node = parse(data, file, problems) if data is not None else None
+    if data is None:
+        return None
+    if before is not None and len(problems) == earlier and isinstance(found := before.find(path, data), ModelConfig):
+        return found
+    config = _decoded(path, data, problems)
+    if config is None or len(problems) > earlier:
+        return None
+    if before is not None:
+        before.keep(path, data, config)
+    return config
+
+
+def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
+    """The config in the bytes of a file, or None when something was added to `problems`."""
+    from pipeline.config.yaml.parse import parse  # PyYAML: only for who has a file to parse
+
+    earlier = len(problems)
+    node = parse(data, _shown(path), problems)
     if node is None:
         return None
     folder = Path(os.path.abspath(path)).parent
     fields = decode_fields(_form(), node, problems, {PROJECT: folder.parent, CONFIGS: folder})
     targets = read_targets(fields.get("targets", ()), node, problems)
-    buckets = read_buckets(fields, node, problems)
-    components = _components(fields)
+    language.complete(fields, node, folder.parent, problems)
+    spoken: LanguageModel | None = fields.get("language_model")
+    buckets = language.buckets_of(spoken) if spoken else read_buckets(fields, node, problems)
+    wide = all(catalog.resolve(target.soc).htp_arch >= WIDE_PRODUCTS_HTP_ARCH for target in targets)
+    # What rounds by samples was measured on encoders; a language model has a default of its own.
+    default = Quantization() if spoken else replace(BY_DEFAULT, wide_products=wide)
+    components = _components(fields, default)
     quantized = {name: component.quantization for name, component in components.items()}
     target_checks.check(quantized, [target.soc for target in targets], node, problems)
     _check_calibration(fields, components, node, problems)
@@ -199,7 +172,7 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
     check_outputs(verification.outputs if verification else {}, own, node, problems)
     _check_packing(fields, targets, node, problems)
     release_checks.check(fields.get("release"), components, node, problems)
-    if len(problems) > before:
+    if len(problems) > earlier:
         return None
     return ModelConfig(
         name=path.stem,
@@ -217,10 +190,11 @@ def _read(path: Path, problems: Problems) -> ModelConfig | None:
         release=fields["release"],
         on_request=fields["on_request"],
         places={dotted(keys): str(found.place) for keys, found in walk(node)},
+        language=spoken,
     )
 
 
-def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
+def _components(fields: Mapping[str, Any], default: Quantization) -> dict[str, Component]:
     """The components whose quantization is known, with what they override merged in."""
     written: Mapping[str, ComponentFile] = fields.get("components", {})
     model: Quantization | Fp16 | Auto | Climb | None = fields.get("quantization")
@@ -233,7 +207,9 @@ def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
             merged = replace(base, **_given(own))
         budget = merged.budget_minutes if isinstance(merged, Auto | Climb) else None
         by_default = isinstance(merged, Climb)
-        merged = Quantization() if isinstance(merged, Climb) else merged
+        merged = default if isinstance(merged, Climb) else merged
+        if fields.get("language_model") and isinstance(merged, Quantization):
+            merged = language.quantization_of(fields["language_model"], merged)
         if merged:
             verification: Verification | None = fields.get("verification")
             outputs = component.outputs or (verification.outputs if verification else {})

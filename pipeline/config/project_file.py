@@ -7,7 +7,7 @@ and a section of `docs/config.md` are made from them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,7 +17,8 @@ from pipeline.config.written_values import CONFIGS, PROJECT
 from pipeline.config.yaml.decode import decode_fields
 from pipeline.config.yaml.field_types import Convert, Distinct, Pattern, Record, Size, record_of
 from pipeline.config.yaml.problems import Keys, Problems, dotted
-from pipeline.config.yaml.tree import MapNode, Node, Value, parse, place_of, read, walk
+from pipeline.config.yaml.tree import MapNode, Node, Value, place_of, read, walk
+from pipeline.frozen import dataclass
 
 PROJECT_FILE = "project.yaml"
 """In `configs/`, but not a model."""
@@ -159,6 +160,8 @@ def decode(folder: Path, problems: Problems) -> ProjectFile | None:
     data = read(path, file, problems)
     if data is not None and not any(line.strip() and not line.startswith(b"#") for line in data.splitlines()):
         return ProjectFile()
+    from pipeline.config.yaml.parse import parse  # PyYAML: only for who has a file to parse
+
     node = parse(data, file, problems) if data is not None else None
     if node is None:
         return None

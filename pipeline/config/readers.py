@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal
 
 from pipeline.config.written_values import (
@@ -17,6 +17,7 @@ from pipeline.config.written_values import (
 )
 from pipeline.config.yaml.field_types import Between, Distinct, Pattern, Size
 from pipeline.contracts.samples import Color, Fit, Layout, Resample
+from pipeline.frozen import dataclass
 
 FieldName = Annotated[str, Pattern(r"[^\x00-\x1f]{1,200}", "the name of a field")]
 Side = Annotated[int, Between(0, 32767)]
@@ -177,4 +178,16 @@ class AudioReader:
     """Use no more files than this, from the first on."""
 
 
-Reader = TextReader | NpzReader | PythonReader | RecordReader | ImagesReader | AudioReader
+@dataclass(frozen=True)
+class ChatReader:
+    """Conversations through a language model's own template; each is run as in use, token by token where it answers."""
+
+    reader: Literal["chat"]
+    """`chat`."""
+    file: ProjectPath
+    """JSON lines, relative to the project: each line is a list of messages, `{"role": "user", "content": "..."}`."""
+    max_samples: SampleLimit = 128
+    """Use no more conversations than this, from the first on."""
+
+
+Reader = TextReader | NpzReader | PythonReader | RecordReader | ImagesReader | AudioReader | ChatReader

@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.config.file import Verification
 from pipeline.config.readers import (
     AudioReader,
+    ChatReader,
     HubData,
     ImagesReader,
     NpzReader,
@@ -60,5 +61,5 @@ def _origin(reader: Reader) -> tuple[object, ...]:
             return run, file
         case NpzReader(folder=folder) | ImagesReader(folder=folder) | AudioReader(folder=folder):
             return (folder,)
-        case TextReader(file=file) | RecordReader(file=file):
+        case TextReader(file=file) | RecordReader(file=file) | ChatReader(file=file):
             return (file,)

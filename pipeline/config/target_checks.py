@@ -9,7 +9,7 @@ from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of
 from pipeline.contracts.scheme import BLOCKS
 from pipeline.qnn import catalog
-from pipeline.qnn.target import FLOAT16_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
+from pipeline.qnn.target import BLOCKS_HTP_ARCH, FLOAT16_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 
 Written = Quantization | Fp16 | Auto
 
@@ -46,17 +46,17 @@ def _problems(quantization: Written, targets: Sequence[catalog.Soc]) -> Iterator
                     what = f"can't multiply 16 by 16 bits on {soc.name}, whose HTP is v{soc.htp_arch}"
                     yield ("wide_products",), what, f"targets from HTP v{WIDE_PRODUCTS_HTP_ARCH} on"
             yield from _wide_weights((), quantization.weights, targets)
-            yield from _blocks((), quantization.weights, quantization.activations, quantization.per_channel)
+            yield from _blocks((), quantization.weights, quantization.activations, quantization.per_channel, targets)
             for number, rule in enumerate(quantization.overrides):
                 yield from _wide_weights(("overrides", number), rule.weights, targets)
                 activations = rule.activations or quantization.activations
                 per_channel = quantization.per_channel if rule.per_channel is None else rule.per_channel
-                yield from _blocks(("overrides", number), rule.weights, activations, per_channel)
+                yield from _blocks(("overrides", number), rule.weights, activations, per_channel, targets)
                 yield from _rule(("overrides", number), rule, targets)
 
 
 def _blocks(
-    keys: Keys, weights: Weights | None, activations: str, per_channel: bool
+    keys: Keys, weights: Weights | None, activations: str, per_channel: bool, targets: Sequence[catalog.Soc]
 ) -> Iterator[tuple[Keys, str, str]]:
     if not isinstance(weights, BlockWeights):
         return
@@ -68,6 +68,10 @@ def _blocks(
     if not per_channel:
         what = "blocks of weights exclude per_channel: false: every block of a channel has a scale"
         yield (*keys, "weights"), what, "per_channel: true, or weights without block"
+    for soc in targets:
+        if soc.htp_arch < BLOCKS_HTP_ARCH:
+            what = f"can't have weights in blocks on {soc.name}, whose HTP is v{soc.htp_arch}"
+            yield (*keys, "weights"), what, f"targets from HTP v{BLOCKS_HTP_ARCH} on"
 
 
 def _wide_weights(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pipeline.config.file import TargetOptions
@@ -11,6 +11,7 @@ from pipeline.config.yaml.decode import INVALID
 from pipeline.config.yaml.problems import Keys, Problems, nearest
 from pipeline.config.yaml.tree import Node, place_of
 from pipeline.errors import ConfigError
+from pipeline.frozen import dataclass
 from pipeline.qnn import catalog, provider_options
 from pipeline.qnn.target import ON_DEVICE_HTP_ARCH
 

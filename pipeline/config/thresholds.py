@@ -6,9 +6,10 @@ No stage may import this: a default that changes would run every measurement aga
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pipeline.contracts.limits import WORST_BELOW_DB, Limits, OutputLimits
+from pipeline.frozen import dataclass
 
 WISHED_DB = 30.0
 """What a default aims at where neither a precision nor a threshold is written: an error of a thirtieth of the signal.
@@ -34,5 +35,8 @@ class Thresholds(Limits):
     cosine: float | None = None
     outputs: Mapping[str, OutputLimits] = field(default_factory=dict)
     score_change: float | None = None
+    kl: float = 0.03
+    top1: float = 0.9
+    perplexity: float = 0.03
     max_cpu_nodes: int = 0
     max_partitions: int = 1

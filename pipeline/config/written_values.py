@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pipeline.config.yaml.field_types import Bases, Between, Convert, Numbers, Pattern
 from pipeline.contracts.codec import NumberTree
+from pipeline.frozen import dataclass
 
 PROJECT = "project"
 """Base of paths in a config but `source.path`: the folder that holds `configs/`."""
@@ -58,7 +58,11 @@ TensorName = Annotated[str, Pattern(r"[^\x00-\x1f]{1,500}", "the name of a model
 ConstantValue = Annotated[NumberTree, Numbers()]
 SourceFile = Annotated[str, Pattern(rf"{_SEGMENT}(?:/{_SEGMENT})*", "a path in the source, with '/' and without '..'")]
 OnnxFile = Annotated[
-    str, Pattern(rf"(?=.*\.onnx$){_SEGMENT}(?:/{_SEGMENT})*", "an .onnx file in the source, with '/' and without '..'")
+    str,
+    Pattern(
+        rf"(?=.*\.(?:onnx|gguf)$){_SEGMENT}(?:/{_SEGMENT})*",
+        "an .onnx file in the source, or a .gguf file of a language model, with '/' and without '..'",
+    ),
 ]
 ProjectPath = Annotated[
     Path, Pattern(r"[^\\\x00-\x1f]+", "a path, relative to the project or absolute, with '/'"), path_under(PROJECT)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.contracts.codec import Contract, left_out
 from pipeline.contracts.measures import OverBuckets, SamplePart
+from pipeline.frozen import dataclass
 
 MethodName = Literal["minmax", "percentile", "entropy", "mse"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ from pipeline.model import Json
 NumberTree = bool | int | float | tuple[Any, ...]
 """A number, a truth value, or nested lists of them; lists are tuples."""
 
+_Reader = Callable[[Any], Any]
 _LEFT_OUT = "left out while None"
 
 
@@ -54,8 +55,12 @@ class Contract:
         Raises:
             ContractError: a key is unknown or missing, or a value is not of its field's type.
         """
-        made: Self = _record(cls, raw, cls.__qualname__)
-        return made
+        kind: Any = cls
+        try:
+            made: Self = _reader(kind)(raw)
+            return made
+        except _MisfitError as error:
+            raise ContractError(f"{cls.__qualname__}{error.at}: {error.what}") from None
 
 
 def _plain(value: object) -> Json:
@@ -87,82 +92,132 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _record(cls: Any, raw: object, at: str) -> Any:
-    if not isinstance(raw, Mapping):
-        raise _wrong(at, "a mapping", raw)
-    fields = _fields(cls)
-    if unknown := [name for name in raw if name not in fields]:
-        raise ContractError(f"{at}: unknown key {unknown[0]!r}; there are {', '.join(fields) or 'none'}")
-    missing = [name for name, (_, required) in fields.items() if required and name not in raw]
-    if missing:
-        raise ContractError(f"{at}: {missing[0]!r} is missing")
-    return cls(**{name: _value(fields[name][0], value, f"{at}.{name}") for name, value in raw.items()})
+class _MisfitError(Exception):
+    """A value is not as its type says; `at` says where it is in what is read."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what, self.at = what, ""
+
+    def inside(self, part: str) -> _MisfitError:
+        """The same, as seen from what has the value under the name `part`."""
+        self.at = part + self.at
+        return self
 
 
-def _value(hint: Any, raw: object, at: str) -> Any:
+@cache
+def _reader(hint: Any) -> _Reader:
+    """What makes a value of this type out of JSON, or raises _MisfitError."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint == NumberTree:
-        return _numbers(raw, at)
+        return _numbers
     if origin is typing.Literal:
-        fits = isinstance(raw, str) and raw in args
-    elif origin in (typing.Union, types.UnionType):
-        return _one_of(args, raw, at)
-    elif origin is Mapping:
-        if isinstance(raw, Mapping):
-            return {_value(args[0], key, at): _value(args[1], item, f"{at}.{key}") for key, item in raw.items()}
-        fits = False
-    elif origin is tuple:
-        return _items(args, raw, at)
-    elif isinstance(hint, type) and issubclass(hint, Contract):
-        return _record(hint, raw, at)
-    elif hint is float:
-        fits = isinstance(raw, int | float) and not isinstance(raw, bool)
-    elif hint in (str, int, bool, types.NoneType):
-        fits = type(raw) is hint
-    else:
-        raise TypeError(f"{at}: a contract has no {hint!r}")
-    if not fits:
-        raise _wrong(at, _spelled(hint), raw)
-    return raw
+        return _scalar(hint, lambda raw: isinstance(raw, str) and raw in args)
+    if origin in (typing.Union, types.UnionType):
+        return _one_of(args)
+    if origin is Mapping:
+        return _mapping(_reader(args[0]), _reader(args[1]), _spelled(hint))
+    if origin is tuple:
+        return _items(args)
+    if isinstance(hint, type) and issubclass(hint, Contract):
+        return _record(hint)
+    if hint is float:
+        return _scalar(hint, lambda raw: isinstance(raw, int | float) and not isinstance(raw, bool))
+    if hint in (str, int, bool, types.NoneType):
+        return _scalar(hint, lambda raw: type(raw) is hint)
+    raise TypeError(f"a contract has no {hint!r}")
 
 
-def _numbers(raw: object, at: str) -> NumberTree:
+def _scalar(hint: Any, fits: Callable[[object], bool]) -> _Reader:
+    def read(raw: Any) -> Any:
+        if not fits(raw):
+            raise _wrong(_spelled(hint), raw)
+        return raw
+
+    return read
+
+
+def _record(cls: Any) -> _Reader:
+    fields = _fields(cls)
+    readers = {name: _reader(hint) for name, (hint, _) in fields.items()}
+    required = [name for name, (_, needed) in fields.items() if needed]
+
+    def read(raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            raise _wrong("a mapping", raw)
+        if raw.keys() - readers.keys():
+            unknown = next(name for name in raw if name not in readers)
+            raise _MisfitError(f"unknown key {unknown!r}; there are {', '.join(fields) or 'none'}")
+        for name in required:
+            if name not in raw:
+                raise _MisfitError(f"{name!r} is missing")
+        return cls(**{name: _inside(f".{name}", readers[name], value) for name, value in raw.items()})
+
+    return read
+
+
+def _inside(part: str, read: _Reader, raw: object) -> Any:
+    try:
+        return read(raw)
+    except _MisfitError as error:
+        raise error.inside(part) from None
+
+
+def _mapping(key: _Reader, value: _Reader, spelled: str) -> _Reader:
+    def read(raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            raise _wrong(spelled, raw)
+        return {key(name): _inside(f".{name}", value, item) for name, item in raw.items()}
+
+    return read
+
+
+def _numbers(raw: Any) -> NumberTree:
     if isinstance(raw, list | tuple):
-        return tuple(_numbers(item, f"{at}[{number}]") for number, item in enumerate(raw))
+        return tuple(_inside(f"[{number}]", _numbers, item) for number, item in enumerate(raw))
     if not isinstance(raw, bool | int | float):
-        raise _wrong(at, "a number, a truth value or a list", raw)
+        raise _wrong("a number, a truth value or a list", raw)
     return raw
 
 
-def _one_of(hints: tuple[Any, ...], raw: object, at: str) -> Any:
-    if raw is None and types.NoneType in hints:
-        return None
-    rest = [hint for hint in hints if hint is not types.NoneType]
-    if len(rest) == 1:
-        return _value(rest[0], raw, at)
-    for hint in rest:
-        try:
-            return _value(hint, raw, at)
-        except ContractError:
-            continue
-    raise _wrong(at, " or ".join(map(_spelled, hints)), raw)
+def _one_of(hints: tuple[Any, ...]) -> _Reader:
+    rest = [_reader(hint) for hint in hints if hint is not types.NoneType]
+    optional = len(rest) < len(hints)
+
+    def read(raw: Any) -> Any:
+        if raw is None and optional:
+            return None
+        if len(rest) == 1:
+            return rest[0](raw)
+        for candidate in rest:
+            try:
+                return candidate(raw)
+            except _MisfitError:
+                continue
+        raise _wrong(" or ".join(map(_spelled, hints)), raw)
+
+    return read
 
 
-def _items(hints: tuple[Any, ...], raw: object, at: str) -> tuple[Any, ...]:
-    if not isinstance(raw, list | tuple):
-        raise _wrong(at, "a list", raw)
-    if hints[-1] is Ellipsis:
-        hints = (hints[0],) * len(raw)
-    if len(hints) != len(raw):
-        raise _wrong(at, f"a list of {len(hints)}", raw)
-    pairs = enumerate(zip(hints, raw, strict=True))
-    return tuple(_value(hint, item, f"{at}[{number}]") for number, (hint, item) in pairs)
+def _items(hints: tuple[Any, ...]) -> _Reader:
+    alike = hints[-1] is Ellipsis
+    readers = [_reader(hint) for hint in hints if hint is not Ellipsis]
+
+    def read(raw: Any) -> tuple[Any, ...]:
+        if not isinstance(raw, list | tuple):
+            raise _wrong("a list", raw)
+        if not alike and len(readers) != len(raw):
+            raise _wrong(f"a list of {len(readers)}", raw)
+        each = readers * len(raw) if alike else readers
+        return tuple([_inside(f"[{at}]", *pair) for at, pair in enumerate(zip(each, raw, strict=True))])
+
+    return read
 
 
 def _spelled(hint: Any) -> str:
     return getattr(hint, "__name__", str(hint)) if not typing.get_args(hint) else str(hint).replace("typing.", "")
 
 
-def _wrong(at: str, wanted: str, raw: object) -> ContractError:
+def _wrong(wanted: str, raw: object) -> _MisfitError:
     shown = repr(raw)
-    return ContractError(f"{at}: {wanted} is needed, not {shown if len(shown) <= 60 else f'{shown[:57]}...'}")
+    return _MisfitError(f"{wanted} is needed, not {shown if len(shown) <= 60 else f'{shown[:57]}...'}")

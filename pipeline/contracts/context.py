@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.contracts.codec import Contract, left_out
@@ -12,6 +11,7 @@ from pipeline.contracts.measures import OverBuckets
 from pipeline.contracts.packing import Form
 from pipeline.contracts.target import HtpTarget
 from pipeline.contracts.values import TensorSpec
+from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.measures import OverBuckets, SamplePart
+from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

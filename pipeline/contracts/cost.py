@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pipeline.contracts.codec import Contract
+from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

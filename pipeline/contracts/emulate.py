@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from pipeline.contracts.codec import Contract, left_out
+from pipeline.contracts.language import LanguageFigures
 from pipeline.contracts.measures import Measured, Measuring, Score, Subject
 from pipeline.contracts.target import HtpTarget
+from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params(Measuring):
     """`last` is the rung that the model is which was compiled; `score` the name of the user's function.
 
-    `max_samples` None is as many as `max_seconds` allow.
+    `max_samples` None is as many as `max_seconds` allow. `twin` has the axes of the small graph that is emulated in
+    place of a language model's.
     """
 
     target: HtpTarget
@@ -23,6 +26,7 @@ class Params(Measuring):
     max_seconds: int
     last: Literal["rewrite", "quantization"]
     score: str | None
+    twin: Mapping[str, int] | None = left_out()
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ class Facts(Contract):
     """The ladder's last rung: `compile` against the rung above, `outputs` against the original.
 
     `samples` of the held-out set were run `of` that many; what was `emulated` is the context, or a plain compile of
-    the same model where the emulator does not take the context. None: nothing was.
+    the same model where the emulator does not take the context. None: nothing was. Of a
+    language model, `language` has the figures of `compile` against the original; what was emulated is its small `twin`.
     """
 
     samples: int
@@ -53,6 +58,8 @@ class Facts(Contract):
     score: Score | None
     subjects: Mapping[str, Subject] = field(default_factory=dict)
     second_opinion: SecondOpinion | None = None
+    language: Mapping[str, LanguageFigures] = field(default_factory=dict)
+    twin: str | None = left_out()
 
 
 UNMEASURED = Facts(samples=0, of=0, rungs={}, outputs={}, score=None)

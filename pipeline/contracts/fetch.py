@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pipeline.contracts.codec import Contract, left_out
+from pipeline.frozen import dataclass
 
 DATA = "datasets"
 """What the name of a repository begins with that holds data, not a model: `datasets/owner/name`, as in its address."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pipeline.contracts.codec import Contract, NumberTree
+from pipeline.contracts.language import LanguageFacts
 from pipeline.contracts.values import Signature
+from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,13 @@ class GivenConstant(Contract):
 
 @dataclass(frozen=True)
 class Facts(Signature):
-    """Dims are sizes or names. `constants` were inputs, `axes` has the inputs that carry each, `opset` is ONNX's."""
+    """Dims are sizes or names. `constants` were inputs, `axes` has the inputs that carry each, `opset` is ONNX's.
+
+    `language` is there where it is a language model, whose output has `tokenizer.json`, too.
+    """
 
     constants: Mapping[str, GivenConstant]
     opset: int | None
     nodes: int
     axes: Mapping[str, tuple[str, ...]]
+    language: LanguageFacts | None = None

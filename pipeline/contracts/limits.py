@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pipeline.contracts.codec import Contract, left_out
+from pipeline.frozen import dataclass
 
 WORST_BELOW_DB = 10.0
 """By how much the worst sample may fall below what all together must keep to, if nothing is said: 20 dB leave it 10,

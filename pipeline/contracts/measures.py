@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.contracts.codec import Contract, left_out
+from pipeline.frozen import dataclass
 
 SamplePart = Literal[
     "all", "kept", "held out", "calibrated", "searched",

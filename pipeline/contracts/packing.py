@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.measures import OverBuckets
 from pipeline.contracts.target import HtpTarget
+from pipeline.frozen import dataclass
 
 Form = Literal["separate", "buckets", "socs"]
 """What may share a context binary: nothing, all buckets for one target, or all targets of one bucket."""

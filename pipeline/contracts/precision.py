@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pipeline.contracts.calibrate import MethodName
 from pipeline.contracts.codec import Contract, left_out
 from pipeline.contracts.measures import OverBuckets, SamplePart
 from pipeline.contracts.scheme import Scheme
 from pipeline.contracts.target import HtpTarget
+from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

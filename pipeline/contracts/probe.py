@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pipeline.contracts.blame import RowFacts
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.measures import Measuring
 from pipeline.contracts.target import HtpTarget
+from pipeline.frozen import dataclass
 
 WORST = "worst.npz"
 """The file of `blame` and `probe` with one sample: arrays `input:NAME`, `expected:NAME` and `got:NAME`."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import field
 
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.forecast import Forecast
+from pipeline.contracts.language import Edges
 from pipeline.contracts.measures import OverBuckets
 from pipeline.contracts.scheme import Scheme
 from pipeline.contracts.values import Signature
+from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class Constants(Contract):
 class PartFacts(Signature):
     """`nodes` without Q and DQ; `float_nodes` still compute in float; `constants` by type.
 
-    `forecasts` is what HTP will compute wrongly.
+    `forecasts` is what HTP will compute wrongly. `edges` are inputs and outputs that the graph has as integers.
     """
 
     scheme: str
@@ -39,6 +41,7 @@ class PartFacts(Signature):
     float_nodes: tuple[str, ...]
     constants: Mapping[str, Constants]
     forecasts: tuple[Forecast, ...]
+    edges: Edges = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

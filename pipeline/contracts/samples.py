@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from pipeline.contracts.codec import Contract, left_out
 from pipeline.contracts.measures import Buckets
+from pipeline.frozen import dataclass
 
 PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
 """How the names of pictures end that are read."""
@@ -75,7 +76,7 @@ class Reading(Contract):
     `inside` is the path of the set in the repository of data that it is in, if it is in one.
     """
 
-    reader: Literal["text", "npz", "python", "record", "images", "audio"]
+    reader: Literal["text", "npz", "python", "record", "images", "audio", "chat"]
     max_samples: int | None = None
     tokenizer: str | None = left_out()
     max_length: int | None = left_out()

@@ -6,11 +6,12 @@ Imports neither onnx nor numpy, so that a configuration can be judged before any
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 from pipeline.contracts.codec import Contract, left_out
+from pipeline.frozen import dataclass
 
 ACTIVATIONS: Final = ("uint8", "uint16")
 """Types an activation may be stored in."""
@@ -87,6 +88,9 @@ class Scheme(Contract):
     clip: Clip = "mse"
     """What scales of weights are chosen for: to hold all (``none``), the least squared error (``mse``), or the same
     with each input as important as calibration samples make it (``hessian``)."""
+    states: str | None = left_out()
+    """Type of what a run hands to the next one, `<name>_out` to `<name>_in`: both, and all between them that only moves
+    it, have one symmetric encoding, and the graph takes and gives it as integers. None: as any other value."""
 
     @property
     def name(self) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pipeline.contracts.codec import Contract
+from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.forecast import Forecast
+from pipeline.contracts.language import LanguageFigures
 from pipeline.contracts.measures import Declared, Measured, Measuring, Score, Subject, Truth
+from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,8 @@ class Facts(Contract):
     `spans` has the range of the original's values. `lengths` has the lengths of the samples on the bucket's axes, and
     `order` their places in the order to emulate them in. `silent` are those between 0 and 1 that never get near 1: that
     they say yes where they should is then not shown. `forecasts` is what HTP will compute wrongly of a model that stays
-    in float, told from these samples; that of a QDQ model comes from calibration (`quantize`).
+    in float, told from these samples; that of a QDQ model comes from calibration (`quantize`). Of a language
+    model, `language` has the figures of each rung against the original in place of all those.
     """
 
     samples: int
@@ -41,6 +44,7 @@ class Facts(Contract):
     order: tuple[int, ...] = ()
     silent: tuple[str, ...] = ()
     forecasts: tuple[Forecast, ...] = ()
+    language: Mapping[str, LanguageFigures] = field(default_factory=dict)
 
 
 UNMEASURED = Facts(samples=0, shorter=0, rungs={}, outputs={}, score=None)

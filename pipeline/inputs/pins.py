@@ -6,10 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import yaml
-
 from pipeline.config.yaml.problems import Problems
-from pipeline.config.yaml.tree import MapNode, Value, parse, read
+from pipeline.config.yaml.tree import MapNode, Value, read
 from pipeline.errors import ConfigError, SourceError
 from pipeline.store.durable import write_atomically
 
@@ -59,6 +57,8 @@ def read_pins(path: Path) -> Mapping[str, str]:
     data = read(path, path.name, problems)
     if data is not None and not any(line.strip() and not line.startswith(b"#") for line in data.splitlines()):
         return {}
+    from pipeline.config.yaml.parse import parse  # PyYAML: only for who has a file to parse
+
     tree = parse(data, path.name, problems) if data is not None else None
     if len(problems):
         raise _damaged(path, str(next(iter(problems))))
@@ -73,6 +73,8 @@ def read_pins(path: Path) -> Mapping[str, str]:
 
 def write_pin(path: Path, repo: str, revision: str, commit: str, *, folder: Path | None = None) -> None:
     """Add one pin; the file is written in `folder` before it is moved, or else beside itself."""
+    import yaml
+
     pins = {**read_pins(path), f"{repo}@{revision}": commit}
     write_atomically(path, (_HEADER + yaml.safe_dump(pins, sort_keys=True)).encode(), folder=folder)
 

@@ -29,4 +29,4 @@ def key(climb: Climb, quantize_key: str, samples: Manifest, workspace: Workspace
 def climbed(key: str, workspace: Workspace) -> Facts | None:
     """What was climbed to before; None if that was not needed, not tried yet, or led nowhere."""
     manifest = workspace.store.get(key)
-    return Facts.from_json(manifest.facts) if manifest is not None else None
+    return manifest.read(Facts.from_json) if manifest is not None else None

@@ -16,9 +16,9 @@ import ast
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import cache
 
+from pipeline.frozen import dataclass
 from pipeline.model import Json
 
 RULES = 1

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import product
 
 from pipeline.config import host_names
@@ -18,6 +17,7 @@ from pipeline.config.yaml.problems import dotted
 from pipeline.contracts import context, packing
 from pipeline.contracts.codec import Contract
 from pipeline.errors import ConfigError, WaitingError
+from pipeline.frozen import dataclass
 from pipeline.model import Manifest
 from pipeline.plan.steps import ON_DEMAND, Step
 from pipeline.qnn import catalog
@@ -145,7 +145,7 @@ def _makes_nothing(params: Contract, inputs: Mapping[str, Manifest]) -> bool:
     choice = inputs.get("packing")
     if choice is None or not isinstance(params, context.Params):
         return False
-    return packing.Choice.from_json(choice.facts).chosen != params.form
+    return choice.read(packing.Choice.from_json).chosen != params.form
 
 
 def _hosts(step: Step, nature: HostRule, ruled: HostRule, *, able: bool = False) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "ingest": ("numpy", "onnx", "onnxruntime"),
     "shape": ("numpy", "onnx", "onnxruntime"),
     "rewrite": ("numpy", "onnx", "onnxruntime"),
-    "samples": ("numpy", "onnx", "onnxruntime", "tokenizers"),
+    "samples": ("jinja2", "numpy", "onnx", "onnxruntime", "tokenizers"),
     "calibrate": ("numpy", "onnx", "onnxruntime"),
     "correlate": ("numpy", "onnx", "onnxruntime"),
     "precision": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),

@@ -51,14 +51,15 @@ class Measurements(Wiring):
             max_seconds=verification.emulator_seconds,
             last="quantization" if self._quantized(component, bucket) else "rewrite",
             score=self._score_name(component),
+            twin=self._twin(bucket).axes if self._config.twins else None,
         )
         inputs: tuple[Input, ...] = (
             Input("ingest", self._ingests[component]),
             self._held_out_samples(),
-            self._last(component, bucket),
+            self._last(component, self._twin(bucket)),
             replace(self._of("verify", component, bucket), facts=verify.Facts),  # what it shows to readers is no input
         )
-        if "separate" in self._forms():
+        if not self._config.twins and "separate" in self._forms:
             inputs += (Input("context", f"context:{self._name}/{component}/{bucket.name}/{target.soc}", part=bucket),)
         return self._per_target("emulate", component, bucket, target, params, inputs, self._score(component))
 

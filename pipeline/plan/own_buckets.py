@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pipeline.config.load import Bucket, ModelConfig
 from pipeline.contracts import ingest
 from pipeline.contracts.measures import Buckets
+from pipeline.frozen import dataclass
 from pipeline.model import Manifest
 from pipeline.plan.steps import Step
 
@@ -36,7 +36,7 @@ class OwnBuckets:
     def of_step(cls, step: Step, manifests: Mapping[str, Manifest]) -> OwnBuckets | None:
         """The buckets of the component of a step; None while that was not ingested."""
         found = manifests.get(step.ingests.get(step.component or "", ""))
-        return cls.of(step.config, ingest.Facts.from_json(found.facts)) if found else None
+        return cls.of(step.config, found.read(ingest.Facts.from_json)) if found else None
 
     @property
     def named(self) -> Buckets:

@@ -33,6 +33,7 @@ from pipeline.model import Json
 from pipeline.plan import stage_params
 from pipeline.plan.measurements import Measurements
 from pipeline.plan.steps import FOR_SEARCH, Climb, Input, Step
+from pipeline.qnn.target import WIDE_PRODUCTS_HTP_ARCH
 
 
 def plan(config: ModelConfig) -> tuple[Step, ...]:
@@ -83,14 +84,14 @@ class _Planner(Measurements):
     def _component(self, component: str) -> Iterator[Step]:
         quantization = self._config.components[component].quantization
         buckets = self._config.buckets
-        for bucket in buckets:
+        for bucket in (*buckets, *self._twins):
             ingested = (Input("ingest", self._ingests[component]),)
             yield self._step("shape", component, bucket, shape.Params(bucket.axes, self._config.fixed), ingested)
             shaped = (self._of("shape", component, bucket),)
             yield self._step("rewrite", component, bucket, rewrite.Params(), shaped)
         if not isinstance(quantization, Fp16):
             yield self._calibrate(component, quantization)
-            if isinstance(quantization, Quantization) and quantization.looks_at_data:
+            if _looks_at_data(quantization):
                 yield self._correlate(component)
             if isinstance(quantization, Auto):
                 yield self._precision(component, quantization)
@@ -102,8 +103,9 @@ class _Planner(Measurements):
             for target in self._config.targets:
                 if self._held_out and self._config.verification.emulator_samples != 0:
                     yield self._emulate(component, bucket, target)
-                    yield self._probe(component, bucket, target)
-            if self._held_out:
+                    if not self._config.language:
+                        yield self._probe(component, bucket, target)
+            if self._held_out and not self._config.language:
                 yield self._blame(component, bucket)
 
     def _calibrate(self, component: str, quantization: Quantization | Auto) -> Step:
@@ -149,6 +151,7 @@ class _Planner(Measurements):
             max_partitions=thresholds.max_partitions,
             targets=(oldest,),
             fp16=auto.fp16,
+            wide_products=all(target.htp_arch >= WIDE_PRODUCTS_HTP_ARCH for target in targets),
             max_trials=auto.max_trials,
             max_emulations=auto.max_emulations,
             method=FOR_SEARCH.method,
@@ -158,20 +161,22 @@ class _Planner(Measurements):
             Input("ingest", self._ingests[component]),
             Input("samples", f"samples:{self._name}/calibration"),
             Input("calibrate", f"calibrate:{self._name}/{component}"),
+            Input("correlate", f"correlate:{self._name}/{component}"),
         )
         return self._per_component("precision", component, params, inputs)
 
     def _quantize(self, component: str, quantization: Quantization | Auto) -> Step:
         inputs = [Input("calibrate", f"calibrate:{self._name}/{component}")]
-        if isinstance(quantization, Quantization) and quantization.looks_at_data:
+        if _looks_at_data(quantization):
             inputs.append(Input("correlate", f"correlate:{self._name}/{component}"))
         scheme = None
         if isinstance(quantization, Auto):
             inputs.append(Input("precision", f"precision:{self._name}/{component}"))
         else:
-            scheme = stage_params.of_quantization(quantization)
-        params = quantize.Params(component=component, buckets=self._buckets, scheme=scheme)
-        step = self._per_component("quantize", component, params, tuple(inputs))
+            scheme = stage_params.of_quantization(quantization, language=self._config.language is not None)
+        buckets = {**self._buckets, **{twin.name: twin.axes for twin in self._twins}}
+        params = quantize.Params(component=component, buckets=buckets, scheme=scheme)
+        step = self._per_component("quantize", component, params, tuple(inputs), self._twins)
         return replace(step, climb=self._climb(component)) if self._climbs(component) else step
 
     def _climbs(self, component: str) -> bool:
@@ -187,13 +192,13 @@ class _Planner(Measurements):
             "judged": [repr(judged.thresholds), repr(judged.outputs), judged.truth],
             "wished": [repr(judged.wished), judged.budget_minutes] if judged.wished else [],
             "targets": [stage_params.of_target(target).to_json() for target in self._config.targets],
-            "forms": [*self._forms()],
+            "forms": [*self._forms],
             "emulator": [verification.emulator_samples, verification.emulator_seconds],
         }
         return Climb(params, self._score(component), self._held_out_samples().step)
 
     def _contexts(self, component: str) -> Iterator[Step]:
-        forms = self._forms()
+        forms = self._forms
         if len(forms) > 1:
             yield self._packing(component, forms)
         buckets, targets = self._config.buckets, self._config.targets
@@ -239,7 +244,7 @@ class _Planner(Measurements):
             compile="device" if any(target.compile == DEVICE for target in targets) else None,
         )
         choice = Input("packing", f"packing:{self._name}/{component}", facts=packing.Choice)
-        chosen = (choice,) if len(self._forms()) > 1 else ()
+        chosen = (choice,) if len(self._forms) > 1 else ()
         models = (self._last(component, bucket, role="model/{bucket}") for bucket in buckets)
         return Step(
             "context",
@@ -252,3 +257,7 @@ class _Planner(Measurements):
             targets=targets,
             ingests=self._ingests,
         )
+
+
+def _looks_at_data(quantization: Quantization | Auto) -> bool:
+    return isinstance(quantization, Auto) or quantization.looks_at_data

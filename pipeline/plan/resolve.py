@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.config.load import LocalSource, ModelConfig
@@ -12,6 +12,7 @@ from pipeline.contracts import fetch, ingest, precision, quantize, samples, shap
 from pipeline.contracts.codec import Contract, ContractError
 from pipeline.contracts.measures import Measuring, OverBuckets
 from pipeline.errors import ConfigError
+from pipeline.frozen import dataclass
 from pipeline.inputs import source
 from pipeline.inputs.pins import pinned_revision
 from pipeline.model import PARTS, Manifest
@@ -49,7 +50,7 @@ def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | 
     if len(manifests) < len(upstream):
         return None
     try:
-        found = {name: ingest.Facts.from_json(manifests[id_].facts) for name, id_ in step.ingests.items()}
+        found = {name: manifests[id_].read(ingest.Facts.from_json) for name, id_ in step.ingests.items()}
     except ContractError:  # an older version of ours left it
         return None
     buckets = {name: OwnBuckets.of(step.config, facts) for name, facts in found.items()}
@@ -214,6 +215,8 @@ def _on_own_axes(step: Step, buckets: Mapping[str, OwnBuckets]) -> Contract:
             return replace(params, axes=bucket.axes, fixed=own.fixed)
         case Measuring() if bucket:
             return replace(params, bucket=bucket.name, axes=bucket.axes, buckets=own.named)
+        case quantize.Params() if step.config.twins:
+            return params
         case OverBuckets():
             return replace(params, buckets={bucket.name: bucket.axes} if bucket else own.named)
     return params

@@ -12,6 +12,7 @@ from pipeline.config.quantization import Quantization, of_weights
 from pipeline.config.quantization import Rule as WrittenRule
 from pipeline.config.readers import (
     AudioReader,
+    ChatReader,
     HubData,
     ImagesReader,
     NpzReader,
@@ -30,7 +31,7 @@ from pipeline.qnn import catalog
 def content(reader: Reader) -> tuple[Path | HubData | None, PythonFunction | None]:
     """What a reader reads: a file or folder, on this machine or on the hub, and a function."""
     match reader:
-        case TextReader():
+        case TextReader() | ChatReader():
             return reader.file, None
         case NpzReader() | ImagesReader() | AudioReader():
             return reader.folder, None
@@ -71,7 +72,7 @@ def _of_reader(reader: Reader) -> Reading:
             fields = TextFields(reader.text, reader.pair, reader.label, reader.columns)
             said = None if fields == TextFields() else fields
             return Reading(reader.reader, tokenizer=reader.tokenizer, max_length=reader.max_length, fields=said)
-        case NpzReader():
+        case NpzReader() | ChatReader():
             return Reading(reader.reader)
         case PythonReader() | RecordReader():
             return Reading(reader.reader, run=reader.run.function)
@@ -84,8 +85,8 @@ def _of_reader(reader: Reader) -> Reading:
             return Reading(reader.reader, audio=AudioReading(**values))
 
 
-def of_quantization(quantization: Quantization) -> Scheme:
-    """How numbers are stored; calibration has parameters of its own."""
+def of_quantization(quantization: Quantization, *, language: bool = False) -> Scheme:
+    """How numbers are stored; calibration has parameters of its own. The cache of a `language` model has 8 bits."""
     weights, block = of_weights(quantization.weights)
     assert weights is not None
     return Scheme(
@@ -97,6 +98,7 @@ def of_quantization(quantization: Quantization) -> Scheme:
         block=block,
         rounding=quantization.rounding,
         clip=quantization.clip,
+        states="uint8" if language else None,
     )
 
 

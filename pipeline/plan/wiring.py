@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from pipeline.config.load import Bucket, Fp16, ModelConfig, Target
@@ -73,11 +74,18 @@ class Wiring:
             ingests=self._ingests,
         )
 
-    def _per_component(self, stage: str, component: str, params: Contract, inputs: tuple[Input, ...]) -> Step:
-        """A step over the rewritten models of all buckets."""
+    def _per_component(
+        self,
+        stage: str,
+        component: str,
+        params: Contract,
+        inputs: tuple[Input, ...],
+        more: tuple[Bucket, ...] = (),
+    ) -> Step:
+        """A step over the rewritten models of all buckets, and of some more."""
         rewritten = (
             Input("rewrite/{bucket}", f"rewrite:{self._name}/{component}/{bucket.name}", bucket)
-            for bucket in self._config.buckets
+            for bucket in (*self._config.buckets, *more)
         )
         return Step(
             stage,
@@ -103,6 +111,7 @@ class Wiring:
         found = (*self._quantized(component, bucket), self._of("rewrite", component, bucket))
         return replace(found[0], role=role, bucket=bucket)
 
+    @cached_property
     def _forms(self) -> tuple[Form, ...]:
         """The forms of binaries to build or, if there are several, to choose from."""
         # What shares a binary is made on x86_64 alone.
@@ -144,6 +153,16 @@ class Wiring:
         return {"code": score.file} if score else {}
 
     @property
+    def _twins(self) -> tuple[Bucket, ...]:
+        """The small buckets of a language model that none of its own is equal to."""
+        return tuple(twin for twin in self._config.twins if twin not in self._config.buckets)
+
+    def _twin(self, bucket: Bucket) -> Bucket:
+        """What is emulated in place of a bucket: itself, if it is no language model's."""
+        twins = self._config.twins
+        return twins[self._config.buckets.index(bucket)] if twins else bucket
+
+    @cached_property
     def _buckets(self) -> Buckets:
         return {bucket.name: bucket.axes for bucket in self._config.buckets}
 

@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import psutil
+
+from pipeline.frozen import dataclass
 
 _EVERY_S = 0.5
 _OFTEN_S = 0.05  # once a step uses half of its memory limit, as memory can grow by gigabytes a second

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from pipeline.errors import ConfigError
+from pipeline.frozen import dataclass
 from pipeline.plain_text import did_you_mean
 from pipeline.qnn.target import FLOAT16_HTP_ARCH
 
@@ -103,6 +103,7 @@ SOCS: tuple[Soc, ...] = (
 )
 
 
+@cache
 def find(name: str) -> Soc | None:
     """The SoC of any of its names, as for :func:`resolve`; None where there is none."""
     return _index().get(_slug(name))

@@ -20,6 +20,7 @@ from pipeline.graph.accuracy.sensitivity import Choice, Feed, Trials
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import MODEL, load_graph, save_graph
+from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.quantizer import quantize
 from pipeline.graph.quantization.ranges import Range
 from pipeline.qnn.child import compile_apart, run_apart
@@ -66,6 +67,7 @@ class Judge:
         scheme_of: Callable[[Choice], Scheme],
         device: Device,
         work: Path,
+        correlations: Correlations | None = None,
     ) -> None:
         """The first of `cases` is the one that `trials` runs and that is emulated; `work` is an empty folder."""
         self._cases = cases
@@ -74,6 +76,7 @@ class Judge:
         self._scheme_of = scheme_of
         self._device = device
         self._work = work
+        self._correlations = correlations
         self._outputs: list[Outputs] = []
 
     def rounded(self, choice: Choice) -> float:
@@ -90,7 +93,8 @@ class Judge:
         for case in self._cases:
             folder = self._empty(case.bucket)
             try:
-                model = quantize(load_graph(case.folder / MODEL), case.folder, self._ranges, scheme)
+                model = load_graph(case.folder / MODEL)
+                model = quantize(model, case.folder, self._ranges, scheme, correlations=self._correlations)
             except QuantizationError as error:
                 print(f"{scheme.name} can't be quantized: {error.what}")
                 return -math.inf

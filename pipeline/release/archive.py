@@ -12,12 +12,13 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NoReturn, Self
 
 from pipeline.errors import StoreError, VerificationError
+from pipeline.frozen import dataclass
 from pipeline.release import zip_records as records
 from pipeline.release.zip_records import Entry
 from pipeline.store.digests import sha256_file

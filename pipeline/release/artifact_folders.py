@@ -8,12 +8,12 @@ artifacts/<model>/qdq/         the QDQ models that contexts were compiled from
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config.load import Auto, Bucket, LocalSource, ModelConfig, Quantization, Target
 from pipeline.contracts import climb, context, ingest, rewrite
 from pipeline.errors import StoreError
+from pipeline.frozen import dataclass
 from pipeline.inputs.pins import pinned_revision
 from pipeline.model import FileEntry, Json, Manifest
 from pipeline.plan import climbing, stage_params
@@ -71,7 +71,7 @@ def folders(
     source = _source(config, manifests[f"fetch:{config.name}"], workspace)
     by_folder: dict[str, list[Step]] = {}
     for step in steps:
-        if step.stage == "context" and context.Facts.from_json(manifests[step.id].facts).parts:
+        if step.stage == "context" and manifests[step.id].read(context.Facts.from_json).parts:
             name = step.target.soc if step.target else SOCS
             by_folder.setdefault(name, []).append(step)
     found = [
@@ -100,9 +100,9 @@ def _context_folder(
         assert step.component is not None
         manifest = manifests[step.id]
         files |= manifest.files
-        constants = constants_of(ingest.Facts.from_json(manifests[step.ingests[step.component]].facts))
+        constants = constants_of(manifests[step.ingests[step.component]].read(ingest.Facts.from_json))
         listed = buckets.setdefault(step.component, [])
-        form = context.Facts.from_json(manifest.facts).form
+        form = manifest.read(context.Facts.from_json).form
         components.setdefault(step.component, {"packing": form, **constants, "buckets": listed})
         for bucket, part in _parts(step, manifest, manifests):
             entry = _bucket(step, bucket, part, manifests)
@@ -150,7 +150,7 @@ def _parts(step: Step, manifest: Manifest, manifests: Mapping[str, Manifest]) ->
 
 
 def _bucket(step: Step, bucket: Bucket, part: Manifest, manifests: Mapping[str, Manifest]) -> Json:
-    made = context.PartFacts.from_json(part.facts)
+    made = part.read(context.PartFacts.from_json)
     assert step.component is not None
     return {
         "axes": dict(made.axes),
@@ -188,13 +188,14 @@ def _qdq_folder(
         found_by = (_climb_of(step), f"precision:{config.name}/{step.component}")
         if precision := next((manifests[name] for name in found_by if name in manifests), None):
             found[f"{step.component}_quantization.yaml"] = precision.files["quantization.yaml"]
-        files |= {**manifests[step.id].files, **found}
+        files |= found
         buckets: list[Json] = []
         for bucket in _own_buckets(step, manifests).all:
             part = manifests[step.id].part(bucket.name)
             assert part is not None
             model = f"{step.component}_{bucket.name}.onnx"
             own = {model if name == "model.onnx" else name: entry for name, entry in part.files.items()}
+            files |= own  # not of all parts: those of a language model's small twins are for the emulator
             buckets.append(
                 {
                     "axes": dict(bucket.axes),
@@ -238,14 +239,16 @@ def _quantization(step: Step, manifests: Mapping[str, Manifest]) -> dict[str, Js
     quantization = step.config.components[step.component].quantization
     found: dict[str, Json] = {"scheme": report.scheme(step, manifests)}
     if climbed := manifests.get(_climb_of(step)):
-        facts = climb.Facts.from_json(climbed.facts)
+        facts = climbed.read(climb.Facts.from_json)
         how = FOR_SEARCH if isinstance(quantization, Auto) else Quantization()
         tried: list[Json] = [attempt.to_json() for attempt in facts.attempts]
         return {**found, **facts.quantization.to_json(), "method": how.method, "climb": tried}
     match quantization:
         case Quantization():
             percentile = stage_params.percentile(quantization)
-            found |= {**stage_params.of_quantization(quantization).to_json(), "method": quantization.method}
+            spoken = step.config.language is not None
+            scheme = stage_params.of_quantization(quantization, language=spoken)
+            found |= {**scheme.to_json(), "method": quantization.method}
             return found if percentile is None else {**found, "percentile": percentile}
         case Auto():
             precision = manifests[f"precision:{step.config.name}/{step.component}"].facts
@@ -256,7 +259,7 @@ def _quantization(step: Step, manifests: Mapping[str, Manifest]) -> dict[str, Js
 
 def _rewrites(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> dict[str, Json]:
     """The rewrites that changed the model, each with the number of places."""
-    applied = rewrite.Facts.from_json(manifests[report.of_bucket(step, "rewrite", bucket)].facts).applied
+    applied = manifests[report.of_bucket(step, "rewrite", bucket)].read(rewrite.Facts.from_json).applied
     return {name: count for name, count in applied.items() if count}
 
 

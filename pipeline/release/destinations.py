@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from pipeline.errors import StoreError
+from pipeline.frozen import dataclass
 from pipeline.model import FileEntry
 from pipeline.store.digests import copy_hashed, sha256_file
 from pipeline.store.durable import disk_errors, sync_file, write_atomically

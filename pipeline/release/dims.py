@@ -7,8 +7,8 @@ rule is then inferred from the shapes in the buckets, and only if one rule alone
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from pipeline.frozen import dataclass
 from pipeline.model import Json
 
 UNKNOWN: Mapping[str, Json] = {"unknown": True}

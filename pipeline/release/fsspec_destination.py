@@ -8,11 +8,12 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TypeVar
 
 from pipeline.errors import ConfigError, StoreError
+from pipeline.frozen import dataclass
 from pipeline.model import FileEntry
 from pipeline.release.destinations import ALTERED
 from pipeline.sizes import human_bytes

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pipeline.contracts import ingest
 from pipeline.contracts.values import TensorSpec
 from pipeline.errors import ConfigError
+from pipeline.frozen import dataclass
 from pipeline.model import Json
 from pipeline.release.archive import Member
 from pipeline.release.dims import Dim

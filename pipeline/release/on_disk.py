@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from pipeline.config.release_checks import FOLDER
 from pipeline.contracts.codec import Contract
 from pipeline.errors import PipelineError
+from pipeline.frozen import dataclass
 from pipeline.model import FileEntry, Manifest
 from pipeline.plan.workspace import Workspace
 from pipeline.release.archive import Member, UnusableError, write_archive

@@ -7,12 +7,12 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config.load import ModelConfig, Release
 from pipeline.contracts import ingest
 from pipeline.errors import ConfigError
+from pipeline.frozen import dataclass
 from pipeline.model import FileEntry, Json, Manifest
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.keys import payload_digest, tool_versions
@@ -114,7 +114,7 @@ def _package(
     contexts = [part for part in _contexts(found, target, workspace, work) if part.members]
     qdq = next((_part(folder, QDQ, workspace) for folder in found if folder.path.name == QDQ and release.qdq), None)
     declared = {
-        name: ingest.Facts.from_json(manifests[f"ingest:{config.name}/{name}"].facts) for name in config.components
+        name: manifests[f"ingest:{config.name}/{name}"].read(ingest.Facts.from_json) for name in config.components
     }
     components = index.components_of(contexts, qdq, declared, config.fixed)
 

@@ -12,13 +12,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.config.file import HubSource
 from pipeline.config.load import ModelConfig, load
 from pipeline.errors import BY_NAME, ConfigError, PipelineError, VerificationError, WorkerError
+from pipeline.frozen import dataclass
 from pipeline.inputs.pins import write_pin
 from pipeline.plan.keys import TOOLS
 from pipeline.plan.steps import STAGES

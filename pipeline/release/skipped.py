@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pipeline.build.gates import check
 from pipeline.contracts import context
 from pipeline.errors import ConfigError, VerificationError
+from pipeline.frozen import dataclass
 from pipeline.model import Json, Manifest
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.own_buckets import OwnBuckets
@@ -43,16 +44,17 @@ def _failed(step: Step, manifests: Mapping[str, Manifest]) -> Iterator[Lapse]:
     if step.stage not in _GATES or step.component is None:
         return
     thresholds = step.config.components[step.component].thresholds
-    facts = manifests[step.id].facts
-    judged: dict[str, Mapping[str, Json]] = {}
+    manifest = manifests[step.id]
+    judged: dict[str, Manifest] = {}
     if step.stage == "context":
-        made = context.Facts.from_json(facts)
-        judged = {bucket: replace(made, parts={bucket: part}).to_json() for bucket, part in made.parts.items()}
+        made = manifest.read(context.Facts.from_json)
+        parts = {bucket: replace(made, parts={bucket: part}) for bucket, part in made.parts.items()}
+        judged = {bucket: replace(manifest, facts=part.to_json()) for bucket, part in parts.items()}
     elif step.bucket:
         own = OwnBuckets.of_step(step, manifests)
-        judged = {own.own(step.bucket).name: facts} if own else {}
+        judged = {own.own(step.bucket).name: manifest} if own else {}
     for bucket, found in judged.items():
-        if miss := check(step.stage, step.name, found, thresholds):
+        if miss := check(step.name, found, thresholds):
             for target in step.targets or (None,):
                 name = "/".join((step.component, bucket, *((target.soc,) if target else ())))
                 yield Lapse(name, _GATES[step.stage], miss.error.what)

@@ -12,11 +12,11 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError, PipelineError, StoreError, VerificationError
+from pipeline.frozen import dataclass
 from pipeline.qnn.compatibility import Compatibility
 from pipeline.release import signing
 from pipeline.release.archive import Archive, damaged, printable

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from pipeline.frozen import dataclass
 
 LIMIT_32, LIMIT_16 = 0xFFFFFFFF, 0xFFFF
 """A number as large as this, or larger, does not fit into its field: the field is filled, and ZIP64 has the number."""

@@ -19,6 +19,9 @@ from pipeline.sizes import human_bytes
 
 _CONTEXTS = ("component", "bucket", "target", "scheme", ">partitions", ">CPU nodes", ">size", ">time", "")
 _ACCURACY = ("SQNR in dB", "bucket", "target", *(f">{rung}" for rung in (*RUNGS, TOTAL)), ">cosine", "samples")
+_LANGUAGE = (
+    "next tokens", "bucket", "target", "rung", ">tokens", ">KL in nats", ">same token", ">perplexity", ">original", "on"
+)  # fmt: skip
 _JUDGED = ("judged by itself", "component", "bucket", "target", "by", ">is", ">asked", "worst sample")
 _SCORES = ("score", "component", "bucket", "target", ">original", ">on the CPU", ">emulated: original", ">context")
 _FORECASTS = ("forecast", "rule", ">values", ">channels", "worst", ">figure", ">limit", "on HTP")
@@ -33,7 +36,7 @@ def contexts(
         manifest = manifests.get(step.id)
         if step.stage != "context" or manifest is None:
             continue
-        made = context.Facts.from_json(manifest.facts).parts.values()
+        made = manifest.read(context.Facts.from_json).parts.values()
         parts = sorted((part.facts for part in made), key=lambda facts: [*facts.axes.values()])
         if not parts:  # another form of binary was chosen
             continue
@@ -57,8 +60,22 @@ def contexts(
 def accuracy(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
     """A row for each component, bucket and target of which a rung was measured, by a step among those `seen`."""
     found = measured(steps, seen, manifests)
-    rows = [(*place, *_figures(cpu, emulator, limits)) for _, _, place, cpu, emulator, limits in found]
+    rows = [
+        (*place, *_figures(cpu, emulator, limits)) for _, _, place, cpu, emulator, limits in found if not cpu.language
+    ]
     return [_ACCURACY, *rows]
+
+
+def language(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
+    """A row for each rung of a language model: how far its next tokens are from the original's."""
+    rows = []
+    for _, _, place, cpu, emulator, _ in measured(steps, seen, manifests):
+        on = dict.fromkeys(cpu.language, "the CPU") | dict.fromkeys(emulator.language, f"the emulator, {emulator.twin}")
+        for rung, found in {**cpu.language, **emulator.language}.items():
+            figures = (found.kl, found.top1, found.perplexity, found.reference)
+            shown = ("none" if each is None else f"{each:.4g}" for each in figures)
+            rows.append((*place, rung, str(found.tokens), *shown, on[rung]))
+    return [_LANGUAGE, *rows]
 
 
 def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
@@ -114,7 +131,7 @@ def measured(
         limits = step.config.components[step.component or ""].thresholds
         for target in step.config.targets:
             if target in wanted:
-                cpu = verify.Facts.from_json(manifests[step.id].facts)
+                cpu = manifests[step.id].read(verify.Facts.from_json)
                 emulator = emulated(step, step.bucket, target, seen, manifests)
                 yield step, target, _place(step, target, manifests), cpu, emulator, limits
 
@@ -128,7 +145,7 @@ def emulated(
     """
     name = emulation(step, bucket, target)
     found = manifests.get(name) if name in seen else None
-    return emulate.Facts.from_json(found.facts) if found else emulate.UNMEASURED
+    return found.read(emulate.Facts.from_json) if found else emulate.UNMEASURED
 
 
 def unmeasured(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
@@ -136,7 +153,7 @@ def unmeasured(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[
     found = []
     for step in steps:
         manifest = manifests.get(step.id) if step.stage == "verify" and step.id in seen else None
-        facts = verify.Facts.from_json(manifest.facts) if manifest else None
+        facts = manifest.read(verify.Facts.from_json) if manifest else None
         if facts and not facts.samples:
             axes = ", ".join(f"{axis} {size}" for axis, size in (step.bucket.axes if step.bucket else {}).items())
             found.append(f"{step.name} (of exactly {axes})" if facts.truth == "exact" else step.name)
@@ -147,7 +164,7 @@ def silent(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
     """Outputs between 0 and 1, as `vad/all 'output'`, that never get near 1 on the held-out samples."""
     found = [step for step in steps if step.stage == "verify" and step.id in seen and step.id in manifests]
     return [
-        f"{step.name} {label!r}" for step in found for label in verify.Facts.from_json(manifests[step.id].facts).silent
+        f"{step.name} {label!r}" for step in found for label in manifests[step.id].read(verify.Facts.from_json).silent
     ]
 
 
@@ -193,17 +210,17 @@ def forecasts_of(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) 
     """What was forecast of a bucket's model; None if nothing could be: it stays in float, and no sample was run."""
     found, own = manifests.get(quantization(step)), OwnBuckets.of_step(step, manifests)
     if found is not None and own is not None:
-        part = quantize.Facts.from_json(found.facts).parts.get(own.own(bucket).name)
+        part = found.read(quantize.Facts.from_json).parts.get(own.own(bucket).name)
         return part.facts.forecasts if part else ()
     measured = manifests.get(of_bucket(step, "verify", bucket))
-    facts = verify.Facts.from_json(measured.facts) if measured is not None else None
+    facts = measured.read(verify.Facts.from_json) if measured is not None else None
     return facts.forecasts if facts is not None and facts.samples else None
 
 
 def scheme(step: Step, manifests: Mapping[str, Manifest]) -> str:
     """How the numbers of a context are stored, such as `w8a16`."""
     found = manifests.get(quantization(step))
-    return quantize.Facts.from_json(found.facts).scheme if found else "fp16"
+    return found.read(quantize.Facts.from_json).scheme if found else "fp16"
 
 
 def quantization(step: Step) -> str:

@@ -52,12 +52,12 @@ def _artifact(
         "emulate": report.emulation(step, bucket, target),
     }
     verified = ran.manifests.get(made_by["verify"]) if made_by["verify"] in seen else None
-    cpu = verify.Facts.from_json(verified.facts) if verified else verify.UNMEASURED
+    cpu = verified.read(verify.Facts.from_json) if verified else verify.UNMEASURED
     emulator = report.emulated(step, bucket, target, seen, ran.manifests)
-    made = context.PartFacts.from_json(part.facts)
+    made = part.read(context.PartFacts.from_json)
     return {
         "steps": {stage: name for stage, name in made_by.items() if name in ran.steps},
-        "packing": context.Facts.from_json(manifest.facts).form,
+        "packing": manifest.read(context.Facts.from_json).form,
         "scheme": report.scheme(step, ran.manifests),
         "bytes": sum(entry.bytes for entry in part.files.values()),
         "files": {name: {"bytes": entry.bytes, "sha256": entry.sha256} for name, entry in part.files.items()},
@@ -66,6 +66,7 @@ def _artifact(
         "cost": _cost(made.cost),
         "sqnr_db": _sqnr(cpu, emulator),
         "cosine": report.least_cosine((emulator if emulator.samples else cpu).outputs),
+        **({"language": _language(cpu, emulator)} if cpu.language else {}),
         "samples": {"cpu": cpu.samples, "emulator": emulator.samples},
         "score": _score(cpu.score),
         "emulated_score": _score(emulator.score),
@@ -94,6 +95,11 @@ def _sqnr(cpu: verify.Facts, emulator: emulate.Facts) -> dict[str, Json]:
             found |= {rung: report.least_db(measured) for rung, measured in facts.rungs.items()}
             found["total"] = report.least_db(facts.outputs)
     return found
+
+
+def _language(cpu: verify.Facts, emulator: emulate.Facts) -> Json:
+    """How far next tokens are from the original's on each rung."""
+    return {rung: found.to_json() for rung, found in {**cpu.language, **emulator.language}.items()}
 
 
 def _score(score: Score | None) -> Json:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import platform
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -107,6 +106,8 @@ def record(
     """
     steps = _steps(ran, tried)
     outcomes = [step["outcome"] for step in steps.values()]
+    import platform
+
     built = sorted(task.split(":")[1] for task in ran.checked if task.startswith("build:"))
     return {
         "schema_version": SCHEMA_VERSION,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pipeline.config.host_names import Host
 from pipeline.errors import PipelineError, WaitingError
+from pipeline.frozen import dataclass
 from pipeline.model import Manifest
 from pipeline.plan.steps import Step
 from pipeline.report import report
@@ -79,6 +80,7 @@ def tables(ran: Ran) -> Iterator[str]:
         report.contexts(ran.current, ran.manifests, ran.results),
         report.forecasts(ran.steps.values(), seen, ran.manifests),
         report.accuracy(ran.steps.values(), seen, ran.manifests),
+        report.language(ran.steps.values(), seen, ran.manifests),
         report.judged(ran.steps.values(), seen, ran.manifests),
         report.scores(ran.steps.values(), seen, ran.manifests),
     ):

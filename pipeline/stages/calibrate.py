@@ -9,20 +9,26 @@ are negative or beyond 2^24, if there are any.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pipeline.contracts import ingest
 from pipeline.contracts.calibrate import Facts, Params
+from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.errors import CalibrationError
 from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.language.loop import Walk
+from pipeline.graph.language.names import TOKENS
 from pipeline.graph.quantization.calibration import Calibration
-from pipeline.graph.quantization.observe import Observer
+from pipeline.graph.quantization.observe import Observer, Recorder
 from pipeline.graph.quantization.range_choice import Method
 from pipeline.graph.quantization.ranges import write_integers, write_ranges
 from pipeline.graph.shapes.buckets import axis_lengths, pad
-from pipeline.inputs.samples.sample_set import calibration_calls, place
+from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
+
+_DECODED = 8
+"""Tokens of a conversation that are run one by one."""
 
 
 def run(request: StageRequest) -> StageResult:
@@ -35,6 +41,9 @@ def run(request: StageRequest) -> StageResult:
     buckets = params.buckets
     inputs = ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
     calls = calibration_calls(request.inputs["samples"].folder, params.component, params.part)
+    language = ingest.Facts.from_json(request.inputs["ingest"].facts).language
+    if language is not None:
+        return _spoken(request, params, language, calls)
     placed = place(calls, inputs, buckets)
 
     calibration = Calibration(Method(params.method, *filter(None, [params.percentile])))
@@ -61,6 +70,34 @@ def run(request: StageRequest) -> StageResult:
         narrowed={str(bits): len(chosen) for bits, chosen in sorted(ranges.chosen.items())},
     )
     return StageResult(facts.to_json())
+
+
+def _spoken(request: StageRequest, params: Params, language: LanguageFacts, calls: Sequence[StoredCall]) -> StageResult:
+    """Run every conversation as in use: windows of prefill, then its last tokens one by one, on their own cache."""
+    calibration = Calibration(Method(params.method, *filter(None, [params.percentile])))
+    observers = {bucket: Recorder(request.inputs[f"rewrite/{bucket}"].folder / MODEL) for bucket in params.buckets}
+    shapes = {bucket: Lengths(axes["sequence"], axes["past"]) for bucket, axes in params.buckets.items()}
+    by_width = sorted(shapes, key=lambda bucket: shapes[bucket].sequence)
+    decode, prefill = by_width[0], by_width[-1]
+    runs = dict.fromkeys(params.buckets, 0)
+    for call in calls:
+        tokens = [int(token) for token in call.load()[TOKENS]]
+        walk = Walk(language, shapes[prefill].past)
+        split = max(1, len(tokens) - _DECODED)
+        for bucket, part in ((prefill, tokens[:split]), (decode, tokens[split:])):
+            for start in range(0, len(part), shapes[bucket].sequence):
+                window = part[start : start + shapes[bucket].sequence]
+                feeds = walk.feed(shapes[bucket], window)
+                calibration.add(observers[bucket], feeds, where=f"{call.name} in bucket {bucket}")
+                walk.took(window, observers[bucket].made)
+                runs[bucket] += 1
+    for bucket, observer in observers.items():
+        calibration.add_constants(observer)
+        print(f"bucket {bucket}: {runs[bucket]} runs of {len(calls)} conversations")
+    ranges = calibration.ranges(observers)
+    write_ranges(ranges, request.out / "ranges.json")
+    narrowed = {str(bits): len(chosen) for bits, chosen in sorted(ranges.chosen.items())}
+    return StageResult(Facts(samples=runs, tensors=len(ranges), narrowed=narrowed).to_json())
 
 
 def _valid_share(lengths: Mapping[str, int], axes: Mapping[str, int]) -> float:

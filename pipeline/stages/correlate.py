@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pipeline.contracts import ingest
 from pipeline.contracts.correlate import Facts, Params
 from pipeline.graph.files.model_file import MODEL
-from pipeline.graph.quantization.correlations import ROWS_AT_ONCE, CorrelationWriter, Sums
+from pipeline.graph.quantization.correlations import ROWS_AT_ONCE, CorrelationWriter, Sums, split
 from pipeline.graph.quantization.weight_inputs import Matrix, WeightInputs
 from pipeline.graph.shapes.buckets import pad
 from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
@@ -40,16 +40,20 @@ def run(request: StageRequest) -> StageResult:
     matrices = _matrices(models)
     writer = CorrelationWriter(request.out)
     for matrices_at_once in _passes(matrices):
-        sums = {matrix.weights[0]: Sums(matrix.inputs) for matrix in matrices_at_once}
+        sums = {
+            matrix.weights[0]: [(part, Sums(part.stop - part.start)) for part in split(matrix.inputs)]
+            for matrix in matrices_at_once
+        }
         for bucket, model in models.items():
             model.watch(sums.keys())
             for call in counted(placed[bucket], f"bucket {bucket}, sample", len(placed[bucket])):
                 feeds = pad(call.load(), inputs, params.buckets[bucket], params.padding)
                 for weight, rows in model.rows(feeds, list(sums)):
-                    sums[weight].add(rows)
+                    for part, summed in sums[weight]:
+                        summed.add(rows[:, part])
             model.close()
         for matrix in matrices_at_once:
-            writer.add(matrix.weights, sums.pop(matrix.weights[0]).correlation())
+            writer.add(matrix.weights, [summed.correlation() for _, summed in sums.pop(matrix.weights[0])])
     writer.finish()
     weights = sum(len(matrix.weights) for matrix in matrices)
     seconds = time.monotonic() - started
@@ -82,7 +86,8 @@ def _passes(matrices: Sequence[Matrix]) -> Iterator[list[Matrix]]:
     group: list[Matrix] = []
     size = 0
     for matrix in matrices:
-        needed = 4 * matrix.inputs * (matrix.inputs + ROWS_AT_ONCE)
+        parts = [part.stop - part.start for part in split(matrix.inputs)]
+        needed = sum(4 * part * (part + ROWS_AT_ONCE) for part in parts)
         if group and size + needed > _SUM_BYTES:
             yield group
             group, size = [], 0

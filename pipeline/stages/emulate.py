@@ -15,20 +15,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from pipeline.contracts import context, ingest, verify
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.contracts import context, ingest, quantize, verify
 from pipeline.contracts.emulate import UNMEASURED, Facts, Params, SecondOpinion
+from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.contracts.measures import Score
 from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
 from pipeline.graph.accuracy.choices import values_of
+from pipeline.graph.accuracy.language import Divergence
 from pipeline.graph.accuracy.measuring import measure
 from pipeline.graph.accuracy.preview import worst_sample, write_preview
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.language.loop import Walk
 from pipeline.graph.shapes.buckets import Arrays
 from pipeline.graph.shapes.cost import macs
 from pipeline.inputs.samples.held_out import ScoredSample, held_out
 from pipeline.inputs.samples.score import score
+from pipeline.inputs.samples.spoken import reference_logits, runner, texts_of
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
 from pipeline.qnn.child import compile_apart, run_apart
@@ -43,6 +50,9 @@ Measured with onnxruntime-qnn 2.7 on one core: MiniLM, 32 to 128 tokens, w8a16. 
 _LEAST, _ESTIMATED = 2, 16
 """Samples that a busy machine runs, too, if the estimate allows them: as many as it says between these."""
 
+_READ, _DECODED = 16, 3
+"""Tokens of a conversation that the CPU reads before the emulator decodes, and that this decodes."""
+
 _BYTES = 1 << 30
 """Inputs that are written for the emulator at a time."""
 
@@ -54,7 +64,10 @@ def run(request: StageRequest) -> StageResult:
         VerificationError: the context can't be run, an output has another size, or the score function fails.
     """
     params = Params.from_json(request.params)
-    inputs = ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
+    ingested = ingest.Facts.from_json(request.inputs["ingest"].facts)
+    if ingested.language is not None:
+        return _spoken(request, params, ingested.language)
+    inputs = ingested.inputs
     given = held_out(request.inputs["samples"].folder, params, inputs)
     cpu = verify.Facts.from_json(request.inputs["verify"].facts)
     chosen = cpu.order[: _most(params, given.padded)]
@@ -85,6 +98,58 @@ def run(request: StageRequest) -> StageResult:
         score=_score(params, request, samples, truth, outputs),
         subjects=cpu.subjects,
         second_opinion=opinion,
+    )
+    return StageResult(facts.to_json())
+
+
+def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> StageResult:
+    """A small twin of a language model's graph: one window, or a few tokens on the cache of those before them.
+
+    Each run is on the cache that the emulator itself made, but for what the QDQ model read before the first of them.
+    """
+    texts = texts_of(request.inputs["samples"].folder, params)
+    if not texts or params.twin is None:
+        return StageResult(UNMEASURED.to_json())
+    lengths = Lengths(params.twin["sequence"], params.twin["past"])
+    edges = quantize.PartFacts.from_json(request.inputs["model"].facts).edges if params.last == "quantization" else {}
+    tokens = texts[0][: lengths.total]
+    decodes = lengths.sequence == 1
+    most = _DECODED if decodes else 1
+    if params.max_samples is not None:
+        most = min(most, params.max_samples)
+    read = min(_READ, len(tokens) - most) if decodes else 0
+    walk = Walk(language, lengths.past, edges)
+    if read:
+        list(walk.run(runner(request.inputs["model"].folder), lengths, tokens[:read]))
+    made: list[NDArray[np.float32]] = []
+    target = params.target
+    with TemporaryDirectory(dir=request.out.parent) as plain, TemporaryDirectory(dir=request.out.parent) as work:
+        compiled = compile_apart(request.inputs["model"].folder / MODEL, "plain", target, Path(plain))
+        names = [output.name for output in compiled.outputs]
+        for number in range(most):
+            start = read + number * lengths.sequence
+            window = tokens[start : start + lengths.sequence]
+            folder = Path(work) / str(number)
+            folder.mkdir()
+            feed = walk.feed(lengths, window)
+            (result,) = run_apart(Path(plain), compiled.context_model, target, [feed], folder)
+            made.append(walk.took(window, dict(zip(names, result, strict=True))))
+    run = read + sum(map(len, made))
+    truth = reference_logits(request.inputs["ingest"].folder, language, tokens[:run])
+    divergence = Divergence()
+    divergence.add(truth[read:], np.concatenate(made), tokens[read : run + 1])
+    figures = divergence.figures()
+    name = "x".join(str(size) for size in params.twin.values())
+    print(f"compile: {figures.tokens} tokens after {read}, on the twin {name}: {figures}")
+    facts = Facts(
+        samples=most,
+        of=len(texts),
+        emulated="plain compile",
+        rungs={},
+        outputs={},
+        score=None,
+        language={"compile": figures},
+        twin=name,
     )
     return StageResult(facts.to_json())
 

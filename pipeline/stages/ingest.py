@@ -19,6 +19,7 @@ from pipeline.graph.ir.inference import Opsets
 from pipeline.graph.ir.traverse import all_tensors, reads
 from pipeline.graph.shapes.axes import model_axes
 from pipeline.graph.shapes.normal_form import inline_functions, lift_opset, normalize
+from pipeline.inputs.gguf.ingest import ingest_language
 from pipeline.model import StageRequest, StageResult
 
 
@@ -33,6 +34,8 @@ def run(request: StageRequest) -> StageResult:
         ModelError: the model is damaged, unsafe, quantized already, or not one that can be built.
     """
     params = Params.from_json(request.params)
+    if params.file.lower().endswith(".gguf"):
+        return ingest_language(request, params.file)
     file = params.file
     source = request.inputs["fetch"].folder / file
     if file not in request.inputs["fetch"].files:

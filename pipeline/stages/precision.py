@@ -4,8 +4,9 @@ What each choice costs in dB is measured on some samples (:mod:`pipeline.graph.a
 choices in order; others judge them, on the CPU and, where that is good enough, on the emulator. All are of the
 calibration set: verification has yet to be passed, on samples that this did not see.
 
-Inputs: ``ingest``, ``samples``, ``calibrate``, ``rewrite/<bucket>`` for every bucket. Output: ``precision.json``, a
-:class:`pipeline.contracts.precision.Found`; ``quantization.yaml``, the same to put into a configuration.
+Inputs: ``ingest``, ``samples``, ``calibrate``, ``correlate``, ``rewrite/<bucket>`` for every bucket. Output:
+``precision.json``, a :class:`pipeline.contracts.precision.Found`; ``quantization.yaml``, the same to put into a
+configuration.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from pipeline.graph.accuracy.sensitivity import Choice, Feed, Trials, load_trial
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.ranges import read_ranges
 from pipeline.graph.quantization.scheme_text import as_yaml
 from pipeline.graph.shapes.buckets import pad
 from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
 from pipeline.model import Json, StageRequest, StageResult
 from pipeline.qnn.judge import Case, Device, Example, Judge, least_db, on_cpu
-from pipeline.qnn.target import FLOAT16_HTP_ARCH
+from pipeline.qnn.target import BLOCKS_HTP_ARCH, FLOAT16_HTP_ARCH
 
 _RANKING = 2
 """Samples that choices are put in order by."""
@@ -55,13 +57,20 @@ def run(request: StageRequest) -> StageResult:
     limits = Limits(total_db, params.compile_db, params.max_trials, params.max_emulations)
     _check_float(cases[0], limits, component)
     ranges = read_ranges(request.inputs["calibrate"].folder / "ranges.json")
-    trials = load_trials(cases[0].folder / MODEL, ranges, wide_products=params.wide_products)
-    pricing = Pricing(trials)
+    correlations = Correlations(request.inputs["correlate"].folder)
     # What the target can do that can do least, all can.
     oldest = min(params.targets, key=lambda target: (target.htp_arch, target.soc_model))
+    trials = load_trials(
+        cases[0].folder / MODEL,
+        ranges,
+        correlations,
+        wide_products=params.wide_products,
+        blocks=oldest.htp_arch >= BLOCKS_HTP_ARCH,
+    )
+    pricing = Pricing(trials)
     device = Device(oldest, params.max_cpu_nodes, params.max_partitions)
     with tempfile.TemporaryDirectory(dir=request.out.parent, ignore_cleanup_errors=True) as work:
-        judge = Judge(cases, ranges, trials, lambda choice: scheme_of(choice, trials), device, Path(work))
+        judge = Judge(cases, ranges, trials, lambda choice: scheme_of(choice, trials), device, Path(work), correlations)
         search = Search(judge, limits, lambda choice: settled(choice, pricing), pricing.relative)
         fp16 = params.fp16 and oldest.htp_arch >= FLOAT16_HTP_ARCH
         found = _search(search, trials, pricing, [example.feed for example in ranking], fp16=fp16)

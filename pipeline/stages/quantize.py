@@ -32,9 +32,11 @@ from pipeline.graph.ir.index import FLOATS, GraphIndex
 from pipeline.graph.quantization.constant_store import InBlobs, SharedConstants
 from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.forecast import forecast
+from pipeline.graph.quantization.massive import with_massive
 from pipeline.graph.quantization.qdq import Q_OPS
 from pipeline.graph.quantization.quantizer import float_nodes, quantize
-from pipeline.graph.quantization.ranges import Range, read_integers, read_ranges
+from pipeline.graph.quantization.ranges import Range, Ranges, read_integers, read_ranges
+from pipeline.graph.quantization.states import check_tied, groups, integer_edges, tied
 from pipeline.model import StageRequest, StageResult
 
 
@@ -64,7 +66,7 @@ def _quantized(
     request: StageRequest,
     name: str,
     bucket: str,
-    ranges: Mapping[str, Range],
+    ranges: Ranges,
     scheme: Scheme,
     shared: SharedConstants,
     correlations: Correlations | None,
@@ -76,11 +78,18 @@ def _quantized(
     digests = {file: entry.sha256 for file, entry in rewritten.files.items()}
     with BlobWriter(request.out / f"{name}_constants.bin") as own:
         store = InBlobs(shared, own, own_names, digests)
+        states: list[tuple[str, ...]] = []
+        if scheme.states:
+            index = GraphIndex(model, rewritten.folder)
+            states = groups(index)
+            ranges, scheme = tied(index, ranges, with_massive(index, ranges, scheme))
         model = quantize(model, rewritten.folder, ranges, scheme, store, correlations)
+        check_tied(GraphIndex(model, rewritten.folder), states)
     left = float_nodes(model)
-    save_graph(model, request.out / f"{name}.onnx")
     shared.blob.flush()  # the forecast reads scales of it
     told = forecast(GraphIndex(model, request.out), ranges, read_integers(request.inputs["calibrate"].folder))
+    edges = integer_edges(model) if scheme.states else {}
+    save_graph(model, request.out / f"{name}.onnx")
     constants_by_type = _constants(model)
     stored = ", ".join(f"{count.tensors} in {kind}" for kind, count in constants_by_type.items())
     print(f"{bucket}: {scheme.name}, {len(left)} nodes left in float; constants: {stored or 'none'}")
@@ -96,6 +105,7 @@ def _quantized(
         float_nodes=tuple(left),
         constants=constants_by_type,
         forecasts=tuple(told),
+        edges=edges,
     )
     return Part({MODEL: f"{name}.onnx", **{blob: blob for blob in sorted(blob_names(model))}}, facts)
 

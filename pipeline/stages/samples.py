@@ -13,8 +13,9 @@ from pipeline.contracts.samples import Facts, Params
 from pipeline.errors import CalibrationError
 from pipeline.graph.files.given_constants import constant_arrays
 from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.language.names import TOKENS
 from pipeline.graph.shapes.buckets import axis_lengths
-from pipeline.inputs.samples import arrays, audio, function, images, record, text
+from pipeline.inputs.samples import arrays, audio, chat, function, images, record, text
 from pipeline.inputs.samples.conform import Interface
 from pipeline.inputs.samples.request import Call, ReadRequest
 from pipeline.inputs.samples.sample_set import SampleSetWriter
@@ -26,6 +27,7 @@ _READERS: Mapping[str, Callable[[ReadRequest], Iterator[Call]]] = {
     "npz": arrays.read,
     "python": function.read,
     "record": record.read,
+    "chat": chat.read,
     "images": images.read,
     "audio": audio.read,
 }
@@ -44,7 +46,7 @@ def run(request: StageRequest) -> StageResult:
     for call in counted(_READERS[given.calibration.reader](given), "call"):
         writer.add(call)
         seen = lengths.setdefault(call.component, {})
-        for axis, length in axis_lengths(call.arrays, given.interfaces[call.component].inputs).items():
+        for axis, length in _lengths(call, given).items():
             low, high = seen.get(axis, (length, length))
             seen[axis] = (min(low, length), max(high, length))
     if not writer.samples:
@@ -58,6 +60,12 @@ def run(request: StageRequest) -> StageResult:
     if cut:
         print(f"{cut} of {len(writer.samples)} texts were longer than max_length or the largest bucket, and were cut")
     return StageResult(Facts(count=count, samples=len(writer.samples), cut=cut, lengths=lengths).to_json())
+
+
+def _lengths(call: Call, given: ReadRequest) -> Mapping[str, int]:
+    if given.calibration.reader == "chat":
+        return {TOKENS: len(call.arrays[TOKENS])}
+    return axis_lengths(call.arrays, given.interfaces[call.component].inputs)
 
 
 def _read_request(request: StageRequest) -> ReadRequest:

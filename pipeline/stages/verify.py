@@ -44,6 +44,7 @@ from pipeline.graph.quantization.observe import Observer
 from pipeline.graph.shapes.buckets import spelled
 from pipeline.inputs.samples.held_out import HeldOut, held_out, lengths_of
 from pipeline.inputs.samples.score import score
+from pipeline.inputs.samples.spoken import verify_language
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
 
@@ -61,7 +62,10 @@ def run(request: StageRequest) -> StageResult:
         ConfigError: what the config says of the outputs does not fit them.
     """
     params = Params.from_json(request.params)
-    inputs = ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
+    ingested = ingest.Facts.from_json(request.inputs["ingest"].facts)
+    if ingested.language is not None:
+        return verify_language(request, params, ingested.language)
+    inputs = ingested.inputs
     given = held_out(request.inputs["samples"].folder, params, inputs)
     _tell(given, params)
     if not given.samples:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.contracts.codec import Contract, ContractError
+from pipeline.frozen import dataclass
 from pipeline.processes import stopping
 from pipeline.store import cache_file
 from pipeline.store.locks import TakenError, held

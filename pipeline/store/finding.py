@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from pipeline.frozen import dataclass
 
 DROPPED = "dropped: made again when it is needed"
 PUT_BACK = "the next build puts it back"

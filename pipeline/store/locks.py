@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from pipeline.processes import stopping
 
@@ -35,6 +33,8 @@ def try_held(path: Path) -> Iterator[None]:
         TakenError: another process or thread holds it.
         OSError: the file can't be made.
     """
+    from filelock import FileLock, Timeout  # which takes as long to import as PyYAML: only for who locks
+
     lock = FileLock(path, thread_local=False)  # when we are stopped, another thread releases it
 
     def acquire() -> None:
@@ -127,4 +127,4 @@ def _sign(path: Path) -> None:
     with contextlib.suppress(OSError), path.open("r+b", buffering=0) as stream:
         stream.write(b"\n" * _LOCKED_BYTES if os.name != "nt" else b"")
         stream.seek(_LOCKED_BYTES)
-        stream.write(f"process {os.getpid()} on {platform.node() or 'this machine'}\n".encode())
+        stream.write(f"process {os.getpid()} on {socket.gethostname() or 'this machine'}\n".encode())

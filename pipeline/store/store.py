@@ -21,7 +21,6 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -139,6 +138,8 @@ class Store:
 
     def adopt(self, folder: Path, reused: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
         """Move the files of `folder` into the store, not yet under a key. Returns them and `reused`, by name."""
+        from concurrent.futures import ThreadPoolExecutor
+
         with disk_errors(self.root):
             written = [path for path in folder.rglob("*") if path.is_file()]
             names = [path.relative_to(folder).as_posix() for path in written]

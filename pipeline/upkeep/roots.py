@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import platform
 import re
+import socket
 import stat
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import StoreError
+from pipeline.frozen import dataclass
 from pipeline.plan.workspace import Workspace
 from pipeline.store import sealed_json
 from pipeline.store.durable import listed, write_atomically
@@ -54,13 +54,13 @@ class Root:
 
     @property
     def _is_here(self) -> bool:
-        return self.host == platform.node()
+        return self.host == socket.gethostname()
 
 
 def sign(workspace: Workspace) -> None:
     """Enter this checkout in the store, and renew the entry every day; a disk that refuses is no error."""
     folder = os.path.abspath(workspace.root)
-    host = platform.node()
+    host = socket.gethostname()
     name = hashlib.sha256(f"{host}\0{folder}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
     path = workspace.store.root / "roots" / f"{name}.json"
     with contextlib.suppress(OSError):

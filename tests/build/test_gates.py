@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from pipeline.build.gates import Miss, check, wish
+from pipeline.build import gates
+from pipeline.build.gates import Miss, wish
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import context, emulate, verify
 from pipeline.contracts.cost import CostFacts
 from pipeline.contracts.limits import OutputLimits
 from pipeline.contracts.measures import Figures, Measured, Outlier, Score, Subject
 from pipeline.errors import PipelineError
+from pipeline.model import Json, Manifest
 
 NAME = "minilm/encoder/64"
+
+
+def check(stage: str, name: str, facts: Mapping[str, Json], thresholds: Thresholds) -> Miss | None:
+    return gates.check(name, Manifest(stage, "", {}, facts), thresholds)
 
 
 def output(sqnr_db: float | None = 80.0, cosine: float | None = 1.0) -> Figures:

@@ -10,8 +10,8 @@ from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.scheme import Rule, Scheme
 
 W8A16 = Scheme("uint16", "uint8", per_channel=True)
-ALL = Able(float16=True, wide_weights=True)
-NOTHING = Able(float16=False, wide_weights=False)
+ALL = Able(float16=True, wide_weights=True, blocks=True)
+NOTHING = Able(float16=False, wide_weights=False, blocks=False)
 QUANTIZATION, COMPILE = 1, 4
 
 
@@ -26,7 +26,7 @@ def climbed(first: Tried, able: Able = ALL) -> Iterator[Scheme]:
 def test_the_cheapest_comes_first_and_all_in_float_last() -> None:
     first = Tried(W8A16, "quantization", (QUANTIZATION, 13.0), lambda: ("a", "b"))
     labels = [label(scheme) for scheme in climbed(first)]
-    assert labels[:2] == ["w16a16", "w8a16, 2 nodes fp16"]
+    assert labels[:3] == ["w8a16 in blocks of 32", "w16a16", "w8a16, 2 nodes fp16"]
     assert "fp16" in labels
     assert len(labels) == len(set(labels)), "nothing is tried twice, and there is an end"
 
@@ -34,7 +34,8 @@ def test_the_cheapest_comes_first_and_all_in_float_last() -> None:
 def test_a_state_that_misses_goes_to_float16_at_once() -> None:
     first = Tried(W8A16, "quantization", (QUANTIZATION, 33.0), state=True)
     assert [is_float(scheme) for scheme in climbed(first)][:2] == [True, False]
-    assert label(next(climbed(first, replace(ALL, float16=False)))) == "w16a16"
+    assert label(next(climbed(first, replace(ALL, float16=False)))) == "w8a16 in blocks of 32"
+    assert label(next(climbed(first, replace(ALL, float16=False, blocks=False)))) == "w16a16"
 
 
 def test_what_goes_wrong_is_looked_for_when_nothing_cheaper_is_left() -> None:
@@ -42,7 +43,7 @@ def test_what_goes_wrong_is_looked_for_when_nothing_cheaper_is_left() -> None:
         raise AssertionError
 
     first = Tried(W8A16, "quantization", (QUANTIZATION, 13.0), nodes)
-    assert next_scheme([first], ALL) == replace(W8A16, weights="int16")
+    assert next_scheme([first], ALL) == replace(W8A16, weights="int8", block=32)
 
 
 def test_wide_weights_answer_no_miss_of_the_chip() -> None:

@@ -55,10 +55,24 @@ def test_a_config_is_merged_and_resolved(tmp_path: Path) -> None:
     assert config.source == LocalSource(tmp_path / "models" / "mine")
     assert config.buckets == (Bucket({"sequence": 32}), Bucket({"sequence": 64}))
     assert [bucket.name for bucket in config.buckets] == ["32", "64"]
-    assert config.components["encoder"].quantization == Quantization("uint16", "uint8", True, "minmax")
+    by_default = Quantization("uint16", "uint8", True, "minmax", wide_products=True, rounding="gptq", clip="hessian")
+    assert config.components["encoder"].quantization == by_default
+    assert config.components["encoder"].budget_minutes == 30
     assert config.targets == (Target("sm8650", 8),)
     assert config.places["buckets.sequence"] == "configs/mine.yaml:5:21"
     assert not config.on_request
+
+
+def test_what_an_old_target_can_not_multiply_is_not_the_default(tmp_path: Path) -> None:
+    found = loaded(tmp_path, changed("[sm8650]", "[sm8650, sm8450]")).components["encoder"].quantization
+    assert isinstance(found, Quantization)
+    assert not found.wide_products
+    assert found.rounding == "gptq"
+
+
+def test_what_is_written_has_the_rounding_that_it_says(tmp_path: Path) -> None:
+    found = loaded(tmp_path, GOOD + "quantization: {activations: uint16, weights: uint8}\n").components["encoder"]
+    assert found.quantization == Quantization("uint16", "uint8", True, "minmax", rounding="nearest", clip="mse")
 
 
 @pytest.mark.parametrize("name", ["Snapdragon 8 Gen 3", "SM8650", "'57'", "{soc: sm8650}"])

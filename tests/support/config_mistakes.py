@@ -36,7 +36,8 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         GOOD + "zzz: 1\n",
         [
             "8:1: zzz: unknown key; expected one of source, components, targets, files, fixed, constants, buckets, "
-            "cross, calibration, quantization, verification, thresholds, packing, limits, release, on_request"
+            "language_model, cross, calibration, quantization, verification, thresholds, packing, limits, release, "
+            "on_request"
         ],
     ),
     "a misspelt optional key is one mistake": (
@@ -165,8 +166,8 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "path escapes": (
         changed("onnx/model.onnx", "../model.onnx"),
         [
-            "3:19: components.encoder.file: text '../model.onnx'; expected an .onnx file in the source, with '/' and "
-            "without '..'"
+            "3:19: components.encoder.file: text '../model.onnx'; expected an .onnx file in the source, or a .gguf "
+            "file of a language model, with '/' and without '..'"
         ],
     ),
     "not onnx": (

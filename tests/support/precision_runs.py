@@ -94,5 +94,7 @@ def search(
         "method": "minmax",
     }
     rewritten = {f"rewrite/{name}": given for name, given in component.rewrite.items()}
-    inputs = {"ingest": component.ingest, "samples": samples, "calibrate": ranges, **rewritten}
+    gathered = {key: params[key] for key in ("component", "buckets", "padding", "part")}
+    given = {"ingest": component.ingest, "samples": samples, **rewritten}
+    inputs = {**given, "calibrate": ranges, "correlate": run_stage("correlate", root / "correlate", gathered, given)}
     return run_stage("precision", root / "precision", params, inputs)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Self
 
 from pipeline.build.work import Work
 from pipeline.config.load import Limits
 from pipeline.contracts.codec import Contract, left_out
 from pipeline.errors import BY_NAME, PipelineError
+from pipeline.frozen import dataclass
 from pipeline.model import Json, Manifest
 from pipeline.plan.resolve import Resolved
 from pipeline.store.manifests import dump_manifest, parse_manifest

@@ -12,9 +12,10 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pipeline.frozen import dataclass
 
 _Mark = typing.TypeVar("_Mark")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from pipeline.contracts.scheme import FP16, Rule, Scheme
 from pipeline.graph.accuracy.sensitivity import LOW, NARROW, REFERENCE, Choice, Trials
@@ -31,14 +32,37 @@ def scheme_of(choice: Choice, trials: Trials) -> Scheme:
     rules = []
     if others:
         rules.append(Rule(nodes=globs(others, nodes), activations=other))
-    if constants:
-        readers = [node.name for name in constants for node in index.readers[name]]
-        rules.append(Rule(nodes=globs(readers, nodes), weights=kind))
+    in_blocks = [name for name in narrow if trials.block and trials.constants[name] not in choice.low]
+    if activations == _WIDE and weights == _NARROW:
+        in_blocks = []  # as the scheme says
+    if plain := [name for name in constants if name not in in_blocks]:
+        rules.append(Rule(nodes=globs(_readers(plain, trials), nodes), weights=kind))
+    if in_blocks:
+        rules.append(
+            Rule(
+                nodes=globs(_readers(in_blocks, trials), nodes),
+                weights=_NARROW,
+                block=trials.block,
+                activations=_WIDE if activations == _LOW else None,
+            )
+        )
     if len(choice.exact) == len(trials.groups):
         rules = [Rule(nodes=("*",), precision=FP16)]
     elif exact:
         rules.append(Rule(nodes=globs(exact, nodes), precision=FP16))
-    return Scheme(activations, weights, True, trials.wide_products, tuple(rules))
+    overrides = tuple(rules)
+    return replace(
+        REFERENCE,
+        activations=activations,
+        weights=weights,
+        block=trials.block if (activations, weights) == (_WIDE, _NARROW) else None,
+        wide_products=trials.wide_products,
+        overrides=overrides,
+    )
+
+
+def _readers(constants: Iterable[str], trials: Trials) -> list[str]:
+    return [node.name for name in constants for node in trials.index.readers[name]]
 
 
 def label(choice: Choice, trials: Trials) -> str:

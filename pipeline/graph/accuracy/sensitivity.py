@@ -21,14 +21,16 @@ from pipeline.graph.accuracy.groups import groups
 from pipeline.graph.cpu import Arrays
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.quantizer import quantize
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.rounding import EXACT, Encoded, Grid, RoundingModel, Site, direct_readers, sites
 
-REFERENCE = Scheme("uint16", "uint8", per_channel=True)
+REFERENCE = Scheme("uint16", "uint8", per_channel=True, rounding="gptq", clip="hessian")
 LOW = replace(REFERENCE, activations="uint8")
-NARROW = replace(REFERENCE, weights="int4")
-"""The schemes that choices are mixed of. A scale per channel costs nothing, so all have that."""
+NARROW = replace(REFERENCE, weights="int4", block=32)
+LOW_NARROW = replace(LOW, weights="int4")
+"""The schemes that choices are mixed of. A scale per channel costs nothing, so all have that; 4 bits need blocks."""
 
 _WORST = 1e9
 """The relative noise of an output that is no number."""
@@ -70,11 +72,12 @@ class Feed:
 
 @dataclass(frozen=True)
 class Encodings:
-    """Those of three QDQ models: w8a16, the same with activations of 8 bits, and with weights of 4."""
+    """Those of QDQ models: w8a16, the same with activations of 8 bits, with weights of 4, and with both."""
 
     reference: Encoded
     low: Encoded
     narrow: Encoded
+    low_narrow: Encoded
 
 
 @dataclass(frozen=True)
@@ -101,12 +104,15 @@ class Trials:
         encodings: Encodings,
         *,
         wide_products: bool,
+        block: int | None,
     ) -> None:
         """`index` is of the float model, `model` was made of a copy with all `sites`."""
         self.index = index
         self.outputs = model.outputs
         self.wide_products = wide_products
         """As in all schemes that choices stand for."""
+        self.block = block
+        """How many inputs share a scale in weights of 4 bits."""
         self.values = encodings.reference.values
         self.groups = groups(index, self.values)
         self.group_of = {node: number for number, group in enumerate(self.groups) for node in group.nodes}
@@ -170,7 +176,9 @@ class Trials:
             grids |= {
                 site: EXACT for point in self.points if point.of and point.of <= choice.exact for site in point.sites
             }
-        constants |= {name: self._encodings.narrow.constant(name) for name in choice.narrow}
+        for name in choice.narrow:
+            is_low = self.constants[name] in choice.low
+            constants[name] = (self._encodings.low_narrow if is_low else self._encodings.narrow).constant(name)
         constants = {name: array for name, array in constants.items() if self.constants[name] not in choice.exact}
         outputs = self._model.run(feed.inputs, grids, constants)
         return [
@@ -198,15 +206,30 @@ class Trials:
         return frozenset(self.group_of[name] for name in nodes if name in self.group_of)
 
 
-def load_trials(path: Path, ranges: Mapping[str, Range], *, wide_products: bool = False) -> Trials:
-    """Trials of the float model in a graph file, with encodings that the quantizer makes of `ranges`."""
+def load_trials(
+    path: Path,
+    ranges: Mapping[str, Range],
+    correlations: Correlations | None = None,
+    *,
+    wide_products: bool = False,
+    blocks: bool = True,
+) -> Trials:
+    """Trials of the float model in a graph file, with encodings that the quantizer makes of `ranges`.
+
+    Without `correlations` of the weights' inputs, weights are rounded to the nearest. `blocks`: those of 4 bits have
+    scales in blocks.
+    """
     index = GraphIndex(load_graph(path), path.parent)
-    schemes = [replace(scheme, wide_products=wide_products) for scheme in (REFERENCE, LOW, NARROW)]
+    narrow = NARROW if blocks else replace(NARROW, block=None)
+    schemes = [replace(scheme, wide_products=wide_products) for scheme in (REFERENCE, LOW, narrow, LOW_NARROW)]
     encodings = Encodings(
-        *(Encoded(quantize(load_graph(path), path.parent, ranges, scheme), index) for scheme in schemes)
+        *(
+            Encoded(quantize(load_graph(path), path.parent, ranges, scheme, correlations=correlations), index)
+            for scheme in schemes
+        )
     )
     places = sites(index, (encodings.reference, encodings.low))
     constants = frozenset(name for name in index.initializers if encodings.reference.bits(name) in (8, 16))
     grids = {site: encodings.reference.grid(site) for site in places}
     model = RoundingModel(load_graph(path), path.parent, grids, constants)
-    return Trials(index, model, places, encodings, wide_products=wide_products)
+    return Trials(index, model, places, encodings, wide_products=wide_products, block=narrow.block)

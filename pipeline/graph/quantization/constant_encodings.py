@@ -105,8 +105,8 @@ class ConstantEncodings:
             if given is not None:
                 return rounded_to(self._index.pieces(name), given.dtype, given.scale, given.zero_point)
             if layout is not None:
-                correlation = self._correlations.of(name) if self._correlations is not None else None
-                return encode_weight(self._array(name), layout, recipe, correlation, smallest)
+                parts = self._correlations.of(name) if self._correlations is not None else ()
+                return encode_weight(self._array(name), layout, recipe, parts, smallest)
             if not stored.symmetric:
                 return asymmetric(self._index.pieces(name), of_all or covers, stored.kind, float(np.max(smallest)))
             least = smallest

@@ -26,6 +26,7 @@ ROWS_AT_ONCE = 512
 _MOST_ROWS = 1024
 """Rows of a sample that are looked at."""
 _WHOLE = 32767
+_MOST_INPUTS = 4096
 _LEAST_DAMPING = 0.01
 _MOST_CHANCE = 0.99
 _INDEX, _NUMBERS = "correlations.json", "correlations.bin"
@@ -75,6 +76,13 @@ class Correlation:
         full += full.T
         np.fill_diagonal(full, 1.0)
         return full
+
+
+def split(inputs: int) -> list[slice]:
+    """The parts that many inputs are looked at in, each by itself: memory grows by the square of one."""
+    count = -(-inputs // _MOST_INPUTS)
+    size = -(-inputs // (64 * count)) * 64
+    return [slice(start, min(start + size, inputs)) for start in range(0, inputs, size)]
 
 
 class Sums:
@@ -133,41 +141,44 @@ class CorrelationWriter:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._places: dict[str, tuple[int, int, int]] = {}
+        self._places: dict[str, list[tuple[int, int, int]]] = {}
         self._offset = 0
         (folder / _NUMBERS).write_bytes(b"")
 
-    def add(self, weights: Sequence[str], correlation: Correlation) -> None:
-        """What the inputs of some weights, which are the same, have."""
-        with (self._folder / _NUMBERS).open("ab") as file:
-            written = file.write(correlation.power.astype("<f8").tobytes())
-            written += file.write(correlation.pairs.astype("<i2").tobytes())
-        self._places |= dict.fromkeys(weights, (self._offset, len(correlation.power), correlation.rows))
-        self._offset += written
+    def add(self, weights: Sequence[str], parts: Sequence[Correlation]) -> None:
+        """What the inputs of some weights, which are the same, have: those of each part of them, see :func:`split`."""
+        places = []
+        for part in parts:
+            with (self._folder / _NUMBERS).open("ab") as file:
+                written = file.write(part.power.astype("<f8").tobytes())
+                written += file.write(part.pairs.astype("<i2").tobytes())
+            places.append((self._offset, len(part.power), part.rows))
+            self._offset += written
+        self._places |= dict.fromkeys(weights, places)
 
     def finish(self) -> None:
         """Write which weight has which."""
-        listed = {name: list(self._places[name]) for name in sorted(self._places)}
+        listed = {name: [*map(list, self._places[name])] for name in sorted(self._places)}
         (self._folder / _INDEX).write_text(json.dumps(listed, indent=0) + "\n", "utf-8", newline="\n")
 
 
 class Correlations:
-    """What a :class:`CorrelationWriter` wrote. One is in memory at a time, that of the last weight."""
+    """What a :class:`CorrelationWriter` wrote. In memory is what the last weight needed."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / _NUMBERS
-        self._places: Mapping[str, list[int]] = json.loads((folder / _INDEX).read_text("utf-8"))
-        self._last: tuple[list[int], Correlation] | None = None
+        self._places: Mapping[str, list[list[int]]] = json.loads((folder / _INDEX).read_text("utf-8"))
+        self._last: tuple[list[list[int]], tuple[Correlation, ...]] | None = None
 
-    def of(self, weight: str) -> Correlation | None:
-        """That of a weight's inputs; None if no node multiplies it as a matrix."""
-        place = self._places.get(weight)
-        if place is None:
-            return None
-        if self._last is None or self._last[0] != place:
+    def of(self, weight: str) -> tuple[Correlation, ...]:
+        """Those of each part of a weight's inputs; none if no node multiplies it as a matrix."""
+        places = self._places.get(weight, [])
+        if self._last is None or self._last[0] != places:
             self._last = None  # its memory is needed
-            offset, size, rows = place
-            power = np.fromfile(self._file, "<f8", size, offset=offset)
-            pairs = np.fromfile(self._file, "<i2", size * (size - 1) // 2, offset=offset + 8 * size)
-            self._last = place, Correlation(power, pairs, rows)
+            self._last = places, tuple(self._read(*place) for place in places)
         return self._last[1]
+
+    def _read(self, offset: int, size: int, rows: int) -> Correlation:
+        power = np.fromfile(self._file, "<f8", size, offset=offset)
+        pairs = np.fromfile(self._file, "<i2", size * (size - 1) // 2, offset=offset + 8 * size)
+        return Correlation(power, pairs, rows)

@@ -93,6 +93,21 @@ class Observer:
         return [ValueInfoProto(name=name, type=types[name]) for name in watched]
 
 
+class Recorder(Observer):
+    """An observer that keeps the graph's outputs of its last run, for what is to be run after it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.made: dict[str, NDArray[Any]] = {}
+
+    def arrays(self, feeds: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
+        """As an observer's."""
+        for name, array in super().arrays(feeds):
+            if name in self.index.outputs:
+                self.made[name] = array
+            yield name, array
+
+
 def _groups(values: list[ValueInfoProto]) -> Iterator[list[str]]:
     """The values' names, in groups that take no more than :data:`_BYTES_AT_ONCE`."""
     group: list[str] = []

@@ -7,7 +7,9 @@ sums down the rows of an array, which numpy makes one row after the other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.contracts.scheme import Clip, Rounding, bits
 from pipeline.graph.quantization.correlations import Correlation
-from pipeline.graph.quantization.error_feedback import fed_back
+from pipeline.graph.quantization.error_feedback import Rounder, fed_back
 from pipeline.graph.quantization.weight_encodings import Integers, dtype, largest, least_widths
 from pipeline.graph.quantization.weight_layout import Layout
 
@@ -46,16 +48,18 @@ def encode_weight(
     weight: NDArray[Any],
     layout: Layout,
     recipe: Recipe,
-    correlation: Correlation | None = None,
+    correlations: Sequence[Correlation] = (),
     smallest: NDArray[np.float64] | float = 0.0,
 ) -> Integers:
     """A weight as integers with a scale for each channel, or for each block of one.
 
-    `correlation` is of the weight's inputs. Without it, `hessian` clips as `mse` does, and `gptq` takes the nearest.
+    `correlations` are of the weight's inputs, part after part. Without them, `hessian` clips as `mse` does, and `gptq`
+    takes the nearest.
     `smallest` is what no scale may fall short of: one number, or one for each channel.
     """
     numbers = np.ascontiguousarray(layout.matrix(weight), dtype=np.float32)
-    importance = correlation.power if correlation is not None and recipe.clip == "hessian" else None
+    power = np.concatenate([part.power for part in correlations]) if correlations else None
+    importance = power if recipe.clip == "hessian" else None
     scale = _scales(numbers, layout.block, recipe, importance)
     scale = np.maximum(scale, np.broadcast_to(smallest, scale.shape[1:]))
     half = largest(recipe.kind)
@@ -67,12 +71,20 @@ def encode_weight(
         near[row, part] = whole
         return np.asarray(whole * step[row, part])
 
-    if correlation is not None and recipe.rounding == "gptq":
-        fed_back(numbers, correlation.factor, rounded)
+    if correlations and recipe.rounding == "gptq":
+        start = 0
+        for part in correlations:
+            end = start + len(part.power)
+            fed_back(numbers[start:end], part.factor, partial(_from, rounded, start))
+            start = end
     else:
         for row, wanted in enumerate(numbers):
             rounded(row, slice(None), wanted.astype(np.float64))
     return _stored(near, scale, layout, weight.ndim, recipe.kind)
+
+
+def _from(rounded: Rounder, start: int, row: int, part: slice, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+    return rounded(start + row, part, wanted)
 
 
 def _stored(near: NDArray[np.int32], scale: NDArray[np.float64], layout: Layout, rank: int, kind: str) -> Integers:

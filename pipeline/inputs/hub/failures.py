@@ -15,7 +15,6 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
@@ -33,6 +32,7 @@ from huggingface_hub.errors import (
 )
 
 from pipeline.errors import SourceError
+from pipeline.frozen import dataclass
 from pipeline.inputs.hub.answers import within
 from pipeline.inputs.hub.repo_names import repo_id, repo_type
 from pipeline.plain_text import did_you_mean

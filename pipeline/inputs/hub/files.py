@@ -15,7 +15,6 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,6 +35,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not
 )
 
 from pipeline.errors import SourceError
+from pipeline.frozen import dataclass
 from pipeline.inputs.hub.answers import within
 from pipeline.inputs.hub.failures import (
     WAITS_S,

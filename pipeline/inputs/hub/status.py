@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import httpx2
 from huggingface_hub import constants, get_session
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # public, not marked as re-exported
 
 from pipeline.errors import SourceError
+from pipeline.frozen import dataclass
 from pipeline.inputs.hub.answers import within
 from pipeline.inputs.hub.failures import Asked, endpoint, explain, explained, token
 from pipeline.inputs.hub.revisions import look_up

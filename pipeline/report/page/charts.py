@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 from xml.etree.ElementTree import Element
 
 import ziaplot
 
+from pipeline.frozen import dataclass
 from pipeline.report.page.markup import shown
 
 Numbers = Sequence[float]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from pipeline.contracts.codec import Contract
+from pipeline.frozen import dataclass
 from pipeline.graph.accuracy.verdict import TOTAL
 from pipeline.report.page import accuracy, build, cost, markup, precision, samples, values
 from pipeline.report.page.markup import element, note

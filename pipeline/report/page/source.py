@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from pipeline.config.load import ModelConfig
 from pipeline.config.thresholds import Thresholds
@@ -12,6 +11,7 @@ from pipeline.contracts import emulate, verify
 from pipeline.contracts.codec import ContractError
 from pipeline.contracts.measures import Measured, Subject
 from pipeline.contracts.preview import PREVIEW, Preview
+from pipeline.frozen import dataclass
 from pipeline.graph.accuracy.verdict import TOTAL, judged_by
 from pipeline.ladder import RUNGS
 from pipeline.model import Json, Manifest

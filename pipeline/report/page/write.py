@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pipeline.build.bring import is_current
 from pipeline.config.load import ModelConfig
 from pipeline.contracts.codec import ContractError
 from pipeline.errors import PipelineError
+from pipeline.frozen import dataclass
 from pipeline.model import Json, Manifest
 from pipeline.plan.steps import ON_DEMAND, Step
 from pipeline.plan.workspace import Workspace

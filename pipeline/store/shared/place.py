@@ -14,10 +14,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from pipeline.frozen import dataclass
 from pipeline.processes import stopping
 from pipeline.store.durable import listed, sync_file, sync_folder
 

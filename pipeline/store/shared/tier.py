@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.frozen import dataclass
 from pipeline.model import Manifest
 from pipeline.store.shared.connection import Reach
 from pipeline.store.shared.names import manifest_name

@@ -9,10 +9,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.frozen import dataclass
 from pipeline.processes.exit_status import exit_reason
 from pipeline.upkeep.doctor.finding import COMPILER, ENVIRONMENT, VERIFICATION, Check, Finding
 

@@ -7,9 +7,10 @@ Layout and constants: the ELF and GNU symbol versioning chapters of the Linux St
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from pipeline.frozen import dataclass
 
 MACHINES = {62: "x86_64", 183: "aarch64", 3: "x86", 40: "arm"}
 """Of the header's field `e_machine`."""

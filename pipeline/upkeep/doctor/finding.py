@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
+
+from pipeline.frozen import dataclass
 
 Level = Literal["ok", "warning", "error", "not checked"]
 

@@ -11,9 +11,10 @@ import struct
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
+from pipeline.frozen import dataclass
 from pipeline.qnn.versions import numbers
 from pipeline.upkeep.doctor.elf import read_library
 from pipeline.upkeep.doctor.finding import Check, Finding

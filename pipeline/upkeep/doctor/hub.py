@@ -6,8 +6,9 @@ import email.utils
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from pipeline.frozen import dataclass
 from pipeline.upkeep.doctor.finding import SOURCE, Check, Finding
 
 _REACH, _TOKEN, _CLOCK = Check("hub.reach", SOURCE), Check("hub.token", SOURCE), Check("hub.clock", SOURCE)

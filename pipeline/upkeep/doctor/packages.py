@@ -11,9 +11,10 @@ import importlib.metadata
 import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from pipeline.frozen import dataclass
 from pipeline.qnn.drivers import RELEASES
 from pipeline.qnn.versions import numbers
 from pipeline.upkeep.doctor.finding import COMPILER, ENVIRONMENT, Check, Finding

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.config.load import Fp16, HubSource, LocalSource, ModelConfig
 from pipeline.errors import PipelineError
+from pipeline.frozen import dataclass
 from pipeline.inputs.pins import pinned_revision
 from pipeline.inputs.source import external_names, is_onnx, local_files
 from pipeline.plan.resolve import fetched_files

@@ -8,10 +8,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import ConfigError
+from pipeline.frozen import dataclass
 from pipeline.store.manifests import read_manifest
 from pipeline.store.shared.tier import Reachability, SharedStore
 from pipeline.upkeep.doctor.finding import CONFIG, STORE, Check, Finding

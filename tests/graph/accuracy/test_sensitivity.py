@@ -118,7 +118,7 @@ def test_noises_add_up(encoder: Trials, encoder_noise: Sensitivity) -> None:
 def test_bytes_are_those_of_the_qdq_model(scheme: str, encoder: Trials) -> None:
     low = everything(encoder).low if scheme.endswith("a8") else frozenset[int]()
     choice = Choice(low, frozenset(encoder.weights if scheme.startswith("w4") else ()))
-    assert label(choice, encoder) == scheme == scheme_of(choice, encoder).name
+    assert label(choice, encoder) == scheme == scheme_of(choice, encoder).name.removesuffix(" in blocks of 32")
 
     price = Pricing(encoder).price(choice)
 
@@ -185,16 +185,23 @@ def test_a_choice_is_a_scheme_with_rules_for_exactly_its_nodes(encoder: Trials) 
     scheme = scheme_of(choice, encoder)
 
     nodes = {node.name: node.op_type for node in encoder.index.model.graph.node}
-    (low, narrow, in_float) = (
+    (low, *narrow, in_float) = (
         {name for name, op_type in nodes.items() if rule.matches_node(op_type, name)} for rule in scheme.overrides
     )
-    kinds = [(rule.activations, rule.weights, rule.precision) for rule in scheme.overrides]
+    kinds = [(rule.activations, rule.weights, rule.block, rule.precision) for rule in scheme.overrides]
     assert (scheme.activations, kinds) == (
         "uint16",
-        [("uint8", None, None), (None, "int4", None), (None, None, "fp16")],
+        [
+            ("uint8", None, None, None),
+            (None, "int4", None, None),  # where it computes in 8 bits
+            (None, "int4", 32, None),
+            (None, None, None, "fp16"),
+        ],
     )
+    assert narrow[0] <= low
+    assert not narrow[1] & low
     assert low == {name for group in choice.low for name in encoder.groups[group].nodes}
-    assert narrow == {encoder.index.readers[name][0].name for name in choice.narrow}
+    assert set().union(*narrow) == {encoder.index.readers[name][0].name for name in choice.narrow}
     assert in_float == {name for group in exact for name in encoder.groups[group].nodes}
 
 

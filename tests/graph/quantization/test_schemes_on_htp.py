@@ -24,10 +24,13 @@ OLD = HtpTarget(30, 68, 4)
 
 W8A16 = Scheme("uint16", "uint8", per_channel=True, wide_products=True)
 W8A8 = Scheme("uint8", "uint8", per_channel=True)
+W8A16_BLOCKS = replace(W8A16, weights="int8", block=32)
 W4A16, W4A8 = (replace(scheme, weights="int4") for scheme in (W8A16, W8A8))
 CASES: dict[str, tuple[str, Scheme]] = {
     "w4a16": ("transformer", W4A16),
     "w4a16 of convolutions": ("decoder", W4A16),
+    "w8a16 in blocks": ("transformer", W8A16_BLOCKS),
+    "w4a16 in blocks": ("transformer", replace(W8A16_BLOCKS, weights="int4", block=16)),
     "w4a8": ("transformer", W4A8),
     "w4a8 of convolutions": ("decoder", W4A8),
     "w4a16, one scale": ("transformer", replace(W4A16, per_channel=False)),
@@ -87,6 +90,7 @@ def quantized(component: Component, ranges: StageInput, scheme: Scheme) -> Stage
         per_channel=scheme.per_channel,
         rules=scheme.overrides,
         wide_products=scheme.wide_products,
+        block=scheme.block,
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.graph.quantization.correlations import Correlation, Correlations, CorrelationWriter, Sums
+from pipeline.graph.quantization.correlations import Correlation, Correlations, CorrelationWriter, Sums, split
 from pipeline.graph.quantization.triangular_factor import upper_factor
 from pipeline.graph.quantization.weight_layout import Layout
 from pipeline.graph.quantization.weight_rounding import Recipe, encode_weight
@@ -51,7 +51,7 @@ def test_what_looks_at_the_data_loses_less() -> None:
         (clip, rounding): loss(
             rows(500, 128, seed=1),
             exact,
-            encode_weight(exact, BLOCKS, Recipe("int4", clip, rounding), correlation).real(),
+            encode_weight(exact, BLOCKS, Recipe("int4", clip, rounding), [correlation]).real(),
         )
         for clip in ("none", "mse", "hessian")
         for rounding in ("nearest", "gptq")
@@ -82,9 +82,9 @@ def test_layouts_of_one_matrix_give_the_same_integers(kind: str, block: int | No
     exact, correlation = weight(64, 8), known(rows(600, 64))
     recipe = Recipe(kind, "hessian", "gptq")
 
-    columns = encode_weight(exact, Layout(0, 1, block), recipe, correlation)
-    turned = encode_weight(exact.T, Layout(1, 0, block), recipe, correlation)
-    kernel = encode_weight(exact.T.reshape(8, 64, 1, 1), Layout(1, 0, block), recipe, correlation)
+    columns = encode_weight(exact, Layout(0, 1, block), recipe, [correlation])
+    turned = encode_weight(exact.T, Layout(1, 0, block), recipe, [correlation])
+    kernel = encode_weight(exact.T.reshape(8, 64, 1, 1), Layout(1, 0, block), recipe, [correlation])
 
     assert (turned.real() == columns.real().T).all()
     assert (kernel.real().reshape(8, 64) == columns.real().T).all()
@@ -98,8 +98,8 @@ def test_inputs_that_were_always_zero_and_rows_that_say_nothing_do_no_harm() -> 
     exact = weight(64, 8)
     recipe = Recipe("int4", "hessian", "gptq")
 
-    some = encode_weight(exact, COLUMNS, recipe, known(given))
-    nothing = encode_weight(exact, COLUMNS, recipe, known(np.zeros((5, 64), np.float32)))
+    some = encode_weight(exact, COLUMNS, recipe, [known(given)])
+    nothing = encode_weight(exact, COLUMNS, recipe, [known(np.zeros((5, 64), np.float32))])
 
     assert np.isfinite(some.real()).all()
     assert np.abs(some.real()[10:20] - exact[10:20]).max() < 2 * some.scale.max() + 0.5 * np.abs(exact).max()
@@ -108,8 +108,22 @@ def test_inputs_that_were_always_zero_and_rows_that_say_nothing_do_no_harm() -> 
     ).all()
 
 
+def test_many_inputs_are_looked_at_in_parts() -> None:
+    given, exact = rows(2000, 128), weight()
+    recipe = Recipe("int4", "hessian", "gptq")
+
+    parts = encode_weight(exact, BLOCKS, recipe, [known(given[:, :64]), known(given[:, 64:])]).real()
+
+    assert [(part.start, part.stop) for part in split(9000)] == [(0, 3008), (3008, 6016), (6016, 9000)]
+    whole = encode_weight(exact, BLOCKS, recipe, [known(given)]).real()
+    assert (parts[:64] == whole[:64]).mean() > 0.8
+    assert loss(given, exact, parts) < 0.8 * loss(given, exact, encode_weight(exact, BLOCKS, Recipe("int4")).real())
+
+
 def test_a_weight_of_zeros_has_scales() -> None:
-    made = encode_weight(np.zeros((64, 4), np.float32), BLOCKS, Recipe("int4", "hessian", "gptq"), known(rows(99, 64)))
+    made = encode_weight(
+        np.zeros((64, 4), np.float32), BLOCKS, Recipe("int4", "hessian", "gptq"), [known(rows(99, 64))]
+    )
 
     assert (made.scale > 0).all()
     assert (made.real() == 0).all()
@@ -147,17 +161,17 @@ def test_samples_are_summed_as_they_are(tmp_path: Path) -> None:
     given = rows(900, 60)
     exact = given.T.astype(np.float64) @ given
     writer = CorrelationWriter(tmp_path)
-    writer.add(["other"], known(rows(50, 30)))
-    writer.add(["a", "b"], known(given))
+    writer.add(["other"], [known(rows(50, 30))])
+    writer.add(["a", "b"], [known(given), known(rows(9, 8))])
     writer.finish()
 
-    read = Correlations(tmp_path).of("b")
+    read, second = Correlations(tmp_path).of("b")
 
-    assert read is not None
+    assert len(second.power) == 8
     length = np.sqrt(np.diagonal(exact))
     assert np.abs(read.matrix() - exact / length / length[:, None]).max() < 0.004
     assert np.abs(read.power / (np.diagonal(exact) / 900) - 1).max() < 0.01
-    assert Correlations(tmp_path).of("c") is None
+    assert Correlations(tmp_path).of("c") == ()
 
 
 def test_what_few_rows_show_by_chance_is_damped_away() -> None:
@@ -189,7 +203,7 @@ sys.stdout.write(digest())
 def digest() -> str:
     """Of what comes of a weight with 300 inputs, and of what numpy's own factor of the same would be."""
     correlation = known(rows(1500, 300))
-    made = encode_weight(weight(300, 64), Layout(0, 1), Recipe("int4", "hessian", "gptq"), correlation)
+    made = encode_weight(weight(300, 64), Layout(0, 1), Recipe("int4", "hessian", "gptq"), [correlation])
     parts = (correlation.pairs, correlation.factor, made.array().astype(np.int8), made.scale)
     ours = hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
     return (

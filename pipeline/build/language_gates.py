@@ -1,0 +1,54 @@
+"""What a language model may not ship: a rung whose next tokens are too far from the original's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pipeline.config.thresholds import Thresholds
+from pipeline.contracts.language import LanguageFigures
+from pipeline.errors import VerificationError
+
+_FEW = 64
+"""Tokens below which the share of equal tokens says too little to be judged by."""
+_FEW_FOR_PERPLEXITY = 256
+"""The same for the perplexity, which a few unlikely tokens decide: over 160 tokens that SmolLM2 decoded, rounding that
+costs 0.022 nats took 4.9 % off it."""
+_WHY: Mapping[str, str] = {
+    "rewrite": "a rewrite for HTP, or fixing the shape, changed what the model computes",
+    "quantization": "rounding weights, cache and activations to their encodings loses too much",
+    "compile": "HTP computes a node otherwise than onnxruntime's CPU does",
+}
+
+
+def missed(name: str, figures: Mapping[str, LanguageFigures], thresholds: Thresholds) -> Iterator[VerificationError]:
+    """Why the output of a verify or emulate step may not ship; `name` is the step's, as `smollm2/model/1x511`."""
+    for rung, found in figures.items():
+        for what, asked in _misses(found, thresholds):
+            yield VerificationError(
+                f"the {rung} rung misses its threshold: {what}",
+                where=f"{name}, {found.tokens} tokens",
+                why=_WHY.get(rung, ""),
+                remedy=f"raise the precision under quantization.overrides, or accept it with thresholds: {{{asked}}}",
+            )
+
+
+def _misses(found: LanguageFigures, thresholds: Thresholds) -> Iterator[tuple[str, str]]:
+    """What misses, and the threshold that it would keep to."""
+    if found.kl is None or found.kl > thresholds.kl:
+        shown = "no number" if found.kl is None else f"{found.kl:.4f}"
+        yield f"a divergence of {shown} nats where {thresholds.kl:g} are allowed", f"kl: {_up(found.kl)}"
+    if found.tokens < _FEW:
+        return
+    if found.top1 is None or found.top1 < thresholds.top1:
+        shown = "none" if found.top1 is None else f"{found.top1:.3f}"
+        yield f"{shown} of the likeliest tokens are the original's, {thresholds.top1:g} are asked for", f"top1: {shown}"
+    if found.tokens < _FEW_FOR_PERPLEXITY:
+        return
+    if found.change is None or found.change > thresholds.perplexity:
+        shown = "no number" if found.change is None else f"{found.change:.1%}"
+        text = f"the perplexity differs by {shown} from the original's, {thresholds.perplexity:.1%} are allowed"
+        yield text, f"perplexity: {_up(found.change)}"
+
+
+def _up(value: float | None) -> str:
+    return "..." if value is None else f"{value * 1.1:.2g}"

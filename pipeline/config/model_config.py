@@ -1,0 +1,83 @@
+"""What a model's configuration comes to: frozen values, with everything merged and resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Literal
+
+from pipeline.config import language
+from pipeline.config.buckets import Bucket, by_size
+from pipeline.config.file import HubSource, LanguageModel, Limits, LocalSource, Release, Verification
+from pipeline.config.judging import OutputFile, Truth
+from pipeline.config.quantization import Auto, Fp16, Quantization
+from pipeline.config.readers import Reader
+from pipeline.config.targets import Target
+from pipeline.config.thresholds import Thresholds
+from pipeline.config.written_values import PythonFunction
+from pipeline.contracts.codec import NumberTree
+from pipeline.contracts.packing import Form
+from pipeline.frozen import dataclass
+
+
+@dataclass(frozen=True)
+class Component:
+    """One ONNX file of the model. `padding` has the inputs whose fill value was given; others are filled with 0.
+
+    `constants` are the model's and its own; it may have no input for some of the model's. `outputs` has how single
+    outputs are judged, by label; `truth` what the component is held against. `budget_minutes` is for how long other
+    precisions are tried where this one misses a threshold, or keeps to less than what is `wished`; None: it is built
+    as it is written.
+    """
+
+    name: str
+    file: str
+    padding: Mapping[str, float]
+    constants: Mapping[str, NumberTree]
+    quantization: Quantization | Fp16 | Auto
+    score: PythonFunction | None
+    thresholds: Thresholds
+    outputs: Mapping[str, OutputFile] = field(default_factory=dict)
+    truth: Truth = "unpadded"
+    budget_minutes: int | None = None
+    wished: Thresholds | None = None
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """One model, with everything merged and resolved. Paths are absolute; those in the source are POSIX and relative.
+
+    `buckets` is sorted by size, has no duplicates and at least one entry. `calibration` is there unless all components
+    are fp16. `places` maps `components.encoder.file` and the like to `file:line:column`, for messages of later steps.
+    """
+
+    name: str
+    path: Path
+    source: HubSource | LocalSource
+    components: Mapping[str, Component]
+    files: tuple[str, ...]
+    fixed: Mapping[str, int]
+    buckets: tuple[Bucket, ...]
+    calibration: Reader | None
+    verification: Verification
+    targets: tuple[Target, ...]
+    packing: Form | Literal["auto"]
+    limits: Limits
+    release: Release | None
+    on_request: bool
+    places: Mapping[str, str] = field(compare=False, repr=False)
+    language: LanguageModel | None = None
+
+    @property
+    def twins(self) -> tuple[Bucket, ...]:
+        """The small buckets that are emulated in place of those of a language model, in the same order."""
+        return language.twins_of(self.language) if self.language else ()
+
+    def buckets_on(self, axes: Collection[str]) -> tuple[Bucket, ...]:
+        """The buckets of a component that has only `axes`: those equal on them are one."""
+        found: list[Bucket] = []
+        for bucket in self.buckets:
+            if (own := bucket.on(axes)) not in found:
+                found.append(own)
+        return tuple(sorted(found, key=by_size))

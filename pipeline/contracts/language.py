@@ -1,0 +1,88 @@
+"""What later steps know of a language model, and the figures by which one is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline.contracts.codec import Contract, left_out
+from pipeline.frozen import dataclass
+
+
+@dataclass(frozen=True)
+class Rotation(Contract):
+    """A rotary embedding: `theta` as the source gives it, and the angle of each pair at position 1, in radians."""
+
+    theta: float
+    frequencies: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class LanguageFacts(Contract):
+    """A language model as its graph has it.
+
+    `rotations` are by the suffix of the inputs that take their cosines and sines: "" and, where some layers have a
+    rotation of their own, "_local". `stops` end an answer; `bos` begins every text where it is not None. `context` is
+    the most tokens that the model was made for.
+    """
+
+    architecture: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    context: int
+    rotations: Mapping[str, Rotation]
+    stops: tuple[int, ...] = ()
+    bos: int | None = left_out()
+    pad: int | None = left_out()
+
+
+@dataclass(frozen=True)
+class LanguageFigures(Contract):
+    """How far the next-token distributions of a rung are from the original's, over `tokens` positions.
+
+    `kl` is the mean Kullback-Leibler divergence of the original's from the rung's, in nats; `top1` the share of
+    positions at which both find the same token likeliest; `perplexity` that of the text by the rung, `reference` by the
+    original. None stands for what is no finite number.
+    """
+
+    tokens: int
+    kl: float | None
+    top1: float | None
+    perplexity: float | None
+    reference: float | None
+
+    @property
+    def change(self) -> float | None:
+        """By how much the perplexity differs from the original's, as a share of that."""
+        if self.perplexity is None or not self.reference:
+            return None
+        return abs(self.perplexity / self.reference - 1)
+
+
+@dataclass(frozen=True)
+class Edge(Contract):
+    """How an input or output that the graph has as integers is stored: `real = scale * (stored - zero_point)`."""
+
+    dtype: str
+    scale: float
+    zero_point: int
+
+
+Edges = Mapping[str, Edge]
+"""By the name of the input or output."""
+
+
+@dataclass(frozen=True)
+class Lengths(Contract):
+    """The shape of a language model's graph: tokens that a run takes, and positions of the cache before them."""
+
+    sequence: int
+    past: int
+
+    @property
+    def total(self) -> int:
+        """Positions that attention sees."""
+        return self.sequence + self.past

@@ -1,0 +1,1 @@
+"""Language models as ONNX graphs: built from weights by name, one module an architecture."""

@@ -1,0 +1,51 @@
+"""What an architecture is built from: its sizes, and weights that are read one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipeline.contracts.language import Rotation
+from pipeline.graph.ir.tensor_chunks import Pieces
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """Sizes of a decoder-only transformer. `window`: most positions that some layers see; None for no such limit.
+
+    `local` has the layers whose rotation is that of the suffix `_local`.
+    """
+
+    architecture: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    context: int
+    epsilon: float
+    rotations: Mapping[str, Rotation]
+    window: int | None = None
+    local: frozenset[int] = frozenset()
+
+    @property
+    def group(self) -> int:
+        """Heads that share keys and values."""
+        return self.heads // self.kv_heads
+
+
+class Weights(Protocol):
+    """Weights by the names that GGUF gives them, `blk.0.attn_q.weight`; matrices are [outputs, inputs]."""
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a tensor; None if there is none of that name."""
+
+    def pieces(self, name: str) -> Pieces:
+        """The elements of a tensor as float32."""
+
+
+def frequencies(theta: float, head_dim: int) -> tuple[float, ...]:
+    """The angles of a plain rotary embedding at position 1 (https://arxiv.org/abs/2104.09864), [head_dim / 2]."""
+    return tuple(float(theta ** (-2 * pair / head_dim)) for pair in range(head_dim // 2))

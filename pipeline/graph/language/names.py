@@ -1,0 +1,9 @@
+"""Names of what a language model has beside its graph."""
+
+from __future__ import annotations
+
+TOKENIZER = "tokenizer.json"
+TEMPLATE = "chat_template.jinja"
+"""Files in the output of ingest; the template is there where the source has one."""
+TOKENS = "tokens"
+"""The array of a sample: a conversation, int32 [tokens]."""

@@ -1,0 +1,131 @@
+"""Reader `chat`: conversations through a language model's own template and tokenizer, as tokens.
+
+A sample is the tokens alone; whoever reads it runs them through the graphs with their own cache. A model without a
+template gets the contents of the messages, one below the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from pipeline.errors import CalibrationError
+from pipeline.graph.language.names import TEMPLATE, TOKENIZER, TOKENS
+from pipeline.inputs.samples.lines import read_lines
+from pipeline.inputs.samples.request import Call, ReadRequest
+
+_FEWEST = 8
+_ROLES = ("system", "user", "assistant")
+_DAY = datetime(2026, 1, 1, tzinfo=UTC)
+"""What templates that ask for the date are told: samples may not change from day to day."""
+
+Message = Mapping[str, str]
+
+
+def read(request: ReadRequest) -> Iterator[Call]:
+    """One call a conversation, cut to the context.
+
+    Raises:
+        CalibrationError: a line is no conversation, or the template can't render it.
+    """
+    for component, interface in request.interfaces.items():
+        folder = request.models[component].parent
+        voice = Voice(folder)
+        limit = interface.longest("past") + 1
+        for line in read_lines(request.existing(request.samples, "file"), request.calibration.max_samples):
+            tokens = voice.encode(messages_of(line.text or "", line.name), line.name)
+            if len(tokens) < _FEWEST:
+                raise CalibrationError(
+                    "a conversation is too short",
+                    where=line.name,
+                    why=f"it has {len(tokens)} tokens, {_FEWEST} are due",
+                )
+            arrays = {TOKENS: np.array(tokens[:limit], np.int32)}
+            yield Call(component, arrays, replace(line, cut=len(tokens) > limit))
+
+
+def messages_of(text: str, where: str) -> list[Message]:
+    """The messages in a line of JSON.
+
+    Raises:
+        CalibrationError: it is no list of messages with a role and a content.
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _no_chat(where, str(error)) from None
+    for message in found if isinstance(found, list) else [None]:
+        if not isinstance(message, dict) or {*message} != {"role", "content"}:
+            raise _no_chat(where, "each message has a role and a content, and nothing else")
+        if message["role"] not in _ROLES or not isinstance(message["content"], str):
+            raise _no_chat(where, f"a role is one of {', '.join(_ROLES)}, a content is text")
+    if not found:
+        raise _no_chat(where, "there is no message")
+    return [{"role": str(each["role"]), "content": str(each["content"])} for each in found]
+
+
+class Voice:
+    """Tokenizer and template of a language model in the output of ingest."""
+
+    def __init__(self, folder: Path, bos: int | None = None) -> None:
+        self.tokenizer: Tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        self._bos = bos
+        template = folder / TEMPLATE
+        self._template = template.read_text("utf-8") if template.is_file() else None
+
+    def render(self, messages: Sequence[Message], *, answer: bool = False, where: str = "") -> str:
+        """The text of a conversation; with `answer`, up to where the model is to speak.
+
+        Raises:
+            CalibrationError: the template is wrong, or refuses the conversation.
+        """
+        if self._template is None:
+            return "\n".join(message["content"] for message in messages)
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = _DAY.strftime
+        names = {name: self._special(name) for name in ("bos_token", "eos_token")}
+        try:
+            made = environment.from_string(self._template).render(
+                messages=list(messages), add_generation_prompt=answer, **names
+            )
+        except (TemplateError, TypeError, ValueError, RecursionError, OverflowError) as error:
+            raise CalibrationError(
+                "the model's chat template can't render a conversation", where=where, why=str(error),
+                remedy="change the conversation to roles that the template takes",
+            ) from error  # fmt: skip
+        return str(made)
+
+    def encode(self, messages: Sequence[Message], where: str = "", *, answer: bool = False) -> list[int]:
+        """The tokens of a conversation."""
+        tokens: list[int] = self.tokenizer.encode(
+            self.render(messages, answer=answer, where=where), add_special_tokens=False
+        ).ids
+        if self._bos is not None and tokens[:1] != [self._bos]:
+            return [self._bos, *tokens]
+        return tokens
+
+    def _special(self, name: str) -> str:
+        known = {"bos_token": ("<|im_start|>", "<bos>", "<s>"), "eos_token": ("<|im_end|>", "<eos>", "</s>")}
+        return next((text for text in known[name] if self.tokenizer.token_to_id(text) is not None), "")
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _no_chat(where: str, why: str) -> CalibrationError:
+    return CalibrationError(
+        "a line of the calibration set is no conversation",
+        where=where,
+        why=why,
+        remedy='write each line as [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]',
+    )

@@ -1,0 +1,71 @@
+"""Weights in blocks through the real compiler and emulator: every operator that may have them, on old chips and new."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pipeline.contracts.scheme import Scheme
+from pipeline.contracts.target import HtpTarget
+from pipeline.errors import CompileError
+from pipeline.qnn.target import BLOCKS_HTP_ARCH
+from tests.support.graphs import graph
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
+from tests.support.stage_runs import X_ELITE, Component, part
+
+pytestmark = pytest.mark.slow
+
+MODEL = """
+net (float[1, 64, 4, 4] x) => (float[16, 24] y)
+{
+  a = Conv (x, w1, b1)
+  r = Relu (a)
+  f = Reshape (r, rows)
+  m = MatMul (f, w2)
+  h = Gemm <transB = 1> (m, wt, bt)
+  y = Gemm (h, wn, bn)
+}
+"""
+OLD, FIRST = HtpTarget(30, 68, 4), HtpTarget(36, BLOCKS_HTP_ARCH, 8)
+
+
+def feeds(count: int) -> list[dict[str, NDArray[Any]]]:
+    made = np.random.default_rng(5)
+    return [{"x": made.normal(size=(1, 64, 4, 4)).astype(np.float32)} for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "block", "target"),
+    [("int8", 32, X_ELITE), ("int4", 64, X_ELITE), ("int4", 16, X_ELITE), ("int8", 16, FIRST)],
+)
+def test_the_chip_computes_what_the_cpu_does(kind: str, block: int, target: HtpTarget, tmp_path: Path) -> None:
+    component, scheme = net(tmp_path / "model"), Scheme("uint16", kind, per_channel=True, block=block)
+    made = part(component.quantize_all(component.calibrate(feeds(4)), scheme), "all")
+
+    chip = on_chip(made, feeds(4), tmp_path / "chip", target)
+
+    assert chip.context.partitions == 1
+    assert not chip.cpu_ops
+    assert sqnr_db(on_cpu(made, feeds(4)), chip.outputs, "y") > 55
+
+
+def test_a_chip_before_v69_takes_none(tmp_path: Path) -> None:
+    """This is why a config is refused that asks for it; when it passes, so may the config."""
+    component, scheme = net(tmp_path / "model"), Scheme("uint16", "int8", per_channel=True, block=32)
+    made = part(component.quantize_all(component.calibrate(feeds(4)), scheme), "all")
+
+    with pytest.raises(CompileError):
+        on_chip(made, [], tmp_path / "chip", OLD)
+
+
+def net(root: Path) -> Component:
+    numbers = np.random.default_rng(3)
+    shapes = {
+        "w1": (64, 64, 1, 1), "b1": (64,), "w2": (64, 64), "wt": (64, 64), "bt": (64,), "wn": (64, 24), "bn": (24,),
+    }  # fmt: skip
+    given = {name: (numbers.normal(size=shape) / 8).astype(np.float32) for name, shape in shapes.items()}
+    return with_rewrites(root, graph(MODEL, {**given, "rows": np.array([16, 64], np.int64)}))

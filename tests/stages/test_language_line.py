@@ -1,0 +1,133 @@
+"""A tiny language model from its GGUF file to a context that was emulated, by the real command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from pipeline.contracts import context, emulate, ingest, quantize, verify
+from pipeline.contracts.codec import Contract
+from pipeline.store.manifests import read_manifest
+from tests.support.gguf_files import tiny_gguf
+from tests.support.project import ROOT, Project
+
+Kind = TypeVar("Kind", bound=Contract)
+pytestmark = pytest.mark.slow
+
+CONFIG = """\
+source: {path: ../models/tiny}
+components: {model: {file: tiny.gguf}}
+language_model: {context: 32, prefill: 8}
+calibration: {reader: chat, file: calibration/chat/chats.jsonl, max_samples: 8}
+targets: [snapdragon-x-elite]
+thresholds: {kl: 0.1, top1: 0.8, perplexity: 0.1}
+"""
+CHATS = [
+    [{"role": "user", "content": f"then and there {word}"}, {"role": "assistant", "content": f"the {word} and in"}]
+    for word in ("other", "inner", "ant", "her", "hand", "den", "rather", "thin")
+]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    root = tmp_path_factory.mktemp("language")
+    made = Project.create(root / "project", root / "store")
+    (made.root / "models" / "tiny").mkdir(parents=True)
+    tiny_gguf(made.root / "models" / "tiny" / "tiny.gguf")
+    (made.root / "calibration" / "chat").mkdir(parents=True)
+    lines = "".join(f"{json.dumps(chat)}\n" for chat in CHATS)
+    (made.root / "calibration" / "chat" / "chats.jsonl").write_text(lines, "utf-8")
+    made.write("configs/tiny.yaml", CONFIG)
+    made.doit("build:tiny")
+    return made
+
+
+def facts_of(project: Project, kind: type[Kind], step: str) -> Kind:
+    manifest = read_manifest(project.root / ".build" / "steps" / f"{step}.json")
+    assert manifest is not None
+    return kind.from_json(manifest.facts)
+
+
+def test_the_whole_line_ends_in_one_verified_binary(project: Project) -> None:
+    made = facts_of(project, context.Facts, "context/tiny/model/buckets/snapdragon-x-elite")
+
+    assert sorted(made.parts) == ["1x31", "8x24"]
+    for part in made.parts.values():
+        assert part.facts.partitions == 1
+        assert [node.name for node in part.facts.fallbacks] == []
+        assert [(node.op, node.edge) for node in part.facts.cpu_nodes] == [("DequantizeLinear", True)]  # the logits'
+    assert len({name for part in made.parts.values() for name in part.facts.binaries}) == 1
+    folder = project.root / "artifacts" / "tiny" / "snapdragon-x-elite"
+    assert len([*folder.glob("*.bin")]) == 1
+
+
+def test_the_cache_goes_in_and_out_as_the_same_integers(project: Project) -> None:
+    made = facts_of(project, context.Facts, "context/tiny/model/buckets/snapdragon-x-elite")
+    parts = facts_of(project, quantize.Facts, "quantize/tiny/model").parts
+
+    edges = [part.facts.edges for part in parts.values()]
+    assert all(each == edges[0] for each in edges)  # of prefill, decode, and their twins
+    for layer in range(2):
+        for kind in ("key", "value"):
+            into, out = (edges[0][f"past_{kind}_{layer}_{side}"] for side in ("in", "out"))
+            assert into == out
+            assert (into.dtype, into.zero_point) == ("uint8", 128)
+    given = {spec.name: spec.dtype for spec in made.parts["1x31"].facts.inputs}
+    assert given["input_ids"] == "int32"
+    assert {kind for name, kind in given.items() if name.startswith("past_")} == {"uint8"}
+    assert {given[name] for name in ("attention_mask", "position_ids_cos", "position_ids_sin")} == {"uint16"}
+    mask = edges[0]["attention_mask"]
+    assert (65535 - mask.zero_point) * mask.scale == 0  # as Genie writes what is seen
+
+
+def test_next_tokens_are_measured_on_the_cpu_and_on_the_emulator(project: Project) -> None:
+    prefill = facts_of(project, verify.Facts, "verify/tiny/model/8x24").language
+    decode = facts_of(project, emulate.Facts, "emulate/tiny/model/1x31/snapdragon-x-elite")
+
+    assert {*prefill} == {"rewrite", "quantization"}
+    assert prefill["rewrite"].kl == pytest.approx(0, abs=1e-5)
+    assert prefill["quantization"].tokens > 16
+    assert decode.twin == "1x31"  # it is as small as a twin
+    assert decode.language["compile"].tokens == 3
+
+
+def test_what_calibration_saw_is_in_the_models_own_template(project: Project) -> None:
+    facts = facts_of(project, ingest.Facts, "ingest/tiny/model").language
+
+    assert facts is not None
+    assert (facts.layers, facts.kv_heads, facts.head_dim) == (2, 2, 16)
+    assert len(facts.stops) == 2
+
+
+def test_a_divergence_that_is_too_large_fails_the_build_by_name(project: Project, tmp_path: Path) -> None:
+    strict = project.copy(tmp_path / "strict")
+    strict.write("configs/tiny.yaml", CONFIG.replace("kl: 0.1", "kl: 0.0000001"))
+
+    run = strict.doit("build:tiny", check=False)
+
+    assert run.status == 16
+    assert "the quantization rung misses its threshold: a divergence of" in run.text
+    assert not run.built  # the gate judges what is there
+
+
+def test_a_damaged_file_is_refused_by_name(project: Project, tmp_path: Path) -> None:
+    broken = project.copy(tmp_path / "broken")
+    path = broken.root / "models" / "tiny" / "tiny.gguf"
+    raw = path.read_bytes()
+    path.write_bytes(raw[: len(raw) // 2])
+
+    run = broken.doit("build:tiny", check=False)
+
+    assert run.status == 12
+    assert "tiny.gguf is not a GGUF file, or is damaged" in run.text
+
+
+def test_the_projects_own_conversations_can_be_read() -> None:
+    from pipeline.inputs.samples.chat import messages_of
+
+    lines = (ROOT / "calibration" / "chat" / "chats.jsonl").read_text("utf-8").splitlines()
+    assert len(lines) >= 16
+    assert all(messages_of(line, "chats.jsonl") for line in lines)

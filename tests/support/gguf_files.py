@@ -1,0 +1,187 @@
+"""GGUF files of our own: whatever a test wants in them, and a whole language model of a few thousand weights."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Value = bool | int | float | str | list[str] | list[int] | list[float]
+F32, Q8_0 = 0, 8
+ALIGNMENT = 32
+TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def string(text: str) -> bytes:
+    """A string as the format has it."""
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def value(item: Value) -> bytes:
+    """A value of metadata with its type before it."""
+    match item:
+        case bool():
+            return struct.pack("<I?", 7, item)
+        case int():
+            return struct.pack("<II", 4, item)
+        case float():
+            return struct.pack("<If", 6, item)
+        case str():
+            return struct.pack("<I", 8) + string(item)
+        case list():
+            if all(isinstance(each, str) for each in item):
+                return struct.pack("<IIQ", 9, 8, len(item)) + b"".join(string(str(each)) for each in item)
+            if all(isinstance(each, int) for each in item):
+                return struct.pack("<IIQ", 9, 5, len(item)) + np.array(item, "<i4").tobytes()
+            return struct.pack("<IIQ", 9, 6, len(item)) + np.array(item, "<f4").tobytes()
+
+
+def q8_0(array: Floats) -> bytes:
+    """Blocks of 32 with a scale each."""
+    blocks = array.reshape(-1, 32)
+    scale = np.maximum(np.abs(blocks).max(axis=1) / 127, 1e-8).astype("<f2")
+    stored = np.clip(np.rint(blocks / scale.astype(np.float32)[:, None]), -127, 127).astype(np.int8)
+    return b"".join(each.tobytes() + row.tobytes() for each, row in zip(scale, stored, strict=True))
+
+
+def write(path: Path, metadata: Mapping[str, Value], tensors: Mapping[str, tuple[tuple[int, ...], int, bytes]]) -> None:
+    """A file with this metadata and these tensors: shape as numpy has it, number of the form, bytes."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
+    head += b"".join(string(key) + value(item) for key, item in metadata.items())
+    data = b""
+    for name, (shape, kind, raw) in tensors.items():
+        head += string(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape[::-1])
+        head += struct.pack("<IQ", kind, len(data))
+        data += raw + b"\0" * (-len(raw) % ALIGNMENT)
+    path.write_bytes(head + b"\0" * (-len(head) % ALIGNMENT) + data)
+
+
+@dataclass(frozen=True)
+class TinySizes:
+    """Sizes of a tiny model."""
+
+    layers: int = 2
+    hidden: int = 64
+    heads: int = 4
+    kv_heads: int = 2
+    inner: int = 96
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a head."""
+        return self.hidden // self.heads
+
+
+def byte_tokens() -> list[str]:
+    """The letters that stand for bytes in byte-level BPE, in the order of GPT-2."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [number for number in range(256) if number not in plain]
+    letters = {number: chr(number) for number in plain} | {number: chr(256 + at) for at, number in enumerate(others)}
+    return [letters[number] for number in range(256)]
+
+
+def tiny_tokens() -> tuple[list[str], list[str], list[int]]:
+    """Tokens, merges, and types: the bytes, a few words, and what marks messages."""
+    tokens, merges = byte_tokens(), []
+    for left, right in (("t", "h"), ("th", "e"), ("a", "n"), ("an", "d"), ("Ġ", "the"), ("i", "n"), ("e", "r")):
+        tokens.append(left + right)
+        merges.append(f"{left} {right}")
+    marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    types = [1] * len(tokens) + [3] * len(marks)
+    tokens += marks
+    tokens += [f"<unused{number}>" for number in range(-len(tokens) % 32)]
+    return tokens, merges, types + [1] * (len(tokens) - len(types))
+
+
+def tiny_weights(sizes: TinySizes, vocabulary: int, *, architecture: str = "llama", seed: int = 0) -> dict[str, Floats]:
+    """Random weights by the names of GGUF, matrices as [outputs, inputs], heads not interleaved."""
+    rng = np.random.default_rng(seed)
+
+    def matrix(outputs: int, inputs: int) -> Floats:
+        return np.asarray(rng.standard_normal((outputs, inputs)) / np.sqrt(inputs), np.float32)
+
+    def gamma(size: int) -> Floats:
+        return (1 + 0.1 * rng.standard_normal(size)).astype(np.float32)
+
+    found = {"token_embd.weight": matrix(vocabulary, sizes.hidden) * 4, "output_norm.weight": gamma(sizes.hidden)}
+    kv = sizes.kv_heads * sizes.head_dim
+    for layer in range(sizes.layers):
+        blk = f"blk.{layer}"
+        found |= {
+            f"{blk}.attn_norm.weight": gamma(sizes.hidden),
+            f"{blk}.attn_q.weight": matrix(sizes.hidden, sizes.hidden),
+            f"{blk}.attn_k.weight": matrix(kv, sizes.hidden),
+            f"{blk}.attn_v.weight": matrix(kv, sizes.hidden),
+            f"{blk}.attn_output.weight": matrix(sizes.hidden, sizes.hidden),
+            f"{blk}.ffn_norm.weight": gamma(sizes.hidden),
+            f"{blk}.ffn_gate.weight": matrix(sizes.inner, sizes.hidden),
+            f"{blk}.ffn_up.weight": matrix(sizes.inner, sizes.hidden),
+            f"{blk}.ffn_down.weight": matrix(sizes.hidden, sizes.inner),
+        }
+        if architecture == "qwen2":
+            for name, size in (("q", sizes.hidden), ("k", kv), ("v", kv)):
+                found[f"{blk}.attn_{name}.bias"] = (rng.standard_normal(size) / 4).astype(np.float32)
+        if architecture in ("qwen3", "gemma3"):
+            found |= {f"{blk}.attn_{name}_norm.weight": gamma(sizes.head_dim) for name in "qk"}
+        if architecture == "gemma3":
+            found |= {f"{blk}.post_{name}_norm.weight": gamma(sizes.hidden) for name in ("attention", "ffw")}
+    return found
+
+
+def interleaved(matrix: Floats, heads: int) -> Floats:
+    """Queries or keys with the halves of each head interleaved, as files of architecture llama have them."""
+    halves = matrix.reshape(heads, 2, matrix.shape[0] // heads // 2, -1)
+    turned: Floats = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(matrix.shape)
+    return turned
+
+
+def tiny_metadata(sizes: TinySizes, architecture: str = "llama") -> dict[str, Value]:
+    """The metadata of a tiny model."""
+    tokens, merges, types = tiny_tokens()
+    return {
+        "general.architecture": architecture,
+        f"{architecture}.block_count": sizes.layers,
+        f"{architecture}.context_length": 2048,
+        f"{architecture}.embedding_length": sizes.hidden,
+        f"{architecture}.feed_forward_length": sizes.inner,
+        f"{architecture}.attention.head_count": sizes.heads,
+        f"{architecture}.attention.head_count_kv": sizes.kv_heads,
+        f"{architecture}.attention.layer_norm_rms_epsilon": 1e-5,
+        f"{architecture}.rope.freq_base": 10000.0,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.bos_token_id": tokens.index("<|im_start|>"),
+        "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"),
+        "tokenizer.ggml.padding_token_id": tokens.index("<|endoftext|>"),
+        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.chat_template": TEMPLATE,
+    }
+
+
+def tiny_gguf(path: Path, *, architecture: str = "llama", sizes: TinySizes | None = None) -> dict[str, Floats]:
+    """Write a tiny language model; the weights that are in it, heads not interleaved."""
+    sizes = sizes or TinySizes()
+    metadata = tiny_metadata(sizes, architecture)
+    vocabulary = metadata["tokenizer.ggml.tokens"]
+    assert isinstance(vocabulary, Sequence)
+    weights = tiny_weights(sizes, len(vocabulary), architecture=architecture)
+    stored = {}
+    for name, array in weights.items():
+        kept = array
+        if architecture == "llama" and (".attn_q." in name or ".attn_k." in name):
+            kept = interleaved(array, sizes.heads if "_q." in name else sizes.kv_heads)
+        stored[name] = (array.shape, F32, kept.tobytes())
+    write(path, metadata, stored)
+    return weights
