@@ -301,6 +301,12 @@ FINDINGS = (
         lambda: next(case for case in joined.cases() if case.name == "Add+Mul/fp16/ordinary/Add"),
     ),
     Finding(
+        "hard-sigmoid-behind-strides", ("ConvTranspose+HardSigmoid",), (FP16,), ("*",),
+        "other memory from the fifth column on, and other operators spoiled", "the HardSigmoid",
+        "a ConvTranspose with strides, whatever stands between; tests/graph/rewrites/test_decompose_hard_sigmoid.py",
+        "rewrite decompose_hard_sigmoid",
+    ),
+    Finding(
         "zero-points-of-blocks", ("DequantizeLinear",), ("u16",), ("*",),
         "weights in blocks as if their zero points were 0: 0.6 and -9.5 dB", "67 dB",
         "block_size with a zero point that is not 0; tests/qnn/test_admission_of_blocks.py", "refused",

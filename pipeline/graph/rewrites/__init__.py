@@ -29,6 +29,7 @@ from pipeline.graph.rewrites import (
     decompose_activations,
     decompose_batch_norm,
     decompose_einsum,
+    decompose_hard_sigmoid,
     decompose_log_sums,
     decompose_lstm_step,
     decompose_mod,
@@ -105,6 +106,7 @@ REWRITES: tuple[Rewrite, ...] = (
     convert_group_norms,
     decompose_softplus,
     decompose_swish,
+    decompose_hard_sigmoid,
     decompose_log_sums,
     bound_exp,  # behind all that write an Exp: powers of constants, LogSoftmax
     negate_divisors,  # behind all that divide integers
