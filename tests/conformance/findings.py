@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.conformance import joined
 from tests.conformance.cases import Case, single
 from tests.conformance.crooked import quiet_channels, scattered
 from tests.conformance.edges import ORDINARY
@@ -292,6 +293,18 @@ FINDINGS = (
         "rewrite gather_neighbours",
         _canary("Resize", FP16, [_IMAGE[None, :2, :4, :6], None, None, np.array([1, 2, 8, 12])], constants=(3,),
                 mode="nearest", nearest_mode="ceil"),
+    ),
+    Finding(
+        "scaled-sums", ("Add+Mul", "MatMul+Add+Mul"), (FP16,), ("*",),
+        "x s + c₀ s: the first element of c for all", "(x + c) s", "c a constant of several elements, s of one",
+        "rewrite widen_scales",
+        lambda: next(case for case in joined.cases() if case.name == "Add+Mul/fp16/ordinary/Add"),
+    ),
+    Finding(
+        "hard-sigmoid-behind-strides", ("ConvTranspose+HardSigmoid",), (FP16,), ("*",),
+        "other memory from the fifth column on, and other operators spoiled", "the HardSigmoid",
+        "a ConvTranspose with strides, whatever stands between; tests/graph/rewrites/test_decompose_hard_sigmoid.py",
+        "rewrite decompose_hard_sigmoid",
     ),
     Finding(
         "zero-points-of-blocks", ("DequantizeLinear",), ("u16",), ("*",),

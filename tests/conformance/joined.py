@@ -103,6 +103,9 @@ _LONGER: Mapping[str, tuple[tuple[int, ...], Sequence[_Node]]] = {
     "Clip+Div": (_ROWS, [("Clip", ("x", "half", "six"), {}), ("Div", ("one", "h"), {})]),
 }  # fmt: skip
 
+_SPOILS = ("ConvTranspose", "HardSigmoid")
+"""In float16 it spoils other models of its batch; tests/graph/rewrites/test_decompose_hard_sigmoid.py has it apart."""
+
 SCALES = {"ordinary": 1.0, "loud": 6.0, "quiet": 0.02}
 """Edge -> what normal numbers are multiplied with."""
 
@@ -112,7 +115,9 @@ def cases() -> Iterator[Case]:
     for number_format in FORMATS:
         for edge, scale in SCALES.items():
             for maker, (dims, first) in _MAKERS.items():
-                for reader in _READERS.values():
+                for name, reader in _READERS.items():
+                    if (maker, name) == _SPOILS:
+                        continue
                     yield _case(number_format, edge, maker, scale, dims, [first, reader])
             for name, (dims, nodes) in _LONGER.items():
                 yield _case(number_format, edge, name, scale, dims, nodes)

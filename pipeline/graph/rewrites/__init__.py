@@ -29,6 +29,7 @@ from pipeline.graph.rewrites import (
     decompose_activations,
     decompose_batch_norm,
     decompose_einsum,
+    decompose_hard_sigmoid,
     decompose_log_sums,
     decompose_lstm_step,
     decompose_mod,
@@ -60,6 +61,7 @@ from pipeline.graph.rewrites import (
     simplify_boolean_equal,
     split_clips,
     take_last_states,
+    widen_scales,
 )
 
 
@@ -104,6 +106,7 @@ REWRITES: tuple[Rewrite, ...] = (
     convert_group_norms,
     decompose_softplus,
     decompose_swish,
+    decompose_hard_sigmoid,
     decompose_log_sums,
     bound_exp,  # behind all that write an Exp: powers of constants, LogSoftmax
     negate_divisors,  # behind all that divide integers
@@ -115,6 +118,7 @@ REWRITES: tuple[Rewrite, ...] = (
     bound_activations,  # behind all that write a Sigmoid or Tanh
     separate_swish,
     drop_unit_axes,
+    widen_scales,  # behind all that look for products with one number
     split_clips,  # behind what looks for a Clip
 )
 """In the order they are applied."""
