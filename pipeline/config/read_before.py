@@ -40,7 +40,7 @@ class ReadBefore:
         if not isinstance(kept, str):
             return None
         try:
-            found: object = _Reader(io.BytesIO(base64.b64decode(kept))).load()
+            found: object = _Unpickler(io.BytesIO(base64.b64decode(kept))).load()
         except Exception:  # whatever a file of another version makes of itself, it is read anew
             return None
         self._used[name] = kept
@@ -56,7 +56,7 @@ class ReadBefore:
             cache_file.write(self._path, MEMBER, {**self._used})
 
 
-class _Reader(pickle.Unpickler):
+class _Unpickler(pickle.Unpickler):
     """Makes paths and dataclasses of ours, and nothing else: the file may be anybody's."""
 
     def find_class(self, module: str, name: str) -> Any:

@@ -23,14 +23,14 @@ class Params(OverBuckets):
 
 
 @dataclass(frozen=True)
-class Choice(Contract):
+class PackingChoice(Contract):
     """The form that was chosen: all that `context` is told."""
 
     chosen: Form
 
 
 @dataclass(frozen=True)
-class Facts(Choice):
+class Facts(PackingChoice):
     """Why it was, and the `estimates` of all binaries in bytes by form; None where the targets can't take it."""
 
     why: str

@@ -37,7 +37,7 @@ class Params(OverBuckets):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point(Contract):
+class CurvePoint(Contract):
     """A trial. `db_cpu` is of the QDQ model, or of the float model `rounded` instead; None for no number.
 
     `db_emulator` is None where it was not emulated, or `failure` says why it could not be.
@@ -54,7 +54,7 @@ class Point(Contract):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts(Point):
+class Facts(CurvePoint):
     """The name of the scheme that was found, the scheme, its point of the `curve`, and all that was tried.
 
     The curve goes from cheap to dear.
@@ -62,7 +62,7 @@ class Facts(Point):
 
     scheme: str
     quantization: Scheme
-    curve: tuple[Point, ...]
+    curve: tuple[CurvePoint, ...]
     trials: int
     emulations: int
 
@@ -72,4 +72,4 @@ class Found(Contract):
     """What precision.json holds: the scheme, and what was tried."""
 
     scheme: Scheme
-    curve: tuple[Point, ...]
+    curve: tuple[CurvePoint, ...]

@@ -22,7 +22,7 @@ class Params(OverBuckets):
 
 
 @dataclass(frozen=True)
-class Constants(Contract):
+class ConstantCount(Contract):
     """How many constants were quantized to a type, and their bytes."""
 
     tensors: int
@@ -39,7 +39,7 @@ class PartFacts(Signature):
     scheme: str
     nodes: int
     float_nodes: tuple[str, ...]
-    constants: Mapping[str, Constants]
+    constants: Mapping[str, ConstantCount]
     forecasts: tuple[Forecast, ...]
     edges: Edges = field(default_factory=dict)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from pipeline.contracts.climb import Facts
 from pipeline.model import Json, Manifest
 from pipeline.plan.keys import step_key, tool_versions
-from pipeline.plan.steps import Climb
+from pipeline.plan.steps import ClimbBasis
 from pipeline.plan.workspace import Workspace
 
 STAGE = "climb"
@@ -16,7 +16,7 @@ _JUDGES = ("verify", "packing", "context", "emulate", "blame", "probe")
 _CODE = Path(__file__).parent.parent / "build" / "remedies.py"
 
 
-def key(climb: Climb, quantize_key: str, samples: Manifest, workspace: Workspace) -> str:
+def key(climb: ClimbBasis, quantize_key: str, samples: Manifest, workspace: Workspace) -> str:
     """The key of what a component climbs to whose quantize step has this key as it is configured."""
     code = [workspace.code.stage(stage) for stage in _JUDGES]
     code.append(workspace.code.script(_CODE, _CODE.parent.parent.parent))

@@ -145,7 +145,7 @@ def _makes_nothing(params: Contract, inputs: Mapping[str, Manifest]) -> bool:
     choice = inputs.get("packing")
     if choice is None or not isinstance(params, context.Params):
         return False
-    return choice.read(packing.Choice.from_json).chosen != params.form
+    return choice.read(packing.PackingChoice.from_json).chosen != params.form
 
 
 def _hosts(step: Step, nature: HostRule, ruled: HostRule, *, able: bool = False) -> tuple[str, ...]:

@@ -215,4 +215,10 @@ def _module_files(name: str, root: Path) -> Sequence[Path]:
     parts = name.split(".") if name else []
     files = [f"{root}/{'/'.join([*parts[:depth], '__init__'])}.py" for depth in range(1, len(parts) + 1)]
     files.append(f"{root}/{'/'.join(parts)}.py")
-    return [Path(file) for file in files if os.access(file, os.R_OK)]
+    return [path for file in files if (path := _readable(file)) is not None]
+
+
+@cache
+def _readable(file: str) -> Path | None:
+    """One path for a file, whoever imports it, as paths take long to make and to compare; None if it is not there."""
+    return Path(file) if os.access(file, os.R_OK) else None

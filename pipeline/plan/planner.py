@@ -32,7 +32,7 @@ from pipeline.contracts.packing import Form
 from pipeline.model import Json
 from pipeline.plan import stage_params
 from pipeline.plan.measurements import Measurements
-from pipeline.plan.steps import FOR_SEARCH, Climb, Input, Step
+from pipeline.plan.steps import FOR_SEARCH, ClimbBasis, Input, Step
 from pipeline.qnn.target import WIDE_PRODUCTS_HTP_ARCH
 
 
@@ -182,7 +182,7 @@ class _Planner(Measurements):
     def _climbs(self, component: str) -> bool:
         return self._held_out and self._config.components[component].budget_minutes is not None
 
-    def _climb(self, component: str) -> Climb:
+    def _climb(self, component: str) -> ClimbBasis:
         verification = self._config.verification
         judged = self._config.components[component]
         params: dict[str, Json] = {
@@ -195,7 +195,7 @@ class _Planner(Measurements):
             "forms": [*self._forms],
             "emulator": [verification.emulator_samples, verification.emulator_seconds],
         }
-        return Climb(params, self._score(component), self._held_out_samples().step)
+        return ClimbBasis(params, self._score(component), self._held_out_samples().step)
 
     def _contexts(self, component: str) -> Iterator[Step]:
         forms = self._forms
@@ -243,7 +243,7 @@ class _Planner(Measurements):
             targets=tuple(stage_params.of_target(target) for target in targets),
             compile="device" if any(target.compile == DEVICE for target in targets) else None,
         )
-        choice = Input("packing", f"packing:{self._name}/{component}", facts=packing.Choice)
+        choice = Input("packing", f"packing:{self._name}/{component}", facts=packing.PackingChoice)
         chosen = (choice,) if len(self._forms) > 1 else ()
         models = (self._last(component, bucket, role="model/{bucket}") for bucket in buckets)
         return Step(

@@ -55,7 +55,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Climb:
+class ClimbBasis:
     """What decides, besides a quantize step itself, which scheme its component climbs to when a gate is missed.
 
     `params` are of the steps that judge a scheme and of the gates, `scripts` the files with score functions; `samples`
@@ -88,7 +88,7 @@ class Step:
     bucket: Bucket | None = None
     targets: tuple[Target, ...] = ()
     ingests: Mapping[str, str] = field(default_factory=dict)
-    climb: Climb | None = None
+    climb: ClimbBasis | None = None
     asked: Commit | None = None
 
     @property

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.contracts.context import CompiledModel, Facts, Params, Part, PartFacts
-from pipeline.contracts.packing import Choice, Form
+from pipeline.contracts.packing import Form, PackingChoice
 from pipeline.contracts.target import HtpTarget
 from pipeline.graph.files.model_file import MODEL
 from pipeline.model import StageRequest, StageResult
@@ -29,7 +29,7 @@ def run(request: StageRequest) -> StageResult:
     """
     params = Params.from_json(request.params)
     form, component = params.form, params.component
-    if "packing" in request.inputs and Choice.from_json(request.inputs["packing"].facts).chosen != form:
+    if "packing" in request.inputs and PackingChoice.from_json(request.inputs["packing"].facts).chosen != form:
         print(f"{form}: not chosen")
         return StageResult(Facts(form, parts={}).to_json())
     models = {f"{component}_{bucket}": request.inputs[f"model/{bucket}"].folder / MODEL for bucket in params.buckets}

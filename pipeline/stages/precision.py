@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.contracts import ingest
-from pipeline.contracts.precision import Facts, Found, Params, Point
+from pipeline.contracts.precision import CurvePoint, Facts, Found, Params
 from pipeline.errors import QuantizationError
 from pipeline.graph.accuracy.candidates import Candidates, in_float, settled
 from pipeline.graph.accuracy.pricing import Pricing
@@ -157,11 +157,11 @@ def _check_float(case: Case, limits: Limits, component: str) -> None:
         )
 
 
-def _point(trial: Trial, trials: Trials, pricing: Pricing) -> Point:
+def _point(trial: Trial, trials: Trials, pricing: Pricing) -> CurvePoint:
     """A trial as a point of the curve. `db_cpu` is of the QDQ model, or `rounded` of the float model instead."""
     price = pricing.price(trial.choice)
     emulation = trial.emulation
-    return Point(
+    return CurvePoint(
         label=label(trial.choice, trials),
         weight_bytes=price.weight_bytes,
         share_8bit=round(price.share_8bit, 4),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from onnx import ModelProto, TensorProto
 
-from pipeline.contracts.quantize import Constants, Facts, Params, Part, PartFacts
+from pipeline.contracts.quantize import ConstantCount, Facts, Params, Part, PartFacts
 from pipeline.contracts.scheme import Scheme
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import (
@@ -117,13 +117,13 @@ def _is_of_one_bucket(tensor: TensorProto, ranges: Mapping[str, Range]) -> bool:
     return tensor.name in ranges or location == CONSTANTS or is_rest
 
 
-def _constants(model: ModelProto) -> dict[str, Constants]:
+def _constants(model: ModelProto) -> dict[str, ConstantCount]:
     """How many constants are stored in each type, and their bytes."""
     read = {node.input[0] for node in model.graph.node if node.op_type == "DequantizeLinear"}
-    found: dict[str, Constants] = {}
+    found: dict[str, ConstantCount] = {}
     for tensor in sorted(model.graph.initializer, key=lambda tensor: tensor_dtype(tensor).name):
         if tensor.name in read:
             kind = tensor_dtype(tensor).name
-            count = found.get(kind, Constants(0, 0))
-            found[kind] = Constants(count.tensors + 1, count.bytes + byte_size(tensor))
+            count = found.get(kind, ConstantCount(0, 0))
+            found[kind] = ConstantCount(count.tensors + 1, count.bytes + byte_size(tensor))
     return found

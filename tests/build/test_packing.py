@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from pipeline.config.load import load
-from pipeline.contracts.packing import Choice
+from pipeline.contracts.packing import PackingChoice
 from pipeline.errors import ConfigError
 from pipeline.plan.planner import plan
 from tests.support.encoder_project import CONFIG as BERT
@@ -152,7 +152,7 @@ def test_of_the_choice_of_a_form_contexts_know_nothing_but_what_was_chosen(tmp_p
     contexts(tmp_path, "auto")
     for step in plan(load(tmp_path / "configs" / "bert.yaml")):
         choice = [given.facts for given in step.inputs if given.role == "packing"]
-        assert choice == ([Choice] if step.stage == "context" else [])
+        assert choice == ([PackingChoice] if step.stage == "context" else [])
 
 
 def test_buckets_can_not_share_weights_on_old_chips(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from pipeline.config.yaml.field_types import (
     Bases,
-    Choice,
     Flag,
     Form,
     Integer,
@@ -19,6 +18,7 @@ from pipeline.config.yaml.field_types import (
     Number,
     Numbers,
     OneOf,
+    OneWord,
     Record,
     Size,
     Text,
@@ -97,7 +97,7 @@ class _Decoder:
                 return self._map(form, node, keys)
             case Text() if isinstance(node, Value) and isinstance(node.data, str):
                 return self._text(form, node, node.data, keys)
-            case Choice() if isinstance(node, Value) and isinstance(node.data, str):
+            case OneWord() if isinstance(node, Value) and isinstance(node.data, str):
                 return self._choice(form, node, node.data, keys)
             case Integer() if isinstance(node, Value) and type(node.data) is int:
                 if form.bounds is None or form.bounds.low <= node.data <= form.bounds.high:
@@ -156,7 +156,7 @@ class _Decoder:
 
     def _tag(self, tag: str, words: tuple[str, ...], node: MapNode, keys: Keys) -> Any:
         if tag in node.values:
-            return self.value(Choice(words), node.values[tag], (*keys, tag))
+            return self.value(OneWord(words), node.values[tag], (*keys, tag))
         guess = next((name for name in node.keys if nearest(name, (tag,))), None)
         if guess:
             self._problems.add(node.keys[guess], (*keys, guess), "unknown key", suggestion=tag)
@@ -200,7 +200,7 @@ class _Decoder:
             self._problems.add(node.place, keys, str(error))
             return INVALID
 
-    def _choice(self, form: Choice, node: Value, text: str, keys: Keys) -> Any:
+    def _choice(self, form: OneWord, node: Value, text: str, keys: Keys) -> Any:
         if text in form.values:
             return text
         what = f"'{text}' is not known here"
@@ -257,7 +257,7 @@ def _same_kind(form: Form, node: Node) -> bool:
 
 def _words(record: Record, tag: str) -> tuple[str, ...]:
     form = record.fields[tag].form
-    return form.values if isinstance(form, Choice) else ()
+    return form.values if isinstance(form, OneWord) else ()
 
 
 def _found(node: Node) -> str:

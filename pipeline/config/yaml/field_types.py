@@ -77,7 +77,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Choice:
+class OneWord:
     """One of a few words."""
 
     values: tuple[str, ...]
@@ -113,7 +113,7 @@ class ListOf:
 class MapOf:
     """A mapping with names of the reader's own choosing, or with any of a few."""
 
-    key: Text | Choice
+    key: Text | OneWord
     value: Form
     size: Size | None = None
 
@@ -160,7 +160,7 @@ class OneOf:
         """The key whose word says which record is meant, as `reader` in `{reader: text}`."""
         firsts = [next(iter(record.fields.values())) for record in self.records]
         names = {field.name for field in firsts}
-        tagged = len(firsts) > 1 and len(names) == 1 and all(isinstance(field.form, Choice) for field in firsts)
+        tagged = len(firsts) > 1 and len(names) == 1 and all(isinstance(field.form, OneWord) for field in firsts)
         return names.pop() if tagged else None
 
     def signs(self) -> Mapping[str, tuple[Record, ...]]:
@@ -173,7 +173,7 @@ class OneOf:
         return found
 
 
-Form = Text | Choice | Integer | Number | Numbers | Flag | ListOf | MapOf | Record | OneOf
+Form = Text | OneWord | Integer | Number | Numbers | Flag | ListOf | MapOf | Record | OneOf
 
 
 def record_of(cls: type[Any]) -> Record:
@@ -204,13 +204,13 @@ def form_of(hint: Any) -> Form:
     if hint is float:
         return Number()
     if origin is typing.Literal:
-        return Choice(args)
+        return OneWord(args)
     if origin in (typing.Union, types.UnionType):
         forms = tuple(form_of(arg) for arg in args if arg is not types.NoneType)
         return forms[0] if len(forms) == 1 else OneOf(forms)
     if origin is tuple:
         return ListOf(form_of(args[0]), _mark(marks, Size), _mark(marks, Distinct) is not None)
-    if origin is Mapping and isinstance(key := form_of(args[0]), Text | Choice):
+    if origin is Mapping and isinstance(key := form_of(args[0]), Text | OneWord):
         return MapOf(key, form_of(args[1]), _mark(marks, Size))
     if dataclasses.is_dataclass(hint):
         return record_of(typing.cast(type[Any], hint))
@@ -222,7 +222,7 @@ def describe(form: Form) -> str:
     match form:
         case Text(pattern=pattern):
             return pattern.expected if pattern else "text"
-        case Choice(values=values):
+        case OneWord(values=values):
             return " or ".join(values)
         case Integer(bounds=bounds):
             return f"an integer from {bounds.low} to {bounds.high}" if bounds else "an integer"

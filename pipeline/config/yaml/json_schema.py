@@ -12,7 +12,6 @@ from typing import Any
 
 from pipeline.config.yaml.docstrings import attribute_docs, summary
 from pipeline.config.yaml.field_types import (
-    Choice,
     Field,
     Flag,
     Form,
@@ -22,6 +21,7 @@ from pipeline.config.yaml.field_types import (
     Number,
     Numbers,
     OneOf,
+    OneWord,
     Record,
     Size,
     Text,
@@ -52,7 +52,7 @@ def _schema(form: Form, definitions: dict[str, dict[str, Any]]) -> dict[str, Any
     match form:
         case Text(pattern=pattern):
             return {"type": "string"} | ({"pattern": f"^(?:{pattern.regex})$"} if pattern else {})
-        case Choice(values=values):
+        case OneWord(values=values):
             return {"enum": [*values]}
         case Integer(bounds=bounds):
             return {"type": "integer"} | ({"minimum": bounds.low, "maximum": bounds.high} if bounds else {})

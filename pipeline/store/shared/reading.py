@@ -26,7 +26,7 @@ _READERS = 4  # files that are fetched at once
 _AWAKE_S = 0.2
 
 
-class Reading:
+class SharedReading:
     """Restores outputs from a place into a store during one build. Several threads may use it."""
 
     def __init__(self, reach: Reach, known: Known, store: Store) -> None:

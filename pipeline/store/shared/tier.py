@@ -17,7 +17,7 @@ from pipeline.frozen import dataclass
 from pipeline.model import Manifest
 from pipeline.store.shared.connection import Reach
 from pipeline.store.shared.names import manifest_name
-from pipeline.store.shared.reading import Reading
+from pipeline.store.shared.reading import SharedReading
 from pipeline.store.shared.remote_index import Known
 from pipeline.store.shared.writing import Writing
 from pipeline.store.store import Store
@@ -35,7 +35,7 @@ class Reachability:
 @dataclass(frozen=True)
 class _Build:
     known: Known
-    reading: Reading
+    reading: SharedReading
     writing: Writing
 
 
@@ -62,22 +62,22 @@ class SharedStore:
         """Begin a build, which may read and write from now on."""
         known = Known(self._record, self._reach)
         each = (self._reach, known, self._store)
-        self._build = _Build(known, Reading(*each), Writing(*each))
+        self._build = _Build(known, SharedReading(*each), Writing(*each))
 
     def find(self, key: str, stage: str) -> Manifest | None:
-        """As :meth:`Reading.find`; None outside of a build."""
+        """As :meth:`SharedReading.find`; None outside of a build."""
         return self._build.reading.find(key, stage) if self._build else None
 
     def fetch(self, manifest: Manifest, what: str) -> bool:
-        """As :meth:`Reading.fetch`; False outside of a build."""
+        """As :meth:`SharedReading.fetch`; False outside of a build."""
         return self._build is not None and self._build.reading.fetch(manifest, what)
 
     def fetch_payloads(self, manifest: Manifest, what: str) -> bool:
-        """As :meth:`Reading.fetch_payloads`; False outside of a build."""
+        """As :meth:`SharedReading.fetch_payloads`; False outside of a build."""
         return self._build is not None and self._build.reading.fetch_payloads(manifest, what)
 
     def drop_damaged(self, key: str) -> bool:
-        """As :meth:`Reading.drop_damaged`; False outside of a build."""
+        """As :meth:`SharedReading.drop_damaged`; False outside of a build."""
         return self._build is not None and self._build.reading.drop_damaged(key)
 
     def offer(self, manifest: Manifest) -> None:
