@@ -20,7 +20,6 @@ from pipeline.build.gated_steps import GatedSteps
 from pipeline.command_line import CommandLine
 from pipeline.config import project_file
 from pipeline.config.load import ModelConfig, load_healthy
-from pipeline.config.read_before import ReadBefore
 from pipeline.doit_adapter import Removal, Runner, group, reported, say, task
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.plan import hosts
@@ -59,7 +58,7 @@ class Project:
 
     def __init__(self, root: Path, line: CommandLine) -> None:
         self.workspace = Workspace.at(root)
-        configs, self.refusal = load_healthy(root / "configs", ReadBefore(self.workspace.configs))
+        configs, self.refusal = load_healthy(root / "configs")
         if self.refusal is not None and not (line.command in _LOOKS_AT_EACH or [*line.names] == ["fsck"]):
             raise self.refusal
         variables = {name: value for name, value in line.variables.items() if name != ENGINE}

@@ -31,7 +31,6 @@ from pipeline.config.file import (
 from pipeline.config.judging import check_outputs, thresholds_of, wished_of
 from pipeline.config.model_config import Component, ModelConfig
 from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride
-from pipeline.config.read_before import ReadBefore
 from pipeline.config.readers import Reader
 from pipeline.config.sample_checks import check_samples
 from pipeline.config.targets import DEVICE, Target, read_targets
@@ -101,11 +100,8 @@ def load_all(folder: Path) -> dict[str, ModelConfig]:
     return configs
 
 
-def load_healthy(folder: Path, before: ReadBefore | None = None) -> tuple[dict[str, ModelConfig], ConfigError | None]:
-    """As :func:`load_all`, the models whose files have no mistake, and the error that lists the mistakes of others.
-
-    A file that `before` knows is not parsed again.
-    """
+def load_healthy(folder: Path) -> tuple[dict[str, ModelConfig], ConfigError | None]:
+    """As :func:`load_all`, the models whose files have no mistake, and the error that lists the mistakes of others."""
     problems = Problems()
     configs: dict[str, ModelConfig] = {}
     if not folder.is_dir():
@@ -113,10 +109,8 @@ def load_healthy(folder: Path, before: ReadBefore | None = None) -> tuple[dict[s
     for path in sorted(folder.glob("[!.]*")):
         if path.suffix == ".yml":
             problems.add(Place(_shown(path)), (), "would not be read", expected=f"the name {path.stem}.yaml")
-        elif path.suffix == ".yaml" and path.name not in RESERVED and (config := _read(path, problems, before)):
+        elif path.suffix == ".yaml" and path.name not in RESERVED and (config := _read(path, problems)):
             configs[config.name] = config
-    if before is not None:
-        before.save()
     project_file.decode(folder, problems)  # of a mistake there, a build should hear with all others
     return configs, problems.refusal() if len(problems) else None
 
@@ -126,7 +120,7 @@ def _form() -> Record:
     return record_of(ModelFile)
 
 
-def _read(path: Path, problems: Problems, before: ReadBefore | None = None) -> ModelConfig | None:
+def _read(path: Path, problems: Problems) -> ModelConfig | None:
     """The config in one file, or None when something was added to `problems`."""
     file, earlier = _shown(path), len(problems)
     if not re.fullmatch(NAME.regex, path.stem):
@@ -135,14 +129,8 @@ def _read(path: Path, problems: Problems, before: ReadBefore | None = None) -> M
     data = read(path, file, problems)
     if data is None:
         return None
-    if before is not None and len(problems) == earlier and isinstance(found := before.find(path, data), ModelConfig):
-        return found
     config = _decoded(path, data, problems)
-    if config is None or len(problems) > earlier:
-        return None
-    if before is not None:
-        before.keep(path, data, config)
-    return config
+    return config if len(problems) == earlier else None
 
 
 def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:

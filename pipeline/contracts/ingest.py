@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from pipeline.contracts.codec import Contract, NumberTree
+from pipeline.contracts.codec import Contract, NumberTree, left_out
 from pipeline.contracts.language import LanguageFacts
 from pipeline.contracts.values import Signature
 from pipeline.frozen import dataclass
@@ -39,4 +39,4 @@ class Facts(Signature):
     opset: int | None
     nodes: int
     axes: Mapping[str, tuple[str, ...]]
-    language: LanguageFacts | None = None
+    language: LanguageFacts | None = left_out()

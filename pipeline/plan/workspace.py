@@ -8,7 +8,6 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pipeline.config import read_before
 from pipeline.config.project_file import ProjectFile
 from pipeline.frozen import dataclass
 from pipeline.plan.keys import CodeDigests
@@ -85,11 +84,6 @@ class Workspace:
         return self.build / "doit.json"
 
     @property
-    def configs(self) -> Path:
-        """What configurations meant when they were read last."""
-        return self.build / "configs.json"
-
-    @property
     def shared_record(self) -> Path:
         """What shared stores are known to have."""
         return self.build / "shared.json"
@@ -101,7 +95,6 @@ class Workspace:
         return {
             self.build / "memo.json": digests.MEMBER,
             self.database: database.MEMBER,
-            self.configs: read_before.MEMBER,
             self.shared_record: remote_index.MEMBER,
             self.store.root / "costs.json": costs.MEMBER,
         }

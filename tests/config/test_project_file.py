@@ -38,7 +38,7 @@ def test_what_is_written_is_read_and_knows_its_place(tmp_path: Path) -> None:
     assert settings.hosts("emulate") == ("x86_64",)
     assert settings.ruled_by("context") == ("stages", "context", "hosts")
     assert settings.ruled_by("emulate") == ("stages", "*", "hosts")
-    assert settings.compare == CompareSettings(5.0, 0.5, 0.01)
+    assert settings.compare == CompareSettings(size_percent=5.0, snr_db=0.5, score=0.01)
     assert project.place("store.shared") == "configs/project.yaml:1:17"
     assert project.place("stages['*'].hosts") == "configs/project.yaml:3:16"
     assert project.place("stages.fetch.hosts") == "configs/project.yaml"

@@ -378,7 +378,10 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
 
 PROJECT_MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "unknown key": ("stores: {}\n", ["1:1: stores: unknown key; did you mean 'store'?"]),
-    "unknown key, nothing near": ("zzz: 1\n", ["1:1: zzz: unknown key; expected one of store, stages, compare"]),
+    "unknown key, nothing near": (
+        "zzz: 1\n",
+        ["1:1: zzz: unknown key; expected one of store, stages, engine, compare"],
+    ),
     "unknown key of the store": ("store: {shard: a}\n", ["1:9: store.shard: unknown key; did you mean 'shared'?"]),
     "no place for the store": ("store: {shared: 1}\n", ["1:17: store.shared: number 1; expected a folder or a URL"]),
     "unknown stage": (
@@ -414,7 +417,7 @@ PROJECT_MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "a limit below zero": ("compare: {snr_db: -1}\n", ["1:19: compare.snr_db: number -1; expected 0 or more"]),
     "no limit": ("compare: {score: }\n", ["1:18: compare.score: no value; expected a number"]),
     "a model": (GOOD, ["1:1: describes a model; expected another name for it: in this file are settings"]),
-    "a list": ("- 1\n", ["1:1: a list; expected a mapping with store, stages, compare"]),
+    "a list": ("- 1\n", ["1:1: a list; expected a mapping with store, stages, engine, compare"]),
     "not UTF-8": (b"store: caf\xe9\n", ["1:11: byte 0xe9 is not UTF-8; expected UTF-8"]),
     "a key twice": ("store: {}\nstore: {}\n", ["2:1: store: key 'store' is written twice, first on line 1"]),
 }
