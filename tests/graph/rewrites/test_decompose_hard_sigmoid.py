@@ -12,7 +12,7 @@ from tests.support.graphs import graph, operators, outputs
 
 NUMBERS = np.random.default_rng(5)
 X = NUMBERS.normal(size=(1, 8, 6, 6)).astype(np.float32)
-CONSTANTS = {"w": NUMBERS.normal(size=(8, 8, 2, 2)).astype(np.float32) * np.float32(0.3), "two": np.float32(2)}
+WEIGHT = (NUMBERS.normal(size=(8, 8, 2, 2)) * 0.3).astype(np.float32)
 TEXT = (
     "g (float[1,8,6,6] x) => (float[1,8,12,12] y) {"
     "h = ConvTranspose <strides = [2, 2]> (x, w) y = HardSigmoid <alpha = 0.25> (h) }"
@@ -20,7 +20,7 @@ TEXT = (
 
 
 def _model(text: str = TEXT) -> ModelProto:
-    return graph(text, CONSTANTS)
+    return graph(text, {"w": WEIGHT, "two": np.float32(2)})
 
 
 @pytest.mark.parametrize("between", ["", "r = Relu (h) ", "r = Mul (h, two) "])
