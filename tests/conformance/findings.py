@@ -128,6 +128,22 @@ FINDINGS = (
         _canary("Softmax", "u16", [np.linspace(-3e-3, 3e-3, 24, dtype=np.float32).reshape(4, 6)], axis=-1),
     ),
     Finding(
+        "softmax-of-loud-scores", ("Softmax",), (FP16,), ("one row loud/*", "hundreds/*", "thousands/*"),
+        "0.0229 for 0.0180", "by the rounded scores", "scores beyond 256, which float16 has in steps of 0.25",
+        "forecast fp16_overflow",
+        _canary("Softmax", FP16, [of_rank(4, ORDINARY[:240] * np.float32(100))], axis=-1),
+    ),
+    Finding(
+        "bounds-beyond-zero", ("Clip",), _QUANTIZED, ("negative/floor *", "negative/1e-6 *", "positive/*", "offset/*"),
+        "the bound is lost, as the encoding of what is in front does what a Clip does", "the bound",
+        "bounds that leave no zero", "rewrite split_clips",
+        _canary("Clip", "u16", [np.linspace(-4, -0.01, 64, dtype=np.float32)[None], 1e-5], constants=(1,)),
+    ),
+    Finding(
+        "powers-of-5-dims", ("Pow",), _QUANTIZED, ("rank/5, *",), "1.00 for 3.53", "the power",
+        "5 dims, and two sides of other dims; in float16 the compiler ends its process", "rewrite expand_powers",
+    ),
+    Finding(
         "reciprocal", ("Reciprocal",), _QUANTIZED, ("*",),
         "0 to 6 dB of results that are large; 0 for negative x", "72 dB", "results beyond about 2; all x negative",
         "rewrite divide_one", _canary("Reciprocal", "u16", [np.linspace(-4, -0.5, 64, dtype=np.float32)[None]]),

@@ -1,6 +1,6 @@
 """Give the two sides of a power of 5 dims the shape of the result.
 
-Before (neither is constant, float32)::
+Before (float32)::
 
     Pow(x, y)
 
@@ -8,19 +8,21 @@ After::
 
     Pow(Expand(x, dims), Expand(y, dims))
 
-where a side has other dims than the result. On such a Pow, QNN's compiler (2.51) ends its process in float16, and in
-integers other numbers come out; of equal shapes it is right.
+where a side has other dims than the result; a constant is stored so. On such a Pow, QNN's compiler (2.51) ends its
+process in float16, and in integers other numbers come out; of equal shapes it is right.
 
-The result keeps its name. Left alone: results of fewer dims, constants, other types.
+The result keeps its name. Left alone: results of fewer dims, constants of one element, other types.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, element_type, is_op, substitute
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
 
@@ -39,10 +41,15 @@ def apply(model: ModelProto, folder: Path) -> int:
         result = node.output[0]
         dims = added.shape(result)
         shape = added.integers(f"{result}_shape", *dims)
-        sides = [
-            name if added.shape(name) == dims else added.op("Expand", name, shape, out=f"{result}_of_{at}")
-            for at, name in enumerate(node.input)
-        ]
+        sides = []
+        for at, name in enumerate(node.input):
+            constant, to = index.constant(name), f"{result}_of_{at}"
+            if not _differs(index, name, dims):
+                sides.append(name)
+            elif constant is not None:
+                sides.append(added.constant(to, np.broadcast_to(constant, dims).copy()))
+            else:
+                sides.append(added.op("Expand", name, shape, out=to))
         added.replace("Pow", *sides, out=result)
     if found:
         substitute(model, found, added.finish())
@@ -50,10 +57,17 @@ def apply(model: ModelProto, folder: Path) -> int:
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:
-    if not is_op(node, "Pow") or any(name in index.initializers for name in node.input):
+    if not is_op(node, "Pow"):
         return False
-    types = [index.types[name] for name in (*node.input, *node.output)]
-    if any(kind.tensor_type.elem_type != TensorProto.FLOAT for kind in types):
+    if any(element_type(index, name) != TensorProto.FLOAT for name in (*node.input, *node.output)):
         return False
-    *given, made = map(shape_of, types)
-    return len(made) >= _DIMS and any(dims != made for dims in given)
+    made = shape_of(index.types[node.output[0]])
+    return len(made) >= _DIMS and any(_differs(index, name, made) for name in node.input)
+
+
+def _differs(index: GraphIndex, name: str, made: tuple[int, ...]) -> bool:
+    """Whether one side of a power has other dims than the result, and more than one element if it is constant."""
+    if name not in index.initializers:
+        return shape_of(index.types[name]) != made
+    dims = tuple(index.initializers[name].dims)
+    return math.prod(dims) > 1 and dims != made

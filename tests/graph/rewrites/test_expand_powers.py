@@ -25,7 +25,19 @@ def test_the_side_that_is_smaller_is_expanded(tmp_path: Path) -> None:
     assert expand_powers.apply(model, tmp_path) == 0
 
 
-@pytest.mark.parametrize(("x", "y", "constants"), [(X, X, ()), (X[0], Y[0, :1], ()), (X, Y, (1,))])
+def test_a_constant_is_stored_with_the_dims_of_the_result(tmp_path: Path) -> None:
+    model, feeds = single("Pow", [X, Y], constants=(1,))
+    before = outputs(model, feeds)["y0"]
+    assert apply_all(model, tmp_path)["expand_powers"] == 1
+    assert operators(model) == {"Pow": 1}
+    np.testing.assert_array_equal(outputs(model, feeds)["y0"], before)
+    assert expand_powers.apply(model, tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "constants"),
+    [(X, X, ()), (X[0], Y[0, :1], ()), (X, Y[:, :1, :1, :1, :1], (1,)), (X, X, (1,))],
+)
 def test_others_are_left_alone(
     x: np.ndarray[tuple[int, ...]], y: np.ndarray[tuple[int, ...]], constants: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -35,9 +47,10 @@ def test_others_are_left_alone(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number_format", ["fp16", "u16"])
-def test_the_chip_takes_sides_of_equal_shape(number_format: str, tmp_path: Path) -> None:
-    raw, feeds = single("Pow", [X, Y])
-    cured, _ = single("Pow", [X, Y])
+@pytest.mark.parametrize("constants", [(), (1,)], ids=["computed", "by a constant"])
+def test_the_chip_takes_sides_of_equal_shape(number_format: str, constants: tuple[int, ...], tmp_path: Path) -> None:
+    raw, feeds = single("Pow", [X, Y], constants=constants)
+    cured, _ = single("Pow", [X, Y], constants=constants)
     right = outputs(raw, feeds)["y0"]
     expand_powers.apply(cured, tmp_path)
     (as_is,) = run_batch([in_format(raw, feeds, number_format, {})], [feeds], tmp_path / "raw")
