@@ -323,6 +323,11 @@ FINDINGS = (
         "rewrite decompose_hard_sigmoid",
     ),
     Finding(
+        "sums-of-zero-points", ("CumSum",), ("u8",), ("axes/*",), "-4.40 for 0.25", "the sum",
+        "along every axis but the last", "rewrite sum_along_last_axis",
+        _canary("CumSum", "u8", [[[0.25, -1.0, 2.0], [1.0, 0.5, -2.0]], np.array(0)], constants=(1,)),
+    ),
+    Finding(
         "zero-points-of-blocks", ("DequantizeLinear",), ("u16",), ("*",),
         "weights in blocks as if their zero points were 0: 0.6 and -9.5 dB", "67 dB",
         "block_size with a zero point that is not 0; tests/qnn/test_admission_of_blocks.py", "refused",

@@ -60,6 +60,7 @@ from pipeline.graph.rewrites import (
     separate_swish,
     simplify_boolean_equal,
     split_clips,
+    sum_along_last_axis,
     take_last_states,
     widen_scales,
 )
@@ -96,6 +97,7 @@ REWRITES: tuple[Rewrite, ...] = (
     gather_edges,
     gather_neighbours,
     count_indices_from_the_front,
+    sum_along_last_axis,
     convolve_averages,
     decompose_batch_norm,
     merge_scales,
