@@ -69,7 +69,10 @@ def _summary(outcomes: Sequence[Outcome], left: Mapping[str, int]) -> str:
     )  # fmt: skip
     operators = {outcome.operator for outcome in outcomes}
     clean = operators - {outcome.operator for outcome in outcomes if outcome.kind not in (AGREES, FORMAT)}
-    text += f"\n{len(operators)} operators. Right in every case: {', '.join(sorted(clean))}.\n"
+    alone = {operator for operator in operators if "+" not in operator}
+    text += f"\n{len(alone)} operators. Right in every case: {', '.join(sorted(clean & alone))}.\n"
+    if joined := operators - alone:
+        text += f"\n{len(joined)} of several, one behind the other; {len(clean & joined)} are right in every case.\n"
     text += (
         "\nCoarse is further off than rounding explains, and by less than 1/64 of the output's size (float16), 256 of\n"
     )
