@@ -32,8 +32,8 @@ MANIFEST = "manifest.json"
 QDQ = "qdq"
 SOCS = "socs"
 
-_WORKINGS = frozenset({"lengths", "order", "silent", "spans"})
-"""Facts of verify that emulate and the gates read; a manifest leaves them out."""
+_WORKINGS = frozenset({"forecasts", "lengths", "order", "silent", "spans"})
+"""Facts of verify that emulate, the gates or a place of their own in the manifest have; the others are written."""
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ def test_a_release_that_is_current_is_not_written_and_a_damaged_one_is(released:
 
 def test_it_is_checked_and_published_by_tasks(released: Project, tmp_path: Path) -> None:
     archive = released.root / ARCHIVE
-    assert "21 files" in released.doit("verify-release", ARCHIVE).text
+    assert "22 files" in released.doit("verify-release", ARCHIVE).text
     late = released.doit("verify-release", ARCHIVE, "--key", "key.pem", check=False)
     assert (late.status, "error: --key comes after a file" in late.text) == (10, True)
     out = tmp_path / "out"

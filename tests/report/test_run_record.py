@@ -59,7 +59,7 @@ class TestBuilds:
         assert (content["result"], content["exit_code"], content["whole"]) == ("ok", 0, True)
         assert content["command"] == ["build"]
         assert content["counts"]["built"] == len(content["steps"])
-        assert content["steps"][f"context:{ARTIFACT}"].keys() == {"outcome", "seconds"}
+        assert content["steps"][f"context:{ARTIFACT}"].keys() == {"outcome", "seconds", "at"}
         assert content["published"] == {"tiny": "artifacts/tiny"}
         assert {"x86_64", "linux", "linux-x86_64"} <= {*content["host"]["names"]} or sys.platform != "linux"
         assert {"onnxruntime", "onnxruntime-qnn", "qairt"} <= content["versions"].keys()
