@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from pipeline.config.file import PerformanceMode
 from pipeline.config.load import ModelConfig
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -203,12 +204,29 @@ def measure_on_device(
             where="command line",
             remedy=f"name it: doit device {' '.join(given)} targets={config.targets[0].soc}",
         )
+    _check_timing(options)
     config_file = Path(options["ssh_config"]) if options["ssh_config"] else None
     ssh = Ssh(given[0], options["python"], options["folder"], config_file)
     how = HowLong(options["samples"], options["seconds"], performance_mode=options["performance_mode"])
     for line in measure_on(archives[0], steps, workspace, ssh, how):
         print(line, flush=True)
     report([(config, steps)], config.name, workspace, no_browser=True)
+
+
+def _check_timing(options: Mapping[str, Any]) -> None:
+    from pipeline.errors import ConfigError
+    from pipeline.plain_text import did_you_mean
+
+    for name in ("samples", "seconds"):
+        if options[name] < 1:
+            raise ConfigError(f"--{name} {options[name]}", where="command line", remedy="give at least 1")
+    mode, known = options["performance_mode"], get_args(PerformanceMode)
+    if mode and mode not in known:
+        raise ConfigError(
+            f"--performance-mode {mode}: QNN has none of that name{did_you_mean(mode, known)}",
+            where="command line",
+            remedy=f"one of {', '.join(known)}",
+        )
 
 
 def reproduce_release(files: Sequence[str], workspace: Workspace) -> None:

@@ -107,7 +107,7 @@ class Ssh:
         self._sftp([f'get "{self.folder}/{name}" "{_local(out / Path(name).name)}"' for name in names])
 
     def _sftp(self, batch: Sequence[str]) -> None:
-        command = ["sftp", *self._options(), "-q", "-b", "-", "--", self.host]
+        command = ["sftp", *self._options(), "-b", "-", "--", self.host]
         with tempfile.TemporaryFile() as said:
             process = _started(command, said.fileno())
             try:
