@@ -99,7 +99,9 @@ def _reads_float(index: GraphIndex, node: NodeProto) -> bool:
     given = [name for name in node.input if name and name not in index.initializers]
     made = [(name, index.makers.get(name, node).op_type) for name in given]
     # Of what is between Q and DQ nodes, the graph gives no type; there, a Cast is half of a barrier.
-    return any(op != Q_OPS[1] if is_float(index, name) else op == "Cast" and name not in index.types for name, op in made)
+    return any(
+        op != Q_OPS[1] if is_float(index, name) else op == "Cast" and name not in index.types for name, op in made
+    )
 
 
 def _makes_float(index: GraphIndex, node: NodeProto) -> bool:
