@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from pipeline.graph.fused.unfused import Unfused
 
-_HIDDEN = -10000.0
+HIDDEN = -10000.0
 """The default of ``mask_filter_value``: what a score that must not count becomes."""
 
 
@@ -46,7 +46,7 @@ def write_attention(made: Unfused) -> None:
     split, start = [], 0
     for size in sizes:
         part = made.part(every, 2, start, start + size)
-        split.append(_in_heads(made, part, batch, queries, heads, size // heads))
+        split.append(in_heads(made, part, batch, queries, heads, size // heads))
         start += size
     query, key, value = split
     keys = queries
@@ -79,7 +79,7 @@ def write_multi_head_attention(made: Unfused) -> None:
             rest = made.dims(bias)[0] - 2 * dims[2]
             ends = (0, dims[2], 2 * dims[2], 2 * dims[2] + rest)
             biases = [made.part(bias, 0, start, end) for start, end in pairwise(ends)]
-        first = _in_heads(made, _plus(made, query, biases[0]), batch, queries, heads, size)
+        first = in_heads(made, _plus(made, query, biases[0]), batch, queries, heads, size)
         keys, pair = _keys_and_values(made, key, value, biases, batch, heads)
         given = [first, *pair]
     query, key, value = given
@@ -99,20 +99,14 @@ def write_rotary_embedding(made: Unfused) -> None:
     made.refuse_unless(not made.whole("interleaved"), "the numbers that it turns stand beside each other")
     dims = made.dims(x)
     half = made.dims(cosines)[-1]
-    turned = 2 * half
-    heads = made.whole("num_heads") or (dims[1] if len(dims) == 4 else dims[2] // turned)
+    heads = made.whole("num_heads") or (dims[1] if len(dims) == 4 else dims[2] // (2 * half))
     batch, length = dims[0], dims[-2]
     if len(dims) == 3:
-        x = _in_heads(made, x, batch, length, heads, dims[2] // heads)
+        x = in_heads(made, x, batch, length, heads, dims[2] // heads)
     size = dims[3] if len(dims) == 4 else dims[2] // heads
     angles = [_angles(made, table, positions, batch, length) for table in (cosines, sines)]
-    low, high = made.part(x, 3, 0, half), made.part(x, 3, half, turned)
-    products = [[made.op("Mul", part, angle) for angle in angles] for part in (low, high)]
-    parts = [made.op("Sub", products[0][0], products[1][1]), made.op("Add", products[1][0], products[0][1])]
-    if size > turned:
-        parts.append(made.part(x, 3, turned, size))
-    result = made.op("Concat", *parts, axis=3)
-    made.give(0, result if len(dims) == 4 else _joined(made, result, batch, length, dims[2]))
+    result = turned(made, x, angles, half, size)
+    made.give(0, result if len(dims) == 4 else joined(made, result, batch, length, dims[2]))
 
 
 def _attend(made: Unfused, heads: _Heads, mask: str, added: str) -> str:
@@ -126,9 +120,9 @@ def _attend(made: Unfused, heads: _Heads, mask: str, added: str) -> str:
         scores = made.op("Add", scores, _hiding(made, mask, heads))
     if made.whole("unidirectional"):
         after = np.arange(heads.keys)[None] > np.arange(heads.queries)[:, None] + heads.keys - heads.queries
-        scores = made.op("Add", scores, made.constant(np.where(after, np.float32(_HIDDEN), np.float32(0))))
+        scores = made.op("Add", scores, made.constant(np.where(after, np.float32(HIDDEN), np.float32(0))))
     result = made.op("MatMul", made.op("Softmax", scores, axis=-1), heads.value)
-    return _joined(made, result, heads.batch, heads.queries, -1)
+    return joined(made, result, heads.batch, heads.queries, -1)
 
 
 def _hiding(made: Unfused, mask: str, heads: _Heads) -> str:
@@ -147,7 +141,7 @@ def _hiding(made: Unfused, mask: str, heads: _Heads) -> str:
             counts = made.op("Unsqueeze", counts, made.integers(1))
         case _:
             raise made.refused(f"its mask is {list(dims)}")
-    return made.op("Where", counts, made.scalar(0), made.scalar(made.number("mask_filter_value", _HIDDEN)))
+    return made.op("Where", counts, made.scalar(0), made.scalar(made.number("mask_filter_value", HIDDEN)))
 
 
 def _keys_and_values(
@@ -162,7 +156,7 @@ def _keys_and_values(
     pair = []
     for name, bias in zip((key, value), biases[1:], strict=True):
         size = made.dims(name)[2] // heads
-        pair.append(_in_heads(made, _plus(made, name, bias), batch, dims[1], heads, size))
+        pair.append(in_heads(made, _plus(made, name, bias), batch, dims[1], heads, size))
     return dims[1], pair
 
 
@@ -175,12 +169,24 @@ def _plus(made: Unfused, name: str, bias: str) -> str:
     return made.op("Add", name, bias) if bias else name
 
 
-def _in_heads(made: Unfused, name: str, batch: int, length: int, heads: int, size: int) -> str:
+def in_heads(made: Unfused, name: str, batch: int, length: int, heads: int, size: int) -> str:
+    """``[batch, length, heads * head]`` as ``[batch, heads, length, head]``."""
     return made.op("Transpose", made.reshaped(name, batch, length, heads, size), perm=[0, 2, 1, 3])
 
 
-def _joined(made: Unfused, name: str, batch: int, length: int, width: int) -> str:
+def joined(made: Unfused, name: str, batch: int, length: int, width: int) -> str:
+    """``[batch, heads, length, head]`` as ``[batch, length, heads * head]``."""
     return made.reshaped(made.op("Transpose", name, perm=[0, 2, 1, 3]), batch, length, width)
+
+
+def turned(made: Unfused, name: str, angles: list[str], half: int, size: int) -> str:
+    """The first `half` numbers of each head and the next `half`, turned by cosines and sines; others as they are."""
+    low, high = made.part(name, 3, 0, half), made.part(name, 3, half, 2 * half)
+    products = [[made.op("Mul", part, angle) for angle in angles] for part in (low, high)]
+    parts = [made.op("Sub", products[0][0], products[1][1]), made.op("Add", products[1][0], products[0][1])]
+    if size > 2 * half:
+        parts.append(made.part(name, 3, 2 * half, size))
+    return made.op("Concat", *parts, axis=3)
 
 
 def _angles(made: Unfused, table: str, positions: str, batch: int, length: int) -> str:
