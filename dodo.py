@@ -72,6 +72,10 @@ def task_emulate() -> Iterator[Task]:
     yield from PROJECT.tasks("emulate")
 
 
+def task_export() -> Iterator[Task]:
+    yield from PROJECT.tasks("export")
+
+
 def task_blame() -> Iterator[Task]:
     yield from PROJECT.tasks("blame")
 

@@ -41,6 +41,7 @@ StageName = Literal[
     "packing",
     "context",
     "emulate",
+    "export",
     "blame",
     "probe",
 ]

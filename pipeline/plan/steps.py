@@ -28,6 +28,7 @@ STAGES: Mapping[str, str] = {
     "packing": "Estimate how large the binaries become when buckets or targets share them, and choose.",
     "context": "Compile for HTP: one bucket for one target, or several buckets or targets into one binary.",
     "emulate": "Run the context of one bucket on the emulator and measure what compiling costs.",
+    "export": "Put the contexts of a component for one target into a file of another engine.",
     "blame": "Rank the values of one bucket by what quantizing them costs (not part of a build).",
     "probe": "Find where the context of one bucket begins to compute otherwise than the CPU (not part of a build).",
 }

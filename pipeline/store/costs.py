@@ -53,6 +53,7 @@ _GUESSES: Mapping[str, _Guess] = {
     "packing": _Guess(0.3, 120, 0),
     "context": _Guess(5, 300, 6),
     "emulate": _Guess(20, 400, 4),
+    "export": _Guess(1, 200, 2),
     "blame": _Guess(10, 300, 4),
     "probe": _Guess(20, 400, 6),
 }
