@@ -14,7 +14,7 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.qnn.child import run_apart
 from pipeline.qnn.format.pte_reading import read_program
 from pipeline.release.verify import verify_release
-from tests.support import executorch, tiny_project
+from tests.support import programs, tiny_project
 from tests.support.project import Project
 
 pytestmark = pytest.mark.slow
@@ -80,7 +80,7 @@ def test_executorch_gives_what_onnx_runtime_gives(built: Project, tmp_path: Path
             folder = built.root / "artifacts/tiny/sm8650"
             ((made,),) = run_apart(folder, bucket["context_model"], TARGET, [{"x": values}], Path(work))
         expected[method] = (made, y)
-    got = executorch.execute(built.root / PROGRAM, feeds, tmp_path)
+    got = programs.execute(built.root / PROGRAM, feeds, tmp_path)
     for method, (made, y) in expected.items():
         scale, zero_point = (float(got[f"{method}.y.{name}"][0]) for name in ("scale", "zero_point"))
         assert (np.float32(scale), zero_point) == (np.float32(y["scale"]), y["zero_point"])

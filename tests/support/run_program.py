@@ -1,4 +1,4 @@
-"""Runs methods of an ExecuTorch program on QNN's emulator; in an environment of its own, see :mod:`.executorch`.
+"""Runs methods of an ExecuTorch program on QNN's emulator; in an environment of its own, see :mod:`.programs`.
 
     python run_program.py PROGRAM LIBRARIES INPUTS.npz OUTPUTS.npz METHOD...
 
