@@ -38,7 +38,7 @@ def both(text: str, given: Arrays, feeds: Arrays, *, opset: int = 17) -> tuple[N
 
 
 PICTURE = "net (float[1, 6, 11, 9] x) => (float[{}] y) {{ y = {} }}"
-WEIGHTS = {
+WEIGHTS: Arrays = {
     "w": drawn(8, 6, 3, 3, seed=1), "g": drawn(8, 3, 3, 2, seed=2), "d": drawn(6, 1, 3, 3, seed=3),
     "b": drawn(8, seed=4), "t": drawn(6, 4, 3, 3, seed=5), "u": drawn(6, 2, 2, 3, seed=6), "c": drawn(4, seed=7),
     "slope": drawn(6, 1, 1, seed=8), "none": np.zeros(0, np.float32), "twice": np.array([1, 1, 2, 2], np.float32),
