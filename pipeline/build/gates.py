@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from pipeline.build import language_gates
 from pipeline.config.thresholds import Thresholds
@@ -23,6 +24,9 @@ from pipeline.qnn import hints
 
 Ladder = verify.Facts | emulate.Facts
 
+READ = ("choices", "overlap")
+"""Shortfalls of what an application reads off an output."""
+_WISHED = ("db", "worst", *READ)
 NOISE_DB = 10.0
 """Below this, an error is a third of the signal: nobody is advised to accept that."""
 
@@ -59,12 +63,14 @@ _CAUSES: Mapping[str, tuple[str, str]] = {
 class Miss:
     """Why a step's output may not ship: `rung` is the one of the ladder that it misses, if it is one.
 
-    `state` says whether what misses is a state, which the next run takes.
+    `state` says whether what misses is a state, which the next run takes; `read`, whether it is what an application
+    reads off an output.
     """
 
     error: PipelineError
     rung: str = ""
     state: bool = False
+    read: bool = False
 
 
 def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
@@ -83,26 +89,36 @@ def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
     return None
 
 
-def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds) -> Miss | None:
+def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds, *, features_db: float = 0.0) -> Miss | None:
     """The figure of a ladder that is furthest below what a default aims at, which no gate asks for; None if none is.
 
-    What a state must be is more already, and no aim.
+    What a state must be is more already, and no aim. `features_db` is aimed at for outputs that nothing is read off:
+    they go into something else, of which is not known what an error does there.
     """
     if stage not in ("verify", "emulate"):
         return None
     ladder: Ladder = (verify.Facts if stage == "verify" else emulate.Facts).from_json(facts)
     own = [RUNGS[2]] if stage == "verify" else [RUNGS[3]]
     measured = {rung: ladder.rungs[rung] for rung in own if rung in ladder.rungs} | {TOTAL: ladder.outputs}
+    subjects = {label: ladder.subjects.get(label, Subject(label)) for label in ladder.outputs}
+    aims = dict.fromkeys((label for label, subject in subjects.items() if not subject.state), wished)
+    if features_db > wished.total_db:
+        finer = replace(wished, quantization_db=features_db, compile_db=features_db, total_db=features_db)
+        aims |= {label: finer for label in aims if subjects[label].by == "values" and subjects[label].reads is None}
     found = [
         missed
         for rung, figures in measured.items()
-        for missed in shortfalls(rung, figures, ladder.subjects, wished)
-        if missed.kind in ("db", "worst") and not ladder.subjects.get(missed.label, Subject(missed.label)).state
+        for label, aim in aims.items()
+        for missed in shortfalls(rung, {label: figures[label]} if label in figures else {}, subjects, aim)
+        if missed.kind in _WISHED
     ]
     if not found:
         return None
-    # A rung that is short tells more of the reason than the total that it is part of.
-    worst = max(found, key=lambda missed: (missed.rung != TOTAL, missed.missing))
+    # A rung that is short tells more of the reason than the total that it is part of, and what is read the most.
+    worst = max(found, key=lambda missed: (missed.kind in READ, missed.rung != TOTAL, missed.missing))
+    if worst.kind in READ:
+        told = f"keeps to every threshold, but {_told_apart(worst)}, and a default aims at {worst.asked:g}"
+        return Miss(VerificationError(told), TOTAL, read=True)
     figure = worst.figures.worst_db if worst.kind == "worst" else worst.figures.sqnr_db
     one = f" in {worst.figures.worst_sample}" if worst.kind == "worst" else ""
     told = f"keeps to every threshold, but {_shown(figure)} of output {worst.label!r}{one} is less than"
@@ -160,6 +176,8 @@ def _told(missed: Shortfall, *, state: bool) -> str:
                 f"{head} is {_shown(figures.worst_db)} against {against} in {figures.worst_sample},"
                 f" {missed.asked:g} dB are asked for in every sample"
             )
+        case "choices" | "overlap":
+            return f"{_told_apart(missed)} as in the original, {missed.asked:g} is asked for"
         case "cosine":
             return (
                 f"output {missed.label!r} points elsewhere than the original's:"
@@ -168,6 +186,15 @@ def _told(missed: Shortfall, *, state: bool) -> str:
         case "db":
             asked = f"{missed.asked:g} dB are asked for" + (" of a state, as every later run meets its error" * state)
             return f"{head} is {_shown(figures.sqnr_db)} against {against}, {asked}"
+
+
+def _told_apart(missed: Shortfall) -> str:
+    """How much of what is read off an output is alike, in words."""
+    found = missed.figures.agreement
+    assert found is not None
+    if missed.kind == "choices":
+        return f"{found.share:.4g} of the {found.of} clear choices of output {missed.label!r} are the same"
+    return f"output {missed.label!r} covers {found.share:.3g} alike, {found.worst:.3g} in {found.worst_sample}"
 
 
 def _exact_lengths(facts: Ladder) -> str:

@@ -23,6 +23,7 @@ _KEEPS_FIRST = (
     "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze",
 )  # fmt: skip
 _KEEPS_ALL = ("Concat", "Max", "Min", "Mul")
+_RESHAPES = ("Cast", "Flatten", "Identity", "LogSoftmax", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _DEEPEST = 64
 
 
@@ -40,7 +41,7 @@ class Makeup:
     """What is known of an output: that all of it is `bounded`, or the `parts` along an axis.
 
     `shares`: its entries add up to 1 along some axis, so each may be small without being near nothing. `state`: it is
-    handed to the next run.
+    handed to the next run. `classes`: it is the sums of a last layer of so many columns, as scores of classes are.
     """
 
     bounded: bool = False
@@ -48,6 +49,7 @@ class Makeup:
     state: bool = False
     axis: int = 0
     parts: tuple[Part, ...] = ()
+    classes: int = 0
 
 
 NOTHING_KNOWN = Makeup()
@@ -59,6 +61,8 @@ def makeup_of_outputs(index: GraphIndex) -> dict[str, Makeup]:
     for name in index.outputs:
         kind = _kind(index, name, 0)
         found[name] = Makeup(bounded=True, shares=kind in _SHARES) if kind else _parts(index, name)
+        if found[name] == NOTHING_KNOWN:
+            found[name] = Makeup(classes=_classes(index, name))
     return found | {name: replace(found[name], state=True) for name in states}
 
 
@@ -78,6 +82,28 @@ def _kind(index: GraphIndex, name: str, depth: int) -> str:
         kinds = [_kind(index, given, depth + 1) for given in node.input]
         return (kinds[0] if len(set(kinds)) == 1 else _MAKES[0]) if all(kinds) else ""
     return ""
+
+
+def _classes(index: GraphIndex, name: str) -> int:
+    """The columns of the constant matrix that a value is the product with, biases and moves aside; 0 if it is none."""
+    for _ in range(_DEEPEST):
+        node = index.makers.get(name)
+        if node is None:
+            return 0
+        if is_op(node, "Gemm", "MatMul"):
+            dims = index.initializers[node.input[1]].dims if node.input[1] in index.initializers else ()
+            turned = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+            return int(dims[0 if turned else -1]) if len(dims) == 2 else 0
+        if is_op(node, *_RESHAPES):
+            name = node.input[0]
+        elif is_op(node, "Add"):
+            computed = [given for given in node.input if given not in index.initializers]
+            if len(computed) != 1:
+                return 0
+            name = computed[0]
+        else:
+            return 0
+    return 0
 
 
 def _parts(index: GraphIndex, name: str) -> Makeup:
