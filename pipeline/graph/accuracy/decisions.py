@@ -29,43 +29,44 @@ _Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class _Read:
-    """One sample: how much there is to agree on, and how much is agreed on."""
+    """One sample: how many things there are to read, how much there is to agree on, and how much is agreed on."""
 
     name: str
+    count: int
     all: float
     same: float
 
 
 class Decisions:
-    """Sums over the samples of one subject that says how it is read."""
+    """What is read off the samples of one subject that says how it is read."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._samples: list[_Read] = []
-        self._count = 0
+        self._levels: list[_Read] = []
+        self._chosen: list[tuple[str, _Array, _Array]] = []
 
     def add(self, truth: _Array, tested: _Array, sample: str) -> None:
         """Add one sample: the values as they should be, and as they are, of the same shape."""
         if self._subject.reads == "level":
-            count, everything, same = _overlap(truth, tested)
+            self._levels.append(_overlap(sample, truth, tested))
         else:
-            count, everything, same = _choices(self._subject, truth, tested)
-        self._count += count
-        self._samples.append(_Read(sample, everything, same))
+            self._chosen.append((sample, *_choices(self._subject, truth, tested)))
 
     def agreement(self) -> Agreement | None:
         """The share that is read alike, None where there was nothing to read.
 
         A sample's disagreement is held against what there is in it or in the mean one, whichever is more.
         """
-        everything = sum(sample.all for sample in self._samples)
+        samples = self._levels or _compared(self._chosen)
+        everything = sum(sample.all for sample in samples)
         if not everything:
             return None
-        mean = everything / len(self._samples)
-        shares = [1 - (sample.all - sample.same) / max(sample.all, mean) for sample in self._samples]
+        mean = everything / len(samples)
+        shares = [1 - (sample.all - sample.same) / max(sample.all, mean) for sample in samples]
         worst = int(np.argmin(shares))
-        same = sum(sample.same for sample in self._samples) / everything
-        return Agreement(_shown(same), self._count, _shown(shares[worst]), self._samples[worst].name)
+        same = sum(sample.same for sample in samples) / everything
+        count = sum(sample.count for sample in samples)
+        return Agreement(_shown(same), count, _shown(shares[worst]), samples[worst].name)
 
 
 def choice_axis(arrays: Sequence[_Array]) -> int | None:
@@ -79,17 +80,32 @@ def choice_axis(arrays: Sequence[_Array]) -> int | None:
     return None
 
 
-def _choices(subject: Subject, truth: _Array, tested: _Array) -> tuple[int, float, float]:
-    """How many choices the original is clear about, twice, and how many of them are the same."""
+def _choices(subject: Subject, truth: _Array, tested: _Array) -> tuple[_Array, _Array]:
+    """What both choose where the original is clear about it; what is not finite chooses nothing, -1."""
     assert subject.axis is not None
     assert subject.tie is not None
     clear = margins(truth.astype(np.float64), subject.axis).squeeze(subject.axis) >= subject.tie
-    finite = np.isfinite(tested).all(subject.axis)
-    same = clear & finite & (np.argmax(truth, subject.axis) == np.argmax(tested, subject.axis))
-    return int(clear.sum()), float(clear.sum()), float(same.sum())
+    actual = np.where(np.isfinite(tested).all(subject.axis), np.argmax(tested, subject.axis), -1)
+    return np.argmax(truth, subject.axis)[clear], actual[clear]
 
 
-def _overlap(truth: _Array, tested: _Array) -> tuple[int, float, float]:
+def _compared(chosen: Sequence[tuple[str, _Array, _Array]]) -> list[_Read]:
+    """How many choices are the same; those that both leave at what is chosen nearly always don't count.
+
+    Most steps of a line of text are blanks, and most places of a picture background.
+    """
+    everything = np.concatenate([expected.ravel() for _, expected, _ in chosen]) if chosen else np.zeros(0, np.int64)
+    kinds, counts = np.unique(everything, return_counts=True)
+    usual = kinds[counts.argmax()] if kinds.size > 1 and counts.max() > everything.size / 2 else None
+    found = []
+    for name, expected, actual in chosen:
+        counted = (expected != usual) | (actual != usual) if usual is not None else np.ones(expected.shape, np.bool_)
+        count = int(counted.sum())
+        found.append(_Read(name, count, count, float((counted & (expected == actual)).sum())))
+    return found
+
+
+def _overlap(name: str, truth: _Array, tested: _Array) -> _Read:
     """How many values say yes to some level in either, what they cover together, and what both cover.
 
     What both cover over what they cover together is the mean, over all levels, of intersection over union.
@@ -98,7 +114,7 @@ def _overlap(truth: _Array, tested: _Array) -> tuple[int, float, float]:
     actual = np.clip(np.nan_to_num(tested.astype(np.float64), nan=0.0), 0, 1)
     most = np.maximum(expected, actual)
     alive = most >= _ALIVE
-    return int(alive.sum()), float(most[alive].sum()), float(np.minimum(expected, actual)[alive].sum())
+    return _Read(name, int(alive.sum()), float(most[alive].sum()), float(np.minimum(expected, actual)[alive].sum()))
 
 
 def _shown(share: float) -> float:

@@ -27,9 +27,11 @@ def softmax(scores: NDArray[Any]) -> NDArray[Any]:
 
 
 def lines(count: int = 8, steps: int = 40) -> list[dict[str, Any]]:
-    """Probabilities of a recognizer: a clear class at each step."""
+    """Probabilities of a recognizer: a letter at every fourth step, blanks between, each of them clear."""
     scores = NUMBERS.normal(size=(count, 1, steps, 30))
-    scores[..., 0] += 9
+    scores[..., 0] += 12
+    for step in range(0, steps, 4):
+        scores[..., step, 1 + step // 4 % 29] += 24
     return [{"y": softmax(each)} for each in scores]
 
 
@@ -50,27 +52,34 @@ def kinds(found: Figures, subject: Subject, limits: Thresholds | None = None) ->
 def test_letters_that_flip_are_a_miss_that_decibels_hide() -> None:
     truth = lines()
     tested = [{"y": sample["y"].copy()} for sample in truth]
-    for number in (2, 3, 5, 7):
-        tested[number]["y"][0, 11, [0, 4]] = tested[number]["y"][0, 11, [4, 0]]
+    tested[2]["y"][0, 12, [4, 9]] = tested[2]["y"][0, 12, [9, 4]]
     found = figures(LIKELIEST, truth, tested)
-    assert found.agreement == Agreement(1 - 4 / 320, 320, 1 - 1 / 40, "s2")
-    assert found.worst_db is not None
-    assert found.worst_db > 10, "no gate in dB sees it"
-    assert kinds(found, LIKELIEST, Thresholds(total_db=15)) == ["choices"]
-    assert not kinds(found, LIKELIEST, Thresholds(total_db=15, choices=0.98))
+    assert found.agreement == Agreement(1 - 1 / 80, 80, 1 - 1 / 10, "s2"), "blanks don't count"
+    assert found.sqnr_db is not None
+    assert found.sqnr_db > 20, "no gate in dB sees it"
+    assert kinds(found, LIKELIEST) == ["choices"]
+    assert not kinds(found, LIKELIEST, Thresholds(choices=0.98))
+
+
+def test_a_letter_that_becomes_a_blank_counts_as_one_that_came_from_a_blank() -> None:
+    truth = lines(1)
+    tested = [{"y": truth[0]["y"].copy()}]
+    for step, letter in ((4, 2), (5, 2)):
+        tested[0]["y"][0, step, [0, letter]] = tested[0]["y"][0, step, [letter, 0]]
+    assert alike(LIKELIEST, truth, tested) == Agreement(round(1 - 2 / 11, 5), 11, round(1 - 2 / 11, 5), "s0")
 
 
 def test_a_tie_may_be_decided_either_way() -> None:
     truth = [{"y": np.array([[[0.5, 0.46, 0.04], [0.9, 0.05, 0.05]]])}]
     tested = [{"y": np.array([[[0.46, 0.5, 0.04], [0.9, 0.05, 0.05]]])}]
-    assert alike(LIKELIEST, truth, tested) == Agreement(1.0, 1, 1.0, "s0")
+    assert alike(LIKELIEST, truth, tested) == Agreement(1.0, 1, 1.0, "s0"), "the one that is clear"
 
 
 def test_what_is_no_number_chooses_nothing() -> None:
     truth = lines(1)
     tested = [{"y": truth[0]["y"].copy()}]
     tested[0]["y"][0, :20] = np.nan
-    assert alike(LIKELIEST, truth, tested).share == 0.5
+    assert alike(LIKELIEST, truth, tested) == Agreement(0.2, 25, 0.2, "s0"), "5 of 10 letters, and 15 blanks"
 
 
 def test_levels_are_compared_as_intersection_over_union() -> None:
