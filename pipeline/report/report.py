@@ -86,8 +86,8 @@ def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
             subject = cpu.subjects.get(label, Subject(label))
             by = judged_by(label, TOTAL, figures, subject, thresholds)
             if (alike := figures.agreement) is not None:
-                asked = thresholds.overlap if subject.reads == "level" else thresholds.choices
-                told = f"{asked:g}" if subject.reads != "largest" else "-"
+                share = thresholds.overlap if subject.reads == "level" else thresholds.choices
+                told = f"{share:g}" if subject.reads != "largest" else "-"
                 what = "levels alike" if subject.reads == "level" else "choices alike"
                 rows.append((label, *place, what, f"{alike.share:.4g} of {alike.of}", told, alike.worst_sample))
             if by == "dB" and subject.by == "values" and label == subject.output and not subject.state:

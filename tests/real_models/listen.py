@@ -39,11 +39,11 @@ def voice_with_two_states() -> Application[float]:
 
     def use(run: Run, share: Share) -> list[float]:
         sound = street(share, 16.0)
-        states = {name: np.zeros((2, 1, 64), np.float32) for name in ("h", "c")}
+        states: dict[str, Array] = {name: np.zeros((2, 1, 64), np.float32) for name in ("h", "c")}
         found = []
         for start in range(0, len(sound) - _NEW + 1, _NEW):
-            heard = {"input": sound[None, start : start + _NEW], "sr": np.array(16_000, np.int64)}
-            outputs = run("vad", {**heard, **states})
+            heard: dict[str, Array] = {"input": sound[None, start : start + _NEW], "sr": np.array(16_000, np.int64)}
+            outputs = run("vad", heard | states)
             found.append(float(outputs["output"].ravel()[0]))
             states = {"h": outputs["hn"], "c": outputs["cn"]}
         return found
