@@ -65,7 +65,9 @@ class ComponentFile:
 
     file: OnnxFile
     """The file's path in the source. The float model: an ONNX file that is quantized already is refused. With
-    `language_model`, a GGUF file, of any quantization that llama.cpp is commonly used with."""
+    `language_model`, a GGUF file, of any quantization that llama.cpp is commonly used with, or `model.safetensors`, or
+    the `model.safetensors.index.json` of several: `config.json`, `tokenizer.json` and `tokenizer_config.json` beside it
+    are fetched with it, `chat_template.jinja` and `generation_config.json` where `files` names them."""
     padding: Mapping[TensorName, float] = field(default_factory=dict)
     """Value to fill each input with up to the bucket's length; 0 for an input that is not named, which is right for
     masks, ids and latents."""
@@ -155,7 +157,7 @@ class TargetOptions:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ModelLimits:
     """What one step may take before it is ended. They change no output: a step that stays within them is not rerun."""
 
     minutes: Annotated[int, Between(1, 100_000)] = 120
@@ -165,7 +167,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Release:
+class ReleaseSettings:
     """What `doit package` puts into a release, beside context models, binaries and the notices of the compiler."""
 
     version: Annotated[
@@ -241,9 +243,9 @@ class ModelFile:
     if `cross` says nothing else. A list of points, as `[{text_length: 64, latent_length: 64}]`, says the same bucket by
     bucket. Without it there is one bucket, `all`, in which only `fixed` applies."""
     language_model: LanguageModel | None = None
-    """Build a language model from a GGUF file: `{context: 512, prefill: 128}`. Its buckets follow from this; without
-    `calibration` conversations of the project serve, and without `quantization` it is built with weights of 8 bits, a
-    cache of 8 bits, and the residual stream in float16."""
+    """Build a language model from GGUF or safetensors: `{context: 512, prefill: 128}`. Its buckets follow from this;
+    without `calibration` conversations of the project serve, and without `quantization` it is built with weights of 8
+    bits, a cache of 8 bits, and the residual stream in float16."""
     cross: bool = False
     """Build a bucket for every combination of the values in `buckets`, not only for those in the same place."""
     calibration: Reader | None = None
@@ -259,9 +261,9 @@ class ModelFile:
     """What shares a context binary, to be smaller: `separate`, nothing, so that each runs by itself; `buckets`, all
     buckets for a target, which have the same weights; `socs`, all targets of a bucket; `auto` estimates the bytes of
     each and takes the smallest."""
-    limits: Limits = field(default_factory=Limits)
+    limits: ModelLimits = field(default_factory=ModelLimits)
     """What one step of this model may take before it is ended."""
-    release: Release | None = None
+    release: ReleaseSettings | None = None
     """What `doit package` makes of the model; there is nothing to package when left out."""
     on_request: bool = False
     """Build this model only when it is named, as in `doit build:<model>`; plain `doit build` passes it by."""
