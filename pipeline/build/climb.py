@@ -241,7 +241,8 @@ class Climber:
         assert found is not None
         reached = self._reached(missed) if missed else (len(WAVES), self._total(chain))
         nodes = tuple if found.failed else cache(partial(self._to_blame, chain, found.step))
-        return Tried(scheme, found.miss.rung, reached, nodes, self._foretold(chain), found.miss.state)
+        accepts = found.miss.accepts
+        return Tried(scheme, found.miss.rung, reached, nodes, self._foretold(chain), found.miss.state, accepts)
 
     def _to_blame(self, chain: Sequence[Step], step: Step) -> tuple[str, ...]:
         """The nodes that went wrong, the worst first."""
@@ -325,6 +326,7 @@ class Climber:
             remedy = "leave out targets below HTP v73, which have no float16; on them this model can't be had"
         elif tried[best].reached[1] >= gates.NOISE_DB:
             kept = ", ".join(f"{rung}_db: {int(db)}" for rung, db in attempts[best].sqnr_db.items() if db is not None)
+            kept = ", ".join(f"{key}: {share:g}" for key, share in tried[best].accepts.items()) or kept
             remedy += f"; {attempts[best].label} comes closest, and ships with thresholds: {{{kept}}}"
         return VerificationError(
             f"no precision of {_name(quantize)} keeps to its thresholds",

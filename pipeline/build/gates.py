@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 
 from pipeline.build import language_gates
 from pipeline.config.thresholds import Thresholds
@@ -17,7 +17,7 @@ from pipeline.contracts.limits import WORST_BELOW_DB
 from pipeline.contracts.measures import Subject
 from pipeline.errors import PipelineError, VerificationError
 from pipeline.frozen import dataclass
-from pipeline.graph.accuracy.verdict import TOTAL, Shortfall, shortfalls
+from pipeline.graph.accuracy.verdict import TOTAL, WORST_BELOW, Shortfall, shortfalls
 from pipeline.ladder import RUNGS
 from pipeline.model import Json, Manifest
 from pipeline.qnn import hints
@@ -27,6 +27,8 @@ Ladder = verify.Facts | emulate.Facts
 READ = ("choices", "overlap")
 """Shortfalls of what an application reads off an output."""
 _WISHED = ("db", "worst", *READ)
+_UNLIKE = 0.8
+"""Below this share, what is read is something else: nobody is advised to accept that."""
 NOISE_DB = 10.0
 """Below this, an error is a third of the signal: nobody is advised to accept that."""
 
@@ -64,13 +66,14 @@ class Miss:
     """Why a step's output may not ship: `rung` is the one of the ladder that it misses, if it is one.
 
     `state` says whether what misses is a state, which the next run takes; `read`, whether it is what an application
-    reads off an output.
+    reads off an output, and `accepts` the threshold that it would keep to then.
     """
 
     error: PipelineError
     rung: str = ""
     state: bool = False
     read: bool = False
+    accepts: Mapping[str, float] = field(default_factory=dict)
 
 
 def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
@@ -151,6 +154,8 @@ def _miss(name: str, missed: Shortfall, facts: Ladder, thresholds: Thresholds) -
         remedy=remedy.format(blame=blame) + _acceptable(facts, thresholds),
     )
     # What lies outside was not looked for on a rung of its own.
+    if missed.kind in READ:
+        return Miss(error, rung, state, read=True, accepts=_accepted(missed))
     return Miss(error, RUNGS[-1] if missed.kind == "outside" and isinstance(facts, emulate.Facts) else rung, state)
 
 
@@ -197,6 +202,14 @@ def _told_apart(missed: Shortfall) -> str:
     return f"output {missed.label!r} covers {found.share:.3g} alike, {found.worst:.3g} in {found.worst_sample}"
 
 
+def _accepted(missed: Shortfall) -> dict[str, float]:
+    """The threshold that what is read off an output keeps to, by its key, rounded down."""
+    found = missed.figures.agreement
+    assert found is not None
+    share = found.share if missed.kind == "choices" else min(found.share, 1 - (1 - found.worst) / WORST_BELOW)
+    return {missed.kind: math.floor(share * 1000) / 1000}
+
+
 def _exact_lengths(facts: Ladder) -> str:
     """The buckets in which these samples would need no padding."""
     lengths = facts.lengths if isinstance(facts, verify.Facts) else {}
@@ -208,9 +221,13 @@ def _acceptable(facts: Ladder, thresholds: Thresholds) -> str:
     """How to accept this output: the thresholds that it keeps to. Nothing for one that is noise, or far outside."""
     lowered: dict[str, int] = {}
     states: dict[str, int] = {}
+    read: dict[str, float] = {}
     for rung, measured in {**facts.rungs, TOTAL: facts.outputs}.items():
         for missed in shortfalls(rung, measured, facts.subjects, thresholds):
             figures = missed.figures
+            if missed.kind in READ:
+                read |= {key: min(share, read.get(key, share)) for key, share in _accepted(missed).items()}
+                continue
             if missed.kind not in ("db", "worst"):
                 return ""
             key = "worst_db" if missed.kind == "worst" else f"{rung}_db"
@@ -222,11 +239,12 @@ def _acceptable(facts: Ladder, thresholds: Thresholds) -> str:
             lowered[key] = min(lowered.get(key, math.floor(found or 0)), math.floor(found or 0))
     # The worst sample of an output that is accepted with less may be as much worse as ever.
     least = {key: value + (WORST_BELOW_DB if key == "worst_db" else 0) for key, value in lowered.items()}
-    if min((*least.values(), *states.values()), default=0) < NOISE_DB:
+    if min((*least.values(), *states.values()), default=NOISE_DB) < NOISE_DB or min(read.values(), default=1) < _UNLIKE:
         return ""
     accepted = []
-    if lowered:
-        accepted.append(f"thresholds: {{{', '.join(f'{key}: {value}' for key, value in lowered.items())}}}")
+    if lowered or read:
+        kept: dict[str, float] = {**lowered, **read}
+        accepted.append(f"thresholds: {{{', '.join(f'{key}: {value:g}' for key, value in kept.items())}}}")
     if states:
         outputs = ", ".join(f"{label}: {{total_db: {value}}}" for label, value in states.items())
         accepted.append(f"outputs: {{{outputs}}}, if its states are not handed on")

@@ -5,8 +5,8 @@ Pure: what was tried and what was found there give the next scheme, or None when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.scheme import FP16, Rule, Scheme
@@ -45,7 +45,8 @@ class Tried:
     """A scheme, how far down the ladder it came, and what is to blame for its miss.
 
     `reached` grows with the rung that was missed and, on one rung, with its SQNR in dB. `nodes` are those that went
-    wrong, the worst first; `foretold` is the forecast for this scheme; `state` says whether a state missed.
+    wrong, the worst first; `foretold` is the forecast for this scheme; `state` says whether a state missed;
+    `accepts` has the threshold that it keeps to where it is read otherwise.
     """
 
     scheme: Scheme
@@ -54,6 +55,7 @@ class Tried:
     nodes: Callable[[], tuple[str, ...]] = tuple
     foretold: tuple[Forecast, ...] = ()
     state: bool = False
+    accepts: Mapping[str, float] = field(default_factory=dict)
 
 
 def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Scheme | None:

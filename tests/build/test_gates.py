@@ -242,7 +242,12 @@ def test_what_is_read_otherwise_is_told_in_words_and_is_an_aim_before_decibels()
     found = missed(facts)
     assert found.rung == "total"
     assert found.error.what.startswith("0.985 of the 640 clear choices of output 'y' are the same as in the original")
-    assert may_ship(facts, Thresholds(choices=0.98))
+    assert found.read
+    assert found.error.remedy is not None
+    assert found.error.remedy.endswith("; or accept it with thresholds: {choices: 0.985}")
+    assert may_ship(facts, Thresholds(choices=0.985))
+    far = replace(read, agreement=Agreement(0.5, 640, 0.2, "line.png"))
+    assert "accept" not in str(missed(replace(facts, outputs={"y": far})).error.remedy)
     short = wish("verify", facts.to_json(), WISHED)
     assert short is not None
     assert short.read
@@ -266,3 +271,13 @@ def test_what_goes_into_something_else_is_aimed_at_higher_where_it_is_said() -> 
 def test_a_state_has_more_to_keep_to_and_no_aim() -> None:
     facts = replace(verified(45, quantization={"y": output(45)}), subjects={"y": Subject("y", state=True)})
     assert wish("verify", facts.to_json(), WISHED) is None
+
+
+def test_a_worst_map_that_covers_too_little_is_accepted_by_the_overlap_it_keeps_to() -> None:
+    read = replace(output(25.0), agreement=Agreement(0.93, 400, 0.65, "page.png"))
+    level = {"y": Subject("y", bounded=True, reads="level")}
+    facts = replace(verified(quantization={"y": read}), outputs={"y": read}, subjects=level)
+    remedy = missed(facts).error.remedy
+    assert remedy is not None
+    assert remedy.endswith("thresholds: {overlap: 0.86}")
+    assert may_ship(facts, Thresholds(overlap=0.86))

@@ -18,7 +18,7 @@ TOTAL = "total"
 
 Kind = Literal["outside", "db", "error", "worst", "cosine", "choices", "overlap"]
 
-_WORST_BELOW = 2.5
+WORST_BELOW = 2.5
 """By how many times more than all together the worst sample may miss a full overlap."""
 
 
@@ -88,7 +88,7 @@ def _read_otherwise(label: str, figures: Figures, subject: Subject, limits: Limi
         return
     if subject.reads == "level":
         least = limits.overlap
-        short = max(least - found.share, 1 - _WORST_BELOW * (1 - least) - found.worst)
+        short = max(least - found.share, 1 - WORST_BELOW * (1 - least) - found.worst)
         if short > 0:
             yield Shortfall(TOTAL, label, "overlap", figures, least, short)
     elif found.share < (least := limits.choices) and (subject.reads == "likeliest" or limits.scores):
