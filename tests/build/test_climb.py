@@ -116,7 +116,7 @@ def test_a_choice_that_flips_is_climbed_for_whatever_the_decibels(tmp_path: Path
     project = project_of(tmp_path, graph(chooses, {"w": weight}), CONFIG, twins=True)
     run = project.doit("build")
 
-    assert "w8a16: quantization 30" in run.text, "as much as a default aims at"
+    assert "w8a16 in blocks of 32: quantization 30" in run.text, "as much as a default aims at"
     assert "0.9677 of the 31 clear choices of output 'y' are the same as in the original, 0.99 is asked for" in run.text
     bucket = shipped(project)
     assert bucket["quantization"]["scheme"] == "w16a16"
