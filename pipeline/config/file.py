@@ -199,6 +199,9 @@ class LanguageModel:
     """Tokens that a prefill run takes."""
     embedding: Literal["uint8", "uint16"] = "uint8"
     """Type in which the table of embeddings is stored; it is a quarter of a small model's binary in 16 bits."""
+    parts: Literal["auto"] | Annotated[int, Between(1, 64)] = "auto"
+    """Into how many contexts the model is split, by layers: `auto` makes as few as hold its weights at 1 GiB each, as
+    integers are stored and floats in 16 bits."""
 
 
 AxisValues = Annotated[

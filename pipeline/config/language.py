@@ -51,7 +51,9 @@ def quantization_of(language: LanguageModel, written: Quantization) -> Quantizat
 
 def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problems) -> None:
     """Check what stands beside `language_model`, and fill in what follows from it; `folder` is the project's."""
-    language: LanguageModel | None = fields.get("language_model")
+    if "language_model" not in fields:  # what is written there has a mistake of its own
+        return
+    language: LanguageModel | None = fields["language_model"]
     components: Mapping[str, ComponentFile] = fields.get("components", {})
     for name, component in components.items():
         if component.file.endswith(_LANGUAGE_FILES) != (language is not None):

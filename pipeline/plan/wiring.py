@@ -162,6 +162,12 @@ class Wiring:
         twins = self._config.twins
         return twins[self._config.buckets.index(bucket)] if twins else bucket
 
+    @property
+    def _split(self) -> int | None:
+        """Into how many parts a language model is split, 0 for as few as hold it; None for other models."""
+        language = self._config.language
+        return None if language is None else 0 if language.parts == "auto" else language.parts
+
     @cached_property
     def _buckets(self) -> Buckets:
         return {bucket.name: bucket.axes for bucket in self._config.buckets}

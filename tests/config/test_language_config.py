@@ -67,6 +67,14 @@ def test_small_twins_are_quantized_and_emulated_and_not_compiled(tmp_path: Path)
     assert not any(name.startswith(("verify:", "context:")) and ("1x63" in name or "16x48" in name) for name in steps)
 
 
+@pytest.mark.parametrize(("written", "parts"), [("", 0), (", parts: auto", 0), (", parts: 3", 3)])
+def test_contexts_are_split_as_written(written: str, parts: int, tmp_path: Path) -> None:
+    steps = plan(loaded(tmp_path, language_model=f"{{context: 512, prefill: 128{written}}}"))
+
+    found = {getattr(step.params, "parts", None) for step in steps if step.stage in ("context", "emulate")}
+    assert found == {parts}
+
+
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
@@ -81,6 +89,8 @@ def test_small_twins_are_quantized_and_emulated_and_not_compiled(tmp_path: Path)
         ({"buckets": "{sequence: [8]}"}, "is of no effect with 'language_model'"),
         ({"constants": "{a: 1}"}, "is of no effect with 'language_model'"),
         ({"language_model": "{context: 512, prefil: 128}"}, "prefill"),
+        ({"language_model": "{context: 512, parts: 0}"}, "parts: number 0; expected an integer from 1 to 64"),
+        ({"language_model": "{context: 512, parts: some}"}, "parts: 'some' is not known here; expected auto"),
     ],
 )
 def test_what_contradicts_itself_is_refused(lines: dict[str, str], text: str, tmp_path: Path) -> None:
