@@ -155,7 +155,8 @@ class Wiring:
     @property
     def _twins(self) -> tuple[Bucket, ...]:
         """The small buckets of a language model that none of its own is equal to."""
-        return tuple(twin for twin in self._config.twins if twin not in self._config.buckets)
+        twins = {twin.name: twin for twin in self._config.twins if twin not in self._config.buckets}
+        return tuple(twins.values())  # several buckets may have one
 
     def _twin(self, bucket: Bucket) -> Bucket:
         """What is emulated in place of a bucket: itself, if it is no language model's."""

@@ -159,3 +159,37 @@ def test_the_projects_own_conversations_can_be_read() -> None:
     lines = (ROOT / "calibration" / "chat" / "chats.jsonl").read_text("utf-8").splitlines()
     assert len(lines) >= 16
     assert all(messages_of(line, "chats.jsonl") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ("context: 4096, prefill: 8", "the context of 4096 tokens is longer than tiny was made for"),
+        ("context: 32, prefill: 8, parts: 4", "tiny can't be split into 4 parts"),
+    ],
+)
+def test_what_the_model_can_not_do_is_told_before_any_work(
+    asked: str, text: str, project: Project, tmp_path: Path
+) -> None:
+    longer = project.copy(tmp_path / "longer")
+    longer.write("configs/tiny.yaml", CONFIG.replace("context: 32, prefill: 8", asked))
+
+    run = longer.doit("build:tiny", check=False)
+
+    assert run.status == 10
+    assert text in run.text
+    assert not run.built
+
+
+def test_several_contexts_share_their_weights(project: Project, tmp_path: Path) -> None:
+    several = project.copy(tmp_path / "several")
+    several.write("configs/tiny.yaml", CONFIG.replace("context: 32, prefill: 8", "context: [32, 48], prefill: [4, 8]"))
+
+    several.doit("build:tiny")
+
+    made = facts_of(several, context.Facts, "context/tiny/model/buckets/snapdragon-x-elite").parts
+    assert {*made} == {"1x31", "1x47", "4x28", "4x44", "8x24", "8x40"}
+    assert len({binary for part in made.values() for binary in part.facts.binaries}) == 1
+    one = project.root / "artifacts" / "tiny" / "snapdragon-x-elite" / "model_ctx_qnn.bin"
+    all_of_them = several.root / "artifacts" / "tiny" / "snapdragon-x-elite" / "model_ctx_qnn.bin"
+    assert all_of_them.stat().st_size < 2 * one.stat().st_size  # a graph of so few weights is mostly code
