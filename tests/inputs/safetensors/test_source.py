@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.errors import ModelError, SourceError
@@ -194,4 +195,11 @@ def test_a_token_before_every_text_is_one_that_the_tokenizer_puts_there(tmp_path
 
     source = safetensors_source(tmp_path / "model.safetensors")
 
-    assert source.bos == Tokenizer.from_str(source.tokenizer).token_to_id("<|im_start|>")
+    number = Tokenizer.from_str(source.tokenizer).token_to_id("<|im_start|>")
+    assert source.bos == number
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(told), "utf-8")
+    assert safetensors_source(tmp_path / "model.safetensors").bos is None
+    tokenizer = Tokenizer.from_str(source.tokenizer)
+    tokenizer.post_processor = TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", number)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert safetensors_source(tmp_path / "model.safetensors").bos == number
