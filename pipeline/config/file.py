@@ -111,9 +111,10 @@ class Verification:
     """Most samples of a bucket to run on the emulator; 0 for none. As many as `emulator_seconds` allow when left
     out."""
     emulator_seconds: Annotated[int, Between(1, 1_000_000)] = 30
-    """Emulation to spend on a context, all held-out samples of the bucket or as many as can be run in that time: the
-    worst on the CPU first, then those that touch edges of operators. One is run however long it takes. A busy machine
-    may take twice as long for what fits by an estimate from the size of the model."""
+    """Time of two cores to spend on emulating a context, and at most four times as long in real time: all held-out
+    samples of the bucket or as many as can be run in that time, the worst on the CPU first, then those that touch edges
+    of operators. One is run however long it takes. A slow processor may take twice as long for what fits by an estimate
+    from the size of the model."""
 
 
 PerformanceMode = Literal[
