@@ -33,7 +33,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "packing": ("numpy", "onnx", "onnxruntime"),
     "context": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "emulate": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
-    "export": ("flatbuffers", "numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
+    "export": ("flatbuffers", "numpy", "onnx", "onnxruntime-qnn", "qairt"),
     "blame": ("numpy", "onnx", "onnxruntime"),
     "probe": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
 }
