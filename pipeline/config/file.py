@@ -74,6 +74,10 @@ class ComponentFile:
     masks, ids and latents."""
     constants: Mapping[TensorName, ConstantValue] = field(default_factory=dict)
     """Inputs of this component that always have one value, besides and before those of the model's `constants`."""
+    cut: tuple[TensorName, ...] = ()
+    """Values that this component ends at, in place of the file's outputs: what stands behind them, as non-maximum
+    suppression, is left to the application. Named as in the ONNX file; a build that is refused for such a part says
+    which values stand before it."""
     quantization: QuantizationOverride | Fp16 | Auto | Climb | None = None
     """What this component does differently from the model's `quantization`."""
     score: FunctionRef | None = None

@@ -211,6 +211,7 @@ def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
                 thresholds=thresholds,
                 outputs=outputs,
                 truth=truth,
+                cut=tuple(component.cut),
                 budget_minutes=budget,
                 wished=wished_of(limits, thresholds) if by_default else None,
             )

@@ -49,7 +49,9 @@ class Choices:
         kept = [sizes for sizes in each if sizes not in refused]
         for axis, said in self.buckets.items() if 0 < len(kept) < count else ():
             gone = ", ".join(str(sizes[axis]) for sizes in each if sizes in refused)
-            self.buckets[axis] = Said([sizes[axis] for sizes in kept], f"{said.comment}; the model can't be {gone} long")
+            self.buckets[axis] = Said(
+                [sizes[axis] for sizes in kept], f"{said.comment}; the model can't be {gone} long"
+            )
 
 
 def choose(name: str, found: FoundModel, components: Mapping[str, GuessedComponent]) -> Choices:

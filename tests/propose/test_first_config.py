@@ -267,8 +267,8 @@ def test_buckets_that_the_model_is_too_short_for_are_left_out(tmp_path: Path) ->
         w = Gather (words, input_ids) y = Add (w, r) }"""
     words = np.random.default_rng(1).standard_normal((20, 4)).astype(np.float32)
     table = np.random.default_rng(2).standard_normal((40, 4)).astype(np.float32)
-    constants = {"zero": np.int64(0), "one": np.int64(1), "table": table, "words": words}
-    save(graph(text, constants), project.root / "models" / "net.onnx")
+    numbers = {"zero": np.array(0), "one": np.array(1)}
+    save(graph(text, {**numbers, "table": table, "words": words}), project.root / "models" / "net.onnx")
     project.doit("init", "mine", "models")
     written_text = (project.root / "configs/mine.yaml").read_text()
     assert "sequence: [32]" in written_text
