@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from pipeline.config.load import Limits
+from pipeline.config.load import ModelLimits
 from pipeline.frozen import dataclass
 from pipeline.plan.steps import Step
 
@@ -16,7 +16,7 @@ class Work:
     stage: str
     name: str
     config: str
-    limits: Limits
+    limits: ModelLimits
 
     @classmethod
     def of(cls, step: Step) -> Self:

@@ -154,7 +154,7 @@ class TargetOptions:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ModelLimits:
     """What one step may take before it is ended. They change no output: a step that stays within them is not rerun."""
 
     minutes: Annotated[int, Between(1, 100_000)] = 120
@@ -164,7 +164,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Release:
+class ReleaseSettings:
     """What `doit package` puts into a release, beside context models, binaries and the notices of the compiler."""
 
     version: Annotated[
@@ -258,9 +258,9 @@ class ModelFile:
     """What shares a context binary, to be smaller: `separate`, nothing, so that each runs by itself; `buckets`, all
     buckets for a target, which have the same weights; `socs`, all targets of a bucket; `auto` estimates the bytes of
     each and takes the smallest."""
-    limits: Limits = field(default_factory=Limits)
+    limits: ModelLimits = field(default_factory=ModelLimits)
     """What one step of this model may take before it is ended."""
-    release: Release | None = None
+    release: ReleaseSettings | None = None
     """What `doit package` makes of the model; there is nothing to package when left out."""
     on_request: bool = False
     """Build this model only when it is named, as in `doit build:<model>`; plain `doit build` passes it by."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pipeline.config import language
 from pipeline.config.buckets import Bucket, by_size
-from pipeline.config.file import HubSource, LanguageModel, Limits, LocalSource, Release, Verification
+from pipeline.config.file import HubSource, LanguageModel, LocalSource, ModelLimits, ReleaseSettings, Verification
 from pipeline.config.judging import OutputFile, Truth
 from pipeline.config.quantization import Auto, Fp16, Quantization
 from pipeline.config.readers import Reader
@@ -63,8 +63,8 @@ class ModelConfig:
     verification: Verification
     targets: tuple[Target, ...]
     packing: Form | Literal["auto"]
-    limits: Limits
-    release: Release | None
+    limits: ModelLimits
+    release: ReleaseSettings | None
     on_request: bool
     places: Mapping[str, str] = field(compare=False, repr=False)
     language: LanguageModel | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pipeline.config.file import Release
+from pipeline.config.file import ReleaseSettings
 from pipeline.config.yaml.problems import Keys, Place, Problems, nearest
 from pipeline.config.yaml.tree import Node, place_of
 
@@ -19,7 +19,7 @@ def check_model(name: str, file: str, problems: Problems) -> None:
         problems.add(Place(file), (), what, expected=f"another name, as artifacts/{FOLDER}/ is for archives")
 
 
-def check(release: Release | None, components: Collection[str], node: Node, problems: Problems) -> None:
+def check(release: ReleaseSettings | None, components: Collection[str], node: Node, problems: Problems) -> None:
     """Add a problem for each artifact that is named under a component that there is not.
 
     What buckets the components have is only known when the model was read; that is checked when it is packaged.

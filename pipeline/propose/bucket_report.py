@@ -10,7 +10,7 @@ from pipeline.plain_text import printable
 from pipeline.propose.bucket_cost import ComponentCost, binary_bytes
 from pipeline.propose.bucket_plan import BucketPlan, plan_lengths, plan_pairs
 from pipeline.propose.config_text import quoted
-from pipeline.propose.lengths import Lengths
+from pipeline.propose.lengths import KnownLengths
 from pipeline.sizes import human_bytes
 
 WORTHWHILE = 0.1
@@ -20,7 +20,7 @@ _BAR = 40
 
 
 def bucket_report(
-    model: str, lengths: Lengths, costs: Mapping[str, ComponentCost], now: Sequence[tuple[int, ...]]
+    model: str, lengths: KnownLengths, costs: Mapping[str, ComponentCost], now: Sequence[tuple[int, ...]]
 ) -> str:
     """All that is said of a model's buckets; `now` are the points that its config has.
 
@@ -65,7 +65,7 @@ def suggested(works: Sequence[int]) -> int:
     return best
 
 
-def _work(lengths: Lengths, costs: Mapping[str, ComponentCost]) -> Callable[[tuple[int, ...]], int]:
+def _work(lengths: KnownLengths, costs: Mapping[str, ComponentCost]) -> Callable[[tuple[int, ...]], int]:
     """The work of one sample at some lengths, over all components, in whole numbers that do not fall."""
     known: dict[tuple[int, ...], int] = {}
 
@@ -144,7 +144,7 @@ def _beyond(axes: Sequence[str], largest: tuple[int, ...], now: Sequence[tuple[i
     return [f"# no sample is longer than the last bucket; if users' may be, keep {', '.join(kept)}"] if kept else []
 
 
-def _spans(lengths: Lengths) -> str:
+def _spans(lengths: KnownLengths) -> str:
     spans = []
     for place, axis in enumerate(lengths.axes):
         own = [sample[place] for sample in lengths.samples]

@@ -23,7 +23,7 @@ _LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Lengths:
+class KnownLengths:
     """One tuple a sample, a length for each of `axes`; `calls` is how often a sample runs each component.
 
     `cut` samples were longer than the largest bucket, and count with its length.
@@ -38,7 +38,7 @@ class Lengths:
 
 def of_calibration(
     axes: tuple[str, ...], manifest: Manifest, ingested: Mapping[str, ingest.Facts], store: Store
-) -> Lengths:
+) -> KnownLengths:
     """Those of the samples that a samples step made: of each the longest of its calls, on each axis.
 
     Raises:
@@ -64,7 +64,7 @@ def of_calibration(
             remedy="run 'doit fsck', then the same command again",
         ) from error
     calls = {component: count / facts.samples for component, count in facts.count.items()}
-    return Lengths(axes, found, calls, f"the {facts.samples} samples of the calibration set", facts.cut)
+    return KnownLengths(axes, found, calls, f"the {facts.samples} samples of the calibration set", facts.cut)
 
 
 def _lengths(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, int]:
@@ -72,7 +72,7 @@ def _lengths(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, int]:
         return axis_lengths({name: archive[name] for name in archive.files}, inputs)
 
 
-def of_file(axes: tuple[str, ...], path: Path, components: Sequence[str]) -> Lengths:
+def of_file(axes: tuple[str, ...], path: Path, components: Sequence[str]) -> KnownLengths:
     """Those of a file of numbers: a line a sample, of as many whole numbers as there are axes.
 
     Raises:
@@ -93,7 +93,7 @@ def of_file(axes: tuple[str, ...], path: Path, components: Sequence[str]) -> Len
         ) from error
     if not found:
         raise _wrong(f"{path.name} holds no lengths", path.name, "write a length a line")
-    return Lengths(axes, found, dict.fromkeys(components, 1.0), f"{len(found)} lengths of {path.name}")
+    return KnownLengths(axes, found, dict.fromkeys(components, 1.0), f"{len(found)} lengths of {path.name}")
 
 
 def _numbers(line: str, axes: tuple[str, ...], where: str) -> tuple[int, ...]:

@@ -56,7 +56,7 @@ OBSERVATIONS: tuple[Observation, ...] = (
 
 
 @dataclass(frozen=True)
-class Release:
+class DriverRelease:
     """A release of onnxruntime-qnn with the QAIRT in it, and the onnxruntime that it was built and tested with."""
 
     ep: str
@@ -67,11 +67,11 @@ class Release:
 
 _REPO = "https://github.com/onnxruntime/onnxruntime-qnn/"
 
-RELEASES: tuple[Release, ...] = (
-    Release("2.7.0", "2.51.0", "1.31.1", "the installed wheel; every test of this project runs it"),
-    Release("2.3.0", "2.47.0", "1.24.4", f"{_REPO}blob/main/docs/execution_providers/QNN-ExecutionProvider.md"),
-    Release("2.2.0", "2.45.40", "1.24.4", f"{_REPO}pull/238"),
-    Release("2.1.0", "2.45.40", "1.24.4", f"{_REPO}pull/226"),
+RELEASES: tuple[DriverRelease, ...] = (
+    DriverRelease("2.7.0", "2.51.0", "1.31.1", "the installed wheel; every test of this project runs it"),
+    DriverRelease("2.3.0", "2.47.0", "1.24.4", f"{_REPO}blob/main/docs/execution_providers/QNN-ExecutionProvider.md"),
+    DriverRelease("2.2.0", "2.45.40", "1.24.4", f"{_REPO}pull/238"),
+    DriverRelease("2.1.0", "2.45.40", "1.24.4", f"{_REPO}pull/226"),
 )
 """Plugin releases of which the SDK is known, newest first. The 1.x packages replace onnxruntime and can't be used."""
 
@@ -90,7 +90,7 @@ def is_stale(sdk: str, driver: str) -> Observation | None:
     return None
 
 
-def release_for(driver: str) -> Release | None:
+def release_for(driver: str) -> DriverRelease | None:
     """The newest release that a driver takes, among those that are known."""
     return next((release for release in RELEASES if not newer(release.sdk, driver)), None)
 

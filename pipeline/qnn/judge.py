@@ -56,7 +56,7 @@ class Device:
     max_partitions: int
 
 
-class Judge:
+class EmulatorJudge:
     """The measurements that a search asks for, each against the original model and in dB: the least of all outputs."""
 
     def __init__(

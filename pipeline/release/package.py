@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from pipeline.config.load import ModelConfig, Release
+from pipeline.config.load import ModelConfig, ReleaseSettings
 from pipeline.contracts import ingest
 from pipeline.errors import ConfigError
 from pipeline.frozen import dataclass
@@ -85,7 +85,7 @@ def package(
             yield _package(config, own, target, path, workspace, environ, work)
 
 
-def release_of(config: ModelConfig) -> Release:
+def release_of(config: ModelConfig) -> ReleaseSettings:
     """The config's release; raises ConfigError if it has none."""
     if config.release is None:
         raise ConfigError(
@@ -207,7 +207,7 @@ def _pruned(part: Part, target: str, work: Path, workspace: Workspace) -> Part:
     return Part(f"contexts/{target}", manifest, members)
 
 
-def _files(release: Release, where: str, fetched: Manifest, workspace: Workspace) -> dict[str, Member]:
+def _files(release: ReleaseSettings, where: str, fetched: Manifest, workspace: Workspace) -> dict[str, Member]:
     """The files of the source that the config names, and the licences. `where` says where the config names them."""
     found = {}
     for folder, names in (("files", release.files), ("licenses/model", release.licenses)):

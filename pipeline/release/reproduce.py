@@ -36,7 +36,7 @@ _NOT_HERE = ("PIPELINE_STORE", "PIPELINE_SHARED_STORE", "PIPELINE_SIGNING_KEY")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Reproduction:
     """What differs between a release and what was built again: files by name, and the first step that explains it."""
 
     equal: tuple[str, ...]
@@ -81,7 +81,7 @@ def reproduce(path: Path, workspace: Workspace) -> Iterator[str]:
     yield f"MATCH {name}: all {len(then['files'])} files came out as they were released"
 
 
-def compare(then: Index, now: Index) -> Verdict:
+def compare(then: Index, now: Index) -> Reproduction:
     """Hold the index of a release against the one of what was built again."""
     equal, different = [], {}
     for name, entry in sorted(then["files"].items()):
@@ -93,7 +93,7 @@ def compare(then: Index, now: Index) -> Verdict:
             different[name] = how
     for name in sorted({*now["files"]} - {*then["files"]}):
         different[name] = "not in the release"
-    return Verdict(tuple(equal), different, _first(then, now), tuple(_notes(then, now)))
+    return Reproduction(tuple(equal), different, _first(then, now), tuple(_notes(then, now)))
 
 
 def _first(then: Index, now: Index) -> str:

@@ -23,7 +23,7 @@ from pipeline.errors import QuantizationError
 from pipeline.graph.accuracy.candidates import Candidates, in_float, settled
 from pipeline.graph.accuracy.pricing import Pricing
 from pipeline.graph.accuracy.scheme_yaml import label, scheme_of
-from pipeline.graph.accuracy.search import Limits, Search, Trial
+from pipeline.graph.accuracy.search import Search, SearchLimits, Trial
 from pipeline.graph.accuracy.sensitivity import Choice, Feed, Trials, load_trials
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
@@ -34,7 +34,7 @@ from pipeline.graph.quantization.scheme_text import as_yaml
 from pipeline.graph.shapes.buckets import pad
 from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
 from pipeline.model import Json, StageRequest, StageResult
-from pipeline.qnn.judge import Case, Device, Example, Judge, least_db, on_cpu
+from pipeline.qnn.judge import Case, Device, EmulatorJudge, Example, least_db, on_cpu
 from pipeline.qnn.target import BLOCKS_HTP_ARCH, FLOAT16_HTP_ARCH
 
 _RANKING = 2
@@ -54,7 +54,7 @@ def run(request: StageRequest) -> StageResult:
     component = params.component
     ranking, cases = _samples(params, request)
     total_db = max(params.total_db, params.quantization_db)
-    limits = Limits(total_db, params.compile_db, params.max_trials, params.max_emulations)
+    limits = SearchLimits(total_db, params.compile_db, params.max_trials, params.max_emulations)
     _check_float(cases[0], limits, component)
     ranges = read_ranges(request.inputs["calibrate"].folder / "ranges.json")
     correlations = Correlations(request.inputs["correlate"].folder)
@@ -70,7 +70,9 @@ def run(request: StageRequest) -> StageResult:
     pricing = Pricing(trials)
     device = Device(oldest, params.max_cpu_nodes, params.max_partitions)
     with tempfile.TemporaryDirectory(dir=request.out.parent, ignore_cleanup_errors=True) as work:
-        judge = Judge(cases, ranges, trials, lambda choice: scheme_of(choice, trials), device, Path(work), correlations)
+        judge = EmulatorJudge(
+            cases, ranges, trials, lambda choice: scheme_of(choice, trials), device, Path(work), correlations
+        )
         search = Search(judge, limits, lambda choice: settled(choice, pricing), pricing.relative)
         fp16 = params.fp16 and oldest.htp_arch >= FLOAT16_HTP_ARCH
         found = _search(search, trials, pricing, [example.feed for example in ranking], fp16=fp16)
@@ -144,7 +146,7 @@ def _spread(calls: Sequence[StoredCall], count: int) -> list[StoredCall]:
     return [calls[number * len(calls) // count] for number in range(count)]
 
 
-def _check_float(case: Case, limits: Limits, component: str) -> None:
+def _check_float(case: Case, limits: SearchLimits, component: str) -> None:
     """Refuse to search where the float model, padded to the bucket, is further off than allowed."""
     outputs = on_cpu(case.folder, case.examples, "rewrite")
     reached = least_db([example.truth for example in case.examples], outputs)

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.build.crew import Crew
 from pipeline.build.work import Work
-from pipeline.config.file import Limits
+from pipeline.config.file import ModelLimits
 from pipeline.config.load import load_all
 from pipeline.errors import WorkerError
 from pipeline.model import StageInput, StageRequest
@@ -84,7 +84,7 @@ def test_nothing_is_left_of_them(ran: tuple[Project, Run]) -> None:
 def test_a_guest_that_hangs_is_ended_when_its_time_is_up(tmp_path: Path) -> None:
     project = create(tmp_path / "project", tmp_path / "store", guests.HANGS)
     (config,) = load_all(project.root / "configs").values()
-    config = dataclasses.replace(config, limits=Limits(minutes=0.01))  # type: ignore[arg-type]  # 0.6 s
+    config = dataclasses.replace(config, limits=ModelLimits(minutes=0.01))  # type: ignore[arg-type]  # 0.6 s
     (step,) = (step for step in plan(config) if step.stage == "shape")
     workspace = Workspace.at(project.root, {"PIPELINE_STORE": str(project.store)})
     scratch = tmp_path / "store" / "tmp" / "scratch"

@@ -9,7 +9,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.propose.bucket_cost import ComponentCost, ShapedBucket, binary_bytes
 from pipeline.propose.bucket_report import bucket_report, suggested
-from pipeline.propose.lengths import Lengths, of_file
+from pipeline.propose.lengths import KnownLengths, of_file
 from pipeline.qnn.pack_size import Graph
 from tests.support.project import Project
 
@@ -56,7 +56,7 @@ def test_one_bucket_more_has_to_be_worth_it() -> None:
 
 
 def test_the_report_has_a_table_a_curve_and_a_line_for_the_config() -> None:
-    lengths = Lengths(("sequence",), [(10,)] * 50 + [(60,)] * 50, {"encoder": 1.0}, "100 lengths", cut=3)
+    lengths = KnownLengths(("sequence",), [(10,)] * 50 + [(60,)] * 50, {"encoder": 1.0}, "100 lengths", cut=3)
     text = bucket_report("mine", lengths, {"encoder": encoder(32, 64, 128)}, [(32,), (64,), (128,)])
     assert "buckets of mine, for 100 lengths: sequence 10 to 60" in text
     assert "3 samples were cut to the largest bucket" in text
@@ -67,7 +67,7 @@ def test_the_report_has_a_table_a_curve_and_a_line_for_the_config() -> None:
 
 
 def test_two_axes_grow_together() -> None:
-    lengths = Lengths(("h", "w"), [(1, 2), (4, 4)] * 9, {"net": 1.0}, "18 lengths")
+    lengths = KnownLengths(("h", "w"), [(1, 2), (4, 4)] * 9, {"net": 1.0}, "18 lengths")
     text = bucket_report("mine", lengths, {"net": ComponentCost([shaped(64, h=4, w=4)])}, [(2, 2)])
     assert "both axes grow together" in text
     assert "some samples fit no bucket of the config as it is" in text

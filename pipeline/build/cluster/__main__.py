@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 
 from pipeline.build.cluster import on_worker
-from pipeline.build.cluster.member import Member
+from pipeline.build.cluster.member import ClusterMember
 from pipeline.build.crew import cores
 from pipeline.config.host_names import Host
 from pipeline.errors import PipelineError
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=cores(), help="steps at once; as many as there are cores")
     given = parser.parse_args(arguments)
     try:
-        on_worker.member = member = Member(_ROOT, given.name, given.steps)
+        on_worker.member = member = ClusterMember(_ROOT, given.name, given.steps)
     except PipelineError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from pipeline.build.cluster import REFUSALS_REMEDY, on_worker
-from pipeline.build.cluster.job import Answer, Job
+from pipeline.build.cluster.job import Answer, StepJob
 from pipeline.errors import ConfigError, PipelineError, StoreError, WaitingError, WorkerError
 from pipeline.plan import hosts
 from pipeline.plan.keys import tool_versions
@@ -63,7 +63,7 @@ class Dispatcher:
         """
         self._shared.settle(manifest.key for manifest in resolved.inputs.values())
         step, workspace = resolved.step, self._workspace
-        job = Job.of(resolved, workspace.code.stage(step.stage), tool_versions(step.stage))
+        job = StepJob.of(resolved, workspace.code.stage(step.stage), tool_versions(step.stage))
         started()
         deaths, since = 0, time.monotonic()
         while True:
@@ -106,7 +106,7 @@ class Dispatcher:
         if client is not None:
             client.close(timeout=1)
 
-    def _asked(self, job: Job, resolved: Resolved) -> Answer | None:
+    def _asked(self, job: StepJob, resolved: Resolved) -> Answer | None:
         """A worker's answer; None if it died, or the scheduler did."""
         from distributed import CancelledError, KilledWorker
 

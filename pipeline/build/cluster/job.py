@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from pipeline.build.work import Work
-from pipeline.config.load import Limits
+from pipeline.config.load import ModelLimits
 from pipeline.contracts.codec import Contract, left_out
 from pipeline.errors import BY_NAME, PipelineError
 from pipeline.frozen import dataclass
@@ -17,7 +17,7 @@ from pipeline.store.manifests import dump_manifest, parse_manifest
 
 
 @dataclass(frozen=True)
-class Job(Contract):
+class StepJob(Contract):
     """A step that reads nothing but outputs of other steps.
 
     `params` is JSON; `inputs` has the manifest of each role as the store writes it. `code` and `tools` are what the
@@ -55,7 +55,7 @@ class Job(Contract):
     @property
     def work(self) -> Work:
         """The step without its configuration."""
-        return Work(self.stage, self.name, self.config, Limits(self.minutes, self.memory_mb))
+        return Work(self.stage, self.name, self.config, ModelLimits(self.minutes, self.memory_mb))
 
     def parameters(self) -> dict[str, Json]:
         """The parameters of the stage."""
@@ -71,7 +71,7 @@ class Job(Contract):
 
 
 @dataclass(frozen=True)
-class Failure(Contract):
+class StepFailure(Contract):
     """An error of :mod:`pipeline.errors`, by the name of its class and its parts."""
 
     kind: str
@@ -101,6 +101,6 @@ class Answer(Contract):
 
     worker: str
     refusal: str = ""
-    failure: Failure | None = None
+    failure: StepFailure | None = None
     seconds: float = 0.0
     log: str = ""

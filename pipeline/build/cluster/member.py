@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.build.cluster.job import Answer, Failure, Job
+from pipeline.build.cluster.job import Answer, StepFailure, StepJob
 from pipeline.build.crew import Crew
 from pipeline.config import project_file
 from pipeline.errors import ConfigError, PipelineError, StoreError, WorkerError
@@ -26,7 +26,7 @@ _LOG_BYTES = 64_000
 _TRIES = 3
 
 
-class Member:
+class ClusterMember:
     """One checkout that makes steps for others, several at a time. Safe to use from several threads."""
 
     def __init__(self, root: Path, name: str, slots: int) -> None:
@@ -50,7 +50,7 @@ class Member:
             self._shared.close()
         self._open.close()
 
-    def make(self, job: Job) -> Answer:
+    def make(self, job: StepJob) -> Answer:
         """Make what a job asks for, unless it is there."""
         workspace = replace(self._workspace, code=CodeDigests(self._workspace.memo))
         log = workspace.log(job)
@@ -66,10 +66,10 @@ class Member:
                 shared.offer(manifest)
                 shared.settle([manifest.key])
         except PipelineError as error:
-            return Answer(self.name, failure=Failure.of(_local(error, self.name, log)), log=_end_of(log))
+            return Answer(self.name, failure=StepFailure.of(_local(error, self.name, log)), log=_end_of(log))
         return Answer(self.name, seconds=seconds, log=_end_of(log) if seconds else "")
 
-    def _run(self, job: Job, workspace: Workspace, shared: SharedStore) -> tuple[Manifest, float]:
+    def _run(self, job: StepJob, workspace: Workspace, shared: SharedStore) -> tuple[Manifest, float]:
         store, work = workspace.store, job.work
         with _claimed(workspace, job), store.scratch() as scratch:
             if (made := store.get(job.key)) is not None:
@@ -108,7 +108,7 @@ class Member:
             return self._shared
 
 
-def _refusal(job: Job, code: CodeDigests) -> str:
+def _refusal(job: StepJob, code: CodeDigests) -> str:
     """What of this checkout is not as the build has it; empty if a step comes out the same here."""
     tools = tool_versions(job.stage)
     differ = {name: (tools.get(name, "none"), version) for name, version in job.tools.items()}
@@ -134,7 +134,7 @@ def _restore(manifest: Manifest, what: str, shared: SharedStore, workspace: Work
 
 
 @contextmanager
-def _claimed(workspace: Workspace, job: Job) -> Iterator[None]:
+def _claimed(workspace: Workspace, job: StepJob) -> Iterator[None]:
     """Hold the key of a job; a step that another thread or process is at is waited for."""
     while True:
         with ExitStack() as stack:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.build.cluster.job import Job
+from pipeline.build.cluster.job import StepJob
 from pipeline.model import Json
 
 if TYPE_CHECKING:
-    from pipeline.build.cluster.member import Member
+    from pipeline.build.cluster.member import ClusterMember
 
 _HOST = "host "
 CALL = "__import__('pipeline.build.cluster.on_worker', fromlist=['make']).make(job)"
 """What Dask evaluates on a worker. A function of ours would be unpickled by the scheduler, which need not have us, and
 one that is sent by value needs one Python version everywhere."""
-member: Member | None = None
+member: ClusterMember | None = None
 """The member that this process is; None in every other process."""
 
 
@@ -23,7 +23,7 @@ def make(job: Mapping[str, Json]) -> Mapping[str, Json]:
     """Make the step of a job; the JSON of its answer."""
     if member is None:
         raise RuntimeError("this worker was not started by 'python -m pipeline.build.cluster'; see docs/cluster.md")
-    return member.make(Job.from_json(job)).to_json()
+    return member.make(StepJob.from_json(job)).to_json()
 
 
 def resource(name: str) -> str:

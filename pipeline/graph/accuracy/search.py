@@ -19,7 +19,7 @@ MARGIN_DB = 0.5
 
 
 @dataclass(frozen=True)
-class Limits:
+class SearchLimits:
     """What a choice must reach in dB against the original model, and the emulator against the QDQ model."""
 
     total_db: float
@@ -57,7 +57,7 @@ class Trial:
         return self.rounded_db if self.quantized_db is None else self.quantized_db
 
 
-class Judge(Protocol):
+class ChoiceJudge(Protocol):
     """Who measures a choice, each time in dB: the least of all outputs."""
 
     def rounded(self, choice: Choice) -> float:
@@ -74,7 +74,11 @@ class Search:
     """A search that goes on from one list of candidates to the next, dearer one."""
 
     def __init__(
-        self, judge: Judge, limits: Limits, finish: Callable[[Choice], Choice], price: Callable[[Choice], float]
+        self,
+        judge: ChoiceJudge,
+        limits: SearchLimits,
+        finish: Callable[[Choice], Choice],
+        price: Callable[[Choice], float],
     ) -> None:
         """`finish` makes the last changes to a candidate before it is measured."""
         self._judge = judge

@@ -14,7 +14,7 @@ from pipeline.inputs.hub.revisions import look_up
 
 
 @dataclass(frozen=True)
-class Answer:
+class HubStatus:
     """The hub's answer to who we are. `date` is of its clock, as in HTTP. `token` is "" if we have none, else "valid",
     "refused" or "unknown". With a `problem`, no hub answered.
     """
@@ -25,22 +25,22 @@ class Answer:
     remedy: str = ""
 
 
-def ask(limit_s: float) -> Answer:
+def ask(limit_s: float) -> HubStatus:
     """Ask the hub who we are (https://huggingface.co/docs/hub/api: GET /api/whoami-v2)."""
     url = f"{constants.ENDPOINT}/api/whoami-v2"
     try:
         with explained(Asked("", "")):
             response = within(lambda: get_session().get(url, headers=build_hf_headers(), timeout=limit_s), limit_s)
     except SourceError as error:
-        return Answer(problem=error.why or error.what, remedy=error.remedy)
+        return HubStatus(problem=error.why or error.what, remedy=error.remedy)
     if not response.headers.get("Content-Type", "").startswith("application/json"):
         told = explain(ValueError(f"HTTP {response.status_code} and no JSON"), Asked(endpoint(), ""))
-        return Answer(problem=told.why, remedy=told.remedy)
+        return HubStatus(problem=told.why, remedy=told.remedy)
     state = ""
     if token():
         states = {httpx2.codes.OK: "valid", httpx2.codes.UNAUTHORIZED: "refused"}
         state = states.get(httpx2.codes(response.status_code), "unknown")
-    return Answer(response.headers.get("Date", ""), state)
+    return HubStatus(response.headers.get("Date", ""), state)
 
 
 def repo(name: str, revision: str, limit_s: float) -> tuple[str, str]:

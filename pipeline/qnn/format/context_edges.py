@@ -8,7 +8,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 from pipeline.qnn.format.context_binary import GraphInfo
 from pipeline.qnn.format.context_model import partition_name, partitions, tensor_name
-from pipeline.qnn.format.graph_io import EdgeTensor, Encoding
+from pipeline.qnn.format.graph_io import BinaryEncoding, EdgeTensor
 
 
 def contradictions(model: ModelProto, graphs: Mapping[str, GraphInfo]) -> Iterator[str]:
@@ -39,7 +39,7 @@ def paired(node: NodeProto, values: Sequence[str], tensors: Sequence[EdgeTensor]
     return [(value, named[name]) for value in values if (name := tensor_name(node, value)) in named]
 
 
-def _encodings(model: ModelProto) -> dict[str, Encoding]:
+def _encodings(model: ModelProto) -> dict[str, BinaryEncoding]:
     """The encodings that QuantizeLinear and DequantizeLinear of a context model give to integers, by their names."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     found = {}
@@ -48,11 +48,11 @@ def _encodings(model: ModelProto) -> dict[str, Encoding]:
             integers = node.output[0] if node.op_type == "QuantizeLinear" else node.input[0]
             scale, zero_point = (numpy_helper.to_array(constants[name]) for name in node.input[1:3])
             if scale.size == 1:
-                found[integers] = Encoding(float(scale.item()), int(zero_point.item()))
+                found[integers] = BinaryEncoding(float(scale.item()), int(zero_point.item()))
     return found
 
 
-def _other(tensor: EdgeTensor, told: Encoding) -> Iterator[str]:
+def _other(tensor: EdgeTensor, told: BinaryEncoding) -> Iterator[str]:
     if tensor.encoding != told:
         yield f"{tensor.name!r} is encoded with {told} in the context model, with {tensor.encoding} in the binary"
 

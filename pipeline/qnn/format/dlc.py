@@ -38,7 +38,7 @@ _TAIL = _END64.size + _LOCATOR.size + _END.size
 
 
 @dataclass(frozen=True)
-class Record:
+class DlcRecord:
     """A record of the archive `path`: its bytes are `size` bytes from `offset` on."""
 
     path: Path
@@ -84,7 +84,7 @@ def is_dlc(path: Path) -> bool:
         return file.read(4) == b"PK\3\4"
 
 
-def read_records(path: Path) -> tuple[Record, ...]:
+def read_records(path: Path) -> tuple[DlcRecord, ...]:
     """The records of an archive, in the order of their bytes. No more than the archive's directory is read.
 
     Raises:
@@ -97,7 +97,7 @@ def read_records(path: Path) -> tuple[Record, ...]:
             raise _unreadable(path, "it is cut short") from error
 
 
-def write_records(path: Path, records: Sequence[Record | NewRecord]) -> None:
+def write_records(path: Path, records: Sequence[DlcRecord | NewRecord]) -> None:
     """Write an archive as QNN does; equal records in equal order give equal bytes."""
     directory: dict[str, bytes] = {}
     with path.open("xb") as file:
@@ -118,7 +118,7 @@ def _in_directory(name: str) -> tuple[int, str]:
     return next(place for place, kind in enumerate(_DIRECTORY_ORDER) if name.startswith(kind)), name
 
 
-def _records(file: BinaryIO, path: Path) -> Iterator[Record]:
+def _records(file: BinaryIO, path: Path) -> Iterator[DlcRecord]:
     count, start, size = _directory(file, path)
     file.seek(start)
     directory = file.read(size)
@@ -178,12 +178,12 @@ def _entry(directory: bytes, position: int, path: Path) -> tuple[bytes, int, int
     return name, size, offset, length
 
 
-def _record(file: BinaryIO, path: Path, start: int, name: bytes, size: int) -> Record:
+def _record(file: BinaryIO, path: Path, start: int, name: bytes, size: int) -> DlcRecord:
     file.seek(start)
     header = file.read(_LOCAL.size + len(name) + _EXTRA.size)
     *_, padding, alignment, _zero = _EXTRA.unpack_from(header, _LOCAL.size + len(name))
     offset = start + len(header) + padding
-    record = Record(path, name.decode(), offset, size, alignment)
+    record = DlcRecord(path, name.decode(), offset, size, alignment)
     if not 0 < alignment <= 1 << 16 or padding != -(start + len(header)) % alignment:
         raise _unreadable(path, f"its record {record.name!r} is not aligned")
     if header + file.read(padding) != _local(record, name, padding):
@@ -191,14 +191,14 @@ def _record(file: BinaryIO, path: Path, start: int, name: bytes, size: int) -> R
     return record
 
 
-def _local(record: Record | NewRecord, name: bytes, padding: int) -> bytes:
+def _local(record: DlcRecord | NewRecord, name: bytes, padding: int) -> bytes:
     header = _LOCAL.pack(b"PK\3\4", _VERSION, 0, 0, 0, 0, 0, _WIDE, _WIDE, len(name), _EXTRA.size + padding)
     size = _EXTRA.size - 4 + padding
     extra = _EXTRA.pack(1, size, record.size, record.size, 0, 0, padding, record.alignment, 0)
     return header + name + extra + bytes(padding)
 
 
-def _central(record: Record | NewRecord, name: bytes, start: int, size: int | None = None) -> bytes:
+def _central(record: DlcRecord | NewRecord, name: bytes, start: int, size: int | None = None) -> bytes:
     size = record.size if size is None else size
     sizes = (_WIDE, _WIDE, len(name), _EXTRA.size)
     header = _CENTRAL.pack(b"PK\1\2", _VERSION, _VERSION, 0, 0, 0, 0, 0, *sizes, 0, 0, 0, 0, _WIDE)

@@ -32,7 +32,7 @@ from pipeline.qnn.format.context_model import (
     parsed_compatibility,
     set_compatibility,
 )
-from pipeline.qnn.format.dlc import NewRecord, Record, read_records, write_records
+from pipeline.qnn.format.dlc import DlcRecord, NewRecord, read_records, write_records
 
 _METADATA, _CACHE, _ABOUT = "dlc.metadata", "htp.cache.", "htp.metadata.shared_weights."
 _MAX_METADATA = 1 << 24
@@ -41,10 +41,10 @@ _NO_TIME = rb"\g<1>1980-01-01 00:00:00 UTC\g<2>"
 
 
 @dataclass(frozen=True)
-class Cache:
+class BuiltCache:
     """The part of a binary that is for one SoC, as the archive's metadata describes it."""
 
-    record: Record
+    record: DlcRecord
     target: HtpTarget
     graphs: tuple[str, ...]
     needs: tuple[str, ...]
@@ -54,12 +54,12 @@ class Cache:
 class Flexible:
     """An archive whose records and metadata agree."""
 
-    records: tuple[Record, ...]
-    caches: tuple[Cache, ...]
+    records: tuple[DlcRecord, ...]
+    caches: tuple[BuiltCache, ...]
     metadata: Mapping[str, Any]
 
     @property
-    def metadata_record(self) -> Record:
+    def metadata_record(self) -> DlcRecord:
         """The one that `metadata` was read from."""
         return next(record for record in self.records if record.name.startswith(_METADATA))
 
@@ -182,7 +182,7 @@ def prune(context_model: Path, socs: Sequence[int], out: Path) -> Pruned:
     return Pruned(context_model.name, names, targets, str(kept), records)
 
 
-def _kept_records(flexible: Flexible, socs: Sequence[int]) -> list[Record | NewRecord]:
+def _kept_records(flexible: Flexible, socs: Sequence[int]) -> list[DlcRecord | NewRecord]:
     """The records of some SoCs in their order, with metadata about these only."""
     caches = [cache for cache in flexible.caches if cache.target.soc_model in socs]
     names = {cache.record.name for cache in caches} | {name for cache in caches for name in cache.needs}
@@ -208,7 +208,9 @@ def _kept_records(flexible: Flexible, socs: Sequence[int]) -> list[Record | NewR
     ]
 
 
-def _cache(records: Mapping[str, Record], entry: Mapping[str, Any], needs: Mapping[str, tuple[str, ...]]) -> Cache:
+def _cache(
+    records: Mapping[str, DlcRecord], entry: Mapping[str, Any], needs: Mapping[str, tuple[str, ...]]
+) -> BuiltCache:
     name = _text(entry["cacheName"])
     graphs = entry["graphs"]
     target = HtpTarget(
@@ -218,7 +220,7 @@ def _cache(records: Mapping[str, Record], entry: Mapping[str, Any], needs: Mappi
     )
     if not name.startswith(_CACHE):
         raise ValueError(f"{name!r} is not the name of a cache")
-    return Cache(records[name], target, tuple(_text(graph["graphName"]) for graph in graphs), needs.get(name, ()))
+    return BuiltCache(records[name], target, tuple(_text(graph["graphName"]) for graph in graphs), needs.get(name, ()))
 
 
 def _text(value: object) -> str:

@@ -35,7 +35,7 @@ _NEITHER_1_NOR_2 = "a tensor record of version {}; 1 and 2 are known here"
 
 
 @dataclass(frozen=True)
-class Encoding:
+class BinaryEncoding:
     """How a float is encoded: `scale * (q - zero_point)`, in float32."""
 
     scale: float
@@ -64,7 +64,7 @@ class EdgeTensor:
     id: int = field(compare=False)  # differs between SoCs
     data_type: int
     shape: tuple[int, ...]
-    encoding: Encoding | None
+    encoding: BinaryEncoding | None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -114,7 +114,7 @@ def _copied(record: Tensor, kind: int) -> EdgeTensor:
     if params.definition == _DEFINED and record.data_type >= 0x0300 and record.data_type != 0x0508:
         if params.kind != _SCALE_OFFSET:
             raise UnknownTensorError(f"a tensor with encoding {params.kind}, not one scale and offset")
-        encoding = Encoding(params.scale, -params.offset)
+        encoding = BinaryEncoding(params.scale, -params.offset)
     name = (record.name or b"").decode("utf-8", "replace")
     shape = tuple(record.dims[axis] for axis in range(record.rank))
     return EdgeTensor(name, record.id, record.data_type, shape, encoding)

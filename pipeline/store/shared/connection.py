@@ -11,7 +11,7 @@ from typing import TypeVar
 from pipeline.errors import ConfigError
 from pipeline.store.shared.call_timeouts import GoneError, Patience
 from pipeline.store.shared.names import MANIFESTS
-from pipeline.store.shared.place import FolderPlace, Moved, Place
+from pipeline.store.shared.place import FolderPlace, Moved, SharedPlace
 from pipeline.store.urls import folder_of, is_url, path_of, protocol_of, redacted, told
 
 _LONG_S, _OFTEN_S = 5.0, 15.0  # after how many seconds progress is first told, and how often after that
@@ -32,7 +32,7 @@ class Reach:
         """The name of the place in files that outlive a build."""
         self._patience = Patience(lambda: self._opened().size(MANIFESTS))
         self._opening, self._telling = threading.Lock(), threading.Lock()
-        self._place: Place | None = None
+        self._place: SharedPlace | None = None
         self._mistake: ConfigError | None = None
         self._told: set[str] = set()
 
@@ -41,7 +41,7 @@ class Reach:
         """Why the place is left alone; "" while it is in use."""
         return self._patience.gone
 
-    def place(self) -> Place | None:
+    def place(self) -> SharedPlace | None:
         """The place; None if it is out of reach. Raises ConfigError if the URL is wrong."""
         return None if self.gone else self.had(self._opened)
 
@@ -84,7 +84,7 @@ class Reach:
             self._told.add(about)
         self._tell(text)
 
-    def _opened(self) -> Place:
+    def _opened(self) -> SharedPlace:
         """The place, opened on the first call. Raises ConfigError, and whatever libraries raise."""
         with self._opening:
             if self._mistake is not None:
@@ -97,7 +97,7 @@ class Reach:
                     raise
             return self._place
 
-    def _open(self) -> Place:
+    def _open(self) -> SharedPlace:
         if not is_url(self._url):
             folder = self._root / folder_of(self._url, self._where)
             if folder.resolve() in (self._own.resolve(), self._root.resolve()):

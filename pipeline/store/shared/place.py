@@ -37,7 +37,7 @@ class MismatchError(Exception):
     """A file has an unexpected size, or is no regular file."""
 
 
-class Place(Protocol):
+class SharedPlace(Protocol):
     """A place where outputs are shared. Several threads use it."""
 
     def read(self, name: str, limit: int) -> bytes | None:

@@ -18,7 +18,7 @@ from pipeline.store.durable import disk_errors, is_full, no_room
 from pipeline.store.payloads import MISSING
 from pipeline.store.shared.connection import Rarely, Reach
 from pipeline.store.shared.names import MANIFEST_BYTES, manifest_name, object_name
-from pipeline.store.shared.place import MismatchError, Moved, Place
+from pipeline.store.shared.place import MismatchError, Moved, SharedPlace
 from pipeline.store.shared.remote_index import Known
 from pipeline.store.store import Store
 
@@ -116,7 +116,7 @@ class SharedReading:
 
         return telling
 
-    def _fetched(self, place: Place, entry: FileEntry, path: Path, during: Callable[[int], None]) -> str | None:
+    def _fetched(self, place: SharedPlace, entry: FileEntry, path: Path, during: Callable[[int], None]) -> str | None:
         """Fetch a payload and say what is wrong with it, "" if nothing is; None if the place is out of reach.
 
         Raises StoreError when the disk has no room for it.

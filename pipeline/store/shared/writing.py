@@ -16,7 +16,7 @@ from pipeline.sizes import human_bytes
 from pipeline.store.manifests import dump_manifest
 from pipeline.store.shared.connection import Rarely, Reach
 from pipeline.store.shared.names import MANIFEST_BYTES, manifest_name, object_name
-from pipeline.store.shared.place import Place
+from pipeline.store.shared.place import SharedPlace
 from pipeline.store.shared.remote_index import Known
 from pipeline.store.store import Store
 
@@ -133,14 +133,14 @@ class Writing:
             self._reach.ask(lambda: place.create(name, dump_manifest(manifest)))
         known.add(manifest.key)
 
-    def _found(self, place: Place, manifest: Manifest) -> Manifest | None:
+    def _found(self, place: SharedPlace, manifest: Manifest) -> Manifest | None:
         """The manifest that the place has under an output's key; None if it has none, or a damaged one."""
         if self._known.is_bad(manifest.key):
             return None
         data = self._reach.ask(lambda: place.read(manifest_name(manifest.key), MANIFEST_BYTES))
         return None if data is None else self._known.checked(manifest.key, manifest.stage, data)
 
-    def _send(self, place: Place, entry: FileEntry) -> bool:
+    def _send(self, place: SharedPlace, entry: FileEntry) -> bool:
         """Write a payload there unless it is there; False if our own copy is missing or damaged."""
         name = object_name(entry.sha256)
         if self._known.is_bad(entry.sha256) or self._reach.ask(lambda: place.size(name)) != entry.bytes:

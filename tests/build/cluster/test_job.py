@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.build.cluster import on_worker
-from pipeline.build.cluster.job import Answer, Failure, Job
+from pipeline.build.cluster.job import Answer, StepFailure, StepJob
 from pipeline.build.cluster.member import _refusal
 from pipeline.errors import CompileError, WorkerError
 from pipeline.model import FileEntry, Manifest
@@ -26,14 +26,16 @@ def code(tmp_path: Path) -> CodeDigests:
 
 
 @pytest.fixture
-def job(code: CodeDigests) -> Job:
+def job(code: CodeDigests) -> StepJob:
     own, tools = code.stage("shape"), tool_versions("shape")
     key = step_key("shape", code=own, params={"a": 1}, inputs={"model": GIVEN}, files={}, tools=tools)
-    return Job(key, "shape", "m/c/8", "m.yaml", 120, own, tools, '{"a": 1}', {"model": dump_manifest(GIVEN).decode()})
+    return StepJob(
+        key, "shape", "m/c/8", "m.yaml", 120, own, tools, '{"a": 1}', {"model": dump_manifest(GIVEN).decode()}
+    )
 
 
-def test_a_job_is_the_same_after_json(job: Job) -> None:
-    again = Job.from_json(json.loads(json.dumps(job.to_json())))
+def test_a_job_is_the_same_after_json(job: StepJob) -> None:
+    again = StepJob.from_json(json.loads(json.dumps(job.to_json())))
     assert again == job
     assert again.manifests() == {"model": GIVEN}
     assert again.parameters() == {"a": 1}
@@ -41,7 +43,7 @@ def test_a_job_is_the_same_after_json(job: Job) -> None:
 
 def test_an_error_is_the_same_after_json() -> None:
     error = CompileError("what", where="where", why="why", remedy="remedy")
-    answer = Answer.from_json(json.loads(json.dumps(Answer("w", failure=Failure.of(error)).to_json())))
+    answer = Answer.from_json(json.loads(json.dumps(Answer("w", failure=StepFailure.of(error)).to_json())))
     assert answer.failure is not None
     found = answer.failure.error()
     assert type(found) is CompileError
@@ -52,14 +54,14 @@ def test_a_class_that_is_no_users_is_told_as_the_one_above() -> None:
     class OwnError(WorkerError):
         """A detail of ours."""
 
-    assert Failure.of(OwnError("what")).kind == "WorkerError"
+    assert StepFailure.of(OwnError("what")).kind == "WorkerError"
 
 
-def test_a_job_of_the_same_code_and_packages_is_taken(job: Job, code: CodeDigests) -> None:
+def test_a_job_of_the_same_code_and_packages_is_taken(job: StepJob, code: CodeDigests) -> None:
     assert _refusal(job, code) == ""
 
 
-def test_a_job_of_other_packages_code_or_inputs_is_not(job: Job, code: CodeDigests) -> None:
+def test_a_job_of_other_packages_code_or_inputs_is_not(job: StepJob, code: CodeDigests) -> None:
     other = replace(job, tools={**job.tools, "onnx": "0.1"})
     assert _refusal(other, code).startswith("onnx is ")
     assert "the code of stage shape is another one" in _refusal(replace(job, code="0" * 64), code)
@@ -75,6 +77,6 @@ def test_a_worker_announces_its_names_and_steps_use_none_of_them_up() -> None:
     assert min(announced.values()) > 0
 
 
-def test_a_process_that_is_no_worker_of_ours_says_so(job: Job) -> None:
+def test_a_process_that_is_no_worker_of_ours_says_so(job: StepJob) -> None:
     with pytest.raises(RuntimeError, match=r"docs/cluster\.md"):
         on_worker.make(job.to_json())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.graph.accuracy.search import MARGIN_DB, Emulation, Limits, Search, Trial
+from pipeline.graph.accuracy.search import MARGIN_DB, Emulation, Search, SearchLimits, Trial
 from pipeline.graph.accuracy.sensitivity import Choice
 
 CANDIDATES = [Choice(low=frozenset(range(number))) for number in range(20, -1, -1)]
@@ -40,7 +40,7 @@ class Ruler:
 
 
 def search(ruler: Ruler, *, total_db: float = 12.0, trials: int = 40, emulations: int = 6) -> Search:
-    return Search(ruler, Limits(total_db, 20.0, trials, emulations), lambda choice: choice, position)
+    return Search(ruler, SearchLimits(total_db, 20.0, trials, emulations), lambda choice: choice, position)
 
 
 def reached(trial: Trial | None) -> int:
@@ -133,7 +133,7 @@ def test_few_trials_give_a_dearer_choice_that_passes() -> None:
 
 def test_a_cheaper_one_that_was_met_on_the_way_is_preferred() -> None:
     ruler = Ruler()
-    limits = Limits(12.0, 20.0, 40, 6)
+    limits = SearchLimits(12.0, 20.0, 40, 6)
     found = Search(ruler, limits, lambda choice: choice, lambda choice: 0.0 if position(choice) == 15 else 1.0)
     assert reached(found.first(CANDIDATES)) == 15, "bisection met it before it came to 13"
     assert ruler.emulated_positions == [15]

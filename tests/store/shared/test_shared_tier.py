@@ -33,7 +33,7 @@ from pipeline.store.shared import place as places
 from pipeline.store.shared.call_timeouts import GoneError, Patience
 from pipeline.store.shared.connection import Reach
 from pipeline.store.shared.fsspec_place import FsspecPlace
-from pipeline.store.shared.place import FolderPlace, Place
+from pipeline.store.shared.place import FolderPlace, SharedPlace
 from pipeline.store.shared.tier import SharedStore
 from pipeline.store.store import Store
 from pipeline.store.urls import redacted, told
@@ -95,7 +95,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     return f"{server.bucket()}/our/store"
 
 
-def place_of(url: str) -> Place:
+def place_of(url: str) -> SharedPlace:
     return FsspecPlace.of(url, "") if "://" in url else FolderPlace(Path(url))
 
 
