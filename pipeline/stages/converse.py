@@ -71,10 +71,7 @@ class _Conversation:
         for engine in [engine for engine in asked if engine not in asking.installed()]:
             unasked[engine] = "it is not installed on this host"
             asked.remove(engine)
-        opened = asking.ask_genie(folder, self._empty("open")) if GENIE in asked else None
-        engines: dict[str, Spoken] = {}
-        if opened is not None:
-            engines[GENIE] = Spoken(version=opened.version, opened=not opened.refused, refused=opened.refused or None)
+        engines = {engine: self._opened(engine, folder) for engine in asked}
         twin = [*self._params.twins.values()][-1]
         name = "x".join(str(size) for size in twin.values())
         texts = texts_of(self._request.inputs["samples"].folder, self._params)
@@ -87,8 +84,8 @@ class _Conversation:
             write_bundle(self._source, self._language, graphs, self._params.target, folder)
         expected = answer(folder, self._language, graphs, prompt, _ANSWERED, self._params.target, self._empty("loop"))
         for engine in asked:
-            if engine not in engines or not engines[engine].refused:
-                engines[engine] = self._spoken(engine, folder, prompt, texts, opened=engine in engines)
+            if engines[engine].refused is None:
+                engines[engine] = self._spoken(engine, folder, prompt, texts)
         return Facts(
             prompt=len(prompt),
             twin=name,
@@ -98,10 +95,14 @@ class _Conversation:
             unasked=unasked,
         )
 
-    def _spoken(
-        self, engine: str, folder: Path, prompt: Sequence[int], texts: Sequence[Sequence[int]], *, opened: bool
-    ) -> Spoken:
-        """What an engine makes of the prompt, and how it splits texts."""
+    def _opened(self, engine: str, folder: Path) -> Spoken:
+        """Whether an engine opens the graphs of the shipped shapes."""
+        work = self._empty(f"open-{engine}")
+        told = asking.ask_genie(folder, work) if engine == GENIE else asking.ask_genai(folder, work, (), 0)
+        return Spoken(version=told.version, opened=not told.refused, refused=told.refused or None)
+
+    def _spoken(self, engine: str, folder: Path, prompt: Sequence[int], texts: Sequence[Sequence[int]]) -> Spoken:
+        """What an engine that opened them makes of the prompt on the twins, and how it splits texts."""
         work = self._empty(engine)
         splits = None
         if engine == GENIE:
@@ -114,7 +115,7 @@ class _Conversation:
             splits = [*told.encoded] == wanted
         tokens = _before(told.tokens, self._language.stops)
         refused = told.refused or None
-        return Spoken(version=told.version, opened=opened, tokens=tokens, splits=splits, refused=refused)
+        return Spoken(version=told.version, opened=True, tokens=tokens, splits=splits, refused=refused)
 
     def _shipped(self) -> tuple[SpokenGraph, ...]:
         given = [self._request.inputs[f"context/{bucket}"] for bucket in self._params.buckets]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.contracts.target import HtpTarget
 from pipeline.graph.files.model_file import load_graph
-from pipeline.graph.language.loop import Walk
+from pipeline.graph.language.loop import Arrays
+from pipeline.graph.language.speaker import RunnableGraph, Speaker
 from pipeline.qnn.child import run_apart
 from pipeline.qnn.engines.graphs import SpokenGraph
 
@@ -32,40 +31,26 @@ def answer(
     Raises:
         VerificationError: a context can't be run.
     """
-    return _Speaker(folder, language, graphs, target, work).answer(prompt, most)
+    speaker = emulated_speaker(folder, language, graphs, target, work)
+    speaker.read(prompt)
+    return tuple(speaker.answer(most))
 
 
-class _Speaker:
-    def __init__(
-        self, folder: Path, language: LanguageFacts, graphs: Sequence[SpokenGraph], target: HtpTarget, work: Path
-    ) -> None:
-        self._folder, self._target, self._work = folder, target, work
-        self._decode, self._prefill = graphs[0], graphs[-1]
-        self._stops = language.stops
-        self._runs = 0
-        self._walk = Walk(language, self._prefill.total - self._prefill.sequence, self._prefill.edges)
+def emulated_speaker(
+    folder: Path, language: LanguageFacts, graphs: Sequence[SpokenGraph], target: HtpTarget, work: Path
+) -> Speaker:
+    """A speaker over contexts, each run of which is a process of its own; arguments are those of :func:`answer`."""
+    numbers = count()
 
-    def answer(self, prompt: Sequence[int], most: int) -> tuple[int, ...]:
-        """As said above."""
-        width = self._prefill.sequence
-        logits = np.zeros((1, 1), np.float32)
-        for start in range(0, len(prompt), width):
-            logits = self._step(self._prefill, prompt[start : start + width])
-        made: list[int] = []
-        while len(made) < most:
-            token = int(np.argmax(logits[-1]))
-            if token in self._stops:
-                break
-            made.append(token)
-            if len(made) < most:
-                logits = self._step(self._decode, [token])
-        return tuple(made)
+    def runnable(graph: SpokenGraph) -> RunnableGraph:
+        names = [output.name for output in load_graph(folder / graph.context_model).graph.output]
 
-    def _step(self, graph: SpokenGraph, tokens: Sequence[int]) -> NDArray[np.float32]:
-        feed = self._walk.feed(Lengths(graph.sequence, graph.total - graph.sequence), tokens)
-        work = self._work / str(self._runs)
-        work.mkdir()
-        self._runs += 1
-        (result,) = run_apart(self._folder, graph.context_model, self._target, [feed], work)
-        names = [output.name for output in load_graph(self._folder / graph.context_model).graph.output]
-        return self._walk.took(tokens, dict(zip(names, result, strict=True)))
+        def run(feed: Arrays) -> Arrays:
+            here = work / str(next(numbers))
+            here.mkdir()
+            (result,) = run_apart(folder, graph.context_model, target, [feed], here, log=work / "log")
+            return dict(zip(names, result, strict=True))
+
+        return RunnableGraph(Lengths(graph.sequence, graph.total - graph.sequence), run)
+
+    return Speaker(language, runnable(graphs[0]), runnable(graphs[-1]), graphs[-1].edges)

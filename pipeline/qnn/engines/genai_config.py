@@ -19,7 +19,7 @@ WINDOW = "sliding_window"
 
 
 def genai_config(facts: LanguageFacts, graphs: Sequence[SpokenGraph], pad: int) -> dict[str, Json]:
-    """The configuration of decode and prefill, the first and the last graph; `pad` is the token that stands for none."""
+    """The configuration of decode and prefill, the first and last of `graphs`; `pad` is the token for none."""
     decode, prefill = graphs[0], graphs[-1]
     rotated = [f"position_ids_{part}{suffix}" for suffix in facts.rotations for part in ("cos", "sin")]
     cache = cache_names(facts)
