@@ -26,7 +26,7 @@ from pipeline.store.manifests import read_manifest
 CPU, EMULATOR = "the QDQ model on this machine's CPU", "QNN's emulator of the NPU, on this machine's CPU"
 
 
-class BuiltModel:
+class ChatModel:
     """What steps of a language model left, in a folder: its graphs by bucket, its tokenizer, and facts."""
 
     def __init__(self, config: ModelConfig, steps: Sequence[Step], workspace: Workspace, folder: Path) -> None:

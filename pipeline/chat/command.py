@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
-from pipeline.chat.built_speaker import CPU, EMULATOR, BuiltModel
+from pipeline.chat.built_speaker import CPU, EMULATOR, ChatModel
 from pipeline.config.load import ModelConfig
 from pipeline.errors import ConfigError
 from pipeline.graph.language.speaker import Speaker
@@ -36,7 +36,7 @@ def chat(
     if tokens < 1:
         raise ConfigError(f"an answer of {tokens} tokens is none", where="command line", remedy="--tokens 200")
     with workspace.store.scratch() as folder:
-        model = BuiltModel(config, steps, workspace, folder)
+        model = ChatModel(config, steps, workspace, folder)
         if emulator:
             print("compiling each graph by itself, as the emulator takes no shared binary", flush=True)
         speaker = model.emulated() if emulator else model.on_cpu()

@@ -93,6 +93,11 @@ class Chat:
             tokens.insert(0, self._config.bos)
         return tokens
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens."""
+        self._load_tokenizer()
+        return str(self._tokenizer.decode([*tokens]))
+
     def _timed(self, tokens: list[int], most: int) -> Iterator[int]:
         began = 0.0
         for place, token in enumerate(self._engine.answer(tokens, most)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pipeline.contracts import ingest
 from pipeline.contracts.bundle import Facts, Params
 from pipeline.contracts.context import PartFacts
-from pipeline.inputs.samples.bundle_files import write_bundle
+from pipeline.inputs.bundle_files import write_bundle
 from pipeline.model import StageRequest, StageResult
 from pipeline.qnn.engines.graphs import read_graphs
 

@@ -20,7 +20,7 @@ from pipeline.contracts.converse import Facts, Params, Spoken
 from pipeline.contracts.language import LanguageFacts
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.shapes.cost import macs
-from pipeline.inputs.samples.bundle_files import GENAI, GENIE, write_bundle
+from pipeline.inputs.bundle_files import GENAI, GENIE, write_bundle
 from pipeline.inputs.samples.chat import Voice
 from pipeline.inputs.samples.spoken import texts_of
 from pipeline.model import StageRequest, StageResult

@@ -8,17 +8,21 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import pytest
 
-from pipeline.contracts import bundle, context, converse, ingest
-from pipeline.contracts.language import LanguageFacts
+from pipeline.contracts import bundle, context, converse, ingest, quantize
+from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.contracts.target import HtpTarget
+from pipeline.graph.cpu import load_session
+from pipeline.graph.cpu import run as run_on_cpu
+from pipeline.graph.language.speaker import RunnableGraph, Speaker
 from pipeline.qnn.engines import asking, genai_config, genie_config
 from pipeline.qnn.engines.emulated_loop import answer
 from pipeline.qnn.engines.graphs import SpokenGraph, read_graphs
+from pipeline.runtime import LoadError, Release
 from pipeline.store.manifests import read_manifest
 from tests.support.language_project import CONFIG, language_project
 from tests.support.project import ROOT, Project
@@ -193,12 +197,12 @@ def test_genie_itself_names_what_it_validates(
 
 def test_genie_passes_a_wrong_theta_and_answers_something_else(opened: Opened, tmp_path: Path) -> None:
     # The reason why bundle_checks looks: nothing else would.
-    rope = {"rope-theta": 20.0}
+    rope = {"rope-theta": 20000}
     folder = changed(opened, tmp_path, lambda dialog: dialog["engine"]["model"]["positional-encoding"].update(rope))
     (tmp_path / "right").mkdir()
 
-    right = asking.ask_genie(opened.folder, tmp_path / "right", PROMPTS[1], 6)
-    wrong = asking.ask_genie(folder, tmp_path / "work", PROMPTS[1], 6)
+    right = asking.ask_genie(opened.folder, tmp_path / "right", PROMPTS[0], 6)
+    wrong = asking.ask_genie(folder, tmp_path / "work", PROMPTS[0], 6)
 
     assert (right.refused, wrong.refused) == ("", "")
     assert wrong.tokens != right.tokens
@@ -209,6 +213,77 @@ def test_a_process_that_an_engine_ends_is_an_answer(opened: Opened, tmp_path: Pa
     (folder / genai_config.CONFIG).write_text("{", "utf-8")
 
     assert asking.ask_genai(folder, tmp_path / "work", PROMPTS[0], 1).refused != ""
+
+
+def test_doit_chat_answers_on_the_cpu_and_says_on_what(project: Project) -> None:
+    run = project.doit("chat:tiny", "--say", "then", "--tokens", "3")
+
+    assert "tokens read in" in run.text
+    assert "tokens a second, on the QDQ model on this machine's CPU" in run.text
+    assert "NPU" not in run.text
+
+
+def test_doit_chat_answers_on_the_emulator(project: Project) -> None:
+    run = project.doit("chat:tiny", "--emulator", "--say", "then", "--tokens", "2")
+
+    assert "2 answered" in run.text
+    assert "on QNN's emulator of the NPU, on this machine's CPU" in run.text
+
+
+def test_doit_chat_refuses_a_question_longer_than_the_context(project: Project) -> None:
+    run = project.doit("chat:tiny", "--say", "then and there " * 20, check=False)
+
+    assert run.status == 10
+    assert "error: the question has" in run.text
+    assert "Traceback" not in run.text
+
+
+@pytest.mark.parametrize("engine", [None, "numpy"])
+def test_a_release_answers_as_the_qdq_models_do(
+    project: Project, tmp_path: Path, engine: Literal["numpy"] | None
+) -> None:
+    project.doit("package:tiny")
+    path = project.root / "artifacts" / "releases" / "tiny-1.0.qnn.zip"
+
+    with Release.open(path, device="cpu", cache=tmp_path / "cache") as release:
+        chat = release.chat(engine=engine)
+        made = [*chat.generate(PROMPTS[0], max_tokens=6)]
+        assert (chat.engine, chat.runs_on) == ("numpy", "the CPU, as QDQ model")
+        assert [session.runs for session in release.report().sessions] == [5, 2]
+
+    steps = project.root / ".build" / "steps"
+    manifest = read_manifest(steps / "ingest" / "tiny" / "model.json")
+    assert manifest is not None
+    language = manifest.read(ingest.Facts.from_json).language
+    assert language is not None
+    assert tuple(made) == on_cpu(project, language)
+
+
+def on_cpu(project: Project, language: LanguageFacts) -> tuple[int, ...]:
+    """What the pipeline's own loop over the QDQ models answers to the first prompt."""
+    manifest = read_manifest(project.root / ".build" / "steps" / "quantize" / "tiny" / "model.json")
+    assert manifest is not None
+    parts = manifest.read(quantize.Facts.from_json).parts
+    folder = project.root / "artifacts" / "tiny" / "qdq"
+
+    def graph(sequence: int, past: int) -> RunnableGraph:
+        session = load_session(folder / f"model_{sequence}x{past}.onnx")
+        return RunnableGraph(Lengths(sequence, past), lambda feed: run_on_cpu(session, feed))
+
+    speaker = Speaker(language, graph(1, 31), graph(8, 24), parts["8x24"].facts.edges)
+    speaker.read(PROMPTS[0])
+    return tuple(speaker.answer(6))
+
+
+def test_onnxruntime_genai_is_refused_where_it_can_run_no_context(project: Project, tmp_path: Path) -> None:
+    project.doit("package:tiny")
+    path = project.root / "artifacts" / "releases" / "tiny-1.0.qnn.zip"
+
+    with (
+        Release.open(path, device="cpu", cache=tmp_path / "cache") as release,
+        pytest.raises(LoadError, match="onnxruntime-genai can't answer here"),
+    ):
+        release.chat(engine="genai")
 
 
 def test_the_bundle_step_finds_no_fault_and_says_what_it_wrote(project: Project) -> None:

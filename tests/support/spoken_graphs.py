@@ -11,9 +11,9 @@ from pipeline.contracts.language import LanguageFacts, Rotation
 from pipeline.contracts.target import HtpTarget
 from pipeline.graph.language.hyper import frequencies
 from pipeline.graph.language.names import TEMPLATE, TOKENIZER
+from pipeline.inputs.bundle_files import write_bundle
 from pipeline.inputs.gguf.file import read_gguf
 from pipeline.inputs.gguf.tokenizer import tokenizer_json
-from pipeline.inputs.samples.bundle_files import write_bundle
 from pipeline.qnn.engines.graphs import SpokenGraph
 from pipeline.qnn.format.context_binary import GraphInfo
 from pipeline.qnn.format.graph_io import BinaryEncoding, EdgeTensor

@@ -21,7 +21,7 @@ _IDLE = ("[WARNING]", "[ INFO", "LIBNATIVE", "[INFO]", "warn: ", "W:onnxruntime"
 
 
 @dataclass(frozen=True)
-class Answer:
+class EngineAnswer:
     """What an engine said: its `version`, and what followed the prompt; or why it `refused`.
 
     `encoded` has the tokens of each text by the engine's own tokenizer.
@@ -47,31 +47,31 @@ def genai_version() -> str:
         return ""
 
 
-def ask_genie(folder: Path, work: Path, prompt: Sequence[int] = (), most: int = 0) -> Answer:
+def ask_genie(folder: Path, work: Path, prompt: Sequence[int] = (), most: int = 0) -> EngineAnswer:
     """What Genie says of the bundle in `folder`, and of a prompt if there is one; `work` is an empty folder."""
     library = str(genie.library().parent)
     request: dict[str, Json] = {"folder": str(folder), "prompt": [*prompt], "most": most}
     return _asked("pipeline.qnn.engines.genie", request, work, {"LD_LIBRARY_PATH": library})
 
 
-def ask_genai(folder: Path, work: Path, prompt: Sequence[int], most: int, texts: Sequence[str] = ()) -> Answer:
+def ask_genai(folder: Path, work: Path, prompt: Sequence[int], most: int, texts: Sequence[str] = ()) -> EngineAnswer:
     """What onnxruntime-genai says of a prompt, by the folder, and how it splits texts; `work` is an empty folder."""
     request: dict[str, Json] = {"folder": str(folder), "prompt": [*prompt], "most": most, "texts": [*texts]}
     return _asked("pipeline.qnn.engines.genai", request, work, {})
 
 
-def _asked(program: str, request: dict[str, Json], work: Path, environment: dict[str, str]) -> Answer:
+def _asked(program: str, request: dict[str, Json], work: Path, environment: dict[str, str]) -> EngineAnswer:
     log = work / "log"
     told = answer_of(request, work, program, log, environment)
     if isinstance(told, int):
-        return Answer(refused=f"it ended its process: {exit_reason(told)}{_said(log)}")
+        return EngineAnswer(refused=f"it ended its process: {exit_reason(told)}{_said(log)}")
     if "refused" in told:
-        return Answer(refused=f"{told['refused']}{_said(log)}")
+        return EngineAnswer(refused=f"{told['refused']}{_said(log)}")
     version, tokens, encoded = told.get("version"), told["tokens"], told.get("encoded", [])
     assert isinstance(tokens, list)
     assert isinstance(encoded, list)
     rows = [row for row in encoded if isinstance(row, list)]
-    return Answer(
+    return EngineAnswer(
         str(version or genai_version()),
         tuple(map(_number, tokens)),
         tuple(tuple(map(_number, row)) for row in rows),

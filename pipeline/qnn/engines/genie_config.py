@@ -51,7 +51,7 @@ def genie_config(facts: LanguageFacts, graphs: Sequence[SpokenGraph], pad: int, 
         "spill-fill-bufsize": 0,
         "mmap-budget": 0,
         "poll": False,
-        "cpu-mask": "0xe0",
+        "cpu-mask": "0xe0",  # Genie asks for one; this is of the bundles that Qualcomm publishes
         "kv-dim": facts.head_dim,
         "allow-async-init": False,
     }
