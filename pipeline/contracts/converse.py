@@ -26,14 +26,14 @@ class Spoken(Contract):
     """What one engine showed on the emulator.
 
     `opened`: it opened the contexts of the shipped shapes (their unshared form, where the shipped ones share a binary).
-    `tokens` are those that followed the prompt; `splits` is false where its tokenizer gave other tokens for the prompt
-    than the model's. `refused` is what it said where it did not do what it was asked.
+    `tokens` are those that followed the prompt; `texts` are how many conversations its own tokenizer split as the
+    model's does, of how many, where it has one. `refused` is what it said where it did not do what it was asked.
     """
 
     version: str
     opened: bool = False
     tokens: tuple[int, ...] = ()
-    splits: bool | None = left_out()
+    texts: tuple[int, int] | None = left_out()
     refused: str | None = left_out()
 
 

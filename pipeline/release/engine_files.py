@@ -56,6 +56,7 @@ def _proof(engine: str, spoken: converse.Spoken, shown: converse.Facts) -> Json:
         "by": f"{_NAMES[engine]} {spoken.version} on QNN's emulator",
         "opened": whole,
         "answered": answered,
+        **({"texts": {"alike": spoken.texts[0], "of": spoken.texts[1]}} if spoken.texts else {}),
     }
 
 

@@ -104,7 +104,7 @@ class _Conversation:
     def _spoken(self, engine: str, folder: Path, prompt: Sequence[int], texts: Sequence[Sequence[int]]) -> Spoken:
         """What an engine that opened them makes of the prompt on the twins, and how it splits texts."""
         work = self._empty(engine)
-        splits = None
+        alike = None
         if engine == GENIE:
             told = asking.ask_genie(folder, work, prompt, _ANSWERED)
         else:
@@ -112,10 +112,10 @@ class _Conversation:
             given = [tokenizer.decode([*text], skip_special_tokens=False) for text in texts]
             wanted = [tuple(tokenizer.encode(text, add_special_tokens=False).ids) for text in given]
             told = asking.ask_genai(folder, work, prompt, _ANSWERED, given)
-            splits = [*told.encoded] == wanted
+            alike = (sum(one == other for one, other in zip(told.encoded, wanted, strict=False)), len(wanted))
         tokens = _before(told.tokens, self._language.stops)
         refused = told.refused or None
-        return Spoken(version=told.version, opened=True, tokens=tokens, splits=splits, refused=refused)
+        return Spoken(version=told.version, opened=True, tokens=tokens, texts=alike, refused=refused)
 
     def _shipped(self) -> tuple[SpokenGraph, ...]:
         given = [self._request.inputs[f"context/{bucket}"] for bucket in self._params.buckets]

@@ -88,7 +88,6 @@ def test_engines_that_answer_as_the_loop_does_pass() -> None:
     [
         ({"tokens": (1, 3)}, "genie answers [1, 3], the reference loop [1, 2]"),
         ({"refused": "no"}, "genie does not run what was written for it"),
-        ({"splits": False}, "genie splits texts into other tokens"),
     ],
 )
 def test_an_engine_that_does_otherwise_fails_the_build(spoken: dict[str, Any], text: str) -> None:

@@ -67,6 +67,32 @@ def test_small_twins_are_quantized_and_emulated_and_not_compiled(tmp_path: Path)
     assert not any(name.startswith(("verify:", "context:")) and ("1x63" in name or "16x48" in name) for name in steps)
 
 
+@pytest.mark.parametrize("packing", ["buckets", "separate"])
+def test_engines_are_given_the_contexts_of_both_buckets_and_asked(tmp_path: Path, packing: str) -> None:
+    steps = {step.id: step for step in plan(loaded(tmp_path, packing=packing))}
+    made = "buckets" if packing == "buckets" else "1x511"
+
+    bundle = steps["bundle:a/model/snapdragon-x-elite"]
+    asked = steps["converse:a/model/snapdragon-x-elite"]
+
+    assert f"context:a/model/{made}/snapdragon-x-elite" in bundle.after
+    assert {each.role for each in asked.inputs} == {
+        "ingest",
+        "samples",
+        "context/{bucket}",
+        "model/{bucket}",
+        "twin/{bucket}",
+    }
+    assert {each.part.name for each in asked.inputs if each.role == "twin/{bucket}" and each.part} == {"1x63", "16x48"}
+
+
+def test_no_engine_is_asked_where_nothing_is_emulated(tmp_path: Path) -> None:
+    steps = {step.id for step in plan(loaded(tmp_path, verification="{emulator_samples: 0}"))}
+
+    assert "bundle:a/model/snapdragon-x-elite" in steps
+    assert not any(name.startswith("converse:") for name in steps)
+
+
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
@@ -81,6 +107,8 @@ def test_small_twins_are_quantized_and_emulated_and_not_compiled(tmp_path: Path)
         ({"buckets": "{sequence: [8]}"}, "is of no effect with 'language_model'"),
         ({"constants": "{a: 1}"}, "is of no effect with 'language_model'"),
         ({"language_model": "{context: 512, prefil: 128}"}, "prefill"),
+        ({"packing": "auto"}, "expected buckets or separate"),
+        ({"packing": "socs"}, "expected buckets or separate"),
     ],
 )
 def test_what_contradicts_itself_is_refused(lines: dict[str, str], text: str, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_build_asks_both_engines_and_holds_their_answers_against_the_loop(proj
         "genai": facts.expected,
     }
     assert all(spoken.opened for spoken in facts.engines.values())
-    assert facts.engines["genai"].splits is True
+    assert facts.engines["genai"].texts == (2, 2)
     assert facts.differences == ()  # of the shared binary and the graphs by themselves
     assert facts.unasked == {}
 

@@ -1,8 +1,8 @@
 """What an application does with the language model of a release: `python -I chat_alone.py JOB.json`.
 
 For an environment that has numpy, onnxruntime, onnxruntime-qnn, onnxruntime-genai, tokenizers, jinja2 and the runtime
-as a package `npu`, and nothing else: so nothing of the tests is imported. The job names an archive, an engine, a question
-and how many tokens to answer with. Genie is asked by its own library, in the unpacked folder of contexts.
+as a package `npu`, and nothing else: so nothing of the tests is imported. The job names an archive, an engine, a
+question and how many tokens to answer with. Genie is asked by its own library, in the unpacked folder of contexts.
 """
 
 import ctypes
