@@ -56,7 +56,13 @@ class ChatModel:
         self.language: LanguageFacts = language
         self.edges: dict[str, Edges] = {}
         workspace.store.place(ingested, folder / "ingest")
-        for bucket in config.buckets:
+        longest = max(sum(bucket.axes.values()) for bucket in config.buckets)
+        ends = sorted(
+            (bucket for bucket in config.buckets if sum(bucket.axes.values()) == longest),
+            key=lambda bucket: bucket.axes["sequence"],
+        )
+        self._pair = (ends[0], ends[-1])
+        for bucket in self._pair:
             name = f"quantize:{config.name}/{component}"
             part = output(name).part(bucket.name) if name in by_id else None
             if part is None:
@@ -68,8 +74,8 @@ class ChatModel:
 
     def on_cpu(self) -> Speaker:
         """A speaker over onnxruntime's CPU."""
-        found = [self._on_cpu(bucket) for bucket in self.config.buckets]
-        return Speaker(self.language, found[0], found[-1], self.edges.get(self.config.buckets[-1].name))
+        decode, prefill = (self._on_cpu(bucket) for bucket in self._pair)
+        return Speaker(self.language, decode, prefill, self.edges.get(self._pair[1].name))
 
     def emulated(self) -> Speaker:
         """A speaker over the emulator: graphs are compiled by themselves, as it takes no shared binary.
@@ -79,7 +85,7 @@ class ChatModel:
         """
         target = stage_params.of_target(self.config.targets[0])
         made = []
-        for bucket in (self.config.buckets[0], self.config.buckets[-1]):
+        for bucket in self._pair:
             out = self._folder / f"context-{bucket.name}"
             out.mkdir()
             context = compile_apart(self._folder / bucket.name / MODEL, bucket.name, target, out)

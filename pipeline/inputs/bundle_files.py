@@ -16,7 +16,7 @@ from pipeline.graph.language.names import TEMPLATE, TOKENIZER
 from pipeline.inputs.samples.chat import Message, Voice
 from pipeline.model import Json
 from pipeline.qnn.engines import bundle_checks, genai_config, genie_config
-from pipeline.qnn.engines.graphs import SpokenGraph
+from pipeline.qnn.engines.graphs import SpokenGraph, longest_pair
 from pipeline.qnn.engines.tokenizer_files import TOKENIZER_CONFIG, read_vocabulary, spare_token, tokenizer_config
 
 GENAI, GENIE = "genai", "genie"
@@ -30,7 +30,7 @@ _TURNS: Sequence[Message] = (
 def write_bundle(
     source: Path, language: LanguageFacts, graphs: Sequence[SpokenGraph], target: HtpTarget, out: Path
 ) -> Facts:
-    """Write them to `out`; `source` is the output of ingest, `graphs` are decode and prefill.
+    """Write them to `out`; `source` is the output of ingest, `graphs` are those of its contexts.
 
     What is wrong with them is in the facts.
     """
@@ -56,7 +56,7 @@ def write_bundle(
     if GENAI not in unwritten:
         configs[GENAI] = genai_config.CONFIG
         _write(out / genai_config.CONFIG, genai_config.genai_config(language, graphs, pad))
-        prefill = graphs[-1]
+        _, prefill = longest_pair(graphs)
         (out / genai_config.INPUTS).write_bytes(inputs_model(language, prefill.total, prefill.edges))
         faults += bundle_checks.genai_faults(out, graphs, language)
     if GENIE not in unwritten:

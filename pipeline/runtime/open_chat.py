@@ -73,9 +73,11 @@ class _Opening:
         return [path for path in paths if path.parent == self._folder]
 
     def _ends(self) -> tuple[Bucket, Bucket]:
-        """Decode and prefill."""
-        ordered = sorted(self._component.buckets, key=lambda bucket: bucket.axes["sequence"])
-        return ordered[0], ordered[-1]
+        """Decode and prefill of the longest context, as genai_config.json has them."""
+        longest = max(sum(bucket.axes.values()) for bucket in self._component.buckets)
+        ends = [bucket for bucket in self._component.buckets if sum(bucket.axes.values()) == longest]
+        ends.sort(key=lambda bucket: bucket.axes["sequence"])
+        return ends[0], ends[-1]
 
     def _no_genai(self) -> str:
         """Why onnxruntime-genai can't run the contexts here; empty if it can."""

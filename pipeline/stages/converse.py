@@ -27,7 +27,7 @@ from pipeline.model import StageRequest, StageResult
 from pipeline.qnn.child import compile_apart
 from pipeline.qnn.engines import asking
 from pipeline.qnn.engines.emulated_loop import answer
-from pipeline.qnn.engines.graphs import SpokenGraph, read_graphs
+from pipeline.qnn.engines.graphs import SpokenGraph, read_graphs, shares_binaries
 
 MACS_PER_SECOND = 0.5e9
 """As in :mod:`pipeline.stages.emulate`: only the order of magnitude matters."""
@@ -62,9 +62,13 @@ class _Conversation:
     def facts(self) -> Facts:
         """What was asked, and what came of it."""
         shipped = self._shipped()
+        twin = max(self._params.twins.values(), key=lambda axes: (sum(axes.values()), axes["sequence"]))
+        name = "x".join(str(size) for size in twin.values())
+        if (parts := len(shipped[0].binaries)) > 1:
+            why = f"the model is in {parts} parts, which are not compiled a second time to be asked about"
+            return Facts(prompt=0, twin=name, expected=(), engines={}, unasked={"the reference loop": why})
         folder, graphs = self._unshared(shipped)
-        shared = len({graph.binary for graph in shipped}) < len(shipped)
-        differences = tuple(_differences(shipped, graphs)) if shared else None
+        differences = tuple(_differences(shipped, graphs)) if shares_binaries(shipped) else None
         written = write_bundle(self._source, self._language, graphs, self._params.target, folder)
         unasked = dict(written.unwritten)
         asked = [engine for engine in (GENIE, GENAI) if engine not in unasked]
@@ -72,14 +76,12 @@ class _Conversation:
             unasked[engine] = "it is not installed on this host"
             asked.remove(engine)
         engines = {engine: self._opened(engine, folder) for engine in asked}
-        twin = [*self._params.twins.values()][-1]
-        name = "x".join(str(size) for size in twin.values())
         texts = texts_of(self._request.inputs["samples"].folder, self._params)
         prompt = texts[0][: twin["sequence"] + _MORE] if texts else []
         if why := self._too_long() if texts else _NONE:
             unasked["the reference loop"] = why
             return Facts(prompt=0, twin=name, expected=(), engines=engines, differences=differences, unasked=unasked)
-        if {**self._params.twins} != {**self._params.buckets}:
+        if {*self._params.twins} != {*self._params.buckets}:
             folder, graphs = self._twins()
             write_bundle(self._source, self._language, graphs, self._params.target, folder)
         expected = answer(folder, self._language, graphs, prompt, _ANSWERED, self._params.target, self._empty("loop"))
@@ -123,7 +125,7 @@ class _Conversation:
 
     def _unshared(self, shipped: Sequence[SpokenGraph]) -> tuple[Path, tuple[SpokenGraph, ...]]:
         """The graphs of the shipped shapes, each with a binary of its own."""
-        if len({graph.binary for graph in shipped}) < len(shipped):
+        if shares_binaries(shipped):
             return self._compiled("model", self._params.buckets)
         folder = self._empty("shipped")
         made: list[tuple[Path, CompiledModel]] = []
@@ -153,8 +155,8 @@ class _Conversation:
     def _too_long(self) -> str:
         """Why the twins are not run, by an estimate of the seconds that one engine takes; empty if they are."""
         models = [self._request.inputs[f"twin/{bucket}"].folder / MODEL for bucket in self._params.twins]
-        decode, prefill = (macs(load_graph(model)) / MACS_PER_SECOND for model in (models[0], models[-1]))
-        seconds = 2 * prefill + (_ANSWERED - 1) * decode
+        costs = sorted(macs(load_graph(model)) / MACS_PER_SECOND for model in models)
+        seconds = 2 * costs[-1] + (_ANSWERED - 1) * costs[0]
         if seconds <= self._params.most_seconds:
             return ""
         return f"an answer takes some {seconds:.0f} s on the emulator, emulator_seconds is {self._params.most_seconds}"

@@ -61,7 +61,7 @@ def spoken_graph(sequence: int, *, binary: str = "model_ctx_qnn.bin", rows: int 
             outputs.append(EdgeTensor(f"past_{kind}_{layer}_out", 6, _UINT8, made, CACHE))
     name = f"model_{sequence}x{past}"
     info = GraphInfo(name, 4, 3, 0, tuple(inputs), tuple(outputs))
-    return SpokenGraph(f"{name}_ctx.onnx", binary, TARGET.soc_model, TARGET.htp_arch, info)
+    return SpokenGraph(f"{name}_ctx.onnx", (binary,), TARGET.soc_model, TARGET.htp_arch, info)
 
 
 def spoken_graphs() -> tuple[SpokenGraph, ...]:

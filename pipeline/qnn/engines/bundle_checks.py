@@ -16,7 +16,7 @@ from pipeline.graph.language.builder import MASKED
 from pipeline.graph.language.names import TOKENIZER
 from pipeline.model import Json
 from pipeline.qnn.engines import genai_config, genie_config
-from pipeline.qnn.engines.graphs import LOGITS, MASK, SpokenGraph, cache_names
+from pipeline.qnn.engines.graphs import LOGITS, MASK, SpokenGraph, cache_names, longest_pair
 from pipeline.qnn.engines.tokenizer_files import read_vocabulary
 
 _SEEN = 65535
@@ -70,7 +70,7 @@ def genie_faults(folder: Path, graphs: Sequence[SpokenGraph], facts: LanguageFac
     listed = [str(name) for name in binaries] if isinstance(binaries, list) else []
     for name in sorted({name for name in listed if listed.count(name) > 1}):
         yield f"{genie_config.CONFIG} lists {name} {listed.count(name)} times: its graphs would be loaded again"
-    if missing := sorted({graph.binary for graph in graphs} - {*listed}):
+    if missing := sorted({binary for graph in graphs for binary in graph.binaries} - {*listed}):
         yield f"{genie_config.CONFIG} does not list {', '.join(missing)}"
     devices = _at(extension, "devices")
     device = devices[0] if isinstance(devices, list) and devices else None
@@ -87,7 +87,8 @@ def genie_faults(folder: Path, graphs: Sequence[SpokenGraph], facts: LanguageFac
 def genai_faults(folder: Path, graphs: Sequence[SpokenGraph], facts: LanguageFacts) -> Iterator[str]:
     """What is wrong with a folder of onnxruntime-genai, in sentences."""
     config = _read(folder / genai_config.CONFIG)
-    sequence, total = (max(sizes) for sizes in zip(*((graph.sequence, graph.total) for graph in graphs), strict=True))
+    prefill = longest_pair(graphs)[1]
+    sequence, total = prefill.sequence, prefill.total
     zeros = {edge.zero_point for graph in graphs for name, edge in graph.edges.items() if name.startswith("past_")}
     expected: list[tuple[tuple[str, ...], Json, str]] = [
         (("model", "context_length"), total, "the graphs see"),

@@ -12,7 +12,7 @@ from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.language.loop import Arrays
 from pipeline.graph.language.speaker import RunnableGraph, Speaker
 from pipeline.qnn.child import run_apart
-from pipeline.qnn.engines.graphs import SpokenGraph
+from pipeline.qnn.engines.graphs import SpokenGraph, longest_pair
 
 
 def answer(
@@ -53,4 +53,5 @@ def emulated_speaker(
 
         return RunnableGraph(Lengths(graph.sequence, graph.total - graph.sequence), run)
 
-    return Speaker(language, runnable(graphs[0]), runnable(graphs[-1]), graphs[-1].edges)
+    decode, prefill = longest_pair(graphs)
+    return Speaker(language, runnable(decode), runnable(prefill), prefill.edges)

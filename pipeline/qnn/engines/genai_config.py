@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from pipeline.contracts.language import LanguageFacts
 from pipeline.graph.language.inputs_model import POSITIONS, SEEN
 from pipeline.model import Json
-from pipeline.qnn.engines.graphs import IDS, LOGITS, MASK, SpokenGraph, cache_names
+from pipeline.qnn.engines.graphs import IDS, LOGITS, MASK, SpokenGraph, cache_names, longest_pair
 
 CONFIG, INPUTS = "genai_config.json", "inputs.onnx"
 WINDOW = "sliding_window"
 
 
 def genai_config(facts: LanguageFacts, graphs: Sequence[SpokenGraph], pad: int) -> dict[str, Json]:
-    """The configuration of decode and prefill, the first and last of `graphs`; `pad` is the token for none."""
-    decode, prefill = graphs[0], graphs[-1]
+    """The configuration of decode and prefill of the longest context; `pad` is the token for none."""
+    decode, prefill = longest_pair(graphs)
     rotated = [f"position_ids_{part}{suffix}" for suffix in facts.rotations for part in ("cos", "sin")]
     cache = cache_names(facts)
     given: list[Json] = [IDS, MASK, *rotated, *(name for name, _ in cache)]

@@ -13,7 +13,7 @@ from pipeline.contracts.language import LanguageFacts
 from pipeline.graph.language.hyper import frequencies
 from pipeline.graph.language.names import TOKENIZER
 from pipeline.model import Json
-from pipeline.qnn.engines.graphs import SpokenGraph
+from pipeline.qnn.engines.graphs import SpokenGraph, shares_binaries
 
 CONFIG, EXTENSIONS = "genie_config.json", "htp_backend_ext_config.json"
 _NEAR = 1e-5
@@ -36,7 +36,7 @@ def why_not(facts: LanguageFacts, graphs: Sequence[SpokenGraph]) -> str:
 
 
 def genie_config(facts: LanguageFacts, graphs: Sequence[SpokenGraph], pad: int, *, begins: bool) -> dict[str, Json]:
-    """The dialog of two graphs, decode and prefill; `begins`: the template does not write the first token itself."""
+    """The dialog of these graphs; `begins`: the template does not write the first token itself."""
     context: dict[str, Json] = {
         "version": 1,
         "size": max(graph.total for graph in graphs),
@@ -55,7 +55,7 @@ def genie_config(facts: LanguageFacts, graphs: Sequence[SpokenGraph], pad: int, 
         "kv-dim": facts.head_dim,
         "allow-async-init": False,
     }
-    binaries: list[Json] = [*dict.fromkeys(graph.binary for graph in graphs)]
+    binaries: list[Json] = [*dict.fromkeys(binary for graph in graphs for binary in graph.binaries)]
     rotation: dict[str, Json] = {
         "type": "rope",
         "rope-dim": facts.head_dim // 2,
@@ -91,11 +91,10 @@ def extension_config(graphs: Sequence[SpokenGraph]) -> dict[str, Json]:
         "dsp_arch": f"v{graphs[0].htp_arch}",
         "cores": [core],
     }
-    shared = len({graph.binary for graph in graphs}) < len(graphs)
     return {
         "devices": [device],
         "memory": {"mem_type": "shared_buffer"},
-        **({"context": {"weight_sharing_enabled": True}} if shared else {}),
+        **({"context": {"weight_sharing_enabled": True}} if shares_binaries(graphs) else {}),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.contracts.context import CompiledModel
@@ -19,10 +19,13 @@ IDS, MASK, LOGITS = "input_ids", "attention_mask", "logits"
 
 @dataclass(frozen=True)
 class SpokenGraph:
-    """One graph: the file of its context model, that of its binary, and what the binary says of it."""
+    """One graph: the file of its context model, those of its binaries, and what these say of its inputs and outputs.
+
+    A graph in parts has a binary for each, and what parts hand to each other is left out.
+    """
 
     context_model: str
-    binary: str
+    binaries: tuple[str, ...]
     soc_model: int
     htp_arch: int
     info: GraphInfo
@@ -73,15 +76,32 @@ def cache_names(facts: LanguageFacts) -> list[tuple[str, str]]:
     return [(f"past_{kind}_{layer}_in", f"past_{kind}_{layer}_out") for kind, layer in kinds]
 
 
+def longest_pair(graphs: Sequence[SpokenGraph]) -> tuple[SpokenGraph, SpokenGraph]:
+    """Decode and the largest prefill, of the longest context."""
+    longest = [graph for graph in graphs if graph.total == max(each.total for each in graphs)]
+    return longest[0], longest[-1]
+
+
+def shares_binaries(graphs: Sequence[SpokenGraph]) -> bool:
+    """Whether a binary has more than one of the graphs."""
+    named = [binary for graph in graphs for binary in graph.binaries]
+    return len({*named}) < len(named)
+
+
 def _read(folder: Path, context: CompiledModel) -> SpokenGraph:
-    name = partition_name(partitions(load_graph(folder / context.context_model))[0])
-    for binary in context.binaries:
-        info = read_binary(folder / binary)
-        for graph in info.graphs:
-            if graph.name == name:
-                return SpokenGraph(context.context_model, binary, info.soc_model, info.htp_arch, graph)
-    raise CompileError(
-        f"no binary of {context.context_model} has the graph {name!r}",
-        why=f"it names {', '.join(context.binaries)}",
-        remedy="build the context again",
-    )
+    wanted = [partition_name(node) for node in partitions(load_graph(folder / context.context_model))]
+    infos = [read_binary(folder / binary) for binary in context.binaries]
+    found = {graph.name: graph for info in infos for graph in info.graphs if graph.name in wanted}
+    if missing := [name for name in wanted if name not in found]:
+        raise CompileError(
+            f"no binary of {context.context_model} has the graph {missing[0]!r}",
+            why=f"it names {', '.join(context.binaries)}",
+            remedy="build the context again",
+        )
+    parts = [found[name] for name in wanted]
+    taken = {tensor.name for part in parts for tensor in part.inputs}
+    made = {tensor.name for part in parts for tensor in part.outputs}
+    inputs = {tensor.name: tensor for part in parts for tensor in part.inputs if tensor.name not in made}
+    outputs = {tensor.name: tensor for part in parts for tensor in part.outputs if tensor.name not in taken}
+    whole = replace(parts[0], inputs=tuple(inputs.values()), outputs=tuple(outputs.values()))
+    return SpokenGraph(context.context_model, context.binaries, infos[0].soc_model, infos[0].htp_arch, whole)
