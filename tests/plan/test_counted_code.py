@@ -217,7 +217,6 @@ HANDLERS = {
     "genie.py": "hands the refusal on to the process that waits; what was refused does not ship",
     "judge.py": "its text is in messages; the fact is its class",
     "raw.py": "hands the refusal on to the process that waits; what was refused does not ship",
-    "source.py": "hands the error on to what raises one that quotes it",
     "static_shapes.py": "names the value that decides in the error that it raises",
     "text.py": "looks whether it is a panic",
     "user_code.py": "adds the line to where it was, and raises it again",
