@@ -274,7 +274,8 @@ class ModelFile:
     """Samples to take the ranges of activations from. Only a model whose components are all fp16 may leave it out."""
     quantization: Quantization | Fp16 | Auto | Climb = field(default_factory=lambda: Climb(BUDGET_MINUTES))
     """How numbers are represented on the chip; a component may differ under `components.<name>.quantization`. When left
-    out, w8a16 is built, and where that misses a threshold, the build looks for what keeps to it."""
+    out, w8a16 is built, in blocks of 32 and rounded by `gptq`, and where that misses a threshold, the build looks for
+    what keeps to it."""
     verification: Verification = field(default_factory=Verification)
     """Samples and a score, by which the accuracy of what was built is measured."""
     thresholds: ThresholdsFile = field(default_factory=ThresholdsFile)
