@@ -46,6 +46,12 @@ def test_until_the_same_is_read_all_of_the_budget_may_be_spent() -> None:
     assert [number for number in range(5) if is_last(number)] == [3]
 
 
+def test_what_the_compiler_makes_of_blocks_is_answered_by_a_scale_for_each_channel() -> None:
+    blocks = replace(W8A16, weights="int8", block=32)
+    assert next(climbed(Tried(blocks, "compile", (COMPILE, 3.0)))) == W8A16
+    assert next(climbed(Tried(blocks, "quantization", (QUANTIZATION, 3.0)))) == replace(W8A16, weights="int16")
+
+
 def test_the_last_try_for_a_margin_is_all_in_float() -> None:
     first = Tried(W8A16, "quantization", (QUANTIZATION, 25.0), lambda: ("a", "b"))
     last = next_scheme([first], ALL, last=True)
