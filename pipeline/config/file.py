@@ -197,8 +197,9 @@ class LanguageModel:
     """Tokens that attention sees, those of the run included. At least twice `prefill`."""
     prefill: Annotated[int, Between(2, 1 << 16)] = 128
     """Tokens that a prefill run takes."""
-    embedding: Literal["uint8", "uint16"] = "uint8"
-    """Type in which the table of embeddings is stored; it is a quarter of a small model's binary in 16 bits."""
+    embedding: Literal["uint8", "uint16"] = "uint16"
+    """Type in which the table of embeddings is stored; in 16 bits it is a quarter of a small model's binary. It has 8
+    where weights have 4."""
 
 
 AxisValues = Annotated[

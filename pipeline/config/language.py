@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.config.buckets import Bucket, by_size
 from pipeline.config.file import ComponentFile, LanguageModel
-from pipeline.config.quantization import Climb, NodesRule, Quantization
+from pipeline.config.quantization import BlockWeights, Climb, NodesRule, Quantization
 from pipeline.config.readers import ChatReader
 from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of, walk
@@ -38,6 +38,11 @@ def twins_of(language: LanguageModel) -> tuple[Bucket, ...]:
 def _buckets(prefill: int, context: int) -> tuple[Bucket, ...]:
     found = [Bucket({SEQUENCE: sequence, PAST: context - sequence}) for sequence in (1, prefill)]
     return tuple(sorted(found, key=by_size))
+
+
+DEFAULT = Quantization(weights=BlockWeights("int8", 32))
+"""Without `quantization`. Of SmolLM2-135M, a scale for each channel is 0.0133 nats off and this 0.0108, 0.0081 with a
+table of 16 bits (on the CPU, 487 unseen tokens)."""
 
 
 def quantization_of(language: LanguageModel, written: Quantization) -> Quantization:
@@ -78,6 +83,6 @@ def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problem
     if fields.get("calibration", ...) is None:
         fields["calibration"] = ChatReader("chat", folder / CHATS)
     if isinstance(fields.get("quantization"), Climb):
-        fields["quantization"] = Quantization()
+        fields["quantization"] = DEFAULT
     if "packing" not in written:
         fields["packing"] = "buckets"

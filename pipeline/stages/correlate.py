@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from pipeline.contracts import ingest
 from pipeline.contracts.correlate import Facts, Params
+from pipeline.contracts.language import LanguageFacts, Lengths
+from pipeline.contracts.values import TensorSpec
+from pipeline.graph.cpu import Arrays
 from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.language.loop import Walk
+from pipeline.graph.language.names import TOKENS
 from pipeline.graph.quantization.correlations import ROWS_AT_ONCE, CorrelationWriter, Sums, split
 from pipeline.graph.quantization.weight_inputs import Matrix, WeightInputs
 from pipeline.graph.shapes.buckets import pad
@@ -33,9 +39,15 @@ def run(request: StageRequest) -> StageResult:
     """
     params = Params.from_json(request.params)
     started = time.monotonic()
-    inputs = ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
+    ingested = ingest.Facts.from_json(request.inputs["ingest"].facts)
     calls = _spread(calibration_calls(request.inputs["samples"].folder, params.component, params.part))
-    placed = {bucket: own for bucket, own in place(calls, inputs, params.buckets).items() if own}
+    feeder: _Feeder
+    if ingested.language is None:
+        feeder = _Padded(ingested.inputs, params)
+        placed = {bucket: own for bucket, own in place(calls, ingested.inputs, params.buckets).items() if own}
+    else:
+        feeder = _Spoken(ingested.language, params)
+        placed = {feeder.bucket: calls}
     models = {bucket: WeightInputs(request.inputs[f"rewrite/{bucket}"].folder / MODEL) for bucket in placed}
     matrices = _matrices(models)
     writer = CorrelationWriter(request.out)
@@ -45,12 +57,12 @@ def run(request: StageRequest) -> StageResult:
             for matrix in matrices_at_once
         }
         for bucket, model in models.items():
-            model.watch(sums.keys())
+            model.watch(sums.keys(), feeder.kept)
             for call in counted(placed[bucket], f"bucket {bucket}, sample", len(placed[bucket])):
-                feeds = pad(call.load(), inputs, params.buckets[bucket], params.padding)
-                for weight, rows in model.rows(feeds, list(sums)):
-                    for part, summed in sums[weight]:
-                        summed.add(rows[:, part])
+                for feeds, count in feeder.runs(call, bucket, model):
+                    for weight, rows in model.rows(feeds, list(sums)):
+                        for part, summed in sums[weight]:
+                            summed.add(rows[:count, part])
             model.close()
         for matrix in matrices_at_once:
             writer.add(matrix.weights, [summed.correlation() for _, summed in sums.pop(matrix.weights[0])])
@@ -60,6 +72,47 @@ def run(request: StageRequest) -> StageResult:
     print(f"{len(calls)} samples, {weights} weights with {len(matrices)} kinds of inputs, {seconds:.1f} s")
     samples = {bucket: len(placed.get(bucket, ())) for bucket in params.buckets}
     return StageResult(Facts(samples, weights, len(matrices)).to_json())
+
+
+class _Feeder(Protocol):
+    """Makes of a sample what goes into the model, and says how many rows of each weight's inputs are real."""
+
+    kept: tuple[str, ...]
+
+    def runs(self, call: StoredCall, bucket: str, model: WeightInputs) -> Iterator[tuple[Arrays, int | None]]:
+        """The inputs of each run; None stands for all rows. The next is made of what `model` kept of the last."""
+
+
+class _Padded:
+    """A sample is one run."""
+
+    kept: tuple[str, ...] = ()
+
+    def __init__(self, inputs: Sequence[TensorSpec], params: Params) -> None:
+        self._inputs, self._params = inputs, params
+
+    def runs(self, call: StoredCall, bucket: str, model: WeightInputs) -> Iterator[tuple[Arrays, int | None]]:
+        """See :class:`_Feeder`."""
+        yield pad(call.load(), self._inputs, self._params.buckets[bucket], self._params.padding), None
+
+
+class _Spoken:
+    """A conversation is windows of prefill, each on the cache of those before; padding behind a text is not counted."""
+
+    def __init__(self, language: LanguageFacts, params: Params) -> None:
+        shapes = {name: Lengths(axes["sequence"], axes["past"]) for name, axes in params.buckets.items()}
+        self.bucket = max(shapes, key=lambda name: shapes[name].sequence)
+        self._language, self._lengths = language, shapes[self.bucket]
+        self.kept = tuple(f"past_{kind}_{layer}_out" for layer in range(language.layers) for kind in ("key", "value"))
+
+    def runs(self, call: StoredCall, bucket: str, model: WeightInputs) -> Iterator[tuple[Arrays, int | None]]:
+        """See :class:`_Feeder`."""
+        tokens = [int(token) for token in call.load()[TOKENS]]
+        walk = Walk(self._language, self._lengths.past)
+        for start in range(0, len(tokens), self._lengths.sequence):
+            window = tokens[start : start + self._lengths.sequence]
+            yield walk.feed(self._lengths, window), len(window)
+            walk.went(len(window), model.made)
 
 
 def _spread(calls: Sequence[StoredCall]) -> list[StoredCall]:

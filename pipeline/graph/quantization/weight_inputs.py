@@ -40,6 +40,9 @@ class WeightInputs:
                 self._readers.setdefault(node.input[1], []).append(node)
         self._session: ort.InferenceSession | None = None
         self._watched: list[str] = []
+        self.made: Arrays = {}
+        """What the last run made of the values that :meth:`watch` was told to keep."""
+        self._kept: list[str] = []
 
     def matrices(self) -> list[Matrix]:
         """The weights in the graph's order, those together that all read the same values."""
@@ -48,18 +51,20 @@ class WeightInputs:
             alike.setdefault(tuple(node.input[0] for node in nodes), []).append(weight)
         return [Matrix(tuple(weights), self._inputs(weights[0])) for weights in alike.values()]
 
-    def watch(self, weights: Collection[str]) -> None:
-        """Get ready to give the rows of some weights, those of which the model has."""
+    def watch(self, weights: Collection[str], kept: Collection[str] = ()) -> None:
+        """Get ready to give the rows of some weights, those of which the model has, and to keep outputs of the model."""
         values = {node.input[0] for weight in weights for node in self._readers.get(weight, [])}
         given = {value.name for value in self._model.graph.input}
         self._watched = sorted(values - given)
         types = self._index.types
-        outputs = [ValueInfoProto(name=name, type=types[name]) for name in self._watched]
+        self._kept = sorted({*kept} & self._index.outputs)
+        outputs = [ValueInfoProto(name=name, type=types[name]) for name in sorted({*self._watched, *self._kept})]
         self._session = unoptimized_session(with_outputs(self._model, outputs), self._folder) if outputs else None
 
     def rows(self, feeds: Arrays, weights: Sequence[str]) -> Iterator[tuple[str, NDArray[Any]]]:
         """For one sample, each of the weights with rows that one of its readers multiplies it with."""
-        values: Mapping[str, NDArray[Any]] = run(self._session, feeds, self._watched) if self._session else {}
+        values: Mapping[str, NDArray[Any]] = run(self._session, feeds) if self._session else {}
+        self.made = {name: values[name] for name in self._kept}
         for weight in weights:
             for node in self._readers.get(weight, []):
                 name = node.input[0]
