@@ -52,7 +52,7 @@ class WeightInputs:
         return [Matrix(tuple(weights), self._inputs(weights[0])) for weights in alike.values()]
 
     def watch(self, weights: Collection[str], kept: Collection[str] = ()) -> None:
-        """Get ready to give the rows of some weights, those of which the model has, and to keep outputs of the model."""
+        """Get ready to give the rows of those of the weights that the model has, and to keep outputs of the model."""
         values = {node.input[0] for weight in weights for node in self._readers.get(weight, [])}
         given = {value.name for value in self._model.graph.input}
         self._watched = sorted(values - given)
