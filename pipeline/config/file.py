@@ -200,6 +200,9 @@ class LanguageModel:
     embedding: Literal["uint8", "uint16"] = "uint16"
     """Type in which the table of embeddings is stored; in 16 bits it is a quarter of a small model's binary. It has 8
     where weights have 4."""
+    emulate: Literal["twins", "shipped"] = "twins"
+    """What runs on the emulator: graphs of the same weights and encodings with a prefill of 16 and a context of 64, or
+    those that are shipped, whose prefill takes a minute or more for a model of 135 million weights."""
 
 
 AxisValues = Annotated[

@@ -158,9 +158,11 @@ class Wiring:
         return tuple(twin for twin in self._config.twins if twin not in self._config.buckets)
 
     def _twin(self, bucket: Bucket) -> Bucket:
-        """What is emulated in place of a bucket: itself, if it is no language model's."""
-        twins = self._config.twins
-        return twins[self._config.buckets.index(bucket)] if twins else bucket
+        """What is emulated in place of a bucket: itself, if it is no language model's, or as it asks for."""
+        language = self._config.language
+        if language is None or language.emulate == "shipped":
+            return bucket
+        return self._config.twins[self._config.buckets.index(bucket)]
 
     @cached_property
     def _buckets(self) -> Buckets:
