@@ -28,15 +28,19 @@ from pipeline.qnn.native_log import recorded
 from pipeline.qnn.session import EP, session_options
 
 _SLACK = 2.0
-"""By how much a busy machine may exceed a budget before it runs fewer samples than an idle one would."""
+"""By how much a slow processor may exceed a budget before it runs fewer samples than were estimated."""
+_CORES = 2.0
+"""Cores whose time a budget is of: the emulator's threads keep two or so busy."""
+_PATIENCE = 4.0
+"""By how much longer than its budget emulation may take on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Seconds that emulation may take, and the samples that fit into them by an estimate.
+    """Seconds of two cores that emulation may take, and the samples that fit into them by an estimate.
 
     One sample is always run. Before each further one its cost is known, that of the dearest so far. As many as were
-    estimated are run in up to twice the time, so that how many does not depend on how busy a machine is. Time is left
+    estimated are run in up to twice the time, so that how many does not depend on the kind of processor. Time is left
     for `reserved` more, which are run elsewhere.
     """
 
@@ -139,15 +143,26 @@ def _check_assignment(session: ort.InferenceSession, context_model: str) -> None
 def _within(
     budget: Budget | None, session: ort.InferenceSession, feeds: Iterable[Mapping[str, NDArray[Any]]]
 ) -> Iterator[list[NDArray[Any]]]:
-    start, dearest = time.monotonic(), 0.0
+    clock, dearest = _Clock(), 0.0
     most = len(feeds) if isinstance(feeds, Sequence) else None
     for number, feed in enumerate(counted(feeds, "on the emulator: sample", most)):
-        before = time.monotonic()
-        if budget is not None and not budget.allows(number, before - start, dearest):
+        before = clock.spent()
+        if budget is not None and not budget.allows(number, before, dearest):
             return
         outputs = _run(session, feed)
-        dearest = max(dearest, time.monotonic() - before)
+        dearest = max(dearest, clock.spent() - before)
         yield outputs
+
+
+class _Clock:
+    """Time of two cores that this process took, which other work on the machine does not spend."""
+
+    def __init__(self) -> None:
+        self._cpu, self._real = time.process_time(), time.monotonic()
+
+    def spent(self) -> float:
+        """Seconds since the clock was made, or a quarter of the real ones if that is more."""
+        return max((time.process_time() - self._cpu) / _CORES, (time.monotonic() - self._real) / _PATIENCE)
 
 
 def _run(session: ort.InferenceSession, feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:

@@ -14,20 +14,24 @@ from pipeline.qnn.emulate import Budget
 class Clock:
     """Time that passes only while a sample is run, and a session that takes so many seconds for each."""
 
-    def __init__(self, *seconds: float) -> None:
+    def __init__(self, *seconds: float, cores: float = 2.0) -> None:
         self.now = 0.0
         self.seconds = list(seconds)
+        self.cores = cores
 
     def monotonic(self) -> float:
         return self.now
+
+    def process_time(self) -> float:
+        return self.now * self.cores
 
     def run(self, names: object, feed: object) -> list[Any]:
         self.now += self.seconds.pop(0)
         return [np.zeros(1)]
 
 
-def ran(monkeypatch: pytest.MonkeyPatch, budget: Budget | None, *seconds: float) -> int:
-    clock = Clock(*seconds)
+def ran(monkeypatch: pytest.MonkeyPatch, budget: Budget | None, *seconds: float, cores: float = 2.0) -> int:
+    clock = Clock(*seconds, cores=cores)
     monkeypatch.setattr(emulate, "time", clock)
     session: Any = clock
     return len(list(emulate._within(budget, session, [{}] * len(seconds))))
@@ -52,6 +56,13 @@ def test_one_is_run_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran(monkeypatch, Budget(30, 16), 266.0, 266.0) == 1
 
 
-def test_what_fits_by_the_estimate_is_run_on_a_busy_machine_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_of_others_does_not_count_up_to_four_times_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that has half a core for the emulator takes four times as long, and has run as many."""
+    idle = ran(monkeypatch, Budget(10, 0), *[1.0] * 40)
+    assert ran(monkeypatch, Budget(10, 0), *[4.0] * 40, cores=0.5) == idle == 10
+    assert ran(monkeypatch, Budget(10, 0), *[8.0] * 40, cores=0.25) == 5, "but no longer than that"
+
+
+def test_what_fits_by_the_estimate_is_run_on_a_slow_machine_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran(monkeypatch, Budget(30, 11), *[5.0] * 20) == 11
     assert ran(monkeypatch, Budget(30, 16), *[5.0] * 20) == 12, "but for no more than twice the time"
