@@ -285,7 +285,8 @@ def _score_changed(name: str, facts: verify.Facts, thresholds: Thresholds) -> It
 
 
 def _fallbacks(facts: context.PartFacts, thresholds: Thresholds) -> Iterator[VerificationError]:
-    inside, name, partitions = facts.fallbacks, facts.context_model, facts.partitions
+    # Parts that a model was split into on purpose are no partitions of its graph.
+    inside, name, partitions = facts.fallbacks, facts.context_model, facts.partitions - len(facts.cuts or ())
     told = "".join(f"\n    | {node.op} {node.name!r}: {node.reason or 'no reason given'}" for node in inside[:8])
     if len(inside) > 8:
         told += f"\n    | and {len(inside) - 8} more, which the step's manifest lists"

@@ -122,6 +122,9 @@ def _remedies(tried: Tried, own_rules: int, able: Able) -> Iterator[Scheme]:
     rounding = tried.rung in ("quantization", "total") and eight and scheme.activations == _INTEGERS
     if rounding and able.blocks and scheme.block is None and scheme.per_channel:
         yield replace(scheme, weights="int8", block=_BLOCK)
+    if scheme.block is not None and tried.rung == "compile" and eight:
+        # QNN has a kernel of its own for blocks, and may not take a node in it that it takes otherwise.
+        yield replace(scheme, weights="uint8", block=None)
     if rounding and able.wide_weights:
         yield replace(scheme, weights=_WIDE, block=None)
     if able.float16 and added < _MOST_RULES:

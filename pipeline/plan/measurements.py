@@ -52,6 +52,7 @@ class Measurements(Wiring):
             last="quantization" if self._quantized(component, bucket) else "rewrite",
             score=self._score_name(component),
             twin=self._twin(bucket).axes if self._config.twins else None,
+            parts=self._split,
         )
         inputs: tuple[Input, ...] = (
             Input("ingest", self._ingests[component]),

@@ -242,6 +242,7 @@ class _Planner(Measurements):
             form=form,
             targets=tuple(stage_params.of_target(target) for target in targets),
             compile="device" if any(target.compile == DEVICE for target in targets) else None,
+            parts=self._split,
         )
         choice = Input("packing", f"packing:{self._name}/{component}", facts=packing.PackingChoice)
         chosen = (choice,) if len(self._forms) > 1 else ()

@@ -26,7 +26,7 @@ from pipeline.processes import lifeline
 from pipeline.processes.exit_status import exit_reason
 from pipeline.processes.log_tail import log_tail
 from pipeline.qnn import failures, raw
-from pipeline.qnn.compile import compile_context
+from pipeline.qnn.compile import compile_context, compile_shared
 from pipeline.qnn.emulate import Budget, run_each
 from pipeline.qnn.native_log import STEP_LOG
 from pipeline.store.durable import is_full, no_room
@@ -50,6 +50,31 @@ def compile_apart(model: Path, name: str, target: HtpTarget, out: Path) -> Compi
     if isinstance(answer, int):
         raise _died(f"the compiler ended its process on {name}", answer, CompileError)
     return CompiledModel.from_json(answer)
+
+
+def compile_pack_apart(
+    models: Mapping[str, Path], target: HtpTarget, out: Path, *, binary: str
+) -> dict[str, CompiledModel]:
+    """:func:`pipeline.qnn.compile.compile_shared` in a child; by the names of the models.
+
+    Raises:
+        PipelineError: what the child raised.
+        CompileError: the child died.
+    """
+    answer = _run(
+        {
+            "do": "compile pack",
+            "models": {name: str(path) for name, path in models.items()},
+            "binary": binary,
+            "out": str(out),
+            "target": target.to_json(),
+        },
+        out,
+    )
+    if isinstance(answer, int):
+        raise _died(f"the compiler ended its process on {binary}", answer, CompileError)
+    made = {name: answer[name] for name in models}
+    return {name: CompiledModel.from_json(each) for name, each in made.items() if isinstance(each, dict)}
 
 
 def run_apart(
@@ -180,6 +205,10 @@ def _answer(request: Mapping[str, Any], work: Path) -> Mapping[str, Json]:
     try:
         if request["do"] == "compile":
             return compile_context(Path(request["model"]), request["name"], target, Path(request["out"])).to_json()
+        if request["do"] == "compile pack":
+            models = {name: Path(path) for name, path in request["models"].items()}
+            made = compile_shared(models, target, Path(request["out"]), binary=request["binary"])
+            return {name: each.to_json() for name, each in made.items()}
         _emulate(request, work, target)
     except PipelineError as error:
         fields = {"type": type(error).__name__, "what": error.what, "where": error.where}

@@ -31,6 +31,7 @@ from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.language.loop import Walk
+from pipeline.graph.language.parts import cuts
 from pipeline.graph.shapes.buckets import Arrays
 from pipeline.graph.shapes.cost import macs
 from pipeline.inputs.samples.held_out import ScoredSample, held_out
@@ -40,6 +41,7 @@ from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
 from pipeline.qnn.child import compile_apart, run_apart
 from pipeline.qnn.emulate import Budget, can_emulate
+from pipeline.qnn.parts import compile_parts
 from pipeline.qnn.second_opinion import second_opinion
 
 MACS_PER_SECOND = 0.5e9
@@ -124,7 +126,12 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
     made: list[NDArray[np.float32]] = []
     target = params.target
     with TemporaryDirectory(dir=request.out.parent) as plain, TemporaryDirectory(dir=request.out.parent) as work:
-        compiled = compile_apart(request.inputs["model"].folder / MODEL, "plain", target, Path(plain))
+        model = request.inputs["model"].folder / MODEL
+        at = () if params.parts is None else cuts(load_graph(model), params.parts or None)
+        if at:
+            compiled = compile_parts({"plain": model}, at, target, Path(plain), stem="plain")["plain"]
+        else:
+            compiled = compile_apart(model, "plain", target, Path(plain))
         names = [output.name for output in compiled.outputs]
         for number in range(most):
             start = read + number * lengths.sequence

@@ -31,6 +31,12 @@ def test_the_cheapest_comes_first_and_all_in_float_last() -> None:
     assert len(labels) == len(set(labels)), "nothing is tried twice, and there is an end"
 
 
+def test_what_the_compiler_makes_of_blocks_is_answered_by_a_scale_for_each_channel() -> None:
+    blocks = replace(W8A16, weights="int8", block=32)
+    assert next(climbed(Tried(blocks, "compile", (COMPILE, 3.0)))) == W8A16
+    assert next(climbed(Tried(blocks, "quantization", (QUANTIZATION, 3.0)))) == replace(W8A16, weights="int16")
+
+
 def test_the_last_try_for_a_margin_is_all_in_float() -> None:
     first = Tried(W8A16, "quantization", (QUANTIZATION, 25.0), lambda: ("a", "b"))
     last = next_scheme([first], ALL, last=True)
