@@ -99,3 +99,6 @@ def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problem
         fields["quantization"] = DEFAULT
     if "packing" not in written:
         fields["packing"] = "buckets"
+    elif fields.get("packing") not in ("buckets", "separate"):
+        what = f"is {fields.get('packing')}, by which no engine for language models opens contexts"
+        problems.add(place_of(node, ("packing",)), ("packing",), what, expected="buckets or separate")

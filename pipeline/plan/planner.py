@@ -107,6 +107,8 @@ class _Planner(Measurements):
                         yield self._probe(component, bucket, target)
             if self._held_out and not self._config.language:
                 yield self._blame(component, bucket)
+        if self._config.language:
+            yield from self._spoken(component)
 
     def _calibrate(self, component: str, quantization: Quantization | Auto) -> Step:
         how = quantization if isinstance(quantization, Quantization) else FOR_SEARCH

@@ -104,6 +104,32 @@ def test_weights_of_4_bits_leave_the_table_8(tmp_path: Path) -> None:
     assert "correlate:a/model" in {step.id for step in plan(config)}
 
 
+@pytest.mark.parametrize("packing", ["buckets", "separate"])
+def test_engines_are_given_the_contexts_of_both_buckets_and_asked(tmp_path: Path, packing: str) -> None:
+    steps = {step.id: step for step in plan(loaded(tmp_path, packing=packing))}
+    made = "buckets" if packing == "buckets" else "1x511"
+
+    bundle = steps["bundle:a/model/snapdragon-x-elite"]
+    asked = steps["converse:a/model/snapdragon-x-elite"]
+
+    assert f"context:a/model/{made}/snapdragon-x-elite" in bundle.after
+    assert {each.role for each in asked.inputs} == {
+        "ingest",
+        "samples",
+        "context/{bucket}",
+        "model/{bucket}",
+        "twin/{bucket}",
+    }
+    assert {each.part.name for each in asked.inputs if each.role == "twin/{bucket}" and each.part} == {"1x63", "16x48"}
+
+
+def test_no_engine_is_asked_where_nothing_is_emulated(tmp_path: Path) -> None:
+    steps = {step.id for step in plan(loaded(tmp_path, verification="{emulator_samples: 0}"))}
+
+    assert "bundle:a/model/snapdragon-x-elite" in steps
+    assert not any(name.startswith("converse:") for name in steps)
+
+
 @pytest.mark.parametrize(("written", "parts"), [("", 0), (", parts: auto", 0), (", parts: 3", 3)])
 def test_contexts_are_split_as_written(written: str, parts: int, tmp_path: Path) -> None:
     steps = plan(loaded(tmp_path, language_model=f"{{context: 512, prefill: 128{written}}}"))
@@ -131,6 +157,8 @@ def test_contexts_are_split_as_written(written: str, parts: int, tmp_path: Path)
         ({"buckets": "{sequence: [8]}"}, "is of no effect with 'language_model'"),
         ({"constants": "{a: 1}"}, "is of no effect with 'language_model'"),
         ({"language_model": "{context: 512, prefil: 128}"}, "prefill"),
+        ({"packing": "auto"}, "expected buckets or separate"),
+        ({"packing": "socs"}, "expected buckets or separate"),
         ({"language_model": "{context: 512, parts: 0}"}, "parts: number 0; expected an integer from 1 to 64"),
         ({"language_model": "{context: 512, parts: some}"}, "parts: 'some' is not known here; expected auto"),
     ],

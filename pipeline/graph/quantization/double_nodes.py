@@ -161,4 +161,4 @@ FUNCTIONS: Mapping[str, Writer] = {
     "RMSNormalization": _rms_norm,
     "Softplus": _softplus,
 }
-"""By operator, ONNX's own and onnxruntime's of the same name: what is computed of each number by itself, or of a row."""
+"""By operator, ONNX's own and onnxruntime's of the same name: what is made of each number alone, or of a row."""
