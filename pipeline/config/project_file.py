@@ -40,8 +40,10 @@ StageName = Literal[
     "verify",
     "packing",
     "context",
+    "bundle",
     "emulate",
     "export",
+    "converse",
     "blame",
     "probe",
 ]
