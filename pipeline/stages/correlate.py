@@ -57,7 +57,8 @@ def run(request: StageRequest) -> StageResult:
             for call in counted(own, f"bucket {bucket}, sample", len(own)):
                 arrays = call.load()
                 feeds = pad(arrays, inputs, params.buckets[bucket], params.padding)
-                for weight, rows in model.rows(feeds, list(sums), refilled(arrays, feeds)):
+                shapes = tuple(array.shape for array in arrays.values())
+                for weight, rows in model.rows(feeds, list(sums), refilled(arrays, feeds), shapes):
                     for part, summed in sums[weight]:
                         summed.add(rows[:, part])
             model.close()
