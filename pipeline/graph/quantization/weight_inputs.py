@@ -70,6 +70,8 @@ class WeightInputs:
         self._kept: dict[Hashable, Mapping[str, NDArray[np.bool_]]] = {}
         self._session: ort.InferenceSession | None = None
         self._watched: Mapping[str, str] = {}
+        self.made: Arrays = {}
+        """The outputs of the last run that are floats, in float64."""
 
     def matrices(self) -> list[Matrix]:
         """The weights in the graph's order, those together that all read the same values."""
@@ -98,9 +100,18 @@ class WeightInputs:
         if self._session is None:
             return
         values = self._run(feeds)
+<<<<<<< HEAD
         if refilled and shapes not in self._kept:
             self._kept[shapes] = self._own_rows(values, feeds, refilled)
         kept = self._kept[shapes] if refilled else {}
+=======
+        self.made = {name: values[name] for name in self._results}
+        if refilled and self._contents is None:
+            alone = {name: self._run({**feeds, name: array}) for name, array in refilled.items()}
+            self._contents = frozenset(name for name, changed in alone.items() if self._leaves_some(values, changed))
+        contents = {name: array for name, array in refilled.items() if name in (self._contents or ())}
+        others = self._run({**feeds, **contents}) if contents else None
+>>>>>>> main
         for weight in weights:
             for node in self._readers.get(weight, []):
                 rows = rows_of(node, values[node.input[0]])
