@@ -62,10 +62,19 @@ def run(request: StageRequest) -> StageResult:
             model = models[bucket]
             model.watch(sums.keys())
             for call in counted(own, f"bucket {bucket}, sample", len(own)):
+<<<<<<< HEAD
+                arrays = call.load()
+                feeds = pad(arrays, inputs, params.buckets[bucket], params.padding)
+                shapes = tuple(array.shape for array in arrays.values())
+                for weight, rows in model.rows(feeds, list(sums), refilled(arrays, feeds), shapes):
+                    for part, summed in sums[weight]:
+                        summed.add(rows[:, part])
+=======
                 for given in feeder.runs(call, bucket, model):
                     for weight, rows in model.rows(given.feeds, list(sums), given.refilled):
                         for part, summed in sums[weight]:
                             summed.add(rows[: given.count, part])
+>>>>>>> main
             model.close()
         for matrix in matrices_at_once:
             writer.add(matrix.weights, [summed.correlation() for _, summed in sums.pop(matrix.weights[0])])
