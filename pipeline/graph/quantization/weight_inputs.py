@@ -100,18 +100,10 @@ class WeightInputs:
         if self._session is None:
             return
         values = self._run(feeds)
-<<<<<<< HEAD
+        self.made = {name: values[name] for name in self._results}
         if refilled and shapes not in self._kept:
             self._kept[shapes] = self._own_rows(values, feeds, refilled)
         kept = self._kept[shapes] if refilled else {}
-=======
-        self.made = {name: values[name] for name in self._results}
-        if refilled and self._contents is None:
-            alone = {name: self._run({**feeds, name: array}) for name, array in refilled.items()}
-            self._contents = frozenset(name for name, changed in alone.items() if self._leaves_some(values, changed))
-        contents = {name: array for name, array in refilled.items() if name in (self._contents or ())}
-        others = self._run({**feeds, **contents}) if contents else None
->>>>>>> main
         for weight in weights:
             for node in self._readers.get(weight, []):
                 rows = rows_of(node, values[node.input[0]])
