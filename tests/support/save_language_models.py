@@ -6,15 +6,19 @@ For each kind ``OUT/KIND`` gets what ``save_pretrained`` writes, in several file
 float32 [tokens, vocabulary]. Weights are random, norms too.
 """
 
+from __future__ import annotations
+
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+import transformers as hf  # type: ignore[import-not-found]
 
-SIZES = {
+SIZES: Mapping[str, Any] = {
     "vocab_size": 288, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 7, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2, "rms_norm_eps": 1e-5,
@@ -23,7 +27,7 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }  # fmt: skip
-KINDS = {
+KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("llama", {"tie_word_embeddings": False}),
     "llama3": ("llama", {"rope_parameters": LLAMA3, "attention_bias": True}),
     "mistral": ("mistral", {"sliding_window": None}),
@@ -37,8 +41,8 @@ def save(kind: str, out: Path, tokens: list[int]) -> None:
     """One model with its logits."""
     name, more = KINDS[kind]
     torch.manual_seed(0)
-    config = AutoConfig.for_model(name, **{**SIZES, **more})
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    config = hf.AutoConfig.for_model(name, **{**SIZES, **more})
+    model = hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * (0.1 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5))
