@@ -49,7 +49,7 @@ class _Planner(Measurements):
         yield Step("fetch", self._name, config, fetch.Params(commit=None, files=()), asked=asked)
         for name, component in config.components.items():
             fetched = (Input("fetch", f"fetch:{self._name}"),)
-            params = ingest.Params(component.file, dict(sorted(component.constants.items())))
+            params = ingest.Params(component.file, dict(sorted(component.constants.items())), component.cut)
             yield Step("ingest", f"{self._name}/{name}", config, params, fetched, component=name)
         if config.calibration:
             yield from self._samples("calibration", config.calibration)
@@ -107,6 +107,8 @@ class _Planner(Measurements):
                         yield self._probe(component, bucket, target)
             if self._held_out and not self._config.language:
                 yield self._blame(component, bucket)
+        if self._config.language:
+            yield from self._spoken(component)
 
     def _calibrate(self, component: str, quantization: Quantization | Auto) -> Step:
         how = quantization if isinstance(quantization, Quantization) else FOR_SEARCH

@@ -44,7 +44,7 @@ def compile_apart(model: Path, name: str, target: HtpTarget, out: Path) -> Compi
         PipelineError: what the child raised.
         CompileError: the child died.
     """
-    answer = _run(
+    answer = answer_of(
         {"do": "compile", "model": str(model), "name": name, "out": str(out), "target": target.to_json()}, out
     )
     if isinstance(answer, int):
@@ -61,7 +61,7 @@ def compile_pack_apart(
         PipelineError: what the child raised.
         CompileError: the child died.
     """
-    answer = _run(
+    answer = answer_of(
         {
             "do": "compile pack",
             "models": {name: str(path) for name, path in models.items()},
@@ -108,7 +108,7 @@ def run_apart(
         "estimate": budget.estimate if budget else 0,
         "reserved": budget.reserved if budget else 0,
     }
-    answer = _run(request, work, log=log)
+    answer = answer_of(request, work, log=log)
     if isinstance(answer, int):
         raise _died(f"the emulator ended its process on {context_model}", answer, VerificationError, log)
     outputs = []
@@ -129,7 +129,7 @@ def run_raw_apart(binary: Path, graph: str, target: HtpTarget, inputs: Arrays, w
         "soc_model": target.soc_model,
         "names": [*inputs],
     }
-    answer = _run(request, work, "pipeline.qnn.raw")
+    answer = answer_of(request, work, "pipeline.qnn.raw")
     if isinstance(answer, int):
         return f"QNN ended the process: {exit_reason(answer)}"
     if "refused" in answer:
@@ -138,12 +138,16 @@ def run_raw_apart(binary: Path, graph: str, target: HtpTarget, inputs: Arrays, w
         return [archive[name] for name in archive.files]
 
 
-def _run(
-    request: Mapping[str, Json], work: Path, program: str = "pipeline.qnn.child", log: Path | None = None
+def answer_of(
+    request: Mapping[str, Json],
+    work: Path,
+    program: str = "pipeline.qnn.child",
+    log: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Mapping[str, Json] | int:
     """The answer of a child that runs `program`, or its exit status if it left none; what it prints goes to `log`.
 
-    On Windows it is in its caller's job, and there is nothing to pass on.
+    `environment` is added to its own. On Windows it is in its caller's job, and there is nothing to pass on.
     """
     path = work / "request.json"
     answer = work / raw.ANSWER
@@ -155,6 +159,7 @@ def _run(
         status = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
+            env={**os.environ, **(environment or {})},
             stdout=stream,
             stderr=stream,
             pass_fds=lifeline.inherited(),
