@@ -44,7 +44,8 @@ class CompiledModel(Contract):
     """A context model and its binaries as they are on disk, after all checks.
 
     The figures of `targets` are the binaries' own. `compatibility` is the string by which ONNX Runtime decides whether
-    a device can load the context, see :class:`pipeline.qnn.format.context_model.Compatibility`.
+    a device can load the context, see :class:`pipeline.qnn.format.context_model.Compatibility`. `work` is a digest of
+    what a context for one target computes: that of another target with the same digest computes the same.
     """
 
     context_model: str
@@ -57,6 +58,7 @@ class CompiledModel(Contract):
     sdk: str
     compatibility: str
     cost: CostFacts
+    work: str | None = left_out()
 
     @property
     def fallbacks(self) -> tuple[CpuNode, ...]:
