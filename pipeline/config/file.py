@@ -65,7 +65,9 @@ class ComponentFile:
 
     file: OnnxFile
     """The file's path in the source. The float model: an ONNX file that is quantized already is refused. With
-    `language_model`, a GGUF file, of any quantization that llama.cpp is commonly used with."""
+    `language_model`, a GGUF file, of any quantization that llama.cpp is commonly used with, or `model.safetensors`, or
+    the `model.safetensors.index.json` of several: `config.json`, `tokenizer.json` and `tokenizer_config.json` beside it
+    are fetched with it, `chat_template.jinja` and `generation_config.json` where `files` names them."""
     padding: Mapping[TensorName, float] = field(default_factory=dict)
     """Value to fill each input with up to the bucket's length; 0 for an input that is not named, which is right for
     masks, ids and latents."""
@@ -241,9 +243,9 @@ class ModelFile:
     if `cross` says nothing else. A list of points, as `[{text_length: 64, latent_length: 64}]`, says the same bucket by
     bucket. Without it there is one bucket, `all`, in which only `fixed` applies."""
     language_model: LanguageModel | None = None
-    """Build a language model from a GGUF file: `{context: 512, prefill: 128}`. Its buckets follow from this; without
-    `calibration` conversations of the project serve, and without `quantization` it is built with weights of 8 bits, a
-    cache of 8 bits, and the residual stream in float16."""
+    """Build a language model from GGUF or safetensors: `{context: 512, prefill: 128}`. Its buckets follow from this;
+    without `calibration` conversations of the project serve, and without `quantization` it is built with weights of 8
+    bits, a cache of 8 bits, and the residual stream in float16."""
     cross: bool = False
     """Build a bucket for every combination of the values in `buckets`, not only for those in the same place."""
     calibration: Reader | None = None

@@ -20,6 +20,7 @@ CHATS = Path("calibration/chat/chats.jsonl")
 """The conversations that serve without `calibration`."""
 _TWIN = (16, 64)
 """Prefill and context of the small graphs that are emulated in every build: the shipped shapes take minutes a run."""
+_LANGUAGE_FILES = (".gguf", ".safetensors", ".safetensors.index.json")
 _EXCLUDED = ("buckets", "fixed", "cross", "constants")
 
 
@@ -53,12 +54,13 @@ def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problem
     language: LanguageModel | None = fields.get("language_model")
     components: Mapping[str, ComponentFile] = fields.get("components", {})
     for name, component in components.items():
-        if component.file.endswith(".gguf") != (language is not None):
+        if component.file.endswith(_LANGUAGE_FILES) != (language is not None):
             keys: Keys = ("components", name, "file")
-            what = (
-                "is a GGUF file" if language is None else f"is {component.file}, and 'language_model' is for GGUF files"
-            )
-            expected = "language_model: {context: 512, prefill: 128} beside it" if language is None else "a .gguf file"
+            if language is None:
+                what, expected = "is a language model", "language_model: {context: 512, prefill: 128} beside it"
+            else:
+                what = f"is {component.file}, and 'language_model' is for GGUF files and safetensors"
+                expected = "a .gguf or .safetensors file, or the .safetensors.index.json of several"
             problems.add(place_of(node, keys), keys, what, expected=expected)
     if language is None:
         return

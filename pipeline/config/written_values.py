@@ -60,8 +60,9 @@ SourceFile = Annotated[str, Pattern(rf"{_SEGMENT}(?:/{_SEGMENT})*", "a path in t
 OnnxFile = Annotated[
     str,
     Pattern(
-        rf"(?=.*\.(?:onnx|gguf)$){_SEGMENT}(?:/{_SEGMENT})*",
-        "an .onnx file in the source, or a .gguf file of a language model, with '/' and without '..'",
+        rf"(?=.*\.(?:onnx|gguf|safetensors|safetensors\.index\.json)$){_SEGMENT}(?:/{_SEGMENT})*",
+        "an .onnx file in the source, or a .gguf or .safetensors file of a language model, or the index of several of "
+        "these, with '/' and without '..'",
     ),
 ]
 ProjectPath = Annotated[

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from pipeline.errors import ModelError, SourceError
+from pipeline.inputs.safetensors.index import files_of, is_safetensors
 from pipeline.model import Json
 from pipeline.plain_text import did_you_mean
 from pipeline.store.digests import StatMemo
@@ -24,7 +25,7 @@ _RESERVED = re.compile(
 
 
 def local_files(folder: Path, names: Sequence[str], memo: StatMemo | None = None) -> dict[str, Path]:
-    """The named files of a model folder, and the external data of those that are ONNX, by relative POSIX name.
+    """The named files of a model folder, and what these are not whole without, by relative POSIX name.
 
     With a `memo`, an ONNX file is only read when it changed.
 
@@ -44,9 +45,11 @@ def local_files(folder: Path, names: Sequence[str], memo: StatMemo | None = None
 def with_external_data(
     names: Sequence[str], obtain: Callable[[str, str], Path], memo: StatMemo | None = None
 ) -> dict[str, Path]:
-    """The named files of a source, and the external data of those that are ONNX, by relative POSIX name.
+    """The named files of a source, and what these are not whole without, by relative POSIX name.
 
-    `obtain(name, named_by)` returns where a file is; `named_by` is the ONNX file whose external data it is, or empty.
+    That is the external data of ONNX files, and what lies beside safetensors.
+
+    `obtain(name, named_by)` returns where a file is; `named_by` is the file that is not whole without it, or empty.
 
     Raises:
         SourceError: a name leads out of the source, or is not one that a file can have on every system.
@@ -57,7 +60,7 @@ def with_external_data(
     for name in names:
         _check_name(_relative(name), "", spelt)
         found[name] = obtain(name, "")
-        for side in external_names(name, found[name], memo) if is_onnx(name) else ():
+        for side in sides_of(name, found[name], memo):
             if side not in found:
                 _check_name(side, name, spelt)
                 found[side] = obtain(side, name)
@@ -87,6 +90,17 @@ def _check_name(name: str, named_by: str, spelt: dict[str, str]) -> None:
 def is_onnx(name: str) -> bool:
     """Whether a file is taken for an ONNX model, by its name."""
     return name.lower().endswith(".onnx")
+
+
+def sides_of(name: str, path: Path, memo: StatMemo | None = None) -> list[str]:
+    """The files that the file at `path`, called `name` in its source, is not whole without; names in the source.
+
+    Raises:
+        ModelError: it is damaged, or names files elsewhere.
+    """
+    if is_onnx(name):
+        return external_names(name, path, memo)
+    return files_of(name, path) if is_safetensors(name) else []
 
 
 def external_names(name: str, path: Path, memo: StatMemo | None = None) -> list[str]:
@@ -170,7 +184,7 @@ def _inside(folder: Path, name: str, named_by: str) -> Path:
         )
     if not is_file:
         files = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
-        kind = "external data" if named_by else "file"
+        kind = "external data" if is_onnx(named_by) else "file"
         raise SourceError(
             f"the model folder has no {kind} {name}{did_you_mean(name, islice(files, _LISTED))}",
             where=where,

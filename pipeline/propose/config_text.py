@@ -12,8 +12,11 @@ from pipeline.plain_text import printable
 from pipeline.propose.choices import Choices, Said
 from pipeline.propose.found_model import FoundModel
 from pipeline.propose.interface import GuessedComponent, GuessedInput
+from pipeline.propose.language_files import LanguageFiles
 
 _WIDTH = 116
+_CONTEXT, _PREFILL = 512, 128
+"""Of a language model: tokens that are remembered, and tokens read at a time."""
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./@+-]*")
 _WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "none", "y", "n", "~"})
 
@@ -30,17 +33,25 @@ def config_text(
     return "\n".join(_lines(name, found, components, made, targets, refused)) + "\n"
 
 
-def language_model_text(name: str, found: FoundModel, targets: Sequence[str]) -> str:
-    """The same for a GGUF file."""
+def language_model_text(
+    name: str, found: FoundModel, language: LanguageFiles, targets: Sequence[str], longest: int | None
+) -> str:
+    """The same for a language model that was made for `longest` tokens, where that is known."""
     place = ", ".join(f"{key}: {quoted(value)}" for key, value in found.place.items())
+    context = min(_CONTEXT, longest or _CONTEXT)
+    sizes = f"{{context: {context}, prefill: {min(_PREFILL, max(2, context // 2))}}}"
     lines = [
         "# yaml-language-server: $schema=config.schema.json",
         "#",
         f"# Written by 'doit init {name}'. A language model: prefill and decode are made of one file.",
         "",
         f"source: {{{place}}}",
-        f"components: {{model: {{file: {quoted(found.gguf)}}}}}",
-        "language_model: {context: 512, prefill: 128}    # tokens that are remembered, and tokens read at a time",
+        f"components: {{model: {{file: {quoted(language.file)}}}}}",
+        *([f"files: {quoted(language.more)}"] if language.more else []),
+        *_comment(
+            f"other forms of this file are left alone: {', '.join(found.passed_over)}" if found.passed_over else ""
+        ),
+        f"language_model: {sizes}    # tokens that are remembered, and tokens read at a time",
         f"targets: [{', '.join(map(quoted, targets))}]",
     ]
     return "\n".join(lines) + "\n"

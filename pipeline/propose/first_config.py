@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path, PurePosixPath
 
 from pipeline.build.bring import bring_up_to_date
 from pipeline.build.crew import Crew
-from pipeline.config.file import ModelFile
 from pipeline.config.load import RESERVED, ModelConfig, load
 from pipeline.config.written_values import NAME
 from pipeline.errors import ConfigError, PipelineError, StoreError, WaitingError
@@ -20,6 +18,7 @@ from pipeline.propose.choices import Choices, choose
 from pipeline.propose.config_text import config_text, language_model_text
 from pipeline.propose.found_model import FoundModel, chosen, find, no_models, sides
 from pipeline.propose.interface import GuessedComponent, look_at
+from pipeline.propose.language_files import config_of, language_files, longest_context
 from pipeline.qnn import catalog
 
 DEFAULT_TARGET = "snapdragon-x-elite"
@@ -52,9 +51,11 @@ def write_first_config(
     path = _free_path(name, workspace.root)
     wanted = _targets(targets)
     found = find(source, workspace.root, _on_the_hub)
-    if found.gguf:
-        _write(path, _language_model(name, found, wanted))
-        say(f"wrote configs/{path.name}: a language model of {found.gguf}")
+    if found.language:
+        longest = longest_context(found.language, found.files)
+        _write(path, language_model_text(name, found, found.language, wanted, longest))
+        say(f"wrote configs/{path.name}: a language model of {found.language.file}")
+        say(f"next: uv run doit build:{name}")
         return 0
     components = {key: look_at(file, found.onnx[file]) for key, file in _named(found).items()}
     made = choose(name, found, components)
@@ -105,17 +106,6 @@ def _write(path: Path, text: str) -> None:
         ) from error
 
 
-def _language_model(name: str, found: FoundModel, targets: Sequence[str]) -> str:
-    if "language_model" not in {field.name for field in fields(ModelFile)}:
-        raise ConfigError(
-            f"{found.gguf} is a GGUF file, which this version does not build from",
-            where="command line",
-            why="configs have no key 'language_model' yet",
-            remedy="export the model to ONNX, as with 'optimum-cli export onnx', and name that",
-        )
-    return language_model_text(name, found, targets)
-
-
 def _named(found: FoundModel) -> dict[str, str]:
     """Names for the components: those of their files, with their folders where two would have one."""
     files = list(found.onnx)[:_MOST_COMPONENTS]
@@ -144,9 +134,11 @@ def _on_the_hub(repo: str, revision: str) -> FoundModel:
         names = retrying(lambda: within(lambda: sorted(list_repo_files(repo, revision=commit))), repo)
     place = {"hub": repo, "revision": commit}
     taken, passed = chosen(name for name in names if name.lower().endswith(".onnx"))
-    gguf = [name for name in names if name.lower().endswith(".gguf")]
-    if not taken and gguf:
-        return FoundModel(place, {}, names, passed_over=gguf[1:], gguf=gguf[0])
+    language = None if taken else language_files(names)
+    if language:
+        said = config_of(language)
+        files = {said: fetch_file(repo, commit, said)} if said else {}  # weights are left for the build
+        return FoundModel(place, {}, names, language.passed_over, language=language, files=files)
     if not taken:
         raise no_models(repo, names)
     onnx = {name: fetch_file(repo, commit, name) for name in taken}

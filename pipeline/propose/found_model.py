@@ -11,7 +11,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pipeline.errors import ConfigError, SourceError
+from pipeline.inputs.safetensors.index import SIDES
 from pipeline.plain_text import did_you_mean
+from pipeline.propose.language_files import LanguageFiles, is_language_file, language_files, whole
 
 _HUB = re.compile(
     r"(?:hf://|https?://huggingface\.co/)?(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./+-]+))?"
@@ -35,7 +37,7 @@ class FoundModel:
     """A source: how the config names it, its ONNX files by their names in it, and what else was found.
 
     `passed_over` are other forms of the files that were taken; `side` has JSON of files beside them, by name in the
-    source; `names` are all files. A `gguf` file is a model by itself.
+    source; `names` are all files. A `language` model is built alone; `files` are where its own are.
     """
 
     place: Mapping[str, str]
@@ -43,7 +45,8 @@ class FoundModel:
     names: Sequence[str]
     passed_over: Sequence[str] = ()
     side: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    gguf: str | None = None
+    language: LanguageFiles | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
 
     def beside(self, name: str) -> str | None:
         """The name in the source of a side file, as `tokenizer.json`; the nearest to the root."""
@@ -56,7 +59,7 @@ class FoundModel:
 
 
 def find(source: str, root: Path, fetch: Callable[[str, str], FoundModel]) -> FoundModel:
-    """The model at `source`: an ONNX or GGUF file, a folder, or a repository of the hub, which `fetch` looks at.
+    """The model at `source`: a file of ONNX, GGUF or safetensors, a folder, or a repository, which `fetch` looks at.
 
     Paths are relative to where the command runs, `root` is the project's.
 
@@ -68,15 +71,23 @@ def find(source: str, root: Path, fetch: Callable[[str, str], FoundModel]) -> Fo
     if path.is_file():
         folder, names = path.parent, [path.name]
         names += [name for name in SIDE_FILES if (folder / name).is_file()]
-        if path.suffix.lower() == ".gguf":
-            return FoundModel({"path": _relative(folder, root)}, {}, names, gguf=path.name)
+        if is_language_file(path.name):
+            beside = [each.name for each in folder.iterdir() if each.is_file()]
+            named = whole(path.name, {*beside})
+            if named is None:
+                raise _no_sides(path.name, beside)
+            return _spoken(named, folder, {"path": _relative(folder, root)}, beside)
         if path.suffix.lower() != ".onnx":
-            raise _unknown(source, f"{path.name} is neither ONNX nor GGUF by its name")
+            raise _unknown(source, f"{path.name} is neither ONNX nor GGUF nor safetensors by its name")
         return FoundModel({"path": _relative(folder, root)}, {path.name: path}, names, side=sides(folder, names))
     if path.is_dir():
         return _folder(path, root, source)
     hub = _HUB.fullmatch(source)
-    if hub is None or source.startswith((".", "/", "~")) or Path(source).suffix.lower() in (".onnx", ".gguf"):
+    if (
+        hub is None
+        or source.startswith((".", "/", "~"))
+        or Path(source).suffix.lower() in (".onnx", ".gguf", ".safetensors")
+    ):
         beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
         raise _unknown(source, f"there is no such file or folder{did_you_mean(path.name, beside)}")
     return fetch(hub["repo"], hub["revision"] or "main")
@@ -121,21 +132,38 @@ def _folder(path: Path, root: Path, source: str) -> FoundModel:
     names.sort()
     place = {"path": _relative(path, root)}
     taken, passed = chosen(name for name in names if name.lower().endswith(".onnx"))
-    gguf = [name for name in names if name.lower().endswith(".gguf")]
-    if gguf and not taken:
-        return FoundModel(place, {}, names, passed_over=gguf[1:], gguf=gguf[0])
+    language = None if taken else language_files(names)
+    if language:
+        return _spoken(language, path, place, names)
     if not taken:
         raise no_models(source, names)
     onnx = {name: path / name for name in taken}
     return FoundModel(place, onnx, names, passed, sides(path, names))
 
 
+def _spoken(language: LanguageFiles, folder: Path, place: Mapping[str, str], names: Sequence[str]) -> FoundModel:
+    files = {name: folder / name for name in names}
+    return FoundModel(place, {}, names, language.passed_over, language=language, files=files)
+
+
 def no_models(source: str, names: Sequence[str]) -> SourceError:
     """The error for a source without models."""
+    weights = next(filter(is_language_file, names), None)
+    if weights:
+        return _no_sides(weights, names)
     return SourceError(
         f"{source} holds no ONNX file",
         why=f"it has {', '.join(sorted(names)[:8]) or 'no files'}{', …' if len(names) > 8 else ''}",
         remedy="export the model to ONNX first, as with 'optimum-cli export onnx', or name a repository that has it",
+    )
+
+
+def _no_sides(weights: str, names: Iterable[str]) -> SourceError:
+    beside = {PurePosixPath(name).name for name in names}
+    return SourceError(
+        f"{weights} is no whole language model",
+        why=f"beside it there is no {' and no '.join(side for side in SIDES if side not in beside) or 'config.json'}",
+        remedy="put these files beside it, as transformers saves them; another model is exported to ONNX first",
     )
 
 
@@ -144,7 +172,7 @@ def _unknown(source: str, why: str) -> ConfigError:
         f"{source} is no source of a model",
         where="command line",
         why=why,
-        remedy="name an .onnx or .gguf file, a folder with one, or a repository of the hub as owner/name[@revision]",
+        remedy="name an .onnx, .gguf or .safetensors file, a folder with one, or a repository as owner/name[@revision]",
     )
 
 

@@ -11,7 +11,7 @@ from pipeline.errors import SourceError
 from pipeline.inputs.hub.data import data_files
 from pipeline.inputs.hub.files import fetch_file
 from pipeline.inputs.hub.repo_names import is_data
-from pipeline.inputs.source import external_names, is_onnx, with_external_data
+from pipeline.inputs.source import sides_of, with_external_data
 from pipeline.model import StageRequest, StageResult
 
 
@@ -60,12 +60,12 @@ def _copy(files: Mapping[str, Path], out: Path) -> None:
 
 
 def _check_complete(files: Mapping[str, Path]) -> None:
-    """The list of files was made before the step ran: see that its ONNX files still name no others."""
-    for name in filter(is_onnx, files):
-        for side in external_names(name, files[name]):
+    """The list of files was made before the step ran: see that they still name no others."""
+    for name in files:
+        for side in sides_of(name, files[name]):
             if side not in files:
                 raise SourceError(
-                    f"{name} changed while the build ran: it names external data {side} now",
+                    f"{name} changed while the build ran: it names {side} now",
                     where=str(files[name]),
                     remedy="run the same command again",
                 )

@@ -19,7 +19,10 @@ from pipeline.graph.ir.inference import Opsets
 from pipeline.graph.ir.traverse import all_tensors, reads
 from pipeline.graph.shapes.axes import model_axes
 from pipeline.graph.shapes.normal_form import inline_functions, lift_opset, normalize
-from pipeline.inputs.gguf.ingest import ingest_language
+from pipeline.inputs.gguf.source import gguf_source
+from pipeline.inputs.language_source import ingest_language
+from pipeline.inputs.safetensors.index import is_safetensors
+from pipeline.inputs.safetensors.source import safetensors_source
 from pipeline.model import StageRequest, StageResult
 
 
@@ -35,7 +38,9 @@ def run(request: StageRequest) -> StageResult:
     """
     params = Params.from_json(request.params)
     if params.file.lower().endswith(".gguf"):
-        return ingest_language(request, params.file)
+        return ingest_language(request, params.file, gguf_source)
+    if is_safetensors(params.file):
+        return ingest_language(request, params.file, safetensors_source)
     file = params.file
     source = request.inputs["fetch"].folder / file
     if file not in request.inputs["fetch"].files:

@@ -70,7 +70,11 @@ def test_small_twins_are_quantized_and_emulated_and_not_compiled(tmp_path: Path)
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        ({"language_model": ""}, "is a GGUF file"),
+        ({"language_model": ""}, "is a language model; expected language_model"),
+        (
+            {"language_model": "", "components": "{model: {file: model.safetensors.index.json}}"},
+            "is a language model; expected language_model",
+        ),
         ({"components": "{model: {file: a.onnx}}"}, "'language_model' is for GGUF files"),
         ({"components": "{model: {file: a.gguf}, b: {file: b.gguf}}"}, "one language model"),
         ({"language_model": "{context: 200, prefill: 128}"}, "less than two windows of 128"),

@@ -24,12 +24,16 @@ from pipeline.graph.files.lean_parse import parse_lean
 from pipeline.graph.files.model_file import MODEL, load_graph, tensor_array, tensor_pieces
 from pipeline.graph.shapes import folding
 from pipeline.graph.shapes.axes import DimError, axis_names, dim_size
+from pipeline.inputs.gguf.source import gguf_source
+from pipeline.inputs.language_source import LanguageSource
 from pipeline.inputs.pins import read_pins
+from pipeline.inputs.safetensors.hyper import hyper_of_folder
+from pipeline.inputs.safetensors.source import safetensors_source
 from pipeline.inputs.samples import arrays, text
 from pipeline.inputs.samples.conform import Interface
 from pipeline.inputs.samples.lines import read_lines
 from pipeline.inputs.samples.request import ReadRequest
-from pipeline.inputs.source import external_names, local_files
+from pipeline.inputs.source import external_names, local_files, sides_of
 from pipeline.plan.planner import plan
 from pipeline.qnn.format import context_binary, context_model
 from pipeline.qnn.format.dlc import read_records
@@ -37,6 +41,8 @@ from pipeline.qnn.format.flexible import digests, read_flexible
 from pipeline.release import prune
 from pipeline.store import sealed_json
 from pipeline.store.manifests import read_manifest
+from tests.support.gguf_files import TinySizes
+from tests.support.safetensors_files import tiny_config
 from tests.support.stage_runs import given, run_stage
 
 _IDS = Interface((TensorSpec("input_ids", "int64", (1, "n")),), {"8": {"n": 8}}, {})
@@ -203,10 +209,43 @@ def _answer(data: bytes, folder: Path) -> None:
         load_answer(_written(data, folder, "answer.json"))
 
 
+def _gguf(data: bytes, folder: Path) -> None:
+    _spoken(gguf_source(_written(data, folder, "a.gguf")))
+
+
+def _safetensors(data: bytes, folder: Path) -> None:
+    """Weights beside a config that is sound."""
+    path = _written(data, folder, "model.safetensors")
+    _written(json.dumps(tiny_config(TinySizes(), 288, "llama")).encode(), folder, "config.json")
+    _written(b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}', folder, "tokenizer.json")
+    _written(b"{}", folder, "tokenizer_config.json")
+    _spoken(safetensors_source(path))
+
+
+def _spoken(source: LanguageSource) -> None:
+    for name in ("token_embd.weight", "output_norm.weight", "blk.0.attn_q.weight"):
+        if source.weights.shape(name) is not None:
+            for _ in source.weights.pieces(name):
+                pass
+
+
+def _sides(data: bytes, folder: Path) -> None:
+    """An index, a config.json and a tokenizer_config.json, all of the same bytes."""
+    for name in ("model.safetensors.index.json", "config.json"):
+        _written(data, folder, name)
+    with contextlib.suppress(PipelineError):
+        for name in sides_of("model.safetensors.index.json", folder / "model.safetensors.index.json"):
+            assert (folder / name).resolve().is_relative_to(folder.resolve())
+    hyper_of_folder(folder / "config.json")
+
+
 READERS: Mapping[str, Reader] = {
     "wire": Reader(_wire, "protobuf"),
     "model": Reader(_model, "protobuf", native=True),
     "tensor": Reader(_tensor, "protobuf"),
+    "gguf": Reader(_gguf, "bytes"),
+    "safetensors": Reader(_safetensors, "bytes"),
+    "sides": Reader(_sides, "json"),
     "dim": Reader(_dim, "text"),
     "config": Reader(_config, "text"),
     "pins": Reader(_pins, "text"),

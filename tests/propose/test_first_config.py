@@ -11,7 +11,7 @@ from PIL import Image
 
 from pipeline.config.load import ModelConfig, load
 from pipeline.config.readers import AudioReader, ImagesReader, NpzReader, RecordReader, TextReader
-from pipeline.errors import ConfigError, PipelineError, SourceError
+from pipeline.errors import ConfigError, ModelError, PipelineError, SourceError
 from pipeline.plan.workspace import Workspace
 from pipeline.propose import first_config
 from pipeline.propose.found_model import chosen
@@ -20,6 +20,7 @@ from tests.support.hub_server import HubServer, hub_fixture  # noqa: F401
 from tests.support.interfaces import MEL, PICTURE, STATE, TEXT, WAVE, selecting
 from tests.support.models.builder import save
 from tests.support.project import Project
+from tests.support.safetensors_files import tiny_folder
 
 
 def written(
@@ -134,7 +135,7 @@ def test_the_float_file_is_chosen_among_its_other_forms() -> None:
 
 def refused(tmp_path: Path, *given: str, targets: str = "") -> PipelineError:
     (tmp_path / "configs").mkdir(exist_ok=True)
-    with pytest.raises((ConfigError, SourceError)) as caught:
+    with pytest.raises((ConfigError, ModelError, SourceError)) as caught:
         first_config.write_first_config(given, targets, Workspace.at(tmp_path))
     return caught.value
 
@@ -170,9 +171,12 @@ def test_wrong_names_and_sources_are_refused_before_anything_is_written(
 def test_folders_and_files_without_models_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "weights.safetensors").write_bytes(b"")
+    assert "weights.safetensors is no whole" in str(refused(tmp_path, "mine", str(tmp_path / "empty")))
+    assert "there is no config.json" in str(refused(tmp_path, "mine", str(tmp_path / "empty" / "weights.safetensors")))
+    (tmp_path / "empty" / "weights.safetensors").rename(tmp_path / "empty" / "weights.pt")
     assert "holds no ONNX file" in str(refused(tmp_path, "mine", str(tmp_path / "empty")))
-    found = refused(tmp_path, "mine", str(tmp_path / "empty" / "weights.safetensors"))
-    assert "neither ONNX nor GGUF" in str(found)
+    found = refused(tmp_path, "mine", str(tmp_path / "empty" / "weights.pt"))
+    assert "neither ONNX nor GGUF nor safetensors" in str(found)
     assert "unknown target" in str(refused(tmp_path, "mine", str(tmp_path), targets="sm9999")).lower()
 
 
@@ -223,3 +227,33 @@ def test_a_repository_of_the_hub_is_written_down_at_its_commit(hub: HubServer, t
     assert "processor: preprocessor_config.json" in text
     assert not hub.asked("onnx/model_int8.onnx")
     assert "trying shape:mine/model/all" in run.text
+
+
+@pytest.mark.parametrize("named", ["tiny.gguf", "model.safetensors", "model.safetensors.index.json", ""])
+def test_a_language_model_is_known_by_its_files(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "models" / "tiny"
+    tiny_folder(folder, shards=2 if "index" in named else 1)
+    (folder / "chat_template.jinja").write_text("{{ messages }}", "utf-8")
+    if not named:
+        (folder / "tiny.gguf").unlink()
+
+    config, _, said = written(tmp_path, monkeypatch, str(folder / named))
+
+    assert said[-1] == "next: uv run doit build:mine"
+    assert config.components["model"].file == (named or "model.safetensors")
+    assert config.files == (() if named == "tiny.gguf" else ("chat_template.jinja",))
+    assert config.language is not None
+    assert (config.language.context, config.language.prefill) == (512, 128)
+
+
+def test_a_language_model_that_can_not_be_built_is_refused_by_name(tmp_path: Path) -> None:
+    tiny_folder(tmp_path / "tiny")
+    (tmp_path / "tiny" / "tiny.gguf").unlink()
+    config = (tmp_path / "tiny" / "config.json").read_text("utf-8")
+    (tmp_path / "tiny" / "config.json").write_text(config.replace('"llama"', '"mamba"'), "utf-8")
+
+    assert "'mamba' can't be built" in str(refused(tmp_path, "mine", str(tmp_path / "tiny")))
+    assert not (tmp_path / "configs" / "mine.yaml").exists()
+
+    (tmp_path / "tiny" / "tokenizer.json").unlink()
+    assert "there is no tokenizer.json" in str(refused(tmp_path, "mine", str(tmp_path / "tiny")))

@@ -167,7 +167,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         changed("onnx/model.onnx", "../model.onnx"),
         [
             "3:19: components.encoder.file: text '../model.onnx'; expected an .onnx file in the source, or a .gguf "
-            "file of a language model, with '/' and without '..'"
+            "or .safetensors file of a language model, or the index of several of these, with '/' and without '..'"
         ],
     ),
     "not onnx": (

@@ -22,15 +22,16 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from pipeline.contracts.scheme import Scheme
 from pipeline.errors import QuantizationError
-from pipeline.graph.ir.index import FLOATS, GraphIndex, element_type, is_float, prune, sort_nodes
+from pipeline.graph.ir.index import FLOATS, GraphIndex, element_type, is_float, is_op, prune, sort_nodes
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.assignment import FLOAT, Assignment
+from pipeline.graph.quantization.chip_limits import ROWS_MISPLACED
 from pipeline.graph.quantization.clamps import drop_clamps
 from pipeline.graph.quantization.constant_encodings import ConstantEncodings
 from pipeline.graph.quantization.constant_store import ConstantStore, InModel
 from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.headroom import with_headroom
-from pipeline.graph.quantization.operand_rules import Operand, Role, operands
+from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, Role, operands
 from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT
 from pipeline.graph.quantization.qdq_nodes import QdqNodes
 from pipeline.graph.quantization.raise_floors import raise_floors
@@ -96,7 +97,11 @@ def computes_in_float(index: GraphIndex, node: NodeProto) -> bool:
 def _reads_float(index: GraphIndex, node: NodeProto) -> bool:
     """Whether an input that is no constant comes from elsewhere than a DQ node."""
     given = [name for name in node.input if name and name not in index.initializers]
-    return any(is_float(index, name) and index.makers.get(name, node).op_type != Q_OPS[1] for name in given)
+    made = [(name, index.makers.get(name, node).op_type) for name in given]
+    # Of what is between Q and DQ nodes, the graph gives no type; there, a Cast is half of a barrier.
+    return any(
+        op != Q_OPS[1] if is_float(index, name) else op == "Cast" and name not in index.types for name, op in made
+    )
 
 
 def _makes_float(index: GraphIndex, node: NodeProto) -> bool:
@@ -142,11 +147,15 @@ class _Wiring:
 
     def _read_all(self, node: NodeProto, copy: NodeProto) -> None:
         kind = self._assignment.computes_in(node)
+        needs_barrier = kind == FLOAT and self._needs_barrier(node)
         for operand in operands(self._index, node):
             if not is_float(self._index, operand.name):
                 continue
             if operand.name not in self._index.initializers:
                 copy.input[operand.position] = self._read(node, operand, kind)
+                if needs_barrier:
+                    copy.input[operand.position] = self._new.barrier(operand.name, copy.input[operand.position])
+                    needs_barrier = False  # one input is enough
             elif kind != FLOAT:
                 encoded = self._constants.of(node, operand)
                 copy.input[operand.position] = self._new.constant(operand.name, encoded, self._half(operand.name))
@@ -170,7 +179,7 @@ class _Wiring:
         if stored == FLOAT:
             if kind == FLOAT:
                 return name
-            source = self._new.barrier(name) if self._needs_barrier(name) else name
+            source = self._new.apart(name, self._half(name)) if self._is_misplaced(name) else name
             return self._new.converted(name, source, demanded or self._values.encoding(name, kind), self._half(name))
         if demanded is not None and demanded != self._values.encoding(name, stored):
             return self._new.converted(name, None, demanded, self._half(name))
@@ -179,17 +188,29 @@ class _Wiring:
             return self._new.dequantized(name)
         return self._new.converted(name, None, self._values.encoding(name, wanted), self._half(name))
 
-    def _needs_barrier(self, name: str) -> bool:
+    def _needs_barrier(self, node: NodeProto) -> bool:
         """Whether QNN would take a float node that reads nothing but what DQ nodes give for a quantized one.
 
         It does so by the shape of the graph alone: DQ, node, Q. The node would compute in integers after all.
         """
-        maker = self._index.makers.get(name)
-        if maker is None or self._half(name):
+        made = [name for name in node.output if name and is_float(self._index, name)]
+        if any(self._half(name) for name in made):
             return False
-        given = [each for each in maker.input if each and each not in self._index.initializers]
+        given = [each for each in node.input if each and each not in self._index.initializers]
         floats = [each for each in given if is_float(self._index, each)]
-        return bool(floats) and all(self._assignment.stored_in(each) != FLOAT for each in floats)
+        if not floats or any(self._assignment.stored_in(each) == FLOAT for each in floats):
+            return False
+        readers = [reader for name in made for reader in self._index.readers.get(name, [])]
+        stored = any(self._assignment.stored_in(name) != FLOAT for name in made)
+        return stored or any(self._assignment.computes_in(reader) != FLOAT for reader in readers)
+
+    def _is_misplaced(self, name: str) -> bool:
+        """Whether HTP may place the rows of a float value wrongly: it does where a product reads so many."""
+        shape = [dim.dim_value for dim in self._index.types[name].tensor_type.shape.dim]
+        if shape[-2:-1] != [ROWS_MISPLACED] or any(size != 1 for size in shape[:-2]):
+            return False
+        products = (node for node in self._index.readers[name] if is_op(node, *PRODUCTS))
+        return any(node.input[0] == name and self._assignment.computes_in(node) != FLOAT for node in products)
 
     def _half(self, name: str) -> bool:
         return element_type(self._index, name) == TensorProto.FLOAT16

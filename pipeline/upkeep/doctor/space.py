@@ -17,7 +17,7 @@ from pipeline.config.load import Fp16, HubSource, LocalSource, ModelConfig
 from pipeline.errors import PipelineError
 from pipeline.frozen import dataclass
 from pipeline.inputs.pins import pinned_revision
-from pipeline.inputs.source import external_names, is_onnx, local_files
+from pipeline.inputs.source import local_files, sides_of
 from pipeline.plan.resolve import fetched_files
 from pipeline.plan.steps import ON_DEMAND, Step
 from pipeline.plan.workspace import Workspace
@@ -229,8 +229,8 @@ def cached_bytes(config: ModelConfig, source: HubSource, workspace: Workspace) -
     snapshot = folder / f"models--{source.hub.replace('/', '--')}" / "snapshots" / commit
     names = list(fetched_files(config))
     try:
-        for name in [name for name in names if is_onnx(name)]:
-            names += external_names(name, (snapshot / name).resolve(strict=True), workspace.memo)
+        for name in [*names]:
+            names += sides_of(name, (snapshot / name).resolve(strict=True), workspace.memo)
         # The files of a snapshot are links that lead out of it.
         return sum((snapshot / name).resolve(strict=True).stat().st_size for name in dict.fromkeys(names))
     except (PipelineError, OSError):

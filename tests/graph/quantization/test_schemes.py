@@ -185,10 +185,12 @@ def test_nodes_in_float_stand_between_conversions(component: Component, ranges: 
 
     index = indexed(quantized)
     softmax = only(index, "Softmax")
-    assert _dequantized(index, softmax.input[0])
     # QNN would take DQ, Softmax, Q for a quantized Softmax.
-    (narrow,) = index.readers[softmax.output[0]]
+    wide = index.makers[softmax.input[0]]
+    narrow = index.makers[wide.input[0]]
     assert (narrow.op_type, narrow.attribute[0].i) == ("Cast", TensorProto.FLOAT16)
+    assert _dequantized(index, narrow.input[0])
+    assert [reader.op_type for reader in index.readers[softmax.output[0]]] == ["QuantizeLinear"]
     assert quantized.facts["float_nodes"] == [f"'{softmax.name}' (Softmax)"]
 
 
@@ -236,7 +238,7 @@ def test_all_buckets_have_the_same_encodings_and_weights(
         {name: tensor_array(tensor, each.folder).tobytes() for name, tensor in indexed(each).initializers.items()}
         for each in (short, long)
     )
-    assert of_short.keys() == of_long.keys()
+    assert of_short.keys() == of_long.keys() - {"weights_apart_least"}  # for 16 rows alone; HTP misplaces so many
     assert [name for name, data in of_short.items() if data != of_long[name]] == ["positions_quantized"]
 
 

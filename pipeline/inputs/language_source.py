@@ -1,6 +1,10 @@
-"""A GGUF file as a component: its graph, its weights in float32, its tokenizer, and facts."""
+"""A language model as its source has it, whatever the form of that, and how it becomes a component."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from onnx import ModelProto
 
@@ -11,47 +15,54 @@ from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import CONVERTED, MODEL, signature
 from pipeline.graph.language.architectures import BUILDERS
 from pipeline.graph.language.builder import OPSET, GraphBuilder
+from pipeline.graph.language.hyper import Hyper, Weights
 from pipeline.graph.language.names import TEMPLATE, TOKENIZER
 from pipeline.graph.shapes.axes import model_axes
-from pipeline.inputs.gguf.file import read_gguf
-from pipeline.inputs.gguf.language import GgufWeights, hyper_of
-from pipeline.inputs.gguf.tokenizer import special, stops, tokenizer_json
 from pipeline.model import StageRequest, StageResult
 
 
-def ingest_language(request: StageRequest, name: str) -> StageResult:
+@dataclass(frozen=True)
+class LanguageSource:
+    """Sizes, weights, and how texts become tokens: a tokenizer.json, a chat template, tokens with a part of their own.
+
+    `stops` end an answer; `bos` begins every text where it is not None.
+    """
+
+    hyper: Hyper
+    weights: Weights
+    tokenizer: str
+    template: str | None
+    stops: tuple[int, ...]
+    bos: int | None
+    pad: int | None
+
+
+def ingest_language(request: StageRequest, name: str, read: Callable[[Path], LanguageSource]) -> StageResult:
     """Write ``model.onnx`` and ``converted.bin``, ``tokenizer.json``, and the chat template if there is one.
 
-    One tensor is in memory at a time, of tables a piece.
+    `read` opens the file `name` of the source. One tensor is in memory at a time, of tables a piece.
 
     Raises:
         SourceError: the source has no such file.
         ModelError: the file is damaged, or its model is none that can be built.
     """
-    if name not in request.inputs["fetch"].files:
+    given = request.inputs["fetch"]
+    if name not in given.files:
         raise SourceError(
             f"the source has no file {name!r}",
-            why=f"it has {', '.join(sorted(request.inputs['fetch'].files)) or 'none'}",
+            why=f"it has {', '.join(sorted(given.files)) or 'none'}",
             remedy="correct 'file' of this component in the config",
         )
-    file = read_gguf(request.inputs["fetch"].folder / name)
-    hyper = hyper_of(file)
-    tokenizer = tokenizer_json(file)
+    source = read(given.folder / name)
+    hyper = source.hyper
     with BlobWriter(request.out / CONVERTED) as blob:
-        builder = GraphBuilder(hyper, GgufWeights(file, hyper), blob)
+        builder = GraphBuilder(hyper, source.weights, blob)
         BUILDERS[hyper.architecture](builder)
         raw = builder.model(hyper.architecture)
     (request.out / MODEL).write_bytes(raw)
-    (request.out / TOKENIZER).write_text(tokenizer, "utf-8", newline="\n")
-    template = file.text("tokenizer.chat_template")
-    if template:
-        (request.out / TEMPLATE).write_text(template, "utf-8", newline="\n")
-    begins = file.flag("tokenizer.ggml.add_bos_token")
-    bos = (
-        special(file, "bos")
-        if (begins if begins is not None else file.text("tokenizer.ggml.model") == "llama")
-        else None
-    )
+    (request.out / TOKENIZER).write_text(source.tokenizer, "utf-8", newline="\n")
+    if source.template:
+        (request.out / TEMPLATE).write_text(source.template, "utf-8", newline="\n")
     model = ModelProto.FromString(raw)
     known = signature(model)
     print(f"{name}: {hyper.architecture}, {hyper.layers} layers of {hyper.hidden}, {hyper.vocabulary} tokens")
@@ -72,9 +83,9 @@ def ingest_language(request: StageRequest, name: str) -> StageResult:
             vocabulary=hyper.vocabulary,
             context=min(hyper.context, hyper.window or hyper.context),
             rotations=hyper.rotations,
-            stops=stops(file),
-            bos=bos,
-            pad=special(file, "padding"),
+            stops=source.stops,
+            bos=source.bos,
+            pad=source.pad,
         ),
     )
     return StageResult(facts.to_json())

@@ -1,0 +1,32 @@
+"""A GGUF file as a language model: graph, weights and tokenizer are all in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.inputs.gguf.file import read_gguf
+from pipeline.inputs.gguf.language import GgufWeights, hyper_of
+from pipeline.inputs.gguf.tokenizer import special, stops, tokenizer_json
+from pipeline.inputs.language_source import LanguageSource
+
+
+def gguf_source(path: Path) -> LanguageSource:
+    """The language model in a file.
+
+    Raises:
+        ModelError: the file is damaged, or its model is none that can be built.
+    """
+    file = read_gguf(path)
+    hyper = hyper_of(file)
+    begins = file.flag("tokenizer.ggml.add_bos_token")
+    if begins is None:
+        begins = file.text("tokenizer.ggml.model") == "llama"
+    return LanguageSource(
+        hyper=hyper,
+        weights=GgufWeights(file, hyper),
+        tokenizer=tokenizer_json(file),
+        template=file.text("tokenizer.chat_template"),
+        stops=stops(file),
+        bos=special(file, "bos") if begins else None,
+        pad=special(file, "padding"),
+    )

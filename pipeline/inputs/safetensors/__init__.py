@@ -1,0 +1,1 @@
+"""Folders with a language model as transformers saves it: config.json, safetensors, tokenizer.json."""

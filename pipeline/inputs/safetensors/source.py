@@ -1,0 +1,116 @@
+"""A folder as transformers saves it as a language model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+from tokenizers import Tokenizer
+
+from pipeline.errors import ModelError
+from pipeline.graph.language.names import TEMPLATE
+from pipeline.inputs.language_source import LanguageSource
+from pipeline.inputs.safetensors.hyper import LARGEST_CONFIG, ModelConfigJson, hyper_of_config
+from pipeline.inputs.safetensors.index import CONFIG, TOKENIZER, TOKENIZER_CONFIG, read_object
+from pipeline.inputs.safetensors.weights import SafetensorsWeights, read_tensors
+
+GENERATION = "generation_config.json"
+"""Read where the config fetches it: it may name more tokens that end an answer."""
+_LARGEST_TOKENIZER = 1 << 28
+_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
+
+
+def safetensors_source(path: Path) -> LanguageSource:
+    """The language model whose weights, or the index of these, are at `path`; the rest lies beside it.
+
+    Raises:
+        ModelError: a file is damaged, or the model is none that can be built.
+    """
+    folder = path.parent
+    config = _said(folder / CONFIG)
+    hyper = hyper_of_config(config)
+    tensors = read_tensors(path)
+    tied = config.flag("tie_word_embeddings", hyper.architecture == "gemma3_text")
+    if not tied and "lm_head.weight" not in tensors:
+        raise ModelError(
+            "the source has no tensor 'lm_head.weight'",
+            where=path.name,
+            why="by config.json its embeddings are not tied",
+            remedy="fetch the files again; if they are whole, set tie_word_embeddings in config.json",
+        )
+    text = _tokenizer_text(folder / TOKENIZER)
+    tokenizer = _tokenizer(text)
+    told = _said(folder / TOKENIZER_CONFIG)
+    generation = _said(folder / GENERATION) if (folder / GENERATION).is_file() else ModelConfigJson({}, GENERATION)
+    known = [tokenizer.token_to_id(token) for token in _ENDS if _is_special(tokenizer, token)]
+    stops = {
+        *config.ids("eos_token_id"),
+        *generation.ids("eos_token_id"),
+        *(each for each in known if each is not None),
+    }
+    pads = (*config.ids("pad_token_id"), *_named(tokenizer, told, "pad_token"))
+    return LanguageSource(
+        hyper=hyper,
+        weights=SafetensorsWeights(tensors, hyper.architecture, tied=tied),
+        tokenizer=text,
+        template=_template(folder, told),
+        stops=tuple(sorted(stops)),
+        bos=_bos(tokenizer, told, config),
+        pad=pads[0] if pads else None,
+    )
+
+
+def _said(path: Path) -> ModelConfigJson:
+    return ModelConfigJson(read_object(path, LARGEST_CONFIG), path.name)
+
+
+def _tokenizer_text(path: Path) -> str:
+    read_object(path, _LARGEST_TOKENIZER)
+    return path.read_text("utf-8")
+
+
+def _tokenizer(text: str) -> Tokenizer:
+    try:
+        return Tokenizer.from_str(text)
+    except BaseException as error:  # a panic of the library is no Exception
+        _unreadable(error)
+
+
+def _unreadable(error: BaseException) -> NoReturn:
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        raise error
+    raise ModelError(
+        f"{TOKENIZER} is no tokenizer that can be read", why=str(error)[:300], remedy="fetch the file again"
+    ) from error
+
+
+def _template(folder: Path, told: ModelConfigJson) -> str | None:
+    """The chat template: a file of its own, or in the tokenizer's config, there by itself or in a list with names."""
+    if (folder / TEMPLATE).is_file():
+        return (folder / TEMPLATE).read_text("utf-8", "replace")
+    written = told.values.get("chat_template")
+    for each in written if isinstance(written, list) else []:
+        if isinstance(each, dict) and each.get("name") == "default":
+            written = each.get("template")
+    return written if isinstance(written, str) else None
+
+
+def _bos(tokenizer: Tokenizer, told: ModelConfigJson, config: ModelConfigJson) -> int | None:
+    """The token before every text: the one of that name if the tokenizer puts it there, or says it does."""
+    ids = (*_named(tokenizer, told, "bos_token"), *config.ids("bos_token_id"))
+    if not ids or not told.flag("add_bos_token", tokenizer.encode("a").ids[:1] == [ids[0]]):
+        return None
+    return ids[0]
+
+
+def _named(tokenizer: Tokenizer, told: ModelConfigJson, name: str) -> tuple[int, ...]:
+    """The number of a token that the tokenizer's config names, as a text or as an object with its content."""
+    text = told.text(name) or told.inner(name).text("content")
+    number = tokenizer.token_to_id(text) if text else None
+    return () if number is None else (number,)
+
+
+def _is_special(tokenizer: Tokenizer, token: str) -> bool:
+    number = tokenizer.token_to_id(token)
+    added = tokenizer.get_added_tokens_decoder()
+    return number is not None and number in added and bool(added[number].special)

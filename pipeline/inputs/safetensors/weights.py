@@ -1,0 +1,109 @@
+"""Weights of a language model in safetensors, by the names that the graph's builder asks for, a piece at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import ModelError
+from pipeline.graph.ir.tensor_chunks import Pieces
+from pipeline.inputs.safetensors.file import READ, SafeTensor, read_safetensors
+from pipeline.inputs.safetensors.index import INDEX_SUFFIX, refused, weight_map
+
+OF_MODEL: Mapping[str, str] = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+OF_LAYER: Mapping[str, str] = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+OF_GEMMA: Mapping[str, str] = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+
+
+def read_tensors(path: Path) -> dict[str, SafeTensor]:
+    """The tensors of a file of safetensors, or of all files that an index names.
+
+    Raises:
+        ModelError: a file is damaged, or has not what the index says.
+    """
+    if not path.name.lower().endswith(INDEX_SUFFIX):
+        return read_safetensors(path)
+    told = weight_map(path)
+    files = {file: read_safetensors(path.parent / file) for file in sorted({*told.values()})}
+    for tensor, file in told.items():
+        if tensor not in files[file]:
+            raise refused(path.name, f"tensor {tensor[:100]!r} is not in {file}")
+    return {tensor: files[file][tensor] for tensor, file in told.items()}
+
+
+class SafetensorsWeights:
+    """The tensors of a model as float32. With `tied`, what looks tokens up is what scores them, too."""
+
+    def __init__(self, tensors: Mapping[str, SafeTensor], architecture: str, *, tied: bool) -> None:
+        self._tensors = tensors
+        self._tied = tied
+        self._gemma = architecture == "gemma3_text"
+        self._of_layer = {**OF_LAYER, **(OF_GEMMA if self._gemma else {})}
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a tensor; None if there is none of that name."""
+        tensor = self._tensor(name)
+        return tensor.shape if tensor else None
+
+    def pieces(self, name: str) -> Pieces:
+        """The elements of a tensor.
+
+        Raises:
+            ModelError: its type is none that weights are read from.
+        """
+        tensor = self._tensor(name)
+        assert tensor is not None, "asked for its shape first"
+        if tensor.dtype not in READ:
+            raise ModelError(
+                f"tensor {tensor.name!r} is stored as {tensor.dtype}",
+                where=tensor.path.name,
+                why=f"weights are read from {', '.join(READ)}",
+                remedy="take the model as it was before it was quantized",
+            )
+        stored = Pieces.of_file(tensor.path, tensor.offset, np.dtype(READ[tensor.dtype]), tensor.shape)
+        widen = _bfloat16 if tensor.dtype == "BF16" else _single
+        # A norm of Gemma multiplies by one more than what is stored.
+        change = (lambda piece: widen(piece) + np.float32(1)) if self._gemma and "norm" in name else widen
+        return stored.map(change, np.dtype(np.float32))
+
+    def _tensor(self, name: str) -> SafeTensor | None:
+        """The tensor that the builder calls `name`, such as `blk.0.attn_q.weight`."""
+        stem, _, kind = name.rpartition(".")
+        if stem.startswith("blk."):
+            _, layer, part = stem.split(".", 2)
+            own = self._of_layer.get(part)
+            return self._tensors.get(f"model.layers.{layer}.{own}.{kind}") if own else None
+        if stem == "output" and self._tied:
+            return None
+        return self._tensors.get(f"{OF_MODEL[stem]}.{kind}") if stem in OF_MODEL else None
+
+
+def _bfloat16(stored: NDArray[np.uint16]) -> NDArray[np.float32]:
+    return (stored.astype(np.uint32) << 16).view(np.float32)
+
+
+def _single(stored: NDArray[np.floating]) -> NDArray[np.float32]:
+    return stored.astype(np.float32)

@@ -1,0 +1,197 @@
+"""A folder of transformers becomes the very graph that the same model in GGUF becomes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from pipeline.contracts.language import LanguageFacts, Lengths
+from pipeline.errors import ModelError, SourceError
+from pipeline.graph.cpu import load_session, run
+from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.language.architectures import BUILDERS
+from pipeline.graph.language.builder import GraphBuilder
+from pipeline.graph.language.hyper import Hyper
+from pipeline.graph.language.loop import Walk
+from pipeline.inputs.gguf.source import gguf_source
+from pipeline.inputs.language_source import LanguageSource
+from pipeline.inputs.safetensors.hyper import ModelConfigJson, hyper_of_config
+from pipeline.inputs.safetensors.source import safetensors_source
+from pipeline.inputs.source import local_files
+from tests.support.gguf_files import TEMPLATE, TinySizes
+from tests.support.safetensors_files import tiny_config, tiny_folder
+
+TOKENS = [5, 70, 33, 33, 250, 101, 7, 64, 12, 90, 3]
+
+
+def logits(source: LanguageSource, folder: Path) -> NDArray[np.float32]:
+    folder.mkdir()
+    hyper = source.hyper
+    with BlobWriter(folder / "converted.bin") as blob:
+        builder = GraphBuilder(hyper, source.weights, blob)
+        BUILDERS[hyper.architecture](builder)
+        (folder / "model.onnx").write_bytes(builder.model("tiny"))
+    session = load_session(folder / "model.onnx")
+    facts = LanguageFacts(
+        hyper.architecture, hyper.layers, hyper.hidden, hyper.heads, hyper.kv_heads, hyper.head_dim, hyper.vocabulary,
+        hyper.context, hyper.rotations,
+    )  # fmt: skip
+    lengths = Lengths(4, 12)
+    return np.concatenate(list(Walk(facts, lengths.past).run(lambda feed: run(session, feed), lengths, TOKENS)))
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3", "gemma3"])
+def test_one_model_computes_the_same_from_either_form(architecture: str, shards: int, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    tiny_folder(folder, architecture=architecture, shards=shards)
+    name = "model.safetensors" if shards == 1 else "model.safetensors.index.json"
+
+    ours, other = safetensors_source(folder / name), gguf_source(folder / "tiny.gguf")
+
+    # The norms of Gemma had their 1 taken off and put on again in float32.
+    found, expected = logits(ours, tmp_path / "a"), logits(other, tmp_path / "b")
+    np.testing.assert_allclose(found, expected, atol=1e-4 if architecture == "gemma3" else 0)
+    assert (ours.template, ours.bos, ours.pad) == (TEMPLATE, None, other.pad)
+    assert {*ours.stops} == {*other.stops}
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [("F16", 2**-11), ("BF16", 2**-7)])
+def test_weights_of_sixteen_bits_are_read_as_they_are(dtype: str, digits: float, tmp_path: Path) -> None:
+    weights = tiny_folder(tmp_path, dtype=dtype)
+
+    read = safetensors_source(tmp_path / "model.safetensors").weights.pieces("blk.1.attn_k.weight").array()
+
+    assert read.dtype == np.float32
+    np.testing.assert_allclose(read, weights["blk.1.attn_k.weight"], rtol=digits, atol=1e-7)
+
+
+def config_of(architecture: str = "llama", **changes: Any) -> Hyper:
+    values = {**tiny_config(TinySizes(), 288, architecture), **changes}
+    return hyper_of_config(ModelConfigJson({k: v for k, v in values.items() if v is not None}, "config.json"))
+
+
+def test_a_rotation_is_scaled_as_llama_3_does() -> None:
+    """Figures of transformers 4.57 (`_compute_llama3_parameters`), head_dim 8, theta 500,000, factor 8."""
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 8192}  # fmt: skip
+
+    old = config_of(head_dim=8, rope_theta=500000.0, rope_scaling=scaling).rotations[""]
+    new = config_of(head_dim=8, rope_theta=None, rope_parameters={"rope_theta": 500000.0, **scaling}).rotations[""]
+
+    plain = [500000.0 ** (-pair / 4) for pair in range(4)]
+    turns = 8192 * plain[2] / (2 * np.pi)
+    kept = (turns - 1) / 3
+    assert 0 < kept < 1
+    expected = [plain[0], plain[1], kept * plain[2] + (1 - kept) * plain[2] / 8, plain[3] / 8]
+    np.testing.assert_allclose(old.frequencies, expected)
+    assert (old.theta, old) == (500000.0, new)
+
+
+def test_windows_limit_the_context() -> None:
+    assert config_of("mistral", sliding_window=512).window == 512
+    assert config_of("qwen2", sliding_window=512).window is None
+    assert config_of("qwen2", sliding_window=512, use_sliding_window=True).window == 512
+    assert sorted(config_of("gemma3", num_hidden_layers=7).local) == [0, 1, 2, 3, 4, 6]
+    types = ["full_attention", "sliding_attention"]
+    assert config_of("gemma3", layer_types=types, sliding_window=512).local == {1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"model_type": "mamba"}, "architecture 'mamba' can't be built"),
+        ({"model_type": None}, "architecture '' can't be built"),
+        ({"hidden_size": None}, "does not say a size"),
+        ({"hidden_size": 1 << 40}, "does not say a size"),
+        ({"num_attention_heads": 0}, "does not say a size"),
+        ({"num_key_value_heads": 3}, "3 of keys and values"),
+        ({"num_hidden_layers": 100_000}, "100000 layers"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantized already"),
+        ({"hidden_act": "relu"}, "gated by 'relu'"),
+        ({"num_local_experts": 8}, "mixture of experts"),
+        ({"partial_rotary_factor": 0.5}, "a part of each head"),
+        ({"text_config": {"hidden_size": 8}}, "reads pictures as well"),
+        ({"final_logit_softcapping": 30.0}, "caps its scores"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "scaled by 'yarn'"),
+        ({"rope_theta": -1.0}, "base of its rotation"),
+    ],
+)
+def test_what_is_not_built_is_refused_by_name(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ModelError) as error:
+        config_of(**changes)
+    assert text in str(error.value)
+
+
+@pytest.mark.parametrize("place", ["../model.safetensors", "/etc/passwd", "a/b.safetensors", "b.bin", 3, None])
+def test_an_index_names_files_beside_it_alone(place: Any, tmp_path: Path) -> None:
+    tiny_folder(tmp_path / "m", shards=2)
+    index = tmp_path / "m" / "model.safetensors.index.json"
+    told = json.loads(index.read_text("utf-8"))
+    told["weight_map"]["model.norm.weight"] = place
+    index.write_text(json.dumps(told), "utf-8")
+
+    with pytest.raises(ModelError, match="no file beside it"):
+        local_files(tmp_path / "m", [index.name])
+
+
+def test_an_index_that_names_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    tiny_folder(tmp_path / "m", shards=2)
+    index = tmp_path / "m" / "model.safetensors.index.json"
+    told = json.loads(index.read_text("utf-8"))
+    told["weight_map"]["model.more.weight"] = told["weight_map"]["model.norm.weight"]
+    index.write_text(json.dumps(told), "utf-8")
+
+    with pytest.raises(ModelError, match=r"'model\.more\.weight' is not in model-0000"):
+        safetensors_source(index)
+
+
+def test_what_lies_beside_the_weights_belongs_to_them(tmp_path: Path) -> None:
+    tiny_folder(tmp_path / "m", shards=2)
+
+    found = local_files(tmp_path / "m", ["model.safetensors.index.json"])
+
+    sides = ["config.json", "tokenizer.json", "tokenizer_config.json"]
+    assert {*found} == {
+        *sides,
+        "model.safetensors.index.json",
+        *(f"model-0000{n}-of-00002.safetensors" for n in (1, 2)),
+    }
+    (tmp_path / "m" / "config.json").unlink()
+    with pytest.raises(SourceError, match=r"no file config\.json"):
+        local_files(tmp_path / "m", ["model.safetensors.index.json"])
+
+
+def test_an_untied_head_that_is_missing_is_said(tmp_path: Path) -> None:
+    tiny_folder(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}), "utf-8")
+
+    with pytest.raises(ModelError, match=r"no tensor 'lm_head\.weight'"):
+        safetensors_source(tmp_path / "model.safetensors")
+
+
+def test_a_template_may_be_a_file_of_its_own_or_one_of_several(tmp_path: Path) -> None:
+    tiny_folder(tmp_path)
+    several = [{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}), "utf-8")
+    assert safetensors_source(tmp_path / "model.safetensors").template == "d"
+
+    (tmp_path / "chat_template.jinja").write_text("own", "utf-8")
+    assert safetensors_source(tmp_path / "model.safetensors").template == "own"
+
+
+def test_a_token_before_every_text_is_one_that_the_tokenizer_puts_there(tmp_path: Path) -> None:
+    tiny_folder(tmp_path)
+    told = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**told, "add_bos_token": True}), "utf-8")
+
+    source = safetensors_source(tmp_path / "model.safetensors")
+
+    assert source.bos == Tokenizer.from_str(source.tokenizer).token_to_id("<|im_start|>")
