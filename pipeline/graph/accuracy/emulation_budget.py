@@ -18,8 +18,9 @@ SMALL_S = 0.25
 _SMALL_TIMES = 2
 """The budget of a small bucket, and of a large one in doubt, by the one that large buckets share."""
 _DOUBT_DB, _LEAST_DOUBT_DB = 30.0, 24.0
-"""Where nothing is wrong, the context's rung keeps more than the first, or hardly loses more than quantization did; what
-keeps less than the second is near a gate."""
+"""Where nothing is wrong, the context's rung keeps more than the first, or hardly loses more than quantization did.
+
+What keeps less than the second is near a gate."""
 _DOUBT_OUTSIDE = 0.25
 """Widths of the range by which a value may lie outside of it where nothing is wrong."""
 _TWICE_DB = 6.0

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.contracts.verify import REFERENCES
 from pipeline.inputs.samples import references
-from pipeline.inputs.samples.references import REFERENCES, Reference, keep, kept
+from pipeline.inputs.samples.references import Reference, keep, kept
 
 
 def reference(number: int) -> Reference:
