@@ -97,9 +97,9 @@ class _Planner(Measurements):
                 yield self._precision(component, quantization)
             yield self._quantize(component, quantization)
         yield from self._contexts(component)
+        for bucket in buckets if self._held_out else ():
+            yield self._verify(component, bucket)
         for bucket in buckets:
-            if self._held_out:
-                yield self._verify(component, bucket)
             for target in self._config.targets:
                 if self._held_out and self._config.verification.emulator_samples != 0:
                     yield self._emulate(component, bucket, target)

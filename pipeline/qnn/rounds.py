@@ -27,7 +27,7 @@ _LEAST_S = 30
 
 
 @dataclass(frozen=True)
-class Emulation:
+class Emulated:
     """A context model in `folder`; `kind` says whether it is what ships, or a plain compile of the same model."""
 
     folder: Path
@@ -55,7 +55,7 @@ class Emulation:
 
 
 @contextmanager
-def emulation(model: Path, given: StageInput | None, target: HtpTarget, beside: Path) -> Iterator[Emulation]:
+def emulation(model: Path, given: StageInput | None, target: HtpTarget, beside: Path) -> Iterator[Emulated]:
     """The context that was `given`, or the model compiled plainly where it can't be emulated.
 
     What is exchanged with the emulator is in folders of their own in `beside`.
@@ -66,7 +66,7 @@ def emulation(model: Path, given: StageInput | None, target: HtpTarget, beside: 
     compiled = PartFacts.from_json(given.facts) if given else None
     with tempfile.TemporaryDirectory(dir=beside) as plain, tempfile.TemporaryDirectory(dir=beside) as work:
         if given and compiled and can_emulate(given.folder, compiled.context_model):
-            yield Emulation(given.folder, compiled, "context", target, Path(work))
+            yield Emulated(given.folder, compiled, "context", target, Path(work))
         else:
             made = compile_apart(model, "plain", target, Path(plain))
-            yield Emulation(Path(plain), made, "plain compile", target, Path(work))
+            yield Emulated(Path(plain), made, "plain compile", target, Path(work))
