@@ -117,6 +117,12 @@ class WaitingError(PipelineError):
         self.step = step
 
 
+class DeviceError(PipelineError):
+    """A device can't be reached, or has not what it takes to run a release."""
+
+    exit_code = 20
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
 
@@ -135,5 +141,6 @@ BY_NAME: dict[str, type[PipelineError]] = {
         StoreError,
         WorkerError,
         WaitingError,
+        DeviceError,
     )
 }

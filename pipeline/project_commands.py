@@ -18,6 +18,7 @@ from pipeline.plan.workspace import Workspace
 from pipeline.release.commands import (
     check_destinations,
     check_signing_key,
+    measure_on_device,
     nothing_to_package,
     publish_models,
     record_releases,
@@ -41,6 +42,14 @@ _KEY = {"name": "key", "long": "key", "default": "", "help": "public key, PEM, t
 
 _REPLAY = {"name": "replay", "long": "replay", "default": "", "help": "record to run again with the release"}
 _SAMPLES = {"name": "samples", "long": "samples", "type": int, "default": 2, "help": "samples of each context"}
+_DEVICE = (
+    _SAMPLES,
+    {"name": "seconds", "long": "seconds", "type": int, "default": 10, "help": "to time each context for"},
+    {"name": "python", "long": "python", "default": "python3", "help": "the device's Python"},
+    {"name": "folder", "long": "folder", "default": ".qnn-device", "help": "a folder of ours on the device"},
+    {"name": "ssh_config", "long": "ssh-config", "default": "", "help": "a file in place of ~/.ssh/config"},
+    {"name": "performance_mode", "long": "performance-mode", "default": "", "help": "in place of the target's"},
+)
 _TARGETS = {"name": "wanted", "long": "targets", "default": "", "help": "chips to build for, commas between"}
 
 Models = Sequence[tuple[ModelConfig, Sequence[Step]]]
@@ -71,8 +80,9 @@ def commands(
     targets: Collection[str],
     workspace: Workspace,
     session: upkeep.StoreSession,
+    given: Sequence[str],
 ) -> Iterator[ProjectCommand]:
-    """All of them; `released` are the models to publish, for these targets."""
+    """All of them; `released` are the models to publish, for these targets; `given` is what follows the command."""
     yield ProjectCommand(
         "publish",
         "Publish releases: doit publish FOLDER, hf://OWNER/NAME or any URL that fsspec opens.",
@@ -85,6 +95,16 @@ def commands(
     yield ProjectCommand("verify-release", doc, _verify, [_KEY, _REPLAY], takes_names=True)
     doc = "Record what the contexts of a release give: doit record [--samples 2] FILE…"
     yield ProjectCommand("record", doc, partial(_record, workspace, models), [_SAMPLES], takes_names=True)
+    doc = "Run a model's release on a device over ssh, record it and measure how long it takes: HOST build:MODEL."
+    yield ProjectCommand(
+        "device",
+        doc,
+        partial(_device, models, targets, workspace),
+        _DEVICE,
+        takes_names=True,
+        before=[f"package:{config.name}" for config, _ in models if f"build:{config.name}" in given],
+        check=lambda _: check_signing_key(),
+    )
     doc = "Write a first config: doit init [--targets sm8650,…] NAME SOURCE (ONNX file, folder, hub repo, GGUF)."
     yield ProjectCommand("init", doc, partial(_init, workspace), [_TARGETS], takes_names=True)
     doc = "Build a release again in a clean folder and compare: doit reproduce ARCHIVE or release.json."
@@ -137,6 +157,13 @@ def _verify(files: Sequence[str], *, key: str, replay: str) -> int:
 
 def _record(workspace: Workspace, models: Models, files: Sequence[str], *, samples: int) -> int:
     record_releases(files, models, workspace, samples)
+    return 0
+
+
+def _device(
+    models: Models, targets: Collection[str], workspace: Workspace, given: Sequence[str], **options: Any
+) -> int:
+    measure_on_device(given, models, targets, workspace, options)
     return 0
 
 

@@ -151,7 +151,8 @@ class Project:
     def command_tasks(self) -> Iterator[Task]:
         """The commands that are no steps, one task for each."""
         models = [(config, self._steps_of(config)) for config in self._planned.values()]
-        for command in commands(models, self._released(), self._targets, self.workspace, self.session):
+        given = self._given
+        for command in commands(models, self._released(), self._targets, self.workspace, self.session, given):
             takes = {"pos_arg": "given"} if command.takes_names else {}
             self._checks[command.name] = command.check
             yield task(

@@ -49,6 +49,8 @@ WAVES = (("quantize",), ("verify",), ("packing",), ("context",), ("emulate",))
 """Stages that make and judge a precision, those that cost least first: what misses on the CPU is not compiled."""
 CURABLE = ("quantization", "compile", "total")
 """Rungs that another precision can cure. It does not make QNN take an operator, nor a model keep its padding out."""
+_CHEAP = ("quantize", "verify")
+"""Stages before anything is compiled; a try that ends there doesn't count among those for a margin."""
 _THREADS = 32
 FAILURES = (CompileError, ModelError, QuantizationError, VerificationError)
 """What a precision may fail with that another one does not."""
@@ -66,12 +68,16 @@ class _Miss:
 
 @dataclass(frozen=True)
 class _Fit:
-    """A precision that keeps to the gates, what it tells of itself, and its least SQNR against the original in dB."""
+    """A precision that keeps to the gates, what it tells of itself, and its least SQNR against the original in dB.
+
+    `alike`: what an application reads off it is what it reads off the original.
+    """
 
     scheme: Scheme
     chain: Sequence[Step]
     attempt: Attempt
     total_db: float
+    alike: bool
 
 
 class Climber:
@@ -150,19 +156,20 @@ class Climber:
         while scheme is not None:
             tell(f"{_name(quantize)}: trying {label(scheme)}") if tried else None
             chain = chain_of(quantize, scheme, self._steps)
-            for_margin += bool(fits)
             missed = self._bring(chain, max((fit.total_db for fit in fits), default=None))
+            for_margin += bool(fits) and not (missed and missed.step.stage in _CHEAP)
             short = None if missed else self._short(chain)
             attempts.append(self._attempt(scheme, chain, missed or short))
             if missed is None:
-                fits.append(_Fit(scheme, chain, attempts[-1], self._total(chain)))
+                alike = short is None or not short.miss.read
+                fits.append(_Fit(scheme, chain, attempts[-1], self._total(chain), alike))
                 if short is None:
                     break
             if missed and missed.miss.rung not in CURABLE and not tried:
                 return False
             tell(f"{_name(quantize)}: {attempts[-1].line()}")
             tried.append(self._tried(scheme, chain, missed, short))
-            scheme = next_scheme(tried, able)
+            scheme = next_scheme(tried, able, last=bool(fits) and for_margin == MOST_FOR_A_MARGIN - 1)
             spent_s = time.monotonic() - started
             if fits and (for_margin >= MOST_FOR_A_MARGIN or spent_s > budget_s * SHARE_FOR_A_MARGIN):
                 break
@@ -175,7 +182,8 @@ class Climber:
 
     def _settle(self, quantize: Step, resolved: Resolved, fits: Sequence[_Fit], attempts: Sequence[Attempt]) -> None:
         """Take the best of what keeps to the gates, the cheapest if it is as good; its steps are what is built then."""
-        best = fits[worth_most([fit.total_db for fit in fits])]
+        among = [fit for fit in fits if fit.alike] or fits
+        best = among[worth_most([fit.total_db for fit in among])]
         self._record(resolved.climb_key, quantize, best.scheme, attempts)
         last = attempts[-1].label == best.attempt.label
         if not last:
@@ -208,7 +216,7 @@ class Climber:
         """The first step that keeps to the gates by less than a default should; the chip's where the CPU's are fine."""
         found = ((step, wanting(step, self._workspace)) for step in chain if step.stage in ("verify", "emulate"))
         missed = [_Miss(step, miss) for step, miss in found if miss is not None]
-        return min(missed, key=lambda each: self._reached(each), default=None)
+        return min(missed, key=lambda each: (not each.miss.read, self._reached(each)), default=None)
 
     def _total(self, chain: Sequence[Step]) -> float:
         """The least SQNR of the last rung that was measured against the original, in dB."""
@@ -233,7 +241,8 @@ class Climber:
         assert found is not None
         reached = self._reached(missed) if missed else (len(WAVES), self._total(chain))
         nodes = tuple if found.failed else cache(partial(self._to_blame, chain, found.step))
-        return Tried(scheme, found.miss.rung, reached, nodes, self._foretold(chain), found.miss.state)
+        accepts = found.miss.accepts
+        return Tried(scheme, found.miss.rung, reached, nodes, self._foretold(chain), found.miss.state, accepts)
 
     def _to_blame(self, chain: Sequence[Step], step: Step) -> tuple[str, ...]:
         """The nodes that went wrong, the worst first."""
@@ -317,6 +326,7 @@ class Climber:
             remedy = "leave out targets below HTP v73, which have no float16; on them this model can't be had"
         elif tried[best].reached[1] >= gates.NOISE_DB:
             kept = ", ".join(f"{rung}_db: {int(db)}" for rung, db in attempts[best].sqnr_db.items() if db is not None)
+            kept = ", ".join(f"{key}: {share:g}" for key, share in tried[best].accepts.items()) or kept
             remedy += f"; {attempts[best].label} comes closest, and ships with thresholds: {{{kept}}}"
         return VerificationError(
             f"no precision of {_name(quantize)} keeps to its thresholds",

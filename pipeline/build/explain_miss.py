@@ -9,6 +9,7 @@ from pipeline.build import gates
 from pipeline.build.bring import bring_up_to_date
 from pipeline.build.crew import Crew
 from pipeline.build.schedule import WithdrawnError
+from pipeline.config.thresholds import SMALL_BYTES, WISHED_FEATURES_DB
 from pipeline.contracts import blame, emulate, probe, quantize, verify
 from pipeline.contracts.blame import RowFacts
 from pipeline.contracts.forecast import Forecast, harmful
@@ -36,7 +37,20 @@ def wanting(step: Step, workspace: Workspace) -> gates.Miss | None:
     """By what figure a step keeps to its gates by less than a default should; None if by none."""
     wished = step.config.components[step.component].wished if step.component else None
     manifest = read_manifest(workspace.current(step)) if wished else None
-    return gates.wish(step.stage, manifest.facts, wished) if manifest and wished else None
+    if manifest is None or wished is None:
+        return None
+    # Whether a component is small is looked up where it matters alone.
+    coarse = gates.wish(step.stage, manifest.facts, wished)
+    finer = coarse or gates.wish(step.stage, manifest.facts, wished, features_db=WISHED_FEATURES_DB)
+    return finer if coarse or (finer and _is_small(step, workspace)) else None
+
+
+def _is_small(step: Step, workspace: Workspace) -> bool:
+    """Whether twice the bytes of a component's weights are few."""
+    made = read_manifest(workspace.current(f"quantize:{step.config.name}/{step.component}"))
+    parts = made.read(quantize.Facts.from_json).parts.values() if made else ()
+    sizes = [sum(count.bytes for count in part.facts.constants.values()) for part in parts]
+    return 0 < max(sizes, default=0) <= SMALL_BYTES
 
 
 def explain(miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: Workspace, crew: Crew) -> PipelineError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import field, replace
 
 from pipeline.build import language_gates
 from pipeline.config.thresholds import Thresholds
@@ -16,13 +17,18 @@ from pipeline.contracts.limits import WORST_BELOW_DB
 from pipeline.contracts.measures import Subject
 from pipeline.errors import PipelineError, VerificationError
 from pipeline.frozen import dataclass
-from pipeline.graph.accuracy.verdict import TOTAL, Shortfall, shortfalls
+from pipeline.graph.accuracy.verdict import TOTAL, WORST_BELOW, Shortfall, shortfalls
 from pipeline.ladder import RUNGS
 from pipeline.model import Json, Manifest
 from pipeline.qnn import hints
 
 Ladder = verify.Facts | emulate.Facts
 
+READ = ("choices", "overlap")
+"""Shortfalls of what an application reads off an output."""
+_WISHED = ("db", "worst", *READ)
+_UNLIKE = 0.8
+"""Below this share, what is read is something else: nobody is advised to accept that."""
 NOISE_DB = 10.0
 """Below this, an error is a third of the signal: nobody is advised to accept that."""
 
@@ -59,12 +65,15 @@ _CAUSES: Mapping[str, tuple[str, str]] = {
 class Miss:
     """Why a step's output may not ship: `rung` is the one of the ladder that it misses, if it is one.
 
-    `state` says whether what misses is a state, which the next run takes.
+    `state` says whether what misses is a state, which the next run takes; `read`, whether it is what an application
+    reads off an output, and `accepts` the threshold that it would keep to then.
     """
 
     error: PipelineError
     rung: str = ""
     state: bool = False
+    read: bool = False
+    accepts: Mapping[str, float] = field(default_factory=dict)
 
 
 def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
@@ -83,26 +92,36 @@ def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
     return None
 
 
-def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds) -> Miss | None:
+def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds, *, features_db: float = 0.0) -> Miss | None:
     """The figure of a ladder that is furthest below what a default aims at, which no gate asks for; None if none is.
 
-    What a state must be is more already, and no aim.
+    What a state must be is more already, and no aim. `features_db` is aimed at for outputs that nothing is read off:
+    they go into something else, of which is not known what an error does there.
     """
     if stage not in ("verify", "emulate"):
         return None
     ladder: Ladder = (verify.Facts if stage == "verify" else emulate.Facts).from_json(facts)
     own = [RUNGS[2]] if stage == "verify" else [RUNGS[3]]
     measured = {rung: ladder.rungs[rung] for rung in own if rung in ladder.rungs} | {TOTAL: ladder.outputs}
+    subjects = {label: ladder.subjects.get(label, Subject(label)) for label in ladder.outputs}
+    aims = dict.fromkeys((label for label, subject in subjects.items() if not subject.state), wished)
+    if features_db > wished.total_db:
+        finer = replace(wished, quantization_db=features_db, compile_db=features_db, total_db=features_db)
+        aims |= {label: finer for label in aims if subjects[label].by == "values" and subjects[label].reads is None}
     found = [
         missed
         for rung, figures in measured.items()
-        for missed in shortfalls(rung, figures, ladder.subjects, wished)
-        if missed.kind in ("db", "worst") and not ladder.subjects.get(missed.label, Subject(missed.label)).state
+        for label, aim in aims.items()
+        for missed in shortfalls(rung, {label: figures[label]} if label in figures else {}, subjects, aim)
+        if missed.kind in _WISHED
     ]
     if not found:
         return None
-    # A rung that is short tells more of the reason than the total that it is part of.
-    worst = max(found, key=lambda missed: (missed.rung != TOTAL, missed.missing))
+    # A rung that is short tells more of the reason than the total that it is part of, and what is read the most.
+    worst = max(found, key=lambda missed: (missed.kind in READ, missed.rung != TOTAL, missed.missing))
+    if worst.kind in READ:
+        told = f"keeps to every threshold, but {_told_apart(worst)}, and a default aims at {worst.asked:g}"
+        return Miss(VerificationError(told), TOTAL, read=True)
     figure = worst.figures.worst_db if worst.kind == "worst" else worst.figures.sqnr_db
     one = f" in {worst.figures.worst_sample}" if worst.kind == "worst" else ""
     told = f"keeps to every threshold, but {_shown(figure)} of output {worst.label!r}{one} is less than"
@@ -135,6 +154,8 @@ def _miss(name: str, missed: Shortfall, facts: Ladder, thresholds: Thresholds) -
         remedy=remedy.format(blame=blame) + _acceptable(facts, thresholds),
     )
     # What lies outside was not looked for on a rung of its own.
+    if missed.kind in READ:
+        return Miss(error, rung, state, read=True, accepts=_accepted(missed))
     return Miss(error, RUNGS[-1] if missed.kind == "outside" and isinstance(facts, emulate.Facts) else rung, state)
 
 
@@ -160,6 +181,8 @@ def _told(missed: Shortfall, *, state: bool) -> str:
                 f"{head} is {_shown(figures.worst_db)} against {against} in {figures.worst_sample},"
                 f" {missed.asked:g} dB are asked for in every sample"
             )
+        case "choices" | "overlap":
+            return f"{_told_apart(missed)} as in the original, {missed.asked:g} is asked for"
         case "cosine":
             return (
                 f"output {missed.label!r} points elsewhere than the original's:"
@@ -168,6 +191,23 @@ def _told(missed: Shortfall, *, state: bool) -> str:
         case "db":
             asked = f"{missed.asked:g} dB are asked for" + (" of a state, as every later run meets its error" * state)
             return f"{head} is {_shown(figures.sqnr_db)} against {against}, {asked}"
+
+
+def _told_apart(missed: Shortfall) -> str:
+    """How much of what is read off an output is alike, in words."""
+    found = missed.figures.agreement
+    assert found is not None
+    if missed.kind == "choices":
+        return f"{found.share:.4g} of the {found.of} clear choices of output {missed.label!r} are the same"
+    return f"output {missed.label!r} covers {found.share:.3g} alike, {found.worst:.3g} in {found.worst_sample}"
+
+
+def _accepted(missed: Shortfall) -> dict[str, float]:
+    """The threshold that what is read off an output keeps to, by its key, rounded down."""
+    found = missed.figures.agreement
+    assert found is not None
+    share = found.share if missed.kind == "choices" else min(found.share, 1 - (1 - found.worst) / WORST_BELOW)
+    return {missed.kind: math.floor(share * 1000) / 1000}
 
 
 def _exact_lengths(facts: Ladder) -> str:
@@ -181,9 +221,13 @@ def _acceptable(facts: Ladder, thresholds: Thresholds) -> str:
     """How to accept this output: the thresholds that it keeps to. Nothing for one that is noise, or far outside."""
     lowered: dict[str, int] = {}
     states: dict[str, int] = {}
+    read: dict[str, float] = {}
     for rung, measured in {**facts.rungs, TOTAL: facts.outputs}.items():
         for missed in shortfalls(rung, measured, facts.subjects, thresholds):
             figures = missed.figures
+            if missed.kind in READ:
+                read |= {key: min(share, read.get(key, share)) for key, share in _accepted(missed).items()}
+                continue
             if missed.kind not in ("db", "worst"):
                 return ""
             key = "worst_db" if missed.kind == "worst" else f"{rung}_db"
@@ -195,11 +239,12 @@ def _acceptable(facts: Ladder, thresholds: Thresholds) -> str:
             lowered[key] = min(lowered.get(key, math.floor(found or 0)), math.floor(found or 0))
     # The worst sample of an output that is accepted with less may be as much worse as ever.
     least = {key: value + (WORST_BELOW_DB if key == "worst_db" else 0) for key, value in lowered.items()}
-    if min((*least.values(), *states.values()), default=0) < NOISE_DB:
+    if min((*least.values(), *states.values()), default=NOISE_DB) < NOISE_DB or min(read.values(), default=1) < _UNLIKE:
         return ""
     accepted = []
-    if lowered:
-        accepted.append(f"thresholds: {{{', '.join(f'{key}: {value}' for key, value in lowered.items())}}}")
+    if lowered or read:
+        kept: dict[str, float] = {**lowered, **read}
+        accepted.append(f"thresholds: {{{', '.join(f'{key}: {value:g}' for key, value in kept.items())}}}")
     if states:
         outputs = ", ".join(f"{label}: {{total_db: {value}}}" for label, value in states.items())
         accepted.append(f"outputs: {{{outputs}}}, if its states are not handed on")

@@ -5,8 +5,8 @@ Pure: what was tried and what was found there give the next scheme, or None when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.scheme import FP16, Rule, Scheme
@@ -21,7 +21,7 @@ _INTEGERS = "uint16"
 _BLOCK = 32
 FLOAT = Rule(nodes=("*",), precision=FP16)
 """All of a component in float16."""
-
+_ALL_FLOAT = Scheme("uint16", "uint8", per_channel=True, overrides=(FLOAT,))
 
 MOST_FOR_A_MARGIN = 4
 """Precisions that are tried at most where one keeps to the gates, but by less than a default should."""
@@ -45,7 +45,8 @@ class Tried:
     """A scheme, how far down the ladder it came, and what is to blame for its miss.
 
     `reached` grows with the rung that was missed and, on one rung, with its SQNR in dB. `nodes` are those that went
-    wrong, the worst first; `foretold` is the forecast for this scheme; `state` says whether a state missed.
+    wrong, the worst first; `foretold` is the forecast for this scheme; `state` says whether a state missed;
+    `accepts` has the threshold that it keeps to where it is read otherwise.
     """
 
     scheme: Scheme
@@ -54,11 +55,17 @@ class Tried:
     nodes: Callable[[], tuple[str, ...]] = tuple
     foretold: tuple[Forecast, ...] = ()
     state: bool = False
+    accepts: Mapping[str, float] = field(default_factory=dict)
 
 
-def next_scheme(tried: Sequence[Tried], able: Able) -> Scheme | None:
-    """The cheapest scheme not tried yet that answers the miss of the best one so far; None if there is none."""
+def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Scheme | None:
+    """The cheapest scheme not tried yet that answers the miss of the best one so far; None if there is none.
+
+    The `last` try is all in float16, which hangs on no range that calibration saw.
+    """
     known = [each.scheme for each in tried]
+    if last and able.float16 and not any(is_float(scheme) for scheme in known):
+        return _ALL_FLOAT
     for each in sorted(tried, key=lambda one: one.reached, reverse=True):
         for scheme in _remedies(each, len(tried[0].scheme.overrides), able):
             if scheme not in known:
@@ -110,7 +117,7 @@ def _remedies(tried: Tried, own_rules: int, able: Able) -> Iterator[Scheme]:
     if tried.state and able.float16:
         # Integers cut a state off where calibration never was, and no single run shows it: silero-vad in w16a16 has 41
         # to 56 dB and is off by 0.09 to 0.25 after 500 runs; in float16 it has 55 and is off by 0.01.
-        yield Scheme("uint16", "uint8", per_channel=True, overrides=(FLOAT,))
+        yield _ALL_FLOAT
     eight = scheme.weights in ("uint8", "int8")
     rounding = tried.rung in ("quantization", "total") and eight and scheme.activations == _INTEGERS
     if rounding and able.blocks and scheme.block is None and scheme.per_channel:
@@ -121,7 +128,7 @@ def _remedies(tried: Tried, own_rules: int, able: Able) -> Iterator[Scheme]:
         for nodes in _stretches(tried, FP16):
             yield scheme.with_rules([Rule(nodes=nodes, precision=FP16)])
     if able.float16:
-        yield Scheme("uint16", "uint8", per_channel=True, overrides=(FLOAT,))
+        yield _ALL_FLOAT
 
 
 def _stretches(tried: Tried, instead: str) -> Iterator[tuple[str, ...]]:

@@ -64,10 +64,11 @@ class ComponentFile:
     """One ONNX file of the model. Its external data is found and fetched with it."""
 
     file: OnnxFile
-    """The file's path in the source. The float model: an ONNX file that is quantized already is refused. With
-    `language_model`, a GGUF file, of any quantization that llama.cpp is commonly used with, or `model.safetensors`, or
-    the `model.safetensors.index.json` of several: `config.json`, `tokenizer.json` and `tokenizer_config.json` beside it
-    are fetched with it, `chat_template.jinja` and `generation_config.json` where `files` names them."""
+    """The file's path in the source. Name the float model where there is one: of an ONNX file that is quantized for
+    CPUs the floats that it stands for are built. With `language_model`, a GGUF file, of any quantization that llama.cpp
+    is commonly used with, or `model.safetensors`, or the `model.safetensors.index.json` of several: `config.json`,
+    `tokenizer.json` and `tokenizer_config.json` beside it are fetched with it, `chat_template.jinja` and
+    `generation_config.json` where `files` names them."""
     padding: Mapping[TensorName, float] = field(default_factory=dict)
     """Value to fill each input with up to the bucket's length; 0 for an input that is not named, which is right for
     masks, ids and latents."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
-from pipeline.config.thresholds import WISHED_DB, Thresholds
+from pipeline.config.thresholds import WISHED_CHOICES, WISHED_DB, WISHED_OVERLAP, Thresholds
 from pipeline.config.yaml.field_types import Between, Convert, Pattern
 from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of
@@ -50,6 +50,12 @@ class ThresholdsFile:
     """How far a single value may lie outside of the original's range, in widths of that range; 1 when left out."""
     cosine: float | None = None
     """Least cosine between the outputs of the last rung and the original's; not looked at when left out."""
+    choices: float | None = None
+    """Where the original is clear about what is likeliest: the least share of choices that must be the same; 0.99 when
+    left out, and not looked at where `total_db` is below 20."""
+    overlap: float | None = None
+    """Of what lies between 0 and 1: how much of what either covers both must cover, as intersection over union; 0.9
+    when left out, and not looked at where `total_db` is below 20."""
     score_change: float | None = None
     """The most that the score may differ from the original's; not looked at when left out."""
     kl: float | None = None
@@ -113,6 +119,8 @@ def thresholds_of(written: tuple[ThresholdsFile | None, ...], outputs: Mapping[s
     for each in written:
         total = each.total_db if each and each.total_db is not None else total
     found = Thresholds(quantization_db=total, compile_db=total, worst_db=total - WORST_BELOW_DB)
+    if total < Thresholds.total_db:  # who accepts a tenth of the signal as error accepts other decisions
+        found = replace(found, choices=0.0, overlap=0.0)
     for each in written:
         found = replace(found, **_given(each)) if each else found
     return replace(found, outputs={label: _of_output(output) for label, output in outputs.items()})
@@ -131,6 +139,9 @@ def wished_of(written: tuple[ThresholdsFile | None, ...], thresholds: Thresholds
         total_db=WISHED_DB,
         worst_db=WISHED_DB - WORST_BELOW_DB,
         probability_error=0.0,
+        choices=WISHED_CHOICES,
+        overlap=WISHED_OVERLAP,
+        scores=True,
     )
 
 

@@ -19,6 +19,17 @@ so, four were wrong in their applications (docs/adr/0028-a-default-aims-higher-t
 dB none was.
 """
 
+WISHED_CHOICES, WISHED_OVERLAP = 0.999, 0.98
+"""What a default aims at of what an application reads: of a thousand clear choices one may differ, and what lies
+between 0 and 1 may differ by a fiftieth. A text of 40 steps is read wrongly by one choice that flips."""
+
+WISHED_FEATURES_DB, SMALL_BYTES = 36.0, 4 << 20
+"""What a default aims at where an output is no decision but goes into something else, and the weights are few.
+
+Twice of a few bytes are few, and what is behind may ask for much: an embedding for wake words at 23 dB took 11 of 840
+decisions with it and 0.43 of a probability; an error of a thirtieth would still be 0.2, of a sixtieth 0.1.
+"""
+
 
 @dataclass(frozen=True)
 class Thresholds(Limits):
@@ -33,6 +44,9 @@ class Thresholds(Limits):
     outside: float = 1.0
     probability_error: float = 0.02
     cosine: float | None = None
+    choices: float = 0.99
+    overlap: float = 0.9
+    scores: bool = False
     outputs: Mapping[str, OutputLimits] = field(default_factory=dict)
     score_change: float | None = None
     kl: float = 0.03

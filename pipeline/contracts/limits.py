@@ -63,7 +63,9 @@ class Limits(Contract):
     `total_db` is for the last rung measured, against the original model; the rungs' own are against the one above.
     `worst_db` is for its worst sample. `outside` bounds how far a value may lie outside of the original's range, in
     widths of that. `probability_error` is the largest error that will do at 20 dB for what lies between 0 and 1.
-    `outputs` has what differs for an output or a slice, by label.
+    `choices` is the least share of clear choices that must be the same, `overlap` how much of what lies between 0 and 1
+    must be covered alike. `scores` says whether scores that are no probabilities must lead to the same choices, too;
+    only their dB count otherwise. `outputs` has what differs for an output or a slice, by label.
     """
 
     padding_db: float
@@ -75,6 +77,9 @@ class Limits(Contract):
     outside: float
     probability_error: float
     cosine: float | None
+    choices: float
+    overlap: float
+    scores: bool
     outputs: Mapping[str, OutputLimits]
 
     def of(self, rung: str) -> float:

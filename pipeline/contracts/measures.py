@@ -62,6 +62,9 @@ class Subject(Contract):
     runner-up of the original is nearer than `tie`. For integers that an ArgMax makes, `chosen_from` is what it chose
     from. `bounded`: it lies between 0 and 1 by construction. `state`: it is handed to
     the next run.
+
+    `reads` is what an application reads off its values, as far as can be told: the `likeliest` of probabilities along
+    `axis`, or the `largest` of scores, where the runner-up is not nearer than `tie`; or the `level` between 0 and 1.
     """
 
     output: str
@@ -73,6 +76,7 @@ class Subject(Contract):
     chosen_from: str | None = left_out()
     bounded: bool = False
     state: bool = False
+    reads: Literal["likeliest", "largest", "level"] | None = left_out()
 
 
 @dataclass(frozen=True)
@@ -90,12 +94,26 @@ class Outlier(Contract):
 
 
 @dataclass(frozen=True)
+class Agreement(Contract):
+    """How far an application reads the same: the `share` of all `of` choices, or of what levels cover, that is alike.
+
+    `worst` is the share of the sample named `worst_sample`.
+    """
+
+    share: float
+    of: int
+    worst: float
+    worst_sample: str
+
+
+@dataclass(frozen=True)
 class Figures(Contract):
     """How far a subject is from what it should be, over all samples; None for what is no number.
 
     SQNR in dB: of all samples pooled, the median of the samples, and that of the worst, which is named. A sample's
     error is held against its own signal or the mean one, whichever is more. `outlier` is the value furthest outside of
-    the original's range; None if none is.
+    the original's range; None if none is. `agreement` is about what is read off the values; None where that is not
+    known.
     """
 
     sqnr_db: float | None
@@ -105,6 +123,7 @@ class Figures(Contract):
     cosine: float | None
     max_abs_error: float | None
     outlier: Outlier | None = None
+    agreement: Agreement | None = left_out()
 
 
 Measured = Mapping[str, Figures]

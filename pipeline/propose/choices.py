@@ -152,7 +152,7 @@ def _choose_reader(
     if len(components) > 1 and not _is_text(components):
         _record(folder, name, components, made)
     elif _is_text(components):
-        _text(folder, found, made)
+        _text(folder, found, components, made)
     elif kinds == {"image"} and sum(len(each.of_kind("image")) for each in components.values()) == 1:
         _images(folder, found, components, made)
     elif "audio" in kinds and kinds <= {"audio", "state", "length", "mask"}:
@@ -166,16 +166,18 @@ def _is_text(components: Mapping[str, GuessedComponent]) -> bool:
     return bool(names) and names <= {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
 
 
-def _text(folder: str, found: FoundModel, made: Choices) -> None:
+def _text(folder: str, found: FoundModel, components: Mapping[str, GuessedComponent], made: Choices) -> None:
     tokenizer = found.beside("tokenizer.json")
+    if tokenizer is None:
+        _arrays(folder, components, made)
+        made.notes.append("with a tokenizer.json beside the model 'reader: text' takes lines of text instead")
+        return
     made.reader = {
         "reader": Said("text"),
         "file": Said(f"{folder}/sentences.txt", "one sample a line, as users write them; .tsv and .jsonl for pairs"),
-        "tokenizer": Said(tokenizer or "tokenizer.json", "" if tokenizer else "MISSING from the source"),
+        "tokenizer": Said(tokenizer),
     }
     made.missing.append(f"{folder}/sentences.txt: 32 or more lines of text, short and long")
-    if tokenizer is None:
-        made.missing.append("tokenizer.json in the source, or reader: python with the tokenizer that the model has")
 
 
 def _images(folder: str, found: FoundModel, components: Mapping[str, GuessedComponent], made: Choices) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, get_args
 
+from pipeline.config.file import PerformanceMode
 from pipeline.config.load import ModelConfig
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -149,7 +151,7 @@ def verify_files(files: Sequence[str], key: str, replayed: str = "") -> None:
     for file in files:
         print("\n".join(verify_release(Path(file), Path(key) if key else None).lines()))
     if replayed:
-        from pipeline.release.record import replay  # imports onnxruntime
+        from pipeline.release.replay import replay  # imports onnxruntime
 
         for line in replay(Path(replayed), Path(files[0]), Path(key) if key else None):
             print(line, flush=True)
@@ -171,6 +173,60 @@ def record_releases(
         steps = next((steps for config, steps in models if config.name == name), ())
         for line in record(Path(file), steps, workspace, samples):
             print(line, flush=True)
+
+
+def measure_on_device(
+    given: Sequence[str],
+    models: Sequence[tuple[ModelConfig, Sequence[Step]]],
+    targets: Collection[str],
+    workspace: Workspace,
+    options: Mapping[str, Any],
+) -> None:
+    """Run the release of a model on a device, print what it gives, and write the report. Raises PipelineError."""
+    from pipeline.errors import ConfigError
+    from pipeline.release.device import HowLong, measure_on
+    from pipeline.release.package import archive_paths
+    from pipeline.release.ssh import Ssh
+    from pipeline.report.page.command import report
+
+    found = [(config, steps) for config, steps in models if f"build:{config.name}" in given[1:]]
+    if len(given) != 2 or not found:
+        raise ConfigError(
+            "a device and a model are needed",
+            where=f"command line: {' '.join(given)}",
+            remedy="doit device HOST build:demo",
+        )
+    config, steps = found[0]
+    archives = [*archive_paths(config, targets, workspace).values()]
+    if len(archives) > 1:
+        raise ConfigError(
+            f"{config.name} has a release for each target, and a device is one chip",
+            where="command line",
+            remedy=f"name it: doit device {' '.join(given)} targets={config.targets[0].soc}",
+        )
+    _check_timing(options)
+    config_file = Path(options["ssh_config"]) if options["ssh_config"] else None
+    ssh = Ssh(given[0], options["python"], options["folder"], config_file)
+    how = HowLong(options["samples"], options["seconds"], performance_mode=options["performance_mode"])
+    for line in measure_on(archives[0], steps, workspace, ssh, how):
+        print(line, flush=True)
+    report([(config, steps)], config.name, workspace, no_browser=True)
+
+
+def _check_timing(options: Mapping[str, Any]) -> None:
+    from pipeline.errors import ConfigError
+    from pipeline.plain_text import did_you_mean
+
+    for name in ("samples", "seconds"):
+        if options[name] < 1:
+            raise ConfigError(f"--{name} {options[name]}", where="command line", remedy="give at least 1")
+    mode, known = options["performance_mode"], get_args(PerformanceMode)
+    if mode and mode not in known:
+        raise ConfigError(
+            f"--performance-mode {mode}: QNN has none of that name{did_you_mean(mode, known)}",
+            where="command line",
+            remedy=f"one of {', '.join(known)}",
+        )
 
 
 def reproduce_release(files: Sequence[str], workspace: Workspace) -> None:

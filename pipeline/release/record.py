@@ -1,19 +1,17 @@
-"""Records of a release: what its contexts gave for a few held-out samples, and the original for the same; to replay.
+"""Records of a release: what its contexts gave for a few held-out samples, and the original for the same.
 
 A record is an archive of its own, `<release>.qnn-record.zip`: `record.json`, an array a file, and with a key a signed
-statement. It names the release by the digest of its `release.json`, and says where it ran. A replay needs the release
-and the record alone: neither config, samples nor store.
+statement. It names the release by the digest of its `release.json`, and says where it ran. :mod:`.replay` runs it
+again; that needs the release and the record alone: neither config, samples nor store.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.contracts import emulate, ingest
+from pipeline.contracts.device import MeasuredContext
 from pipeline.contracts.target import HtpTarget
-from pipeline.errors import ConfigError, StoreError, VerificationError
-from pipeline.graph.accuracy.accuracy import Accuracy
+from pipeline.errors import ConfigError, StoreError
+from pipeline.frozen import dataclass
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_on_cpu
 from pipeline.graph.files.model_file import MODEL
@@ -37,7 +36,7 @@ from pipeline.plan.workspace import Workspace
 from pipeline.qnn.child import run_apart
 from pipeline.qnn.emulate import can_emulate
 from pipeline.release import on_disk, signing
-from pipeline.release.archive import Archive, Member, damaged, write_archive
+from pipeline.release.archive import Archive, Member, write_archive
 from pipeline.release.index import INDEX, SIGNATURE, text_of
 from pipeline.release.provenance import STATEMENT
 from pipeline.release.verify import verify_release
@@ -45,19 +44,88 @@ from pipeline.release.verify import verify_release
 RECORD, SAID = "record.json", "statement.json"
 SUFFIX = ".qnn-record.zip"
 PREDICATE = "urn:qnn-context-pipeline:record:v1"
-_MOST = 1 << 30
 Arrays = Mapping[str, NDArray[Any]]
 
 
-@dataclass
-class _Written:
+@dataclass(frozen=True)
+class ToRecord:
+    """A context of a release, `samples` by name to run it on, as the original takes them and padded, and `truth`.
+
+    `context` and `target` are those of release.json; `truth` is what the original gave, its `outputs` their names.
+    """
+
+    component: str
+    axes: Mapping[str, int]
+    target: Mapping[str, Any]
+    context: Mapping[str, Any]
+    samples: tuple[str, ...]
+    padded: tuple[Arrays, ...]
+    truth: tuple[Arrays, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """As messages call it: `encoder, sequence 32, sm8650`."""
+        lengths = "".join(f", {axis} {length}" for axis, length in self.axes.items())
+        return f"{self.component}{lengths}, {self.target['name']}"
+
+
+@dataclass(frozen=True)
+class RecordWriter:
     """A record while it is written."""
 
     runs: list[Json] = field(default_factory=list)
     left_out: list[Json] = field(default_factory=list)
+    contexts: list[Json] = field(default_factory=list)
     members: dict[str, Member] = field(default_factory=dict)
 
-    def arrays(self, kind: str, arrays: Arrays) -> dict[str, Json]:
+    def add(self, recorded: ToRecord, outputs: Sequence[Arrays]) -> None:
+        """Add what a context gave for each sample."""
+        for sample, feed, truth, made in zip(recorded.samples, recorded.padded, recorded.truth, outputs, strict=True):
+            self.runs.append(
+                {
+                    "component": recorded.component,
+                    "axes": {**recorded.axes},
+                    "target": recorded.target["name"],
+                    "sample": sample,
+                    "inputs": self._arrays("input", feed),
+                    "original": self._arrays("original", truth),
+                    "outputs": self._arrays("output", made),
+                }
+            )
+
+    def leave_out(self, recorded: ToRecord, why: str) -> None:
+        """Note a context that was not run."""
+        self.left_out.append({"context": recorded.context["model"], "why": why})
+
+    def time(self, measured: MeasuredContext) -> None:
+        """Note how long a context took on a device."""
+        self.contexts.append(measured.to_json())
+
+    def write(
+        self, path: Path, archive: Path, about: Mapping[str, Any], where: Mapping[str, Json], environ: Mapping[str, str]
+    ) -> bool:
+        """Write the record of `archive`, whose index is `about`. Returns whether it is signed."""
+        with Archive(archive) as opened:
+            digest = opened.sha256(INDEX)
+        raw: dict[str, Json] = {
+            "schema_version": 1,
+            "release": {"model": about["model"], "version": about["version"], "sha256": digest},
+            "where": {**where},
+            "runs": self.runs,
+            **({"measured": self.contexts} if self.contexts else {}),
+            "left_out": self.left_out,
+            "files": {name: member.sha256 for name, member in sorted(self.members.items())},
+        }
+        members = {**self.members, RECORD: Member.of(text_of(raw))}
+        said = text_of(statement(members[RECORD].sha256, digest))
+        members[SAID] = Member.of(said)
+        if envelope := signing.signed(said, environ):
+            members[SIGNATURE] = Member.of(envelope)
+        write_archive(path, members)
+        return SIGNATURE in members
+
+    def _arrays(self, kind: str, arrays: Arrays) -> dict[str, Json]:
         """The names of the files that these arrays go into, by their own."""
         found: dict[str, Json] = {}
         for name, array in arrays.items():
@@ -68,9 +136,10 @@ class _Written:
         return found
 
 
-def path_of(archive: Path) -> Path:
-    """Where the record of an archive is written."""
-    return archive.with_name(archive.name.removesuffix(on_disk.SUFFIX) + SUFFIX)
+def path_of(archive: Path, device: str = "") -> Path:
+    """Where the record of an archive is written, or that of a device."""
+    stem = archive.name.removesuffix(on_disk.SUFFIX)
+    return archive.with_name(f"{stem}{f'.{device}' if device else ''}{SUFFIX}")
 
 
 def record(
@@ -82,59 +151,37 @@ def record(
         VerificationError: the archive is not as it was made, or a context does not run.
         ConfigError: it is of no model here, or an output of the build that has its samples is gone.
     """
-    index, written = verify_release(archive).index, _Written()
+    index, written = verify_release(archive).index, RecordWriter()
+    for each in to_record(archive, index, steps, workspace, samples):
+        got = run_recorded(archive, each.context, each.target, each.padded, each.outputs)
+        if got:
+            written.add(each, got)
+            yield from (f"{each.name}, {sample}: recorded" for sample in each.samples)
+        else:
+            why = "the emulator takes no shared binary" if each.padded else "no held-out sample fits"
+            written.leave_out(each, why)
+            yield f"{each.name}: not recorded, {why}"
+    path = path_of(archive)
+    seal = "signed" if written.write(path, archive, index, here(), environ) else "not signed"
+    yield f"{path.name}: {len(written.runs)} runs on the {here()['device']}, {seal}"
+
+
+def to_record(
+    archive: Path, index: Mapping[str, Any], steps: Sequence[Step], workspace: Workspace, samples: int
+) -> Iterator[ToRecord]:
+    """The contexts of an archive, each with the first held-out samples of its bucket and what the original gives.
+
+    Raises:
+        ConfigError: it is of no model here, or an output of the build that has its samples is gone.
+        StoreError: the project was built otherwise since.
+    """
     targets = {target["name"]: target for target in index["targets"]}
     wanted = [step for step in steps if step.stage == "emulate" and step.target and step.target.soc in targets]
     if not wanted:
         raise ConfigError(f"no model of this project is verified as {index['model']} is", where=archive.name)
     for step in wanted:
         assert step.target is not None
-        yield from _recorded(step, archive, index, targets[step.target.soc], workspace, samples, written)
-    with Archive(archive) as opened:
-        digest = opened.sha256(INDEX)
-    raw: dict[str, Json] = {
-        "schema_version": 1,
-        "release": {"model": index["model"], "version": index["version"], "sha256": digest},
-        "where": here(),
-        "runs": written.runs,
-        "left_out": written.left_out,
-        "files": {name: member.sha256 for name, member in sorted(written.members.items())},
-    }
-    members = {**written.members, RECORD: Member.of(text_of(raw))}
-    members[SAID] = Member.of(text_of(_statement(members[RECORD].sha256, digest)))
-    source = members[SAID].source
-    assert isinstance(source, bytes)
-    if envelope := signing.signed(source, environ):
-        members[SIGNATURE] = Member.of(envelope)
-    write_archive(path_of(archive), members)
-    seal = "signed" if SIGNATURE in members else "not signed"
-    yield f"{path_of(archive).name}: {len(written.runs)} runs on the {here()['device']}, {seal}"
-
-
-def replay(path: Path, archive: Path, public_key: Path | None = None) -> Iterator[str]:
-    """Run what a record has again, with the contexts of the release, and tell how near it comes.
-
-    On the device that the record is of, outputs are to be equal, bit for bit; another one's are told in dB.
-
-    Raises:
-        VerificationError: the record was changed, is of another release or not signed by the key, or differs.
-        ConfigError: there is no such record.
-    """
-    release = verify_release(archive, public_key).index
-    targets = {target["name"]: target for target in release["targets"]}
-    try:
-        with Archive(path) as record_archive, Archive(archive) as opened:
-            raw = _checked(path, record_archive, opened.sha256(INDEX), public_key)
-            same = raw["where"]["device"] == here()["device"]
-            for run in raw["runs"]:
-                given, wanted = (_loaded(record_archive, run[kind]) for kind in ("inputs", "outputs"))
-                context = _context(release, run["component"], run["axes"], run["target"])
-                got = _run(archive, context, targets[run["target"]], [given], [*wanted])[0]
-                name = f"{run['component']}, {run['target']}, {run['sample']}"
-                yield f"{name}: {_compared(name, wanted, got, same)}"
-    except FileNotFoundError as error:
-        raise ConfigError(f"there is no record {path.name}", where=str(path), remedy="doit record FILE") from error
-    yield f"{path.name}: {len(raw['runs'])} runs of the {raw['where']['device']}, replayed on the {here()['device']}"
+        yield _to_record(step, archive, index, targets[step.target.soc], workspace, samples)
 
 
 def here() -> dict[str, Json]:
@@ -149,53 +196,40 @@ def here() -> dict[str, Json]:
     }
 
 
-def _recorded(
+def _to_record(
     step: Step,
     archive: Path,
     index: Mapping[str, Any],
     target: Mapping[str, Any],
     workspace: Workspace,
     samples: int,
-    written: _Written,
-) -> Iterator[str]:
+) -> ToRecord:
     resolved = resolve(step, workspace)
     if resolved is None or not isinstance(resolved.params, emulate.Params):
         raise ConfigError(
             f"what {step.id} stands on is not there", where=archive.name, remedy=f"run 'doit build:{step.config.name}'"
         )
     params = resolved.params
-    context = _context(index, params.component, params.axes, target["name"])
     with workspace.store.scratch() as work:
         for role in ("ingest", "samples"):
             workspace.store.place(resolved.inputs[role], work / role)
         inputs = ingest.Facts.from_json(resolved.inputs["ingest"].facts).inputs
         given = held_out(work / "samples", params, inputs)
         session = load_session(work / "ingest" / MODEL)
-        names = [output.name for output in session.get_outputs()]
-        padded = given.padded[:samples]
-        got = _run(archive, context, target, padded, names)
-        if not got:
-            why = "the emulator takes no shared binary" if padded else "no held-out sample fits"
-            written.left_out.append({"context": context["model"], "why": why})
-            yield f"{step.name}: not recorded, {why}"
-            return
-        for sample, original, feed, outputs in zip(given.samples, given.given, padded, got, strict=False):
-            truth = run_on_cpu(session, original)
-            written.runs.append(
-                {
-                    "component": params.component,
-                    "axes": {**params.axes},
-                    "target": target["name"],
-                    "sample": sample.name,
-                    "inputs": written.arrays("input", feed),
-                    "original": written.arrays("original", truth),
-                    "outputs": written.arrays("output", outputs),
-                }
-            )
-            yield f"{step.name}, {sample.name}: recorded"
+        return ToRecord(
+            params.component,
+            params.axes,
+            target,
+            context_in(index, params.component, params.axes, target["name"]),
+            tuple(sample.name for sample in given.samples[:samples]),
+            given.padded[:samples],
+            tuple(run_on_cpu(session, original) for original in given.given[:samples]),
+            tuple(output.name for output in session.get_outputs()),
+        )
 
 
-def _context(index: Mapping[str, Any], component: str, axes: Mapping[str, int], target: str) -> Mapping[str, Any]:
+def context_in(index: Mapping[str, Any], component: str, axes: Mapping[str, int], target: str) -> Mapping[str, Any]:
+    """A context of release.json; raises StoreError if there is none."""
     for bucket in index["components"].get(component, {"buckets": ()})["buckets"]:
         if bucket["axes"] == dict(axes) and target in bucket["contexts"]:
             found: Mapping[str, Any] = bucket["contexts"][target]
@@ -207,7 +241,7 @@ def _context(index: Mapping[str, Any], component: str, axes: Mapping[str, int], 
     )
 
 
-def _run(
+def run_recorded(
     archive: Path, context: Mapping[str, Any], target: Mapping[str, Any], feeds: Sequence[Arrays], names: Sequence[str]
 ) -> list[dict[str, NDArray[Any]]]:
     """The outputs of a context of the archive; none where it can't be run here."""
@@ -224,49 +258,8 @@ def _run(
         return [dict(zip(names, result, strict=True)) for result in results]
 
 
-def _statement(record_digest: str, release_digest: str) -> dict[str, Json]:
+def statement(record_digest: str, release_digest: str) -> dict[str, Json]:
+    """What a record says that a key can sign: its digest, and that of the release."""
     subjects = {RECORD: record_digest, INDEX: release_digest}
     listed: list[Json] = [{"name": name, "digest": {"sha256": digest}} for name, digest in subjects.items()]
     return {"_type": STATEMENT, "subject": listed, "predicateType": PREDICATE, "predicate": {}}
-
-
-def _checked(path: Path, archive: Archive, release_digest: str, public_key: Path | None) -> Mapping[str, Any]:
-    """The record, all of whose files are those that it names, about this release."""
-    text, said = archive.read(RECORD, _MOST), archive.read(SAID, _MOST)
-    if said != text_of(_statement(hashlib.sha256(text).hexdigest(), release_digest)):
-        raise damaged(path, "it is of another release, or was changed", f"{SAID} is about other digests")
-    if public_key is not None:
-        if SIGNATURE not in archive.entries:
-            raise damaged(path, "it is not signed", "leave --key out, or get it from who has the key")
-        try:
-            signing.signers(archive.read(SIGNATURE, _MOST), said)
-            signing.verify(archive.read(SIGNATURE, _MOST), public_key)
-        except ValueError as error:
-            raise damaged(path, f"{SIGNATURE} is no signature of this record", str(error)) from None
-    raw: Mapping[str, Any] = json.loads(text)
-    for name, digest in raw["files"].items():
-        if name not in archive.entries or archive.sha256(name) != digest:
-            raise damaged(path, f"{name} is not the file that {RECORD} names", "its SHA-256 differs")
-    return raw
-
-
-def _loaded(archive: Archive, files: Mapping[str, str]) -> dict[str, NDArray[Any]]:
-    return {name: np.load(io.BytesIO(archive.read(file, _MOST)), allow_pickle=False) for name, file in files.items()}
-
-
-def _compared(name: str, wanted: Arrays, got: Arrays, same: bool) -> str:
-    differing = [output for output in wanted if wanted[output].tobytes() != got[output].tobytes()]
-    if not differing:
-        return "equal"
-    figures = []
-    for output in differing:
-        accuracy = Accuracy()
-        accuracy.add(wanted[output], got[output])
-        shown = "no number" if accuracy.sqnr_db is None else f"{accuracy.sqnr_db:.1f} dB"
-        figures.append(f"{output!r} {shown}")
-    told = ", ".join(figures)
-    if same:
-        raise VerificationError(
-            "a context gives something else than it was recorded to give", where=name, why=told, remedy="look at both"
-        )
-    return told

@@ -85,6 +85,11 @@ def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
         for label, figures in (emulator.outputs if emulator.samples else cpu.outputs).items():
             subject = cpu.subjects.get(label, Subject(label))
             by = judged_by(label, TOTAL, figures, subject, thresholds)
+            if (alike := figures.agreement) is not None:
+                share = thresholds.overlap if subject.reads == "level" else thresholds.choices
+                told = f"{share:g}" if subject.reads != "largest" else "-"
+                what = "levels alike" if subject.reads == "level" else "choices alike"
+                rows.append((label, *place, what, f"{alike.share:.4g} of {alike.of}", told, alike.worst_sample))
             if by == "dB" and subject.by == "values" and label == subject.output and not subject.state:
                 continue
             most = thresholds.most_error(label, TOTAL, bounded=subject.bounded)

@@ -164,14 +164,18 @@ class Release:
         slot.count(fitting.valid_share(lengths, bucket))
         return fitting.crop(outputs, lengths, bucket)
 
-    def load(self, component: str | None = None) -> None:
-        """Make the sessions of a component, or of all, now; raises what :meth:`run` raises for a session."""
+    def load(self, component: str | None = None, axes: Mapping[str, int] | None = None) -> None:
+        """Make the sessions of a component, or of all, now; with `axes`, those of the bucket that has these lengths.
+
+        Raises what :meth:`run` raises for a session.
+        """
         if component is not None and not (isinstance(component, str) and component in self._fittings):
             raise self._unknown(component)
         for name, slots in self._sessions.slots.items():
             if component in (None, name):
-                for bucket in range(len(slots)):
-                    self._sessions.session(name, bucket)
+                for bucket, slot in enumerate(slots):
+                    if axes is None or slot.bucket.axes == axes:
+                        self._sessions.session(name, bucket)
 
     def verify(self) -> None:
         """Hash every file of the release; raises DamagedError for the first that is wrong."""

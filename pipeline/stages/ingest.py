@@ -13,8 +13,10 @@ from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.given_constants import give_constants
 from pipeline.graph.files.lean_parse import parse_lean
 from pipeline.graph.files.model_file import CONVERTED, MODEL, save_graph, signature, tensor_array
+from pipeline.graph.files.reserved_names import free_reserved_names
 from pipeline.graph.files.single_precision import widen
 from pipeline.graph.files.source_weights import SourceWeights
+from pipeline.graph.floats import write_in_floats
 from pipeline.graph.ir.inference import Opsets
 from pipeline.graph.ir.traverse import all_tensors, reads
 from pipeline.graph.shapes.axes import model_axes
@@ -54,7 +56,10 @@ def run(request: StageRequest) -> StageResult:
     model = inline_functions(model)
     fixed = give_constants(model, params.constants)
     check_model(model, file)
-    model, constants = normalize(lift_opset(model), source.parent)
+    model = lift_opset(model)
+    if quantized := write_in_floats(model):
+        print(f"warning: {file} is quantized: {quantized} operators are taken as floats, and quantized anew for HTP")
+    model, constants = normalize(model, source.parent)
     widen(model)
     graph = model.graph
     inner = list(all_tensors(graph))
@@ -69,6 +74,7 @@ def run(request: StageRequest) -> StageResult:
         for tensor in inner:
             kept = weights.kept_tensor(tensor)
             tensor.CopyFrom(kept or weights.written_tensor(tensor.name, tensor_array(tensor, source.parent)))
+    free_reserved_names(graph)
     save_graph(model, request.out / MODEL)
     print(f"{file}: {len(graph.node)} nodes, {len(graph.initializer)} initializers")
     known = signature(model)

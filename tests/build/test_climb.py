@@ -108,6 +108,31 @@ def test_a_default_that_keeps_to_its_gates_by_little_climbs_once(tmp_path: Path)
     assert shipped(project)["quantization"]["scheme"] == "w8a16"
 
 
+def test_a_choice_that_flips_is_climbed_for_whatever_the_decibels(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0)
+    weight = 2 * numbers.standard_normal((8, 8, 1)).astype(np.float32)
+    weight[:, 0], weight[:, 1] = 24, -24
+    chooses = "g (float[1,8,frames] x) => (float[1,8,frames] y) { s = Conv (x, w) y = Softmax <axis = 1> (s) }"
+    project = project_of(tmp_path, graph(chooses, {"w": weight}), CONFIG, twins=True)
+    run = project.doit("build")
+
+    assert "w8a16: quantization 30" in run.text, "as much as a default aims at"
+    assert "0.9677 of the 31 clear choices of output 'y' are the same as in the original, 0.99 is asked for" in run.text
+    bucket = shipped(project)
+    assert bucket["quantization"]["scheme"] == "w16a16"
+    emulated = bucket["verification"]["emulator"]["sm8650"]["outputs"]["y"]["agreement"]
+    assert emulated == {"share": 1.0, "of": 31, "worst": 1.0, "worst_sample": emulated["worst_sample"]}
+    assert "choices alike" in run.text
+
+    project.write("configs/net.yaml", CONFIG + "quantization: {activations: uint16}\n")
+    written = project.doit("build", check=False)
+    assert written.status == 16
+    assert "0.9677 of the 31 clear choices" in written.text
+
+    project.write("configs/net.yaml", CONFIG + "quantization: {activations: uint16}\nthresholds: {choices: 0.9}\n")
+    assert project.doit("build").status == 0
+
+
 def test_what_is_written_is_built_as_it_is_written(tmp_path: Path) -> None:
     project = coarse(tmp_path, CONFIG + "quantization: {activations: uint16}\n")
     run = project.doit("build", check=False)

@@ -13,7 +13,7 @@ from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import context, emulate, verify
 from pipeline.contracts.cost import CostFacts
 from pipeline.contracts.limits import OutputLimits
-from pipeline.contracts.measures import Figures, Measured, Outlier, Score, Subject
+from pipeline.contracts.measures import Agreement, Figures, Measured, Outlier, Score, Subject
 from pipeline.errors import PipelineError
 from pipeline.model import Json, Manifest
 
@@ -234,6 +234,50 @@ def test_an_error_that_is_small_where_nothing_happens_is_no_aim_reached() -> Non
     assert wish("verify", facts.to_json(), WISHED) is not None
 
 
+def test_what_is_read_otherwise_is_told_in_words_and_is_an_aim_before_decibels() -> None:
+    flips = Agreement(0.985, 640, 0.9, "line.png")
+    read = replace(output(35.0), agreement=flips)
+    subject = Subject("y", reads="likeliest", axis=1, tie=0.05)
+    facts = replace(verified(quantization={"y": read}), outputs={"y": read}, subjects={"y": subject})
+    found = missed(facts)
+    assert found.rung == "total"
+    assert found.error.what.startswith("0.985 of the 640 clear choices of output 'y' are the same as in the original")
+    assert found.read
+    assert found.error.remedy is not None
+    assert found.error.remedy.endswith("; or accept it with thresholds: {choices: 0.985}")
+    assert may_ship(facts, Thresholds(choices=0.985))
+    far = replace(read, agreement=Agreement(0.5, 640, 0.2, "line.png"))
+    assert "accept" not in str(missed(replace(facts, outputs={"y": far})).error.remedy)
+    short = wish("verify", facts.to_json(), WISHED)
+    assert short is not None
+    assert short.read
+    level = replace(facts, subjects={"y": Subject("y", bounded=True, reads="level")})
+    assert may_ship(level, Thresholds())
+    short = wish("verify", level.to_json(), replace(WISHED, overlap=0.99))
+    assert short is not None
+    assert "output 'y' covers 0.985 alike, 0.9 in line.png, and a default aims at 0.99" in short.error.what
+
+
+def test_what_goes_into_something_else_is_aimed_at_higher_where_it_is_said() -> None:
+    facts = replace(verified(35, quantization={"y": output(36)}), subjects={"y": Subject("y")})
+    assert wish("verify", facts.to_json(), WISHED) is None
+    short = wish("verify", facts.to_json(), WISHED, features_db=40)
+    assert short is not None
+    assert "36.0 dB of output 'y' is less than the 40 dB" in short.error.what
+    read = replace(facts, subjects={"y": Subject("y", reads="largest", axis=0, tie=0.1)})
+    assert wish("verify", read.to_json(), WISHED, features_db=40) is None
+
+
 def test_a_state_has_more_to_keep_to_and_no_aim() -> None:
     facts = replace(verified(45, quantization={"y": output(45)}), subjects={"y": Subject("y", state=True)})
     assert wish("verify", facts.to_json(), WISHED) is None
+
+
+def test_a_worst_map_that_covers_too_little_is_accepted_by_the_overlap_it_keeps_to() -> None:
+    read = replace(output(25.0), agreement=Agreement(0.93, 400, 0.65, "page.png"))
+    level = {"y": Subject("y", bounded=True, reads="level")}
+    facts = replace(verified(quantization={"y": read}), outputs={"y": read}, subjects=level)
+    remedy = missed(facts).error.remedy
+    assert remedy is not None
+    assert remedy.endswith("thresholds: {overlap: 0.86}")
+    assert may_ship(facts, Thresholds(overlap=0.86))

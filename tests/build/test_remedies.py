@@ -31,6 +31,17 @@ def test_the_cheapest_comes_first_and_all_in_float_last() -> None:
     assert len(labels) == len(set(labels)), "nothing is tried twice, and there is an end"
 
 
+def test_the_last_try_for_a_margin_is_all_in_float() -> None:
+    first = Tried(W8A16, "quantization", (QUANTIZATION, 25.0), lambda: ("a", "b"))
+    last = next_scheme([first], ALL, last=True)
+    assert last is not None
+    assert is_float(last)
+    cheapest = next_scheme([first], replace(ALL, float16=False), last=True)
+    assert cheapest == replace(W8A16, weights="int8", block=32)
+    after = next_scheme([first, replace(first, scheme=last)], ALL, last=True)
+    assert after == replace(W8A16, weights="int8", block=32), "once"
+
+
 def test_a_state_that_misses_goes_to_float16_at_once() -> None:
     first = Tried(W8A16, "quantization", (QUANTIZATION, 33.0), state=True)
     assert [is_float(scheme) for scheme in climbed(first)][:2] == [True, False]

@@ -205,8 +205,8 @@ def test_what_will_be_refused_is_said_and_written_down(tmp_path: Path) -> None:
     save(graph(text), project.root / "models" / "net.onnx")
     run = project.doit("init", "mine", "models", check=False)
     assert run.status == 12
-    assert "will be refused: net.onnx is quantized already" in run.text
-    assert "# REFUSED: net.onnx is quantized already" in (project.root / "configs/mine.yaml").read_text()
+    assert "will be refused: output 'y' is quantized by a scale" in run.text
+    assert "# REFUSED: output 'y' is quantized by a scale" in (project.root / "configs/mine.yaml").read_text()
 
 
 @pytest.mark.slow

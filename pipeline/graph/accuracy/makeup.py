@@ -6,7 +6,8 @@ near 0 all the time. What comes from different branches may be in different unit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from onnx import NodeProto
@@ -23,6 +24,7 @@ _KEEPS_FIRST = (
     "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze",
 )  # fmt: skip
 _KEEPS_ALL = ("Concat", "Max", "Min", "Mul")
+_RESHAPES = ("Cast", "Flatten", "Identity", "LogSoftmax", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _DEEPEST = 64
 
 
@@ -40,7 +42,7 @@ class Makeup:
     """What is known of an output: that all of it is `bounded`, or the `parts` along an axis.
 
     `shares`: its entries add up to 1 along some axis, so each may be small without being near nothing. `state`: it is
-    handed to the next run.
+    handed to the next run. `classes`: it is the sums of a last layer of so many columns, as scores of classes are.
     """
 
     bounded: bool = False
@@ -48,6 +50,7 @@ class Makeup:
     state: bool = False
     axis: int = 0
     parts: tuple[Part, ...] = ()
+    classes: int = 0
 
 
 NOTHING_KNOWN = Makeup()
@@ -59,6 +62,8 @@ def makeup_of_outputs(index: GraphIndex) -> dict[str, Makeup]:
     for name in index.outputs:
         kind = _kind(index, name, 0)
         found[name] = Makeup(bounded=True, shares=kind in _SHARES) if kind else _parts(index, name)
+        if found[name] == NOTHING_KNOWN:
+            found[name] = Makeup(classes=_classes(index, name))
     return found | {name: replace(found[name], state=True) for name in states}
 
 
@@ -80,34 +85,98 @@ def _kind(index: GraphIndex, name: str, depth: int) -> str:
     return ""
 
 
-def _parts(index: GraphIndex, name: str) -> Makeup:
-    """The branches that a Concat puts side by side, as a detection head does with boxes and scores."""
-    places: list[int] | None = None  # of each dim of what is looked at, its dim in the output
-    while (node := index.makers.get(name)) is not None and is_op(node, "Identity", "Cast", "Transpose"):
-        if is_op(node, "Transpose"):
-            order = _perm(node) or [*range(len(shape_of(index.types[name])))][::-1]
-            before = places or list(range(len(order)))
-            places = [before[order.index(dim)] for dim in range(len(order))]
-        name = node.input[0]
-    if node is None or not is_op(node, "Concat"):
-        return NOTHING_KNOWN
-    axis, start = _axis(index, node), 0
-    parts = []
-    for given in _branches(index, node, 0):
-        size = _shape(index, given)[axis]
-        parts.append(Part(start, start + size, bool(_kind(index, given, 0))))
-        start += size
-    return Makeup(axis=places[axis] if places else axis, parts=tuple(parts))
-
-
-def _branches(index: GraphIndex, node: NodeProto, depth: int) -> Iterator[str]:
-    """What a Concat joins, and what those join that it joins along the same axis."""
-    for given in node.input:
-        maker = index.maker(given, "Concat")
-        if maker is not None and depth < _DEEPEST and _axis(index, maker) == _axis(index, node):
-            yield from _branches(index, maker, depth + 1)
+def _classes(index: GraphIndex, name: str) -> int:
+    """The columns of the constant matrix that a value is the product with, biases and moves aside; 0 if it is none."""
+    for _ in range(_DEEPEST):
+        node = index.makers.get(name)
+        if node is None:
+            return 0
+        if is_op(node, "Gemm", "MatMul"):
+            dims = index.initializers[node.input[1]].dims if node.input[1] in index.initializers else ()
+            turned = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+            return int(dims[0 if turned else -1]) if len(dims) == 2 else 0
+        if is_op(node, *_RESHAPES):
+            name = node.input[0]
+        elif is_op(node, "Add"):
+            computed = [given for given in node.input if given not in index.initializers]
+            if len(computed) != 1:
+                return 0
+            name = computed[0]
         else:
-            yield given
+            return 0
+    return 0
+
+
+def _parts(index: GraphIndex, name: str) -> Makeup:
+    """The branches that Concats put side by side, as a detection head does with boxes and scores.
+
+    Heads of several scales join the branches of each and then the scales, so every axis is looked at: one on which
+    some is bounded and some is not tells most, then the one that is joined last.
+    """
+    found = [Makeup(axis=axis, parts=_along(index, name, axis, 0)) for axis in range(len(_shape(index, name)))]
+    joined = [each for each in found if len(each.parts) > 1]
+    mixed = [each for each in joined if len({part.bounded for part in each.parts}) > 1]
+    last = [each for each in joined if each.axis == _joined_last(index, name)]
+    return (mixed or last or joined or [NOTHING_KNOWN])[0]
+
+
+def _along(index: GraphIndex, name: str, axis: int, depth: int) -> tuple[Part, ...]:
+    """The parts of a value along an axis, as far as Concats and moves tell; all of it is one where they don't."""
+    size = _shape(index, name)[axis]
+    whole = (Part(0, size, bool(_kind(index, name, 0))),)
+    node = index.makers.get(name)
+    if node is None or depth > _DEEPEST or whole[0].bounded:
+        return whole
+    if is_op(node, "Concat"):
+        if _axis(index, node) == axis:
+            return _joined(_along(index, given, axis, depth + 1) for given in node.input)
+        across = [_along(index, given, axis, depth + 1) for given in node.input]
+        if len({tuple(part.stop for part in parts) for parts in across}) > 1:
+            return whole
+        return tuple(
+            replace(parts[0], bounded=all(part.bounded for part in parts)) for parts in zip(*across, strict=True)
+        )
+    if (before := _axis_before(index, node, axis)) is not None:
+        return _along(index, node.input[0], before, depth + 1)
+    return whole
+
+
+def _joined(pieces: Iterable[tuple[Part, ...]]) -> tuple[Part, ...]:
+    """Parts side by side."""
+    found: list[Part] = []
+    for parts in pieces:
+        start = found[-1].stop if found else 0
+        found += [Part(start + part.start, start + part.stop, part.bounded) for part in parts]
+    return tuple(found)
+
+
+def _axis_before(index: GraphIndex, node: NodeProto, axis: int) -> int | None:
+    """The axis of a moved value that becomes this one of the result; None if none does, or the node moves nothing."""
+    if is_op(node, "Cast", "Identity"):
+        return axis
+    if is_op(node, "Transpose"):
+        order = _perm(node) or [*range(len(_shape(index, node.output[0])))][::-1]
+        return order[axis]
+    if is_op(node, "Flatten", "Reshape", "Squeeze", "Unsqueeze") and node.input[0] in index.types:
+        given, made = _shape(index, node.input[0]), _shape(index, node.output[0])
+        places = range(len(given))
+        kept = [at for at in places if given[at] == made[axis] and math.prod(given[:at]) == math.prod(made[:axis])]
+        return kept[0] if kept else None
+    return None
+
+
+def _joined_last(index: GraphIndex, name: str) -> int | None:
+    """The axis of the output along which the last Concat joins, behind moves alone."""
+    for axis in range(len(_shape(index, name))):
+        at, given = axis, name
+        while (node := index.makers.get(given)) is not None and not is_op(node, "Concat"):
+            before = _axis_before(index, node, at)
+            if before is None:
+                break
+            at, given = before, node.input[0]
+        if node is not None and is_op(node, "Concat") and _axis(index, node) == at:
+            return axis
+    return None
 
 
 def _axis(index: GraphIndex, node: NodeProto) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.contracts.measures import Figures, Subject
 from pipeline.graph.accuracy.accuracy import Accuracy, Outputs, Span
+from pipeline.graph.accuracy.decisions import Decisions
 from pipeline.graph.accuracy.edges import margins
 from pipeline.graph.accuracy.subjects import part_of
 
@@ -38,6 +39,7 @@ def measure(
     for label, subject in subjects.items():
         known = Span(*spans[label]) if spans and label in spans else Span(0.0, 1.0) if subject.bounded else None
         values, choices = Accuracy(known), Accuracy()
+        decisions = Decisions(subject) if subject.reads is not None else None
         for number, name in enumerate(names):
             expected, actual = part_of(subject, truth[number]), part_of(subject, tested[number])
             if subject.by == "choice":
@@ -48,7 +50,10 @@ def measure(
                 values.add(expected, actual, name, ties.reshape(expected.shape))
             else:
                 values.add(expected, actual, name)
-        found[label] = _joined(values.figures(), choices.figures()) if subject.by == "choice" else values.figures()
+            if decisions is not None:
+                decisions.add(expected, actual, name)
+        figures = _joined(values.figures(), choices.figures()) if subject.by == "choice" else values.figures()
+        found[label] = dataclasses.replace(figures, agreement=decisions.agreement()) if decisions else figures
     return found
 
 

@@ -1,14 +1,16 @@
 """What the ladder judges by itself: an output or a slice of one, by its values or by what they decide.
 
 One figure over numbers of different units says nothing of the small ones: next to boxes in pixels, scores could be
-noise. So what a Concat puts side by side is judged apart where magnitudes differ by more than 100, unless a config says
-how. Magnitudes alone do not tell: a channel that is quiet next to others of its kind is no unit.
+noise. So what a Concat puts side by side is judged apart where magnitudes differ by more than 100, or where some of it
+lies between 0 and 1 and the rest does not, unless a config says how. Magnitudes alone do not tell: a channel that is
+quiet next to others of its kind is no unit.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from pipeline.contracts.measures import Declared, Subject
 from pipeline.errors import ConfigError
 from pipeline.graph.accuracy.accuracy import Outputs
 from pipeline.graph.accuracy.choices import Choices
+from pipeline.graph.accuracy.decisions import CLEAR, choice_axis
 from pipeline.graph.accuracy.makeup import NOTHING_KNOWN, Makeup, Part
 from pipeline.graph.accuracy.slices import parts_of, spelled
 from pipeline.plain_text import did_you_mean
@@ -145,14 +148,31 @@ def _by_default(output: str, arrays: Sequence[NDArray[Any]], makeup: Makeup) -> 
             yield f"{output}[{text}]" if text else output, Subject(output, text, state=True)
     elif makeup.bounded:
         clear = max(float(array.max(initial=0.0)) for array in arrays) >= _CLEAR_SHARE
-        yield output, Subject(output, bounded=clear or not makeup.shares)
+        yield output, _read(Subject(output, bounded=clear or not makeup.shares), makeup, arrays)
     else:
         units = _units(arrays, makeup)
         if len(units) < 2:
-            yield output, Subject(output)
+            yield output, _read(Subject(output), makeup, arrays)
         for unit in units if len(units) > 1 else ():
             text = _slice(unit, arrays, makeup.axis)
-            yield f"{output}[{text}]", Subject(output, text, bounded=unit.bounded)
+            yield (
+                f"{output}[{text}]",
+                Subject(output, text, bounded=unit.bounded, reads="level" if unit.bounded else None),
+            )
+
+
+def _read(subject: Subject, makeup: Makeup, arrays: Sequence[NDArray[Any]]) -> Subject:
+    """A subject with what an application reads off it: the likeliest, a level, the largest of a classifier's scores."""
+    axis = choice_axis(arrays)
+    if axis is not None:
+        return replace(subject, reads="likeliest", axis=axis, tie=CLEAR)
+    if makeup.bounded and not makeup.shares:
+        return replace(subject, reads="level")
+    if makeup.classes:
+        axes = [axis for axis, size in enumerate(arrays[0].shape) if size == makeup.classes]
+        if len(axes) == 1 and makeup.classes > 1:
+            return replace(subject, reads="largest", axis=axes[0], tie=_tie(None, arrays))
+    return subject
 
 
 def _slice(part: Part, arrays: Sequence[NDArray[Any]], axis: int) -> str:
@@ -178,7 +198,8 @@ def _units(arrays: Sequence[NDArray[Any]], makeup: Makeup) -> list[Part]:
         else:
             units.append((part, loud))
     loudness = [loud for _, loud in units]
-    return [part for part, _ in units] if units and _apart(min(loudness), max(loudness)) else []
+    kinds = {part.bounded for part, _ in units}
+    return [part for part, _ in units] if len(kinds) > 1 or (units and _apart(min(loudness), max(loudness))) else []
 
 
 def _apart(one: float, other: float) -> bool:

@@ -16,7 +16,10 @@ from pipeline.contracts.measures import Figures, Measured, Subject
 TOTAL = "total"
 """The last rung against the original."""
 
-Kind = Literal["outside", "db", "error", "worst", "cosine"]
+Kind = Literal["outside", "db", "error", "worst", "cosine", "choices", "overlap"]
+
+WORST_BELOW = 2.5
+"""By how many times more than all together the worst sample may miss a full overlap."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Shortfall:
     """A subject, by its label, that misses what is asked for; `missing` orders them, the largest being the worst.
 
     What misses is a value `outside` of the original's range, its SQNR (`db`), its largest `error`, its `worst` sample,
-    or its `cosine`; `asked` is what is asked for.
+    its `cosine`, or what an application reads off it: its `choices`, or its levels' `overlap`. `asked` is what is asked
+    for.
     """
 
     rung: str
@@ -71,9 +75,24 @@ def _of(rung: str, label: str, figures: Figures, subject: Subject, limits: Limit
         worst = limits.worst_sample_db(label, state=subject.state)
         if rung == TOTAL and subject.by == "values" and _number(figures.worst_db) < worst:
             yield Shortfall(rung, label, "worst", figures, worst, worst - _number(figures.worst_db))
+    if rung == TOTAL and not declared and not small:
+        yield from _read_otherwise(label, figures, subject, limits)
     cosine = limits.least_cosine(label)
     if rung == TOTAL and cosine is not None and (figures.cosine is None or figures.cosine < cosine):
         yield Shortfall(rung, label, "cosine", figures, cosine, 0.0)
+
+
+def _read_otherwise(label: str, figures: Figures, subject: Subject, limits: Limits) -> Iterator[Shortfall]:
+    found = figures.agreement
+    if found is None:
+        return
+    if subject.reads == "level":
+        least = limits.overlap
+        short = max(least - found.share, 1 - WORST_BELOW * (1 - least) - found.worst)
+        if short > 0:
+            yield Shortfall(TOTAL, label, "overlap", figures, least, short)
+    elif found.share < (least := limits.choices) and (subject.reads == "likeliest" or limits.scores):
+        yield Shortfall(TOTAL, label, "choices", figures, least, least - found.share)
 
 
 def _is_outside(figures: Figures, most: float) -> bool:

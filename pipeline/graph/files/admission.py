@@ -9,6 +9,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, checker, def
 
 from pipeline.errors import ModelError
 from pipeline.graph.files.model_file import is_external, value_signature
+from pipeline.graph.files.runtime_operators import set_runtime_operators_aside
 from pipeline.graph.ir.inference import REFUSALS
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_graphs, all_nodes, all_tensors, attribute_graphs, label
 
@@ -23,18 +24,19 @@ _DEEPEST_CALL = 100
 # Domains whose operators onnxruntime's CPU package implements, apart from ONNX's own.
 _KNOWN_DOMAINS = frozenset({*DEFAULT_DOMAINS, "ai.onnx.ml", "com.microsoft"})
 
-# Operators that only quantized models have: those of the ONNX and onnxruntime operator lists that take or give
-# quantized tensors (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md).
+# Layouts that onnxruntime's optimizer chooses for the processor it runs on.
+_BLOCKED_DOMAINS = frozenset({"com.microsoft.nchwc", "com.ms.internal.nhwc"})
+
+# Operators of onnxruntime's quantized models that graph/floats can't write as float operators: forms for one kind of
+# GPU, and products of integers that nothing turns into numbers.
 _QUANTIZED_OPS = frozenset(
     {
-        "Attention8bit", "ConvInteger", "DequantizeBFP", "DequantizeLinear", "DynamicQuantizeLSTM",
-        "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "GatherBlockQuantized", "MatMulBnb4", "MatMulFpQ4",
-        "MatMulInteger", "MatMulInteger16", "MatMulIntegerToFloat", "MatMulNBits", "MulInteger", "QAttention", "QGemm",
-        "QMoE", "QOrderedAttention", "QOrderedGelu", "QOrderedLayerNormalization", "QOrderedLongformerAttention",
-        "QOrderedMatMul", "QuantizeBFP", "QuantizeLinear", "ReduceSumInteger",
+        "Attention8bit", "DequantizeBFP", "DequantizeWithOrder", "MatMulBlockQuantizedFp4Weight",
+        "MatMulBlockQuantizedFp8Weight", "MatMulFpQ4", "MatMulInteger16", "MatMulNBitsMlp", "MatMulNBitsQkv",
+        "MulInteger", "QMoE", "QuantizeBFP", "QuantizeWithOrder", "ReduceSumInteger",
     }
 )  # fmt: skip
-_QUANTIZED_PREFIXES = ("QLinear", "QEmbed")
+_QUANTIZED_PREFIX = "QOrdered"
 # How the hub's converters name quantized and half-precision variants of model.onnx.
 _VARIANT = re.compile(r"_(quantized|quant|u?int8|u?int4|q4|q4f16|q8|bnb4|fp8|qdq|qint8\w*|quint8\w*)(?=\.onnx$)")
 
@@ -74,8 +76,10 @@ def check_model(model: ModelProto, file: str) -> None:
                 remedy="export the model with dense weights",
             )
     _check_interface(model)
+    light = _without_weights(model)
+    set_runtime_operators_aside(light)
     try:
-        checker.check_model(_without_weights(model))
+        checker.check_model(light)
     except REFUSALS as error:
         raise ModelError(
             f"{file} is not a valid ONNX model",
@@ -92,12 +96,19 @@ def _check_node(node: NodeProto, file: str) -> None:
             why="it holds a binary for one chip instead of operators",
             remedy="name the ONNX model it was compiled from",
         )
-    if node.op_type in _QUANTIZED_OPS or node.op_type.startswith(_QUANTIZED_PREFIXES):
+    if node.op_type in _QUANTIZED_OPS or node.op_type.startswith(_QUANTIZED_PREFIX):
         raise ModelError(
-            f"{file} is quantized already",
+            f"{file} is quantized in a form that can't be turned into floats",
             where=f"node {label(node)}",
-            why="HTP needs its own quantization, made from the float model; models quantized for CPUs fail on it",
+            why="HTP needs its own quantization, made from the float model",
             remedy=f"name the fp32 file of the component: {_float_file(file)}",
+        )
+    if node.domain in _BLOCKED_DOMAINS:
+        raise ModelError(
+            f"{file} was optimized for one kind of processor",
+            where=f"node {label(node)}",
+            why="onnxruntime stored its channels in blocks as wide as that processor's registers (ORT_ENABLE_ALL)",
+            remedy="name the file that it was made of, or have onnxruntime save it with ORT_ENABLE_EXTENDED",
         )
     if node.domain not in _KNOWN_DOMAINS:
         raise ModelError(
@@ -149,9 +160,15 @@ def _check_interface(model: ModelProto) -> None:
 
 
 def _without_weights(model: ModelProto) -> ModelProto:
-    """The model with its external tensors emptied: ONNX's checker would look for their files."""
+    """The model with its external tensors emptied: ONNX's checker would look for their files.
+
+    Outputs have a rank, which the checker wants and onnxruntime does not.
+    """
     light = ModelProto()
     light.CopyFrom(model)
+    for value in light.graph.output:
+        if not value.type.tensor_type.HasField("shape"):
+            value.type.tensor_type.shape.SetInParent()
     for tensor in all_tensors(light.graph):
         if is_external(tensor):
             tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=b""))

@@ -22,12 +22,15 @@ from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, nump
 
 from pipeline.errors import ModelError
 from pipeline.graph.files.blob_writer import BlobWriter
-from pipeline.graph.files.model_file import EXTERNAL_BYTES, byte_size, is_external, tensor_array
+from pipeline.graph.files.model_file import EXTERNAL_BYTES, SUB_BYTE_BITS, byte_size, is_external, tensor_array
 from pipeline.graph.ir.inference import Opsets, infer_outputs, is_static, one_node_session, shape_of
 from pipeline.graph.ir.traverse import all_nodes, attribute_graphs, label, reads
 
 FOLD_LIMIT = 64 << 20
 """A node whose result would be larger than this, and than twice its inputs, is left in the graph."""
+
+_GROWTH: Mapping[str, int] = {"DequantizeLinear": 8}
+"""How many times its inputs a result may take whatever its size, where that is not twice: weights are unpacked."""
 
 _AT_ONCE = 1 << 20
 """Results up to this many bytes are computed when their node is folded, larger ones when they are written."""
@@ -168,7 +171,7 @@ class Constants:
                 return False
             return self._keep(node)
         size = sum(type_bytes(outputs[name]) for name in named)
-        if size > max(FOLD_LIMIT, 2 * given):
+        if size > max(FOLD_LIMIT, _GROWTH.get(node.op_type, 2) * given):
             return False
         if node.op_type in _VIEWS and node.domain == "":
             source = self._sources[node.input[0]]
@@ -188,6 +191,10 @@ class Constants:
             self.add_array(name, value)
         return True
 
+    def _is_packed(self, name: str) -> bool:
+        """Whether onnxruntime takes a value as an initializer only: its Python interface knows no type below a byte."""
+        return self.types[name].tensor_type.elem_type in SUB_BYTE_BITS
+
     def _depth(self, node: NodeProto) -> int:
         """How many results that wait to be computed one of this node would be on top of, and it."""
         given = [self._sources[name] for name in reads(node)]
@@ -200,7 +207,9 @@ class Constants:
         feeds = {name: self.value(name) for name in reads(node)}
         try:
             _check_division(node, feeds)
-            session = one_node_session(node, {name: self.types[name] for name in feeds}, self.types, [], self._opsets)
+            packed = [numpy_helper.from_array(feeds.pop(name), name) for name in [*feeds] if self._is_packed(name)]
+            known = {name: self.types[name] for name in feeds}
+            session = one_node_session(node, known, self.types, packed, self._opsets)
             results = _run(session, feeds, bounded=any(True for _ in attribute_graphs(node)))
         except Exception as error:  # onnxruntime raises classes of its own without a common base
             raise ModelError(

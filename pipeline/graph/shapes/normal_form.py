@@ -2,8 +2,8 @@
 
 In normal form a model has no functions, no Constant nodes outside of branches, no initializers that are also inputs, no
 documentation, a unique name for each node, a name for each dynamic dim of its inputs, an opset of :data:`OPSET` or
-later, nothing left to compute that depends on no input, no branch that a constant chooses, and no assignment at places
-that a mask shows.
+later, nothing left to compute that depends on no input, no branch that a constant chooses, no assignment at places that
+a mask shows, and no quantized values.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from onnx import GraphProto, ModelProto, ValueInfoProto, helper, inliner, versio
 
 from pipeline.errors import ModelError
 from pipeline.graph.files.inlining import inline_branch
+from pipeline.graph.files.runtime_operators import bring_back, set_aside, set_runtime_operators_aside
 from pipeline.graph.ir.inference import REFUSALS, Opsets, ShapeError
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_graphs, all_nodes, label, live_nodes, reads
 from pipeline.graph.shapes.axes import name_dims
+from pipeline.graph.shapes.drop_rounding import drop_rounding
 from pipeline.graph.shapes.folding import Constants
+from pipeline.graph.shapes.lift_resizes import lift_resizes
 from pipeline.graph.shapes.resolve_masked_assignment import assign_by_mask
 
 OPSET = 17
@@ -26,7 +29,7 @@ OPSET = 17
 computes natively, with 17."""
 
 # Before these opsets, ONNX's converter (1.23) takes the operator for one that computes something else, and doesn't say.
-_CONVERTED_WRONGLY = {"Scan": 9, "Upsample": 10, "Resize": 11, "Hardmax": 13}
+_CONVERTED_WRONGLY = {"Scan": 9, "Hardmax": 13}
 
 
 def inline_functions(model: ModelProto) -> ModelProto:
@@ -58,10 +61,12 @@ def lift_opset(model: ModelProto) -> ModelProto:
     for node in all_nodes(model.graph):
         if opset < _CONVERTED_WRONGLY.get(node.op_type, 0):
             raise _not_lifted(opset, f"ONNX's converter gives node {label(node)} another meaning")
+    set_aside(model, [*set_runtime_operators_aside(model), *lift_resizes(model)])
     try:
         lifted: ModelProto = version_converter.convert_version(model, OPSET)
     except REFUSALS as error:
         raise _not_lifted(opset, " ".join(str(error).split())[:300]) from None
+    bring_back(lifted)
     return lifted
 
 
@@ -98,7 +103,9 @@ def normalize(model: ModelProto, folder: Path) -> tuple[ModelProto, Constants]:
         if not folded:
             nodes.append(node)
     inputs = [value for value in graph.input if value.name not in constants]
-    nodes = live_nodes(assign_by_mask(nodes, constants), (value.name for value in graph.output))
+    outputs = [value.name for value in graph.output]
+    nodes = drop_rounding(assign_by_mask(nodes, constants), constants, outputs)
+    nodes = live_nodes(nodes, outputs)
     domains = {node.domain for node in all_nodes(graph)}
     normal = ModelProto(
         opset_import=[entry for entry in opsets.protos() if not entry.domain or entry.domain in domains],

@@ -89,6 +89,16 @@ def depends_on_data(
     )
 
 
+def list_depends_on_data(node: NodeProto, decider: str) -> ModelError:
+    """The error for a list of tensors of which only the values at run time say what it holds, or what is taken."""
+    return ModelError(
+        f"what node {label(node)} does to a list depends on data",
+        where=f"its input {decider!r}",
+        why="QNN knows tensors only, and lists become tensors where their places and sizes are constants",
+        remedy="export the model without lists and optional values (in PyTorch: index tensors, don't split them)",
+    )
+
+
 def too_large(name: str, kind: TypeProto, size: int, axes: Mapping[str, int]) -> ModelError:
     """The error for a value that no chip could hold."""
     return ModelError(

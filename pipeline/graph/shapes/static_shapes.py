@@ -22,11 +22,13 @@ from pipeline.errors import ConfigError, ModelError
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.inlining import inline_branch
 from pipeline.graph.files.model_file import load_graph
+from pipeline.graph.fused import write_out
 from pipeline.graph.ir.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of, spell
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, live_nodes, reads
 from pipeline.graph.shapes import shape_errors
 from pipeline.graph.shapes.axes import DimError, dim_size, fix_inputs
 from pipeline.graph.shapes.folding import Constants, type_bytes
+from pipeline.graph.shapes.lists import Lists
 from pipeline.graph.shapes.unrolling import DataDependentError, Unroller
 
 # With an output of the very type of its first input, each of these gives that input.
@@ -110,6 +112,7 @@ class _Pass:
         self._made: set[str] = set()
         self._folded = 0
         self._unroller = Unroller(self._known, self._dims)
+        self._lists = Lists(self._known, self._dims)
 
     def run(self) -> None:
         waiting: deque[NodeProto | Iterator[GraphProto]] = deque(self._model.graph.node)
@@ -132,6 +135,9 @@ class _Pass:
             try:
                 if self._is_loop(node):
                     waiting.appendleft(self._written_out(node))
+                elif (part := self._written_in_tensors(node)) is not None:
+                    self._take_in(part)
+                    waiting.extendleft(reversed(part.node))
                 else:
                     self._visit(node)
             except ShapeError as error:
@@ -199,6 +205,11 @@ class _Pass:
         except DataDependentError as error:
             found, decider = self._constants.types, self._same_as.get(error.value, error.value)
             raise shape_errors.control_flow(node, found, self._kept, self._types, decider) from None
+
+    def _written_in_tensors(self, node: NodeProto) -> GraphProto | None:
+        """ONNX's operators on tensors in place of a fused operator, or of one on lists."""
+        fused = write_out(node, self._types, self._opsets)
+        return fused if fused is not None else self._lists.write_out(node)
 
     def _known(self, name: str) -> NDArray[Any] | None:
         name = self._same_as.get(name, name)

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 from pipeline.contracts.codec import Contract
 from pipeline.frozen import dataclass
 from pipeline.graph.accuracy.verdict import TOTAL
-from pipeline.report.page import accuracy, build, cost, markup, precision, samples, values
+from pipeline.report.page import accuracy, build, cost, devices, markup, precision, samples, values
 from pipeline.report.page.markup import element, note
 from pipeline.report.page.source import PageSource, measurements
 from pipeline.report.run_report import RunRecord, decibels, moment
@@ -23,6 +23,7 @@ _SECTIONS: Sequence[Callable[[PageSource], Element | None]] = (
     values.forecasts,
     build.sizes,
     cost.costs,
+    devices.devices,
     build.changes,
     build.timeline,
     build.provenance,

@@ -45,10 +45,63 @@ def index_of(body: str, result: str = "float[a,b,c] y") -> GraphIndex:
             Makeup(axis=1, parts=(Part(0, 4, False), Part(4, 6, False), Part(6, 8, True))),
         ),
         ("a = Sigmoid (x) b = Concat <axis = 1> (a, z) y = Exp (b)", NOTHING_KNOWN),
+        (
+            "s = Sigmoid (z) a = Concat <axis = 1> (x, s) t = Sigmoid (x) b = Concat <axis = 1> (z, t)"
+            " y = Concat <axis = 2> (a, b)",
+            Makeup(axis=2, parts=(Part(0, 5, False), Part(5, 10, False))),
+        ),
+        (
+            "s = Sigmoid (z) a = Concat <axis = 1> (x, s) b = Concat <axis = 1> (x, s) c = Concat <axis = 2> (a, b)"
+            " y = Transpose <perm = [0, 2, 1]> (c)",
+            Makeup(axis=2, parts=(Part(0, 4, False), Part(4, 6, True))),
+        ),
     ],
 )
 def test_what_is_known_of_an_output_by_construction(body: str, expected: Makeup) -> None:
     assert makeup_of_outputs(index_of(body))["y"] == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "classes"),
+    [
+        ("p = MatMul (x, w) y = Add (p, b)", 3),
+        ("p = MatMul (x, w) t = Transpose <perm = [0, 2, 1]> (p) y = LogSoftmax <axis = 1> (t)", 3),
+        ("f = Flatten <axis = 2> (x) g = Gemm <transB = 1> (f, v) y = Unsqueeze (g, zero)", 3),
+        ("p = MatMul (x, w) y = Relu (p)", 0),
+        ("p = MatMul (x, w) q = Add (p, p) y = Identity (q)", 0),
+    ],
+)
+def test_a_last_product_makes_scores_of_classes(body: str, classes: int) -> None:
+    constants = {
+        "w": np.ones((5, 3), np.float32),
+        "v": np.ones((3, 5), np.float32),
+        "b": np.ones(3, np.float32),
+        "zero": np.array([0]),
+    }
+    model = graph(f"g (float[1,4,5] x) => (float[a,b,c] y) {{ {body} }}", constants)
+    index = GraphIndex(shape_inference.infer_shapes(model), Path())
+    assert makeup_of_outputs(index)["y"].classes == classes
+
+
+def test_scores_of_several_scales_are_told_from_boxes_through_moves() -> None:
+    """As YOLO joins them: each scale's boxes and scores, made flat, and then the scales."""
+    model = graph(
+        "g (float[1,3,2,2,7] big, float[1,3,1,1,7] small) => (float[a,b,c] y) {"
+        " s = Sigmoid (big) box, more, rest = Split <axis = 4> (s, cut) far = Mul (box, scale)"
+        " one = Concat <axis = 4> (far, more, rest) flat = Reshape (one, many)"
+        " s2 = Sigmoid (small) box2, more2, rest2 = Split <axis = 4> (s2, cut) far2 = Mul (box2, scale)"
+        " two = Concat <axis = 4> (far2, more2, rest2) flat2 = Reshape (two, few)"
+        " y = Concat <axis = 1> (flat, flat2) }",
+        {
+            "cut": np.array([4, 1, 2]),
+            "scale": np.float32(640),
+            "many": np.array([1, 12, 7]),
+            "few": np.array([1, 3, 7]),
+        },
+    )
+    index = GraphIndex(shape_inference.infer_shapes(model, data_prop=True), Path())
+    parts = (Part(0, 4, False), Part(4, 5, True), Part(5, 7, True))
+    assert makeup_of_outputs(index)["y"] == Makeup(axis=2, parts=parts)
 
 
 def test_what_an_argmax_chose_from() -> None:

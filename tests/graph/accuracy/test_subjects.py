@@ -17,6 +17,7 @@ from pipeline.ladder import EXACT_DB
 
 NUMBERS = np.random.default_rng(0)
 HEAD = Makeup(axis=1, parts=(Part(0, 4, False), Part(4, 7, True)))
+SCORES = Subject("y", ":, 4:", bounded=True, reads="level")
 WHERE = "net.yaml:9:3: verification.outputs"
 
 
@@ -45,7 +46,7 @@ def db(found: Figures) -> float:
 def test_channels_of_other_units_are_judged_apart() -> None:
     truth = head()
     subjects = chosen(truth, {"y": HEAD})
-    assert subjects == {"y[:, :4]": Subject("y", ":, :4"), "y[:, 4:]": Subject("y", ":, 4:", bounded=True)}
+    assert subjects == {"y[:, :4]": Subject("y", ":, :4"), "y[:, 4:]": SCORES}
     tested = [{"y": sample["y"] + np.float32(0.3)} for sample in truth]
     whole = figures({"y": Subject("y")}, truth, tested)["y"]
     apart = figures(subjects, truth, tested)

@@ -49,11 +49,12 @@ X = "g (float[n,4] x) => (float[n,4] y)"
 RELU = X + "{ y = Relu (x) }"
 LOCAL = '<domain: "local", opset_import: ["local" : 1]>'
 INVALID = "model.onnx is not a valid ONNX model"
-QUANTIZED = "model.onnx is quantized already"
+QUANTIZED = "model.onnx is quantized in a form that can't be turned into floats"
 REFUSED: list[tuple[str, Change, str, str]] = [
-    (X + "{ q, s, z = DynamicQuantizeLinear (x)  y = DequantizeLinear (q, s, z) }", nothing, QUANTIZED, "'onnx/"),
-    (X + "{ y = com.microsoft.MatMulNBits (x, x, x) }", nothing, QUANTIZED, "MatMulNBits"),
-    (X + "{ y = QLinearMatMul (x, x, x, x, x, x, x, x) }", nothing, QUANTIZED, "QLinearMatMul"),
+    (X + "{ y = com.microsoft.QMoE (x, x, x) }", nothing, QUANTIZED, "'onnx/model.onnx'"),
+    (X + "{ y = com.microsoft.QOrderedMatMul (x, x, x, x, x) }", nothing, QUANTIZED, "QOrderedMatMul"),
+    (X + "{ y = com.microsoft.nchwc.ReorderInput (x) }", nothing, "model.onnx was optimized for one kind of processor",
+     "ORT_ENABLE_EXTENDED"),
     (X + "{ y = com.microsoft.EPContext (x) }", nothing, "model.onnx is a compiled context model", "was compiled from"),
     (X + "{ y = ai.onnx.preview.training.Adam (x) }", nothing, "no operator that onnxruntime knows", ".training'"),
     (X + "{ y = com.acme.Magic (x) }", nothing, "no operator that onnxruntime knows", "domain 'com.acme'"),
@@ -75,8 +76,6 @@ REFUSED: list[tuple[str, Change, str, str]] = [
      nothing, "the functions of the model can't be written out", "export the model again"),
     (X + "{ y = Scan <num_scan_inputs = 1, body = b (float[4] r) => (float[4] o) { o = Neg (r) }> ( , x) }", opset(8),
      "the model is of opset 8 and can't be converted to 17", "'y' (Scan)"),
-    (X + "{ y = Upsample (x, x) }", opset(9), "the model is of opset 9 and can't be converted to 17", "'y' (Upsample)"),
-    (X + "{ y = Resize (x, x) }", opset(10), "the model is of opset 10 and can't be converted to 17", "'y' (Resize)"),
     (X + "{ y = Hardmax (x) }", opset(11), "the model is of opset 11 and can't be converted to 17", "'y' (Hardmax)"),
     (X + "{ a = Reshape (w, w)  y = Add (x, a) }", nothing, "node 'a' (Reshape) reads don't go together", "'w'"),
 ]  # fmt: skip
@@ -97,13 +96,13 @@ def test_models_that_are_refused(text: str, change: Change, what: str, detail: s
 @pytest.mark.parametrize("variant", ["quantized", "int8", "uint8", "q4f16", "bnb4"])
 def test_quantized_files_point_to_the_float_one(variant: str, tmp_path: Path) -> None:
     file = f"onnx/model_{variant}.onnx"
-    source = model(X + "{ q, s, z = DynamicQuantizeLinear (x)  y = DequantizeLinear (q, s, z) }")
+    source = model(X + "{ y = com.microsoft.MatMulFpQ4 (x, x, x) }")
     with pytest.raises(ModelError) as caught:
         run_stage("ingest", tmp_path / "out", {"file": file}, {"fetch": fetched(tmp_path / "fetch", source, file)})
     assert str(caught.value) == (
-        f"{file} is quantized already\n"
-        "  where: node 'q' (DynamicQuantizeLinear)\n"
-        "  why: HTP needs its own quantization, made from the float model; models quantized for CPUs fail on it\n"
+        f"{file} is quantized in a form that can't be turned into floats\n"
+        "  where: node 'y' (com.microsoft::MatMulFpQ4)\n"
+        "  why: HTP needs its own quantization, made from the float model\n"
         "  next: name the fp32 file of the component: 'onnx/model.onnx'"
     )
 

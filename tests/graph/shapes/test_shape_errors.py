@@ -46,7 +46,7 @@ DATA: list[tuple[str, list[str]]] = [
      ["node 'y' (Reshape) depends on data", "its input 's', computed from 'k'"]),
     ("{ y = Slice (x, k, k) }", ["node 'y' (Slice) depends on data", "its input 'k'\n"]),
     ("{ s = SplitToSequence <axis = 0> (x)  y = SequenceAt (s, k) }",
-     ["node 's' (SplitToSequence) makes a sequence instead of a tensor", "don't split them"]),
+     ["what node 'y' (SequenceAt) does to a list depends on data", "its input 'k'", "don't split them"]),
     ("{ s = ReduceSum <keepdims = 0> (x)  c = Cast <to = 9> (s)  y = If (c) <"
      "then_branch = t () => (float[a,b] p) { p = Relu (x) }, else_branch = e () => (float[a,b] q) { q = Neg (x) }> }",
      ["what node 'y' (If) runs depends on data", "its input 'c', computed from 'x'", "unmerged files beside it"]),

@@ -1,0 +1,82 @@
+"""What a device says of itself, and what was measured of the contexts of a release there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pipeline.contracts.codec import Contract, left_out
+from pipeline.frozen import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceLook(Contract):
+    """What a host is, as :func:`pipeline.runtime.measure.look` says; `sizes` are of the files in our folder there.
+
+    `device` is empty where nothing can run a context, and `why` says why.
+    """
+
+    device: Literal["npu", "emulator", ""]
+    why: str
+    system: str
+    python: str
+    tools: Mapping[str, str]
+    power: str
+    plan: str
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceAnswer(Contract):
+    """What became of a context, by its number in the request: figures and outputs, or why there are none.
+
+    `outputs` has for each sample the names of its arrays in the file of the result, whose digest is `sha256`.
+    """
+
+    context: int
+    outputs: tuple[Mapping[str, str], ...] = ()
+    sha256: str = ""
+    load_s: float = 0.0
+    first_ms: float = 0.0
+    median_ms: float = 0.0
+    p90_ms: float = 0.0
+    runs: int = 0
+    not_run: str | None = left_out()
+    failed: str | None = left_out()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredContext(Contract):
+    """How long a context took, and the SHA-256 of its files by their names.
+
+    `load_s` is a session made in a process that made none, its first run cold; `median_ms` and `p90_ms` are of the
+    `runs` after it, one after the other.
+    """
+
+    component: str
+    axes: Mapping[str, int]
+    target: str
+    files: Mapping[str, str]
+    load_s: float
+    first_ms: float
+    median_ms: float
+    p90_ms: float
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredOn(Contract):
+    """A device by the name that it was called, what it is, and what was measured there.
+
+    `device` says whether an NPU or QNN's emulator ran. `performance_mode` is what was asked of the NPU, `default` where
+    nothing was; `power` and `plan` are what the system says of its supply and its clocks, empty where it does not.
+    """
+
+    name: str
+    device: Literal["npu", "emulator"]
+    system: str
+    tools: Mapping[str, str]
+    performance_mode: Mapping[str, str]
+    power: str
+    plan: str
+    contexts: tuple[MeasuredContext, ...]

@@ -1,0 +1,102 @@
+"""Products of integers whose left side is quantized while the model runs, as float products.
+
+onnxruntime's dynamic quantization, which made most of the ``model_quantized.onnx`` on hubs, writes::
+
+    q, s, z = DynamicQuantizeLinear(x)
+    y = Mul(Cast(MatMulInteger(q, W, z, zw)), Mul(s, sw))
+
+As all that follows is linear in what q stands for, q may stand for x itself, s for 1 and z for 0. Then, with the
+weights as numbers, nothing else changes::
+
+    y = Mul(MatMul(x, W - zw), Mul(1, sw))
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipeline.graph.floats.rewriting import Replacing
+
+_LSTM_STATE = 8
+_TABLES = 5
+
+
+def write_dynamic(made: Replacing) -> None:
+    """DynamicQuantizeLinear: its output is its input, the scale 1, the zero point 0."""
+    made.give(made.given(0))
+    for position, value in ((1, 1.0), (2, 0.0)):
+        if position < len(made.node.output) and made.node.output[position]:
+            made.give(made.constant(np.array(value, np.float32)), position)
+    made.real.update(name for name in made.node.output if name)
+
+
+def write_integer_product(made: Replacing) -> None:
+    """MatMulInteger and ConvInteger: products of what is left when zero points are taken off."""
+    conv = made.node.op_type == "ConvInteger"
+    a, b, a_zero, b_zero = (made.given(place) for place in range(4))
+    left, right = made.difference(a, a_zero), made.difference(b, b_zero, axis=0 if conv else -1)
+    made.give(made.op("Conv" if conv else "MatMul", left, right, **made.attributes()))
+
+
+def write_product_to_float(made: Replacing) -> None:
+    """MatMulIntegerToFloat, of com.microsoft."""
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = (made.given(place) for place in range(7))
+    result = made.op("MatMul", made.number(a, a_scale, a_zero), made.number(b, b_scale, b_zero, axis=-1))
+    made.give(made.op("Add", result, bias) if bias else result)
+
+
+def write_dynamic_product(made: Replacing) -> None:
+    """DynamicQuantizeMatMul, of com.microsoft: its left side is a float."""
+    a, b, scale, zero, bias = (made.given(place) for place in range(5))
+    result = made.op("MatMul", a, made.number(b, scale, zero, axis=-1))
+    made.give(made.op("Add", result, bias) if bias else result)
+
+
+def write_attention(made: Replacing) -> None:
+    """QAttention, of com.microsoft."""
+    x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = (made.given(place) for place in range(9))
+    given = [made.number(x, x_scale, x_zero), made.number(w, w_scale, w_zero, axis=-1), bias, mask, past]
+    while not given[-1]:
+        given.pop()
+    made.node.op_type = "Attention"
+    del made.node.input[:]
+    made.node.input.extend(given)
+    made.nodes.append(made.node)
+
+
+def write_embeddings(made: Replacing) -> None:
+    """QEmbedLayerNormalization, of com.microsoft: five tables with scales and zero points behind all of them."""
+    tables = [
+        made.number(made.given(2 + each), made.given(8 + each), made.given(8 + _TABLES + each))
+        if made.given(2 + each)
+        else ""
+        for each in range(_TABLES)
+    ]
+    given = [made.given(0), made.given(1), *tables, made.given(7)]
+    while not given[-1]:
+        given.pop()
+    made.node.op_type = "EmbedLayerNormalization"
+    del made.node.input[:]
+    made.node.input.extend(given)
+    made.nodes.append(made.node)
+
+
+def write_lstm(made: Replacing) -> None:
+    """DynamicQuantizeLSTM, of com.microsoft: weights are stored as ``[directions, inputs, 4 hidden]``."""
+    given = [made.given(place) for place in range(_LSTM_STATE)]
+    for place in (1, 2):
+        scale, zero = made.given(2 * place + 6), made.given(2 * place + 7)
+        dims = made.dims(scale)
+        spread = made.integers(dims[0], 1, dims[1] if len(dims) > 1 else 1)
+        weights = made.op("Cast", given[place], to=1)
+        if zero:
+            weights = made.op("Sub", weights, made.op("Reshape", made.op("Cast", zero, to=1), spread))
+        weights = made.op("Mul", weights, made.op("Reshape", scale, spread))
+        given[place] = made.op("Transpose", weights, perm=[0, 2, 1])
+    while not given[-1]:
+        given.pop()
+    made.node.op_type = "LSTM"
+    made.node.ClearField("domain")
+    del made.node.input[:]
+    made.node.input.extend(given)
+    made.nodes.append(made.node)

@@ -1,0 +1,175 @@
+"""Files that onnxruntime's quantizers write are taken as the float models that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+
+from pipeline.errors import ModelError
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.shapes.normal_form import name_nodes
+from tests.support.graphs import operators
+from tests.support.sources import ingested, model, numbers, outputs, shaped
+
+CONSTANTS: Mapping[str, NDArray[Any]] = {
+    "kernel": numbers(8, 3, 3, 3) / 4, "narrow": numbers(8, 8, 1, 1) / 3, "b": numbers(8), "w": numbers(8, 5) / 3,
+    "c": numbers(5), "half": np.array(0.5, np.float32), "table": numbers(20, 16), "w16": numbers(16, 16) / 4,
+    "two": np.array([1, -1, 2, 8]), "b16": numbers(16), "lw": numbers(1, 32, 16) / 4, "lr": numbers(1, 32, 8) / 3,
+    "lb": numbers(1, 64),
+}  # fmt: skip
+PICTURES = """g (float[1,3,12,12] x) => (float[1,5] y) {
+    a = Conv <kernel_shape = [3, 3]> (x, kernel, b) r = Relu (a) n = Conv <kernel_shape = [1, 1]> (r, narrow)
+    s = Sigmoid (n) m = Mul (r, s) d = Add (m, n) l = LeakyRelu <alpha = 0.1> (d)
+    p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (l) q = AveragePool <kernel_shape = [2, 2]> (p)
+    e = Concat <axis = 1> (q, q) f = GlobalAveragePool (e) t = Flatten (f)
+    u, v = Split <axis = 1> (t) h = Add (u, v) y = Gemm (h, w, c) }"""
+WORDS = """g (int64[1,n] ids) => (float[1,n,16] y) {
+    e = Gather (table, ids) k = MatMul (e, w16) a = Add (k, b16) r = Relu (a) l = MatMul (r, w16)
+    s = Softmax (l) y = MatMul (s, w16) }"""
+STATES = """g (float[6,1,16] x) => (float[6,1,1,8] y) { y = LSTM <hidden_size = 8> (x, lw, lr, lb) }"""
+
+
+class Samples(CalibrationDataReader):  # type: ignore[misc]
+    """A few pictures for onnxruntime's calibration."""
+
+    def __init__(self) -> None:
+        self.left = [{"x": numbers(1, 3, 12, 12)} for _ in range(8)]
+
+    def get_next(self) -> Any:
+        """The next, or None."""
+        return self.left.pop() if self.left else None
+
+
+def static(source: Path, made: Path, form: QuantFormat, **more: Any) -> None:
+    quantize_static(source, made, Samples(), quant_format=form, **more)
+
+
+def dynamic(source: Path, made: Path, **more: Any) -> None:
+    quantize_dynamic(source, made, **more)
+
+
+UINT8 = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+INT8 = {"activation_type": QuantType.QInt8, "weight_type": QuantType.QInt8}
+UINT16 = {"activation_type": QuantType.QUInt16, "weight_type": QuantType.QInt8}
+CASES: dict[str, tuple[str, Callable[[Path, Path], None], float]] = {
+    "QDQ": (PICTURES, lambda a, b: static(a, b, QuantFormat.QDQ, **UINT8), 25),
+    "QDQ, int8, a scale for each channel": (
+        PICTURES, lambda a, b: static(a, b, QuantFormat.QDQ, per_channel=True, **INT8), 25,
+    ),
+    "QDQ, uint16": (PICTURES, lambda a, b: static(a, b, QuantFormat.QDQ, **UINT16), 60),
+    "operators of quantized values": (PICTURES, lambda a, b: static(a, b, QuantFormat.QOperator, **UINT8), 20),
+    "ranges that are found at run time": (WORDS, lambda a, b: dynamic(a, b, weight_type=QuantType.QInt8), 30),
+    "the same, a scale for each channel": (WORDS, lambda a, b: dynamic(a, b, per_channel=True), 30),
+    "a convolution": (PICTURES, lambda a, b: dynamic(a, b, weight_type=QuantType.QUInt8), 25),
+    "an LSTM": (STATES, lambda a, b: dynamic(a, b, weight_type=QuantType.QInt8), 30),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_quantized_file_is_built_from_its_floats(case: str, tmp_path: Path) -> None:
+    text, quantize, least_db = CASES[case]
+    words = set(text.replace("(", " ").replace(")", " ").replace(",", " ").split())
+    source = model(text, {name: each for name, each in CONSTANTS.items() if name in words}, opset=13)
+    name_nodes(source.graph)  # onnxruntime's quantizer mixes up those without names
+    name_nodes(source.graph)  # onnxruntime's quantizer mixes up those without names
+    onnx.save(source, tmp_path / "float.onnx")
+    quantize(tmp_path / "float.onnx", tmp_path / "quantized.onnx")
+    quantized = onnx.load(tmp_path / "quantized.onnx")
+    assert set(operators(quantized)) & {"QLinearConv", "DequantizeLinear", "MatMulInteger", "DynamicQuantizeLSTM"}
+
+    made = ingested(tmp_path, quantized).folder / MODEL
+
+    left = operators(load_graph(made))
+    assert not any("Quantize" in kind or kind.startswith("QLinear") or "Integer" in kind for kind in left), left
+    inputs: dict[str, NDArray[Any]] = {
+        PICTURES: numbers(1, 3, 12, 12), STATES: numbers(6, 1, 16), WORDS: np.arange(7).reshape(1, 7),
+    }  # fmt: skip
+    feeds = {source.graph.input[0].name: inputs[text]}
+    assert decibels(outputs(quantized, feeds)[0], outputs(made, feeds)[0]) >= least_db
+    assert decibels(outputs(source, feeds)[0], outputs(made, feeds)[0]) >= 15, "weights have 8 bits a matrix"
+
+
+def test_a_relu_that_the_quantizer_left_to_the_range_stays(tmp_path: Path) -> None:
+    source = model(
+        """g (float[1,4] x) => (float[1,4] y) {
+        q = QuantizeLinear (x, scale, zero) r = Reshape (q, rows) y = DequantizeLinear (r, scale, zero) }""",
+        {"scale": np.array(0.5, np.float32), "zero": np.array(0, np.uint8), "rows": np.array([1, 4])},
+    )
+    made = ingested(tmp_path, source).folder / MODEL
+    given = np.array([[-3, 0.2, 7, 900]], np.float32)
+    np.testing.assert_array_equal(outputs(made, {"x": given})[0], np.array([[0, 0.2, 7, 127.5]], np.float32))
+
+
+def test_inputs_and_outputs_stay_quantized(tmp_path: Path) -> None:
+    source = model(
+        """g (uint8[1,n] x) => (int8[1,n] y) { d = DequantizeLinear (x, fine, middle) r = Tanh (d)
+        y = QuantizeLinear (r, coarse, low) }""",
+        {
+            "fine": np.array(0.02, np.float32), "middle": np.array(128, np.uint8),
+            "coarse": np.array(1 / 128, np.float32), "low": np.array(-3, np.int8),
+        },
+    )  # fmt: skip
+    made = ingested(tmp_path, source).folder / MODEL
+    assert "QuantizeLinear" not in operators(load_graph(made))
+    feeds = {"x": np.arange(256, dtype=np.uint8)[None]}
+    np.testing.assert_array_equal(outputs(made, feeds)[0], outputs(source, feeds)[0])
+
+
+def test_scales_that_differ_between_rounding_and_back_are_kept(tmp_path: Path) -> None:
+    source = model(
+        """g (float[1,4] x) => (float[1,4] y) {
+        q = QuantizeLinear (x, one, zero) y = DequantizeLinear (q, two, three) }""",
+        {
+            "one": np.array(1, np.float32), "two": np.array(2, np.float32), "zero": np.array(0, np.int8),
+            "three": np.array(3, np.int8),
+        },
+    )  # fmt: skip
+    feeds = {"x": np.array([[-200, -3, 5, 40]], np.float32)}
+    np.testing.assert_array_equal(
+        outputs(ingested(tmp_path, source).folder / MODEL, feeds)[0], outputs(source, feeds)[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("(uint8[1,n] y) { y, s, z = DynamicQuantizeLinear (x) }", "output 'y' is quantized by a scale"),
+        ("(bool[1,n] y) { q, s, z = DynamicQuantizeLinear (x) y = Equal (q, z) }", "node 'y' (Equal) computes"),
+    ],
+)
+def test_values_that_stay_quantized_at_run_time_are_refused(text: str, what: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        ingested(tmp_path, model(f"g (float[1,n] x) => {text}"))
+    assert what in caught.value.what
+    assert "'onnx/model.onnx'" in str(caught.value.remedy)
+
+
+def test_a_float_model_is_left_as_it_is(tmp_path: Path) -> None:
+    source = model("g (float[1,n] x) => (float[1,n] y) { a = Relu (x) y = Neg (a) }")
+    taken = ingested(tmp_path, source)
+    assert [node.op_type for node in load_graph(taken.folder / MODEL).graph.node] == ["Relu", "Neg"]
+
+
+def test_what_is_made_has_no_dynamic_dim(tmp_path: Path) -> None:
+    words = ("table", "w16", "b16")
+    source = model(WORDS, {name: CONSTANTS[name] for name in words}, opset=13)
+    name_nodes(source.graph)
+    name_nodes(source.graph)
+    onnx.save(source, tmp_path / "float.onnx")
+    quantize_dynamic(tmp_path / "float.onnx", tmp_path / "quantized.onnx")
+    made = shaped(tmp_path, onnx.load(tmp_path / "quantized.onnx"), n=7).folder / MODEL
+    assert operators(load_graph(made)).get("MatMul") == 3
+
+
+def decibels(wanted: NDArray[Any], made: NDArray[Any]) -> float:
+    """Signal over noise; both are float arrays of one shape."""
+    assert wanted.shape == made.shape
+    noise = float(((wanted - made) ** 2).sum())
+    return 10 * float(np.log10(float((wanted**2).sum()) / noise)) if noise else np.inf
