@@ -64,7 +64,7 @@ class Fault:
 class Verdict:
     """Whether a fault is seen on all samples, on those of the separate budgets, on those of the share, and on all now.
 
-    `counts` are how many samples the latter two are; `refused`: the compiler does not take it, before any has run.
+    `counts` are how many samples the latter two are; `refused` is why the compiler does not take it, before any has run.
     """
 
     fault: Fault
@@ -73,7 +73,7 @@ class Verdict:
     share: bool
     now: bool
     counts: tuple[int, int] = (0, 0)
-    refused: bool = False
+    refused: str = ""
 
 
 class Ladder:
@@ -135,8 +135,8 @@ def judged(ladder: Ladder, fault: Fault, model: ModelProto, work: Path) -> Verdi
     counts = ladder.before(bucket), ladder.now(bucket)
     try:
         ran = on_chip(StageInput(work, {}, {}), ladder.padded[fault.bucket], work / "context")
-    except (PipelineError, BrokenProcessPool):  # QNN refuses it, or ends its process
-        return Verdict(fault, exhaustive=True, before=True, share=True, now=True, counts=counts, refused=True)
+    except (PipelineError, BrokenProcessPool) as error:  # QNN refuses it, or ends its process
+        return Verdict(fault, exhaustive=True, before=True, share=True, now=True, counts=counts, refused=str(error))
     facts, known = ladder.facts[fault.bucket], ladder.references(fault.bucket)
 
     def measured(most: int) -> emulate.Facts:
@@ -314,7 +314,8 @@ def main() -> int:
                 print(verdict, flush=True)
     counts = sorted({(int(each.fault.bucket), each.counts) for each in verdicts})
     print(", ".join(f"bucket {name}: {now} samples, {before} before" for name, (before, now) in counts))
-    print(f"{sum(each.refused for each in verdicts)} were refused by the compiler, and count as seen")
+    print(Counter(each.refused.partition("\n")[0] for each in verdicts if each.refused).most_common(5))
+    print(f"{sum(bool(each.refused) for each in verdicts)} were refused by the compiler, and count as seen")
     print(table(verdicts))
     return int(any(each.before and not each.now for each in verdicts))
 
