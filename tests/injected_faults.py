@@ -48,6 +48,8 @@ BUDGET_S, BEFORE_S, BEFORE_MOST = 15.0, 30.0, 16
 LENGTHS = (16, 32, 64)
 SAMPLES = 16
 """Held-out samples of each bucket."""
+_TOLD = 20
+"""Faults after which the table so far is printed."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Fault:
 class Verdict:
     """Whether a fault is seen on all samples, on those of the separate budgets, on those of the share, and on all now.
 
-    `counts` are how many samples the latter two are; `refused` is why the compiler does not take it, before any has run.
+    `counts` are of the separate budgets and of the share; `refused` is why the compiler did not take it.
     """
 
     fault: Fault
@@ -310,8 +312,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as work:
         for number, verdict in enumerate(judge_all(chosen.count, chosen.seed, Path(work))):
             verdicts.append(verdict)
-            if verdict.exhaustive != verdict.now or verdict.before != verdict.now or number % 50 == 49:
+            if verdict.exhaustive != verdict.now or verdict.before != verdict.now:
                 print(verdict, flush=True)
+            if number % _TOLD == _TOLD - 1 and number + 1 < chosen.count:
+                print(table(verdicts), flush=True)
     counts = sorted({(int(each.fault.bucket), each.counts) for each in verdicts})
     print(", ".join(f"bucket {name}: {now} samples, {before} before" for name, (before, now) in counts))
     print(Counter(each.refused.partition("\n")[0] for each in verdicts if each.refused).most_common(5))
