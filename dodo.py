@@ -68,8 +68,16 @@ def task_context() -> Iterator[Task]:
     yield from PROJECT.tasks("context")
 
 
+def task_bundle() -> Iterator[Task]:
+    yield from PROJECT.tasks("bundle")
+
+
 def task_emulate() -> Iterator[Task]:
     yield from PROJECT.tasks("emulate")
+
+
+def task_converse() -> Iterator[Task]:
+    yield from PROJECT.tasks("converse")
 
 
 def task_blame() -> Iterator[Task]:

@@ -42,6 +42,11 @@ _KEY = {"name": "key", "long": "key", "default": "", "help": "public key, PEM, t
 
 _REPLAY = {"name": "replay", "long": "replay", "default": "", "help": "record to run again with the release"}
 _SAMPLES = {"name": "samples", "long": "samples", "type": int, "default": 2, "help": "samples of each context"}
+_EMULATOR = {
+    "name": "emulator", "long": "emulator", "type": bool, "default": False, "help": "QNN's emulator; minutes a word",
+}  # fmt: skip
+_SAY = {"name": "say", "long": "say", "default": "", "help": "one question, in place of those that are typed"}
+_TOKENS = {"name": "tokens", "long": "tokens", "type": int, "default": 200, "help": "tokens of an answer, at most"}
 _DEVICE = (
     _SAMPLES,
     {"name": "seconds", "long": "seconds", "type": int, "default": 10, "help": "to time each context for"},
@@ -116,6 +121,12 @@ def commands(
         doc = f"Write the report of {name} and open it." if name else "Write the reports and open them in a browser."
         task = f"report:{name}" if name else "report"
         yield ProjectCommand(task, doc, partial(_report, configs, name, workspace), [_NO_BROWSER])
+    for config, steps in models:
+        if config.language:
+            doc = f"Talk to {config.name} here: its QDQ model on the CPU, or [--emulator]; [--say TEXT] [--tokens 200]."
+            needed = [step.id for step in steps if step.stage in ("ingest", "rewrite", "quantize")]
+            run = partial(_chat, config, steps, workspace)
+            yield ProjectCommand(f"chat:{config.name}", doc, run, [_EMULATOR, _SAY, _TOKENS], before=needed)
     doc = "Say what is wrong with this host, its packages and this project."
     yield ProjectCommand("doctor", doc, partial(_doctor, workspace), [_JSON])
     for name, run in {"fsck": partial(_fsck, workspace, models), "gc": partial(_gc, workspace, session)}.items():
@@ -183,6 +194,14 @@ def _report(configs: Sequence[ModelConfig], name: str, workspace: Workspace, *, 
     from pipeline.report.page.command import report
 
     return report([(config, [*plan(config)]) for config in configs], name, workspace, no_browser=no_browser)
+
+
+def _chat(
+    config: ModelConfig, steps: Sequence[Step], workspace: Workspace, *, emulator: bool, say: str, tokens: int
+) -> int:
+    from pipeline.chat.command import chat  # loads models
+
+    return chat(config, steps, workspace, emulator=emulator, say=say, tokens=tokens)
 
 
 def _doctor(workspace: Workspace, *, as_json: bool) -> int:

@@ -18,7 +18,7 @@ from pipeline.build.bring import bring_up_to_date, is_current
 from pipeline.build.chains import able_of, chain_of, figures_of, method_of
 from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import judge, wanting
-from pipeline.build.remedies import MOST_FOR_A_MARGIN, SHARE_FOR_A_MARGIN, Able, Tried, label, next_scheme, worth_most
+from pipeline.build.remedies import Able, Tried, is_last, label, may_go_on, next_scheme, worth_most
 from pipeline.contracts import blame, probe
 from pipeline.contracts import quantize as quantized
 from pipeline.contracts.blame import RowFacts
@@ -169,9 +169,9 @@ class Climber:
                 return False
             tell(f"{_name(quantize)}: {attempts[-1].line()}")
             tried.append(self._tried(scheme, chain, missed, short))
-            scheme = next_scheme(tried, able, last=bool(fits) and for_margin == MOST_FOR_A_MARGIN - 1)
+            scheme = next_scheme(tried, able, last=bool(fits) and is_last(for_margin))
             spent_s = time.monotonic() - started
-            if fits and (for_margin >= MOST_FOR_A_MARGIN or spent_s > budget_s * SHARE_FOR_A_MARGIN):
+            if fits and not may_go_on(for_margin, spent_s, budget_s, alike=any(fit.alike for fit in fits)):
                 break
             if scheme is not None and not fits and spent_s > budget_s:
                 raise self._out_of_time(quantize, attempts, scheme)
@@ -241,8 +241,8 @@ class Climber:
         assert found is not None
         reached = self._reached(missed) if missed else (len(WAVES), self._total(chain))
         nodes = tuple if found.failed else cache(partial(self._to_blame, chain, found.step))
-        accepts = found.miss.accepts
-        return Tried(scheme, found.miss.rung, reached, nodes, self._foretold(chain), found.miss.state, accepts)
+        miss, foretold = found.miss, self._foretold(chain)
+        return Tried(scheme, miss.rung, reached, nodes, foretold, miss.state, miss.read, miss.accepts)
 
     def _to_blame(self, chain: Sequence[Step], step: Step) -> tuple[str, ...]:
         """The nodes that went wrong, the worst first."""

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 
 from pipeline.build import language_gates
 from pipeline.config.thresholds import Thresholds
-from pipeline.contracts import context, emulate, verify
+from pipeline.contracts import bundle, context, converse, emulate, verify
 from pipeline.contracts.limits import WORST_BELOW_DB
 from pipeline.contracts.measures import Subject
 from pipeline.errors import PipelineError, VerificationError
@@ -85,6 +85,10 @@ def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
         if (opinion := emulated.second_opinion) and opinion.disagreements:
             return Miss(_contradicted(name, opinion))
         return next(_misses(name, emulated, thresholds), None)
+    if made.stage == "bundle":
+        return next(map(Miss, language_gates.bundled(name, made.read(bundle.Facts.from_json))), None)
+    if made.stage == "converse":
+        return next(map(Miss, language_gates.conversed(name, made.read(converse.Facts.from_json))), None)
     if made.stage == "context":
         parts = made.read(context.Facts.from_json).parts
         missed = (error for part in parts.values() for error in _fallbacks(part.facts, thresholds))
@@ -285,7 +289,8 @@ def _score_changed(name: str, facts: verify.Facts, thresholds: Thresholds) -> It
 
 
 def _fallbacks(facts: context.PartFacts, thresholds: Thresholds) -> Iterator[VerificationError]:
-    inside, name, partitions = facts.fallbacks, facts.context_model, facts.partitions
+    # Parts that a model was split into on purpose are no partitions of its graph.
+    inside, name, partitions = facts.fallbacks, facts.context_model, facts.partitions - len(facts.cuts or ())
     told = "".join(f"\n    | {node.op} {node.name!r}: {node.reason or 'no reason given'}" for node in inside[:8])
     if len(inside) > 8:
         told += f"\n    | and {len(inside) - 8} more, which the step's manifest lists"

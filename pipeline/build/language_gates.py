@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pipeline.config.thresholds import Thresholds
+from pipeline.contracts import bundle, converse
 from pipeline.contracts.language import LanguageFigures
 from pipeline.errors import VerificationError
 
@@ -29,6 +30,43 @@ def missed(name: str, figures: Mapping[str, LanguageFigures], thresholds: Thresh
                 where=f"{name}, {found.tokens} tokens",
                 why=_WHY.get(rung, ""),
                 remedy=f"raise the precision under quantization.overrides, or accept it with thresholds: {{{asked}}}",
+            )
+
+
+def bundled(name: str, facts: bundle.Facts) -> Iterator[VerificationError]:
+    """Why the files for engines may not ship: what they would not notice, and compute wrongly from."""
+    if facts.faults:
+        yield VerificationError(
+            f"what engines would read is wrong: {facts.faults[0]}",
+            where=name,
+            why="no engine notices" + "".join(f"\n    | {fault}" for fault in facts.faults[1:]),
+            remedy="report this with the model; the files are in the step's output",
+        )
+
+
+def conversed(name: str, facts: converse.Facts) -> Iterator[VerificationError]:
+    """Why contexts may not ship: an engine refused them, or gave other tokens than the reference loop."""
+    if facts.differences:
+        yield VerificationError(
+            f"what was emulated is not what would ship: {facts.differences[0]}",
+            where=name,
+            why="graphs that share a binary are to have the inputs and outputs that they have by themselves",
+            remedy="build with packing: separate, and report this with the model",
+        )
+    for engine, spoken in facts.engines.items():
+        if spoken.refused is not None:
+            yield VerificationError(
+                f"{engine} does not run what was written for it",
+                where=name,
+                why=spoken.refused,
+                remedy="report this with the model and the log of the step",
+            )
+        elif spoken.tokens != facts.expected:
+            yield VerificationError(
+                f"{engine} answers {[*spoken.tokens]}, the reference loop {[*facts.expected]}",
+                where=f"{name}, after {facts.prompt} tokens, on graphs of {facts.twin}",
+                why="mask, rotation or cache are not what the engine takes them for",
+                remedy="report this with the model",
             )
 
 

@@ -23,10 +23,10 @@ FLOAT = Rule(nodes=("*",), precision=FP16)
 """All of a component in float16."""
 _ALL_FLOAT = Scheme("uint16", "uint8", per_channel=True, overrides=(FLOAT,))
 
-MOST_FOR_A_MARGIN = 4
+_MOST_FOR_A_MARGIN = 4
 """Precisions that are tried at most where one keeps to the gates, but by less than a default should."""
-SHARE_FOR_A_MARGIN = 1 / 3
-"""Of the budget: where one keeps to the gates, another may be begun within this."""
+_SHARE_FOR_A_MARGIN = 1 / 3
+"""Of the budget: where one keeps to the gates, and the same is read off it, another may be begun within this."""
 WORTH_DB = 3.0
 """By how much a precision must be better that costs more: half the noise power."""
 
@@ -45,8 +45,8 @@ class Tried:
     """A scheme, how far down the ladder it came, and what is to blame for its miss.
 
     `reached` grows with the rung that was missed and, on one rung, with its SQNR in dB. `nodes` are those that went
-    wrong, the worst first; `foretold` is the forecast for this scheme; `state` says whether a state missed;
-    `accepts` has the threshold that it keeps to where it is read otherwise.
+    wrong, the worst first; `foretold` is the forecast for this scheme; `state` says whether a state missed, `read`
+    whether something else is read off an output; `accepts` has the threshold that this keeps to.
     """
 
     scheme: Scheme
@@ -55,6 +55,7 @@ class Tried:
     nodes: Callable[[], tuple[str, ...]] = tuple
     foretold: tuple[Forecast, ...] = ()
     state: bool = False
+    read: bool = False
     accepts: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -71,6 +72,19 @@ def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Sc
             if scheme not in known:
                 return scheme
     return None
+
+
+def may_go_on(for_margin: int, spent_s: float, budget_s: float, *, alike: bool) -> bool:
+    """Whether another precision may be begun where one keeps to the gates, after so many tries `for_margin`.
+
+    `alike`: the same is read off one of them. Until it is, all of the budget may be spent.
+    """
+    return for_margin < _MOST_FOR_A_MARGIN and spent_s <= budget_s * (_SHARE_FOR_A_MARGIN if alike else 1)
+
+
+def is_last(for_margin: int) -> bool:
+    """Whether the next try for a margin is the last."""
+    return for_margin == _MOST_FOR_A_MARGIN - 1
 
 
 def worth_most(totals_db: Sequence[float]) -> int:
@@ -120,10 +134,16 @@ def _remedies(tried: Tried, own_rules: int, able: Able) -> Iterator[Scheme]:
         yield _ALL_FLOAT
     eight = scheme.weights in ("uint8", "int8")
     rounding = tried.rung in ("quantization", "total") and eight and scheme.activations == _INTEGERS
-    if rounding and able.blocks and scheme.block is None and scheme.per_channel:
+    if rounding and able.blocks and scheme.block is None and scheme.per_channel and not tried.read:
         yield replace(scheme, weights="int8", block=_BLOCK)
+    if scheme.block is not None and tried.rung == "compile" and eight:
+        # QNN has a kernel of its own for blocks, and may not take a node in it that it takes otherwise.
+        yield replace(scheme, weights="uint8", block=None)
     if rounding and able.wide_weights:
         yield replace(scheme, weights=_WIDE, block=None)
+    if tried.read and able.float16:
+        # What is read otherwise gets what is sure to cure it: 2 dB more, as of blocks, or a few nodes do not.
+        yield _ALL_FLOAT
     if able.float16 and added < _MOST_RULES:
         for nodes in _stretches(tried, FP16):
             yield scheme.with_rules([Rule(nodes=nodes, precision=FP16)])

@@ -188,6 +188,12 @@ class ReleaseSettings:
     `<component>`, `<component>/<bucket>` or `<component>/<bucket>/<target>`. The release says so inside."""
 
 
+ContextLength = Annotated[int, Between(16, 1 << 20)]
+PrefillLength = Annotated[int, Between(2, 1 << 16)]
+ContextLengths = Annotated[tuple[ContextLength, ...], Size(1, 8, expected="1 to 8 lengths"), Distinct()]
+PrefillLengths = Annotated[tuple[PrefillLength, ...], Size(1, 8, expected="1 to 8 sizes"), Distinct()]
+
+
 @dataclass(frozen=True)
 class LanguageModel:
     """A language model, built as two buckets of one component: `prefill` takes a window of tokens, decode takes one.
@@ -195,12 +201,27 @@ class LanguageModel:
     Both keep to the graph contract of onnxruntime-genai's `decoder-pipeline` and of Qualcomm's Genie.
     """
 
-    context: Annotated[int, Between(16, 1 << 20)] = 512
-    """Tokens that attention sees, those of the run included. At least twice `prefill`."""
-    prefill: Annotated[int, Between(2, 1 << 16)] = 128
-    """Tokens that a prefill run takes."""
+    context: ContextLength | ContextLengths = 512
+    """Tokens that attention sees, those of the run included. At least twice `prefill`. Of several, as `[512, 2048]`,
+    each has a prefill and a decode of its own, which share their weights."""
+    prefill: PrefillLength | PrefillLengths = 128
+    """Tokens that a prefill run takes. Of several, as `[32, 128]`, each is built for every context that is at least
+    twice as long."""
     embedding: Literal["uint8", "uint16"] = "uint8"
     """Type in which the table of embeddings is stored; it is a quarter of a small model's binary in 16 bits."""
+    parts: Literal["auto"] | Annotated[int, Between(1, 64)] = "auto"
+    """Into how many contexts the model is split, by layers: `auto` makes as few as hold its weights at 1 GiB each, as
+    integers are stored and floats in 16 bits."""
+
+    @property
+    def contexts(self) -> tuple[int, ...]:
+        """All lengths of context, the shortest first."""
+        return tuple(sorted(self.context)) if isinstance(self.context, tuple) else (self.context,)
+
+    @property
+    def prefills(self) -> tuple[int, ...]:
+        """All sizes of prefill, the smallest first."""
+        return tuple(sorted(self.prefill)) if isinstance(self.prefill, tuple) else (self.prefill,)
 
 
 AxisValues = Annotated[
@@ -253,7 +274,8 @@ class ModelFile:
     """Samples to take the ranges of activations from. Only a model whose components are all fp16 may leave it out."""
     quantization: Quantization | Fp16 | Auto | Climb = field(default_factory=lambda: Climb(BUDGET_MINUTES))
     """How numbers are represented on the chip; a component may differ under `components.<name>.quantization`. When left
-    out, w8a16 is built, and where that misses a threshold, the build looks for what keeps to it."""
+    out, w8a16 is built, in blocks of 32 and rounded by `gptq`, and where that misses a threshold, the build looks for
+    what keeps to it."""
     verification: Verification = field(default_factory=Verification)
     """Samples and a score, by which the accuracy of what was built is measured."""
     thresholds: ThresholdsFile = field(default_factory=ThresholdsFile)

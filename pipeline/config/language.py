@@ -25,19 +25,24 @@ _EXCLUDED = ("buckets", "fixed", "cross", "constants")
 
 
 def buckets_of(language: LanguageModel) -> tuple[Bucket, ...]:
-    """Decode, which takes one token, and prefill."""
-    return _buckets(language.prefill, language.context)
+    """Of each context decode, which takes one token, and every prefill that fits into it twice."""
+    found = [
+        _bucket(sequence, context)
+        for context in language.contexts
+        for sequence in (1, *(size for size in language.prefills if 2 * size <= context))
+    ]
+    return tuple(sorted(found, key=by_size))
 
 
 def twins_of(language: LanguageModel) -> tuple[Bucket, ...]:
     """The same on a small scale, in the same order; the very same where the model is as small."""
     prefill, context = _TWIN
-    return _buckets(min(prefill, language.prefill), min(context, language.context))
+    sizes = [bucket.axes for bucket in buckets_of(language)]
+    return tuple(_bucket(min(prefill, axes[SEQUENCE]), min(context, sum(axes.values()))) for axes in sizes)
 
 
-def _buckets(prefill: int, context: int) -> tuple[Bucket, ...]:
-    found = [Bucket({SEQUENCE: sequence, PAST: context - sequence}) for sequence in (1, prefill)]
-    return tuple(sorted(found, key=by_size))
+def _bucket(sequence: int, context: int) -> Bucket:
+    return Bucket({SEQUENCE: sequence, PAST: context - sequence})
 
 
 def quantization_of(language: LanguageModel, written: Quantization) -> Quantization:
@@ -51,7 +56,9 @@ def quantization_of(language: LanguageModel, written: Quantization) -> Quantizat
 
 def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problems) -> None:
     """Check what stands beside `language_model`, and fill in what follows from it; `folder` is the project's."""
-    language: LanguageModel | None = fields.get("language_model")
+    if "language_model" not in fields:  # what is written there has a mistake of its own
+        return
+    language: LanguageModel | None = fields["language_model"]
     components: Mapping[str, ComponentFile] = fields.get("components", {})
     for name, component in components.items():
         if component.file.endswith(_LANGUAGE_FILES) != (language is not None):
@@ -65,9 +72,15 @@ def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problem
     if language is None:
         return
     keys = ("language_model",)
-    if language.context < 2 * language.prefill:
-        what = f"has a context of {language.context}, less than two windows of {language.prefill}"
-        problems.add(place_of(node, keys), keys, what, expected=f"context: {2 * language.prefill} or more")
+    least, longest = language.prefills[0], language.contexts[-1]
+    for context in language.contexts:
+        if context < 2 * least:
+            what = f"has a context of {context}, less than two windows of {least}"
+            problems.add(place_of(node, keys), keys, what, expected=f"context: {2 * least} or more")
+    for size in language.prefills[1:]:
+        if longest < 2 * size:
+            what = f"has a prefill of {size}, two of which are more than its longest context, {longest}"
+            problems.add(place_of(node, keys), keys, what, expected=f"prefill: {longest // 2} or less")
     if len(components) > 1:
         problems.add(place_of(node, ("components",)), ("components",), "are several", expected="one language model")
     written = {keys[0] for keys, _ in walk(node) if len(keys) == 1}
@@ -81,3 +94,6 @@ def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problem
         fields["quantization"] = Quantization()
     if "packing" not in written:
         fields["packing"] = "buckets"
+    elif fields.get("packing") not in ("buckets", "separate"):
+        what = f"is {fields.get('packing')}, by which no engine for language models opens contexts"
+        problems.add(place_of(node, ("packing",)), ("packing",), what, expected="buckets or separate")

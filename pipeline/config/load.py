@@ -30,7 +30,7 @@ from pipeline.config.file import (
 )
 from pipeline.config.judging import check_outputs, thresholds_of, wished_of
 from pipeline.config.model_config import Component, ModelConfig
-from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride
+from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride, by_default
 from pipeline.config.readers import Reader
 from pipeline.config.sample_checks import check_samples
 from pipeline.config.targets import DEVICE, Target, read_targets
@@ -147,7 +147,9 @@ def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
     language.complete(fields, node, folder.parent, problems)
     spoken: LanguageModel | None = fields.get("language_model")
     buckets = language.buckets_of(spoken) if spoken else read_buckets(fields, node, problems)
-    components = _components(fields)
+    # What rounds by samples was measured on encoders and vision; a language model has a default of its own.
+    default = Quantization() if spoken else by_default(catalog.resolve(target.soc).htp_arch for target in targets)
+    components = _components(fields, default)
     quantized = {name: component.quantization for name, component in components.items()}
     target_checks.check(quantized, [target.soc for target in targets], node, problems)
     _check_calibration(fields, components, node, problems)
@@ -179,7 +181,7 @@ def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
     )
 
 
-def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
+def _components(fields: Mapping[str, Any], default: Quantization) -> dict[str, Component]:
     """The components whose quantization is known, with what they override merged in."""
     written: Mapping[str, ComponentFile] = fields.get("components", {})
     model: Quantization | Fp16 | Auto | Climb | None = fields.get("quantization")
@@ -191,8 +193,8 @@ def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
             base = model if isinstance(model, Quantization) else Quantization()
             merged = replace(base, **_given(own))
         budget = merged.budget_minutes if isinstance(merged, Auto | Climb) else None
-        by_default = isinstance(merged, Climb)
-        merged = Quantization() if isinstance(merged, Climb) else merged
+        left_out = isinstance(merged, Climb)
+        merged = default if isinstance(merged, Climb) else merged
         if fields.get("language_model") and isinstance(merged, Quantization):
             merged = language.quantization_of(fields["language_model"], merged)
         if merged:
@@ -212,7 +214,7 @@ def _components(fields: Mapping[str, Any]) -> dict[str, Component]:
                 outputs=outputs,
                 truth=truth,
                 budget_minutes=budget,
-                wished=wished_of(limits, thresholds) if by_default else None,
+                wished=wished_of(limits, thresholds) if left_out else None,
             )
     return found
 

@@ -40,7 +40,9 @@ StageName = Literal[
     "verify",
     "packing",
     "context",
+    "bundle",
     "emulate",
+    "converse",
     "blame",
     "probe",
 ]

@@ -18,12 +18,14 @@ from pipeline.frozen import dataclass
 class Params(OverBuckets):
     """`compile: device` says that contexts are compiled on the device.
 
-    The plan sees to that; it is in the key, so that those of another host are not taken for them.
+    The plan sees to that; it is in the key, so that those of another host are not taken for them. `parts` is there for
+    a language model: into how many it is split by layers; 0 is as few as hold its weights.
     """
 
     form: Form
     targets: tuple[HtpTarget, ...]
     compile: Literal["device"] | None = left_out()
+    parts: int | None = left_out()
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class CpuNode(Contract):
 class CompiledModel(Contract):
     """A context model and its binaries as they are on disk, after all checks.
 
-    The figures of `targets` are the binaries' own. `compatibility` is the string by which ONNX Runtime decides whether
+    A model that was split by layers has a binary for each part, in order; `cuts` are the values between them. The
+    figures of `targets` are the binaries' own. `compatibility` is the string by which ONNX Runtime decides whether
     a device can load the context, see :class:`pipeline.qnn.format.context_model.Compatibility`. `work` is a digest of
     what a context for one target computes: that of another target with the same digest computes the same.
     """
@@ -58,6 +61,7 @@ class CompiledModel(Contract):
     sdk: str
     compatibility: str
     cost: CostFacts
+    cuts: tuple[str, ...] | None = left_out()
     work: str | None = left_out()
 
     @property

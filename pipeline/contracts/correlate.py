@@ -19,8 +19,12 @@ class Params(OverBuckets):
 
 @dataclass(frozen=True)
 class Facts(Contract):
-    """`samples` that were run in each bucket; how many `weights` are known by their inputs, in how many `matrices`."""
+    """`samples` that were run in each bucket; how many `weights` are known by their inputs, in how many `matrices`.
+
+    `doubtful` counts those that are left out, as float64 is not to be had for what they read.
+    """
 
     samples: Mapping[str, int]
     weights: int
     matrices: int
+    doubtful: int

@@ -18,7 +18,7 @@ class Params(Measuring):
     """`last` is the rung that the model is which was compiled; `score` the name of the user's function.
 
     `max_samples` None is as many as `max_seconds` allow. `twin` has the axes of the small graph that is emulated in
-    place of a language model's.
+    place of a language model's, `parts` into how many that is split, as of `context`.
     """
 
     target: HtpTarget
@@ -27,6 +27,7 @@ class Params(Measuring):
     last: Literal["rewrite", "quantization"]
     score: str | None
     twin: Mapping[str, int] | None = left_out()
+    parts: int | None = left_out()
 
 
 @dataclass(frozen=True)

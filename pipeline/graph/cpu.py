@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from pipeline.errors import CalibrationError
+from pipeline.graph.files.model_file import load_graph, tensor_array
+from pipeline.graph.files.stored_form import ENTRY, form_of, without_forms
 
 # onnxruntime's exceptions have no base class of their own.
 _REFUSALS = (errors.Fail, errors.InvalidArgument, errors.RuntimeException)
@@ -25,14 +27,29 @@ def load_session(path: Path) -> ort.InferenceSession:
     options = _options(ort.GraphOptimizationLevel.ORT_ENABLE_BASIC)
     # Integer kernels in place of DQ, op, Q round otherwise, and on some CPUs saturate.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
+    if ENTRY in path.read_bytes():  # only then is the graph worth parsing here
+        return _session(load_graph(path), path.parent, options)
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def unoptimized_session(model: ModelProto, folder: Path) -> ort.InferenceSession:
     """A session that computes every value of a model in memory as the graph says; `folder` holds its blobs."""
-    options = _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+    return _session(model, folder, _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL))
+
+
+def _session(model: ModelProto, folder: Path, options: ort.SessionOptions) -> ort.InferenceSession:
+    """A session for a model in memory, which is handed the tensors that its blobs have in a form of their own."""
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    formed = [tensor for tensor in model.graph.initializer if form_of(tensor)]
+    if not formed:
+        return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    arrays = [tensor_array(tensor, folder) for tensor in formed]
+    values = [ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TensorProto.FLOAT) for array in arrays]
+    options.add_external_initializers([tensor.name for tensor in formed], values)
+    raw = without_forms(model).SerializeToString()
+    session = ort.InferenceSession(raw, options, providers=["CPUExecutionProvider"])
+    session.held = (arrays, values)  # onnxruntime reads them where they are
+    return session
 
 
 def run(session: ort.InferenceSession, feeds: Arrays, outputs: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:

@@ -12,7 +12,7 @@ from pipeline.contracts.ingest import Facts
 from pipeline.contracts.language import LanguageFacts
 from pipeline.errors import SourceError
 from pipeline.graph.files.blob_writer import BlobWriter
-from pipeline.graph.files.model_file import CONVERTED, MODEL, signature
+from pipeline.graph.files.model_file import CONVERTED, MODEL, WEIGHTS, signature
 from pipeline.graph.language.architectures import BUILDERS
 from pipeline.graph.language.builder import OPSET, GraphBuilder
 from pipeline.graph.language.hyper import Hyper, Weights
@@ -38,8 +38,9 @@ class LanguageSource:
 
 
 def ingest_language(request: StageRequest, name: str, read: Callable[[Path], LanguageSource]) -> StageResult:
-    """Write ``model.onnx`` and ``converted.bin``, ``tokenizer.json``, and the chat template if there is one.
+    """Write ``model.onnx``, ``tokenizer.json``, the chat template if there is one, and ``converted.bin`` with norms.
 
+    ``weights.bin`` is the file of the source that the weights are in, ``weights_2.bin`` and so on if there are several.
     `read` opens the file `name` of the source. One tensor is in memory at a time, of tables a piece.
 
     Raises:
@@ -55,8 +56,14 @@ def ingest_language(request: StageRequest, name: str, read: Callable[[Path], Lan
         )
     source = read(given.folder / name)
     hyper = source.hyper
+    kept: dict[Path, str] = {}
+
+    def blob_of(path: Path) -> str:
+        number = len(kept) + 1
+        return kept.setdefault(path, WEIGHTS if number == 1 else WEIGHTS.replace(".", f"_{number}."))
+
     with BlobWriter(request.out / CONVERTED) as blob:
-        builder = GraphBuilder(hyper, source.weights, blob)
+        builder = GraphBuilder(hyper, source.weights, blob, blob_of)
         BUILDERS[hyper.architecture](builder)
         raw = builder.model(hyper.architecture)
     (request.out / MODEL).write_bytes(raw)
@@ -88,4 +95,5 @@ def ingest_language(request: StageRequest, name: str, read: Callable[[Path], Lan
             pad=source.pad,
         ),
     )
-    return StageResult(facts.to_json())
+    reused = {name: ("fetch", path.relative_to(given.folder).as_posix()) for path, name in kept.items()}
+    return StageResult(facts.to_json(), reused)

@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.steps import STAGES
 
-WHOLE = ("build", "package", "report")
+WHOLE = ("build", "package", "report", "chat")
 """Tasks of whole models."""
 _OF_MODELS = frozenset({*STAGES, *WHOLE})
 _GLOB = re.compile(r"[*?\[/]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -21,7 +22,7 @@ from pipeline.store.digests import StatMemo
 # imports, and the SDK inside onnxruntime-qnn. `fetch` parses ONNX files only to see which files they name.
 TOOLS: Mapping[str, tuple[str, ...]] = {
     "fetch": (),
-    "ingest": ("numpy", "onnx", "onnxruntime"),
+    "ingest": ("numpy", "onnx", "onnxruntime", "tokenizers"),
     "shape": ("numpy", "onnx", "onnxruntime"),
     "rewrite": ("numpy", "onnx", "onnxruntime"),
     "samples": ("jinja2", "numpy", "onnx", "onnxruntime", "tokenizers"),
@@ -32,10 +33,14 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "verify": ("numpy", "onnx", "onnxruntime"),
     "packing": ("numpy", "onnx", "onnxruntime"),
     "context": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
+    "bundle": ("jinja2", "numpy", "onnx", "onnxruntime-qnn", "qairt", "tokenizers"),
     "emulate": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
+    "converse": ("jinja2", "numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt", "tokenizers"),
     "blame": ("numpy", "onnx", "onnxruntime"),
     "probe": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
 }
+# Packages of an extra that a stage asks where they are installed: what it says of them is in its output.
+ASKED: Mapping[str, tuple[str, ...]] = {"converse": ("onnxruntime-genai",)}
 # Of each reader, packages of an extra whose version can change its samples. FLAC is lossless, and has its own checksum.
 READER_TOOLS: Mapping[str, Mapping[str, str]] = {"images": {"pillow": "images"}}
 # Modules that can't change what a step produces. `errors` is about steps that failed. `failures` decides how often the
@@ -84,8 +89,16 @@ def step_key(
 
 @cache
 def tool_versions(stage: str) -> Mapping[str, str]:
-    """Installed versions of the packages in :data:`TOOLS` for a stage; raises WorkerError for a missing one."""
-    return {name: qairt_version() if name == "qairt" else package_version(name) for name in TOOLS.get(stage, ())}
+    """Installed versions of the packages in :data:`TOOLS` for a stage, and of those in :data:`ASKED` that are there.
+
+    Raises:
+        WorkerError: one of the former is missing.
+    """
+    found = {name: qairt_version() if name == "qairt" else package_version(name) for name in TOOLS.get(stage, ())}
+    for name in ASKED.get(stage, ()):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 @cache

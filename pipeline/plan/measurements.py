@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypedDict
 
 from pipeline.config.load import Bucket, Target
 from pipeline.contracts import (
     blame,
+    bundle,
+    converse,
     emulate,
     probe,
     verify,
 )
-from pipeline.contracts.measures import Buckets, SamplePart, Truth
+from pipeline.contracts.measures import Buckets, OverBuckets, SamplePart, Truth
 from pipeline.ladder import RUNGS
 from pipeline.plan import stage_params
 from pipeline.plan.steps import Input, Step
@@ -52,6 +54,7 @@ class Measurements(Wiring):
             last="quantization" if self._quantized(component, bucket) else "rewrite",
             score=self._score_name(component),
             twin=self._twin(bucket).axes if self._config.twins else None,
+            parts=self._split,
         )
         inputs: tuple[Input, ...] = (
             Input("ingest", self._ingests[component]),
@@ -89,6 +92,51 @@ class Measurements(Wiring):
             thresholds=self._least(component, RUNGS[-1]),
         )
         return self._per_target("probe", component, bucket, target, params, inputs)
+
+    def _spoken(self, component: str) -> Iterator[Step]:
+        """What engines open for each target of a language model, and what they make of it."""
+        form, emulates = self._forms[0], self._config.verification.emulator_samples != 0
+        for target in self._config.targets:
+            contexts = tuple(
+                Input(
+                    "context/{bucket}",
+                    f"context:{self._name}/{component}/{form if form == 'buckets' else bucket.name}/{target.soc}",
+                    bucket,
+                    part=bucket,
+                )
+                for bucket in self._config.buckets
+            )
+            ingested = Input("ingest", self._ingests[component])
+            made = stage_params.of_target(target)
+            params = bundle.Params(component=component, buckets=self._buckets, target=made)
+            yield self._per_engines("bundle", component, target, params, (ingested, *contexts))
+            if self._held_out and emulates:
+                asked = converse.Params(
+                    component=component,
+                    buckets=self._buckets,
+                    target=made,
+                    twins={twin.name: twin.axes for twin in self._config.twins},
+                    part=self._part("verification", component),
+                    most_seconds=self._config.verification.emulator_seconds,
+                )
+                models = (self._last(component, bucket, role="model/{bucket}") for bucket in self._config.buckets)
+                twins = (self._last(component, twin, role="twin/{bucket}") for twin in self._config.twins)
+                inputs = (ingested, self._held_out_samples(), *contexts, *models, *twins)
+                yield self._per_engines("converse", component, target, asked, inputs)
+
+    def _per_engines(
+        self, stage: str, component: str, target: Target, params: OverBuckets, inputs: tuple[Input, ...]
+    ) -> Step:
+        return Step(
+            stage,
+            f"{self._name}/{component}/{target.soc}",
+            self._config,
+            params,
+            inputs,
+            component=component,
+            targets=(target,),
+            ingests=self._ingests,
+        )
 
     def _least(self, component: str, *rungs: str) -> dict[str, float]:
         """The SQNR in dB that a search for the values that went wrong asks of each of these rungs."""

@@ -107,6 +107,8 @@ class _Planner(Measurements):
                         yield self._probe(component, bucket, target)
             if self._held_out and not self._config.language:
                 yield self._blame(component, bucket)
+        if self._config.language:
+            yield from self._spoken(component)
 
     def _calibrate(self, component: str, quantization: Quantization | Auto) -> Step:
         how = quantization if isinstance(quantization, Quantization) else FOR_SEARCH
@@ -242,6 +244,7 @@ class _Planner(Measurements):
             form=form,
             targets=tuple(stage_params.of_target(target) for target in targets),
             compile="device" if any(target.compile == DEVICE for target in targets) else None,
+            parts=self._split,
         )
         choice = Input("packing", f"packing:{self._name}/{component}", facts=packing.PackingChoice)
         chosen = (choice,) if len(self._forms) > 1 else ()

@@ -19,6 +19,7 @@ from pipeline.model import PARTS, Manifest
 from pipeline.plain_text import did_you_mean
 from pipeline.plan import climbing, stage_params
 from pipeline.plan.keys import ExtraError, reader_versions, step_key, tool_versions
+from pipeline.plan.language_limits import check_language
 from pipeline.plan.own_buckets import OwnBuckets
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -65,6 +66,7 @@ def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | 
         # Whichever of the steps after ingest comes first.
         check_axes(step.config, {name: own.axes for name, own in buckets.items()})
         check_constants(step.config, found)
+        check_language(step.config, found)
         params = _on_own_axes(step, buckets)
 
     inputs = _inputs(step, manifests, buckets)

@@ -155,12 +155,19 @@ class Wiring:
     @property
     def _twins(self) -> tuple[Bucket, ...]:
         """The small buckets of a language model that none of its own is equal to."""
-        return tuple(twin for twin in self._config.twins if twin not in self._config.buckets)
+        twins = {twin.name: twin for twin in self._config.twins if twin not in self._config.buckets}
+        return tuple(twins.values())  # several buckets may have one
 
     def _twin(self, bucket: Bucket) -> Bucket:
         """What is emulated in place of a bucket: itself, if it is no language model's."""
         twins = self._config.twins
         return twins[self._config.buckets.index(bucket)] if twins else bucket
+
+    @property
+    def _split(self) -> int | None:
+        """Into how many parts a language model is split, 0 for as few as hold it; None for other models."""
+        language = self._config.language
+        return None if language is None else 0 if language.parts == "auto" else language.parts
 
     @cached_property
     def _buckets(self) -> Buckets:

@@ -26,7 +26,7 @@ from pipeline.processes import lifeline
 from pipeline.processes.exit_status import exit_reason
 from pipeline.processes.log_tail import log_tail
 from pipeline.qnn import failures, raw
-from pipeline.qnn.compile import compile_context
+from pipeline.qnn.compile import compile_context, compile_shared
 from pipeline.qnn.emulate import TimeLimit, run_each
 from pipeline.qnn.native_log import STEP_LOG
 from pipeline.store.durable import is_full, no_room
@@ -44,12 +44,37 @@ def compile_apart(model: Path, name: str, target: HtpTarget, out: Path) -> Compi
         PipelineError: what the child raised.
         CompileError: the child died.
     """
-    answer = _run(
+    answer = answer_of(
         {"do": "compile", "model": str(model), "name": name, "out": str(out), "target": target.to_json()}, out
     )
     if isinstance(answer, int):
         raise _died(f"the compiler ended its process on {name}", answer, CompileError)
     return CompiledModel.from_json(answer)
+
+
+def compile_pack_apart(
+    models: Mapping[str, Path], target: HtpTarget, out: Path, *, binary: str
+) -> dict[str, CompiledModel]:
+    """:func:`pipeline.qnn.compile.compile_shared` in a child; by the names of the models.
+
+    Raises:
+        PipelineError: what the child raised.
+        CompileError: the child died.
+    """
+    answer = answer_of(
+        {
+            "do": "compile pack",
+            "models": {name: str(path) for name, path in models.items()},
+            "binary": binary,
+            "out": str(out),
+            "target": target.to_json(),
+        },
+        out,
+    )
+    if isinstance(answer, int):
+        raise _died(f"the compiler ended its process on {binary}", answer, CompileError)
+    made = {name: answer[name] for name in models}
+    return {name: CompiledModel.from_json(each) for name, each in made.items() if isinstance(each, dict)}
 
 
 def run_apart(
@@ -81,7 +106,7 @@ def run_apart(
         "target": target.to_json(),
         "cpu_s": limit.cpu_s if limit else None,
     }
-    answer = _run(request, work, log=log)
+    answer = answer_of(request, work, log=log)
     if isinstance(answer, int):
         raise _died(f"the emulator ended its process on {context_model}", answer, VerificationError, log)
     outputs = []
@@ -102,7 +127,7 @@ def run_raw_apart(binary: Path, graph: str, target: HtpTarget, inputs: Arrays, w
         "soc_model": target.soc_model,
         "names": [*inputs],
     }
-    answer = _run(request, work, "pipeline.qnn.raw")
+    answer = answer_of(request, work, "pipeline.qnn.raw")
     if isinstance(answer, int):
         return f"QNN ended the process: {exit_reason(answer)}"
     if "refused" in answer:
@@ -111,12 +136,16 @@ def run_raw_apart(binary: Path, graph: str, target: HtpTarget, inputs: Arrays, w
         return [archive[name] for name in archive.files]
 
 
-def _run(
-    request: Mapping[str, Json], work: Path, program: str = "pipeline.qnn.child", log: Path | None = None
+def answer_of(
+    request: Mapping[str, Json],
+    work: Path,
+    program: str = "pipeline.qnn.child",
+    log: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Mapping[str, Json] | int:
     """The answer of a child that runs `program`, or its exit status if it left none; what it prints goes to `log`.
 
-    On Windows it is in its caller's job, and there is nothing to pass on.
+    `environment` is added to its own. On Windows it is in its caller's job, and there is nothing to pass on.
     """
     path = work / "request.json"
     answer = work / raw.ANSWER
@@ -128,6 +157,7 @@ def _run(
         status = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
+            env={**os.environ, **(environment or {})},
             stdout=stream,
             stderr=stream,
             pass_fds=lifeline.inherited(),
@@ -178,6 +208,10 @@ def _answer(request: Mapping[str, Any], work: Path) -> Mapping[str, Json]:
     try:
         if request["do"] == "compile":
             return compile_context(Path(request["model"]), request["name"], target, Path(request["out"])).to_json()
+        if request["do"] == "compile pack":
+            models = {name: Path(path) for name, path in request["models"].items()}
+            made = compile_shared(models, target, Path(request["out"]), binary=request["binary"])
+            return {name: each.to_json() for name, each in made.items()}
         _emulate(request, work, target)
     except PipelineError as error:
         fields = {"type": type(error).__name__, "what": error.what, "where": error.where}

@@ -25,7 +25,8 @@ from onnx import ModelProto, numpy_helper
 
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, PipelineError
-from pipeline.graph.files.model_file import is_external, load_graph, tensor_array
+from pipeline.graph.files.model_file import is_external, load_graph, save_graph, tensor_array
+from pipeline.graph.files.stored_form import form_of, without_forms
 from pipeline.qnn import admission, failures
 from pipeline.qnn.format.context_model import binary_names
 from pipeline.qnn.native_log import NativeLog, recorded
@@ -136,7 +137,10 @@ def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None =
         settings.add_session_config_entry(key, value)
     # The arrays must live until the compiler is done with them.
     arrays = _hand_over_external(settings, source.model, source.path.parent)
-    shutil.copyfile(source.path, work / f"{source.name}.onnx")
+    if any(form_of(tensor) for tensor in source.model.graph.initializer):
+        save_graph(without_forms(source.model), work / f"{source.name}.onnx")
+    else:
+        shutil.copyfile(source.path, work / f"{source.name}.onnx")
     with contextlib.chdir(work):
         _compile(settings, source)
     del arrays

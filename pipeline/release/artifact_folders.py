@@ -23,6 +23,7 @@ from pipeline.plan.resolve import resolve
 from pipeline.plan.steps import FOR_SEARCH, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.qnn import catalog
+from pipeline.release import engine_files
 from pipeline.release.index import constants_of, text_of
 from pipeline.report import report
 from pipeline.store.manifests import read_manifest
@@ -75,7 +76,8 @@ def folders(
             name = step.target.soc if step.target else SOCS
             by_folder.setdefault(name, []).append(step)
     found = [
-        _context_folder(config, name, made, manifests, source, missing, workspace) for name, made in by_folder.items()
+        _context_folder(config, name, made, steps, manifests, source, missing, workspace)
+        for name, made in by_folder.items()
     ]
     quantized = [step for step in steps if step.stage == "quantize"]
     if quantized:
@@ -87,23 +89,25 @@ def _context_folder(
     config: ModelConfig,
     name: str,
     steps: Sequence[Step],
+    others: Sequence[Step],
     manifests: Mapping[str, Manifest],
     source: Json,
     missing: Sequence[str],
     workspace: Workspace,
 ) -> Folder:
-    """The folder for these context steps, all of which are for the same targets."""
+    """The folder for these context steps, all of which are for the same targets; `others` are all of the model's."""
     files: dict[str, FileEntry] = {}
     components: dict[str, Json] = {}
     buckets: dict[str, list[Json]] = {}
     for step in steps:
         assert step.component is not None
         manifest = manifests[step.id]
-        files |= manifest.files
+        files |= {**manifest.files, **engine_files.files_of(step, others, manifests)}
         constants = constants_of(manifests[step.ingests[step.component]].read(ingest.Facts.from_json))
         listed = buckets.setdefault(step.component, [])
         form = manifest.read(context.Facts.from_json).form
-        components.setdefault(step.component, {"packing": form, **constants, "buckets": listed})
+        engines = engine_files.engines_of(step, others, manifests)
+        components.setdefault(step.component, {"packing": form, **constants, **engines, "buckets": listed})
         for bucket, part in _parts(step, manifest, manifests):
             entry = _bucket(step, bucket, part, manifests)
             if entry not in listed:  # two buckets of the model may be one of this component

@@ -14,6 +14,7 @@ from pipeline.model import FileEntry
 from pipeline.plan.workspace import Workspace
 from pipeline.qnn import catalog
 from pipeline.release.artifact_folders import MANIFEST, QDQ, SOCS, Folder
+from pipeline.release.engine_files import MEMBER
 from pipeline.report.page.write import PAGE
 from pipeline.store import locks
 from pipeline.store.digests import StatMemo
@@ -228,5 +229,5 @@ def claims(manifest: Path) -> dict[str, str]:
 
 def _files(components: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, object]]]:
     for component in components.values():
-        for bucket in component["buckets"]:
-            yield from bucket["files"].items()
+        for listed in (*component["buckets"], *filter(None, [component.get(MEMBER)])):
+            yield from listed["files"].items()

@@ -46,8 +46,9 @@ class Dim:
         axes = [*self.buckets[0]]
         named = self._named()
         if not named and self._is_constant():
-            varied = all(len({bucket[axis] for bucket in self.buckets}) > 1 for axis in axes)
-            return {"size": self.sizes[0]} if varied else {**UNKNOWN}
+            return {"size": self.sizes[0]} if all(map(self._varies, axes)) else {**UNKNOWN}
+        if len(named) > 1 and self._is_constant() and all(map(self._varies, named)):
+            return {"size": self.sizes[0]}  # they make up for each other, as a window and the cache before it do
         rules = {axis: rule for axis in named if (rule := self._rule(axis, declared=True))}
         if len(rules) != 1:  # the sizes contradict the declaration, or it is no expression of one axis
             rules = {axis: rule for axis in axes if (rule := self._rule(axis, declared=False))}
@@ -58,6 +59,9 @@ class Dim:
 
     def _is_constant(self) -> bool:
         return len({*self.sizes}) == 1
+
+    def _varies(self, axis: str) -> bool:
+        return len({bucket[axis] for bucket in self.buckets}) > 1
 
     def _named(self) -> list[str]:
         """The axes of the buckets that the declaration names."""

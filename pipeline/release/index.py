@@ -13,6 +13,7 @@ from pipeline.frozen import dataclass
 from pipeline.model import Json
 from pipeline.release.archive import Member
 from pipeline.release.dims import Dim
+from pipeline.release.engine_files import MEMBER
 
 SCHEMA_VERSION = 1
 INDEX = "release.json"
@@ -113,7 +114,28 @@ def _component(
         )
         for target in part.manifest["targets"]:
             entry["contexts"][target["name"]] = _context(name, target["name"], part, bucket)
-    return {"inputs": inputs, **constants_of(declared), "outputs": outputs, "buckets": [*buckets.values()]}
+    listed: list[Json] = [*buckets.values()]
+    return {
+        "inputs": inputs,
+        **constants_of(declared),
+        "outputs": outputs,
+        **_engines(name, contexts),
+        "buckets": listed,
+    }
+
+
+def _engines(name: str, contexts: Sequence[Part]) -> dict[str, Json]:
+    """The member `engines` of a component: by target what the manifest says, with paths of the archive."""
+    found: dict[str, Json] = {}
+    for part in contexts:
+        said = part.manifest["components"].get(name, {}).get(MEMBER)
+        for target in part.manifest["targets"] if said else ():
+            told = {engine: facts for engine, facts in said.items() if engine != "files"}
+            for engine, facts in told.items():
+                config = facts["config"] and part.path(facts["config"])
+                told[engine] = {**facts, "config": config}
+            found[target["name"]] = told
+    return {MEMBER: found} if found else {}
 
 
 def constants_of(declared: ingest.Facts) -> dict[str, Json]:

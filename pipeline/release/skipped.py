@@ -16,7 +16,13 @@ from pipeline.plan.own_buckets import OwnBuckets
 from pipeline.plan.steps import Step
 from pipeline.release.index import buckets_of
 
-_GATES = {"context": "context", "verify": "cpu", "emulate": "emulator"}
+_GATES = {
+    "context": "context",
+    "verify": "cpu",
+    "emulate": "emulator",
+    "bundle": "engines",
+    "converse": "engines",
+}
 """The name of each gate, by the stage whose output it judges."""
 
 
@@ -50,6 +56,8 @@ def _failed(step: Step, manifests: Mapping[str, Manifest]) -> Iterator[Lapse]:
         made = manifest.read(context.Facts.from_json)
         parts = {bucket: replace(made, parts={bucket: part}) for bucket, part in made.parts.items()}
         judged = {bucket: replace(manifest, facts=part.to_json()) for bucket, part in parts.items()}
+    elif _GATES[step.stage] == "engines":
+        judged = dict.fromkeys((bucket.name for bucket in step.config.buckets), manifest)
     elif step.bucket:
         own = OwnBuckets.of_step(step, manifests)
         judged = {own.own(step.bucket).name: manifest} if own else {}

@@ -5,6 +5,7 @@ it are relative. An application installs it with the project or copies the folde
 `client.py` is one file for any Python from 3.8 on. docs/runtime.md shows how to use both.
 """
 
+from .chat import Chat
 from .errors import (
     ArgumentError,
     ClosedError,
@@ -24,6 +25,7 @@ from .splitting import Splitter
 
 __all__ = [
     "ArgumentError",
+    "Chat",
     "ClosedError",
     "DamagedError",
     "FallbackWarning",

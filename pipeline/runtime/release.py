@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import archive, contents
+from .chat import Chat
 from .contents import Contents
 from .errors import (
     ArgumentError,
@@ -27,6 +28,7 @@ from .errors import (
 )
 from .fitting import Arrays, Fitting
 from .index import Component, Index
+from .open_chat import open_chat
 from .placement import Placement, place
 from .report import Report
 from .sessions import Sessions
@@ -163,6 +165,20 @@ class Release:
             ) from error
         slot.count(fitting.valid_share(lengths, bucket))
         return fitting.crop(outputs, lengths, bucket)
+
+    def chat(self, *, engine: Literal["genai", "numpy"] | None = None) -> Chat:
+        """A conversation with the release's language model.
+
+        Without `engine`, onnxruntime-genai answers where it is installed and can run the contexts, else a loop of numpy
+        over the same sessions that :meth:`run` has.
+
+        Raises:
+            LoadError: the release has no language model, or the engine can't run it here.
+            DamagedError: a file is not the one that release.json names.
+            ArgumentError: there is no such engine.
+            ClosedError: the release was closed.
+        """
+        return open_chat(self._contents, self._placement, self._sessions, engine)
 
     def load(self, component: str | None = None, axes: Mapping[str, int] | None = None) -> None:
         """Make the sessions of a component, or of all, now; with `axes`, those of the bucket that has these lengths.

@@ -77,8 +77,10 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts, call
     calibration = Calibration(Method(params.method, *filter(None, [params.percentile])))
     observers = {bucket: Recorder(request.inputs[f"rewrite/{bucket}"].folder / MODEL) for bucket in params.buckets}
     shapes = {bucket: Lengths(axes["sequence"], axes["past"]) for bucket, axes in params.buckets.items()}
-    by_width = sorted(shapes, key=lambda bucket: shapes[bucket].sequence)
-    decode, prefill = by_width[0], by_width[-1]
+    # Of several lengths of context, the longest: ranges are those of values, whatever the mask leaves out.
+    by_width = sorted(shapes, key=lambda bucket: (shapes[bucket].sequence, -shapes[bucket].total))
+    decode = by_width[0]
+    prefill = max(shapes, key=lambda bucket: (shapes[bucket].total, shapes[bucket].sequence))
     runs = dict.fromkeys(params.buckets, 0)
     for call in calls:
         tokens = [int(token) for token in call.load()[TOKENS]]

@@ -6,6 +6,9 @@ the binaries is chosen.
     separate    one bucket, one target     <component>_<bucket>_ctx.onnx, and a .bin of its own
     buckets     one target                 the same for each bucket, and one .bin that they share
     socs        one bucket                 one of each; the .bin holds a context for each target
+
+A language model that one context can't hold is split by layers: one context model for each bucket all the same, and a
+.bin for each part.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from pathlib import Path
 from pipeline.contracts.context import CompiledModel, Facts, Params, Part, PartFacts
 from pipeline.contracts.packing import Form, PackingChoice
 from pipeline.contracts.target import HtpTarget
-from pipeline.graph.files.model_file import MODEL
+from pipeline.errors import ConfigError
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.language.parts import cuts
 from pipeline.model import StageRequest, StageResult
 
 
@@ -24,6 +29,7 @@ def run(request: StageRequest) -> StageResult:
     """Compile, or leave it where another form was chosen.
 
     Raises:
+        ConfigError: a language model in parts was to be for several targets in one binary.
         CompileError: QNN did not produce the context that was asked for.
         ModelError, QuantizationError: the model is one that QNN can't compile.
     """
@@ -33,7 +39,11 @@ def run(request: StageRequest) -> StageResult:
         print(f"{form}: not chosen")
         return StageResult(Facts(form, parts={}).to_json())
     models = {f"{component}_{bucket}": request.inputs[f"model/{bucket}"].folder / MODEL for bucket in params.buckets}
-    contexts = _compiled(form, component, models, params.targets, request.out)
+    at = _cuts(next(iter(models.values())), params)
+    if at:
+        contexts = _compiled_in_parts(form, component, models, at, params.targets, request.out)
+    else:
+        contexts = _compiled(form, component, models, params.targets, request.out)
     parts = {}
     for bucket, axes in params.buckets.items():
         made = contexts[f"{component}_{bucket}"]
@@ -41,6 +51,31 @@ def run(request: StageRequest) -> StageResult:
         parts[bucket] = Part({name: name for name in (made.context_model, *made.binaries)}, facts)
         print(f"{component}_{bucket}: {made.partitions} partitions, {len(made.cpu_nodes)} nodes on the CPU")
     return StageResult(Facts(form, parts).to_json())
+
+
+def _cuts(model: Path, params: Params) -> tuple[str, ...]:
+    """Where a language model is split; the same in all buckets, which have the same weights."""
+    return () if params.parts is None else cuts(load_graph(model), params.parts or None)
+
+
+def _compiled_in_parts(
+    form: Form,
+    component: str,
+    models: Mapping[str, Path],
+    at: Sequence[str],
+    targets: Sequence[HtpTarget],
+    out: Path,
+) -> dict[str, CompiledModel]:
+    from pipeline.qnn.parts import compile_parts
+
+    if form == "socs":
+        raise ConfigError(
+            "a language model that is split into parts can't be for several targets in one binary",
+            why=f"its weights take {len(at) + 1} contexts",
+            remedy="write packing: buckets, or packing: separate",
+        )
+    name = next(iter(models))
+    return compile_parts(models, at, targets[0], out, stem=component if form == "buckets" else name)
 
 
 def _compiled(

@@ -14,15 +14,20 @@ from pipeline.contracts.correlate import Facts, Params
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.quantization.correlations import ROWS_AT_ONCE, CorrelationWriter, Sums, split
 from pipeline.graph.quantization.weight_inputs import Matrix, WeightInputs
-from pipeline.graph.shapes.buckets import pad
+from pipeline.graph.shapes.buckets import pad, refilled
 from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
 
 _SAMPLES = 64
 """Samples that are run; of more, some that lie evenly spread."""
-_SUM_BYTES = 300 << 20
-"""What is added up at once; for a model that needs more, the samples are run again, so that memory stays bounded."""
+_FEWEST, _PRODUCTS = 8, 4e11
+"""Of a model whose samples take more multiply-accumulates together, fewer are run, but so many in any case. That is
+half a minute on one core, in float64."""
+_SUM_BYTES = 600 << 20
+_VALUE_BYTES = 300 << 20
+"""What is added up, and what is kept of a run, at once; for a model that needs more, the samples are run again, so that
+memory stays bounded."""
 
 
 def run(request: StageRequest) -> StageResult:
@@ -34,9 +39,11 @@ def run(request: StageRequest) -> StageResult:
     params = Params.from_json(request.params)
     started = time.monotonic()
     inputs = ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
-    calls = _spread(calibration_calls(request.inputs["samples"].folder, params.component, params.part))
+    calls = calibration_calls(request.inputs["samples"].folder, params.component, params.part)
+    needed = [bucket for bucket, own in place(calls, inputs, params.buckets).items() if own]
+    models = {bucket: WeightInputs(request.inputs[f"rewrite/{bucket}"].folder / MODEL) for bucket in needed}
+    calls = _spread(calls, int(_PRODUCTS / max(model.products for model in models.values())))
     placed = {bucket: own for bucket, own in place(calls, inputs, params.buckets).items() if own}
-    models = {bucket: WeightInputs(request.inputs[f"rewrite/{bucket}"].folder / MODEL) for bucket in placed}
     matrices = _matrices(models)
     writer = CorrelationWriter(request.out)
     for matrices_at_once in _passes(matrices):
@@ -44,11 +51,13 @@ def run(request: StageRequest) -> StageResult:
             matrix.weights[0]: [(part, Sums(part.stop - part.start)) for part in split(matrix.inputs)]
             for matrix in matrices_at_once
         }
-        for bucket, model in models.items():
+        for bucket, own in placed.items():
+            model = models[bucket]
             model.watch(sums.keys())
-            for call in counted(placed[bucket], f"bucket {bucket}, sample", len(placed[bucket])):
-                feeds = pad(call.load(), inputs, params.buckets[bucket], params.padding)
-                for weight, rows in model.rows(feeds, list(sums)):
+            for call in counted(own, f"bucket {bucket}, sample", len(own)):
+                arrays = call.load()
+                feeds = pad(arrays, inputs, params.buckets[bucket], params.padding)
+                for weight, rows in model.rows(feeds, list(sums), refilled(arrays, feeds)):
                     for part, summed in sums[weight]:
                         summed.add(rows[:, part])
             model.close()
@@ -56,42 +65,49 @@ def run(request: StageRequest) -> StageResult:
             writer.add(matrix.weights, [summed.correlation() for _, summed in sums.pop(matrix.weights[0])])
     writer.finish()
     weights = sum(len(matrix.weights) for matrix in matrices)
+    doubtful = set[str]().union(*(model.doubtful for model in models.values()))
     seconds = time.monotonic() - started
     print(f"{len(calls)} samples, {weights} weights with {len(matrices)} kinds of inputs, {seconds:.1f} s")
+    if doubtful:
+        print(
+            f"{len(doubtful)} weights are left out, as float64 is not to be had for what they read: {min(doubtful)!r}"
+        )
     samples = {bucket: len(placed.get(bucket, ())) for bucket in params.buckets}
-    return StageResult(Facts(samples, weights, len(matrices)).to_json())
+    return StageResult(Facts(samples, weights, len(matrices), len(doubtful)).to_json())
 
 
-def _spread(calls: Sequence[StoredCall]) -> list[StoredCall]:
-    if len(calls) <= _SAMPLES:
+def _spread(calls: Sequence[StoredCall], affordable: int) -> list[StoredCall]:
+    most = min(_SAMPLES, max(_FEWEST, affordable))
+    if len(calls) <= most:
         return list(calls)
-    return [calls[number * len(calls) // _SAMPLES] for number in range(_SAMPLES)]
+    return [calls[number * len(calls) // most] for number in range(most)]
 
 
 def _matrices(models: Mapping[str, WeightInputs]) -> list[Matrix]:
     """Every weight of any bucket once; which read the same is the same in all of them, or told by the first."""
     found: list[Matrix] = []
-    known: set[str] = set()
+    known = set[str]().union(*(model.doubtful for model in models.values()))
     for model in models.values():
         for matrix in model.matrices():
             new = tuple(weight for weight in matrix.weights if weight not in known)
             if new:
-                found.append(Matrix(new, matrix.inputs))
+                found.append(Matrix(new, matrix.inputs, matrix.rows))
                 known.update(new)
     return found
 
 
 def _passes(matrices: Sequence[Matrix]) -> Iterator[list[Matrix]]:
-    """The matrices in groups whose sums take no more than :data:`_SUM_BYTES`."""
+    """The matrices in groups that need no more memory than :data:`_SUM_BYTES` and :data:`_VALUE_BYTES`."""
     group: list[Matrix] = []
-    size = 0
+    sums = values = 0
     for matrix in matrices:
         parts = [part.stop - part.start for part in split(matrix.inputs)]
-        needed = sum(4 * part * (part + ROWS_AT_ONCE) for part in parts)
-        if group and size + needed > _SUM_BYTES:
+        more = sum(4 * part * (part + 2 * ROWS_AT_ONCE) for part in parts)
+        if group and (sums + more > _SUM_BYTES or values + matrix.bytes > _VALUE_BYTES):
             yield group
-            group, size = [], 0
+            group, sums, values = [], 0, 0
         group.append(matrix)
-        size += needed
+        sums += more
+        values += matrix.bytes
     if group:
         yield group

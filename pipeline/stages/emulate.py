@@ -31,8 +31,9 @@ from pipeline.graph.accuracy.measuring import measure
 from pipeline.graph.accuracy.preview import worst_sample, write_preview
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
-from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.language.loop import Walk
+from pipeline.graph.language.parts import cuts
 from pipeline.graph.shapes.buckets import Arrays
 from pipeline.inputs.samples.held_out import HeldOut, ScoredSample, held_out
 from pipeline.inputs.samples.references import Reference, kept
@@ -41,6 +42,7 @@ from pipeline.inputs.samples.spoken import reference_logits, runner, texts_of
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
 from pipeline.qnn.child import compile_apart, run_apart
+from pipeline.qnn.parts import compile_parts
 from pipeline.qnn.rounds import emulation
 
 _FIT = 16
@@ -155,7 +157,12 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
     made: list[NDArray[np.float32]] = []
     target = params.target
     with TemporaryDirectory(dir=request.out.parent) as plain, TemporaryDirectory(dir=request.out.parent) as work:
-        compiled = compile_apart(request.inputs["model"].folder / MODEL, "plain", target, Path(plain))
+        model = request.inputs["model"].folder / MODEL
+        at = () if params.parts is None else cuts(load_graph(model), params.parts or None)
+        if at:
+            compiled = compile_parts({"plain": model}, at, target, Path(plain), stem="plain")["plain"]
+        else:
+            compiled = compile_apart(model, "plain", target, Path(plain))
         names = [output.name for output in compiled.outputs]
         for number in range(most):
             start = read + number * lengths.sequence

@@ -12,7 +12,7 @@ from pipeline.graph.files.admission import check_functions, check_model
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.given_constants import give_constants
 from pipeline.graph.files.lean_parse import parse_lean
-from pipeline.graph.files.model_file import CONVERTED, MODEL, save_graph, signature, tensor_array
+from pipeline.graph.files.model_file import CONVERTED, MODEL, byte_size, save_graph, signature, tensor_array
 from pipeline.graph.files.reserved_names import free_reserved_names
 from pipeline.graph.files.single_precision import widen
 from pipeline.graph.files.source_weights import SourceWeights
@@ -26,6 +26,9 @@ from pipeline.inputs.language_source import ingest_language
 from pipeline.inputs.safetensors.index import is_safetensors
 from pipeline.inputs.safetensors.source import safetensors_source
 from pipeline.model import StageRequest, StageResult
+
+_MOST_INSIDE = 64 << 20
+"""Bytes of constants in branches and loop bodies that the graph file holds itself."""
 
 
 def run(request: StageRequest) -> StageResult:
@@ -71,7 +74,13 @@ def run(request: StageRequest) -> StageResult:
                 came = constants.stored(name)
                 kept = weights.kept_tensor(came) if came is not None else None
                 graph.initializer.append(kept or weights.written_tensor(name, constants.value(name)))
+        inside = 0
         for tensor in inner:
+            # onnxruntime refuses a subgraph's tensors in a file of several names, as a step's inputs are.
+            inside += byte_size(tensor)
+            if inside <= _MOST_INSIDE:
+                tensor.CopyFrom(weights.inline_tensor(tensor.name, tensor_array(tensor, source.parent)))
+                continue
             kept = weights.kept_tensor(tensor)
             tensor.CopyFrom(kept or weights.written_tensor(tensor.name, tensor_array(tensor, source.parent)))
     free_reserved_names(graph)

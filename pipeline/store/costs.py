@@ -52,7 +52,9 @@ _GUESSES: Mapping[str, _Guess] = {
     "verify": _Guess(5, 200, 3),
     "packing": _Guess(0.3, 120, 0),
     "context": _Guess(5, 300, 6),
+    "bundle": _Guess(2, 200, 0.5),
     "emulate": _Guess(20, 400, 4),
+    "converse": _Guess(60, 500, 3),
     "blame": _Guess(10, 300, 4),
     "probe": _Guess(20, 400, 6),
 }

@@ -16,6 +16,7 @@ from tests.bench.tools import ARTIFACTS, TARGETS, Outcome, Target, replaced, wri
 
 _LINE = re.compile(r"^\[ *\d+/\d+\] (built|restored) .*?(\w+:\S+)$", re.MULTILINE)
 _LINES = "calibration/bench/lines.txt"
+_W8A16 = "quantization: {activations: uint16, weights: uint8, per_channel: true}"
 
 
 def copy_checkout(source: Path, folder: Path) -> None:
@@ -72,19 +73,29 @@ class Ours:
         return self.build(self._model.buckets, TARGETS[:1])
 
     def build(
-        self, buckets: Sequence[int], targets: Sequence[Target], *, packing: str = "", verified: bool = False
+        self,
+        buckets: Sequence[int],
+        targets: Sequence[Target],
+        *,
+        packing: str = "",
+        verified: bool = False,
+        seconds: int = 30,
+        more: Sequence[str] = (_W8A16,),
     ) -> Outcome:
-        """Build these buckets for these SoCs with whatever the store has."""
+        """Build these buckets for these SoCs with whatever the store has; `more` are further lines of the config,
+        `seconds` how long a verified one is emulated.
+        """
         lines = [
             f"source: {{path: {os.path.relpath(self._model.folder, self._root / 'configs')}}}",
             "components: {encoder: {file: model.onnx}}",
             "fixed: {batch: 1}",
             f"buckets: {{sequence: [{', '.join(map(str, buckets))}]}}",
             f"calibration: {{reader: text, file: {_LINES}, tokenizer: tokenizer.json}}",
-            "verification: {samples: {reader: text, file: calibration/bench/held_out.txt, tokenizer: tokenizer.json}}"
+            "verification: {samples: {reader: text, file: calibration/bench/held_out.txt, tokenizer: tokenizer.json},"
+            f" emulator_seconds: {seconds}}}"
             if verified
             else "verification: {enabled: false}",
-            "quantization: {activations: uint16, weights: uint8, per_channel: true}",
+            *more,
             f"targets: [{', '.join(target.name for target in targets)}]",
         ]
         if packing:
@@ -97,6 +108,11 @@ class Ours:
         shutil.rmtree(self._root / ".build", ignore_errors=True)
         shutil.rmtree(self._root / "artifacts", ignore_errors=True)
         (self._root / "artifacts").mkdir()
+
+    @property
+    def artifacts(self) -> Path:
+        """What the last build shipped."""
+        return self._root / "artifacts" / self._model.name
 
     @property
     def qdq_models(self) -> list[Path]:

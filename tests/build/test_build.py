@@ -52,7 +52,7 @@ def test_the_manifest_says_what_was_built(bert_built: Project) -> None:
     assert bucket["partitions"] == 1
     assert [node["op"] for node in bucket["cpu_nodes"]] == ["DequantizeLinear"]
     assert "graph output" in bucket["cpu_nodes"][0]["reason"]
-    assert bucket["quantization"]["scheme"] == "w8a16"
+    assert bucket["quantization"]["scheme"] == "w8a16 in blocks of 32"
     assert bucket["inputs"][0] == {"name": "input_ids", "dtype": "int64", "shape": [1, 16]}
 
 
@@ -90,7 +90,7 @@ def test_a_second_build_runs_nothing_and_says_so(project: Project) -> None:
     run = project.doit("build")
     assert not run.built
     assert not run.restored
-    assert "Nothing to do: all 20 steps are current." in run.text
+    assert "Nothing to do: all 21 steps are current." in run.text
     assert "cached" in run.text
 
 

@@ -67,12 +67,12 @@ def test_the_default_climbs_to_what_keeps_to_the_gates(tmp_path: Path) -> None:
     project = coarse(tmp_path)
     run = project.doit("build")
 
-    assert "net/net: w8a16: quantization" in run.text
+    assert "net/net: w8a16 in blocks of 32: quantization" in run.text
     assert "net/net: trying w16a16" in run.text
     assert "this keeps to every threshold" in run.text
     bucket = shipped(project)
     assert bucket["quantization"]["scheme"] == "w16a16"
-    assert [each["label"] for each in bucket["quantization"]["climb"]] == ["w8a16", "w8a16 in blocks of 32", "w16a16"]
+    assert [each["label"] for each in bucket["quantization"]["climb"]] == ["w8a16 in blocks of 32", "w16a16"]
     assert bucket["verification"]["emulator"]["sm8650"]["outputs"]["y"]["sqnr_db"] > 20
 
     again = project.doit("build")
@@ -94,7 +94,7 @@ def test_a_default_that_keeps_to_its_gates_by_little_climbs_once(tmp_path: Path)
     project = coarse(tmp_path, largest=25)
     run = project.doit("build")
 
-    assert "w8a16: quantization 2" in run.text
+    assert "w8a16 in blocks of 32: quantization 2" in run.text
     assert "keeps to every threshold, but 2" in run.text
     assert "less than the 30 dB that a default aims at" in run.text
     bucket = shipped(project)
@@ -105,7 +105,7 @@ def test_a_default_that_keeps_to_its_gates_by_little_climbs_once(tmp_path: Path)
     project.write("configs/net.yaml", CONFIG + "thresholds: {total_db: 20}\n")
     enough = project.doit("build")
     assert "trying" not in enough.text
-    assert shipped(project)["quantization"]["scheme"] == "w8a16"
+    assert shipped(project)["quantization"]["scheme"] == "w8a16 in blocks of 32"
 
 
 def test_a_choice_that_flips_is_climbed_for_whatever_the_decibels(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_choice_that_flips_is_climbed_for_whatever_the_decibels(tmp_path: Path
     project = project_of(tmp_path, graph(chooses, {"w": weight}), CONFIG, twins=True)
     run = project.doit("build")
 
-    assert "w8a16: quantization 30" in run.text, "as much as a default aims at"
+    assert "w8a16 in blocks of 32: quantization 30" in run.text, "as much as a default aims at"
     assert "0.9677 of the 31 clear choices of output 'y' are the same as in the original, 0.99 is asked for" in run.text
     bucket = shipped(project)
     assert bucket["quantization"]["scheme"] == "w16a16"
@@ -152,7 +152,7 @@ def test_when_nothing_keeps_to_the_gates_it_says_what_was_tried(tmp_path: Path) 
     project = coarse(tmp_path, CONFIG + "thresholds: {total_db: 99, quantization_db: 99, compile_db: 99}\n")
     run = project.doit("build", check=False)
     assert "no precision of net/net keeps to its thresholds" in run.text
-    assert "| w8a16: quantization" in run.text
+    assert "| w8a16 in blocks of 32: quantization" in run.text
     assert "| fp16: " in run.text
     assert "ships with thresholds: {" in run.text
     assert "what was made is in .build/failed/net/net/" in run.text

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline.build.language_gates import missed
+from pipeline.build.language_gates import bundled, conversed, missed
 from pipeline.config.thresholds import Thresholds
+from pipeline.contracts import bundle, converse
 from pipeline.contracts.language import LanguageFigures
 from pipeline.graph.accuracy.language import Divergence
 
@@ -68,3 +70,42 @@ def test_figures_are_those_of_the_distributions() -> None:
     kl = float(np.sum(shares[0] * np.log(shares[0] / now))) / 6
     assert other.figures().kl == pytest.approx(kl, rel=1e-4)
     assert other.figures().top1 == pytest.approx(5 / 6, abs=1e-5)
+
+
+def shown(**changes: Any) -> converse.Facts:
+    genie = converse.Spoken(version="1.21.0", opened=True, tokens=(1, 2))
+    facts = converse.Facts(prompt=10, twin="8x24", expected=(1, 2), engines={"genie": genie}, differences=())
+    return replace(facts, **changes)
+
+
+def test_engines_that_answer_as_the_loop_does_pass() -> None:
+    assert [*conversed("m/model/soc", shown())] == []
+    assert [*bundled("m/model/soc", bundle.Facts(configs={}))] == []
+
+
+@pytest.mark.parametrize(
+    ("spoken", "text"),
+    [
+        ({"tokens": (1, 3)}, "genie answers [1, 3], the reference loop [1, 2]"),
+        ({"refused": "no"}, "genie does not run what was written for it"),
+    ],
+)
+def test_an_engine_that_does_otherwise_fails_the_build(spoken: dict[str, Any], text: str) -> None:
+    genie = replace(shown().engines["genie"], **spoken)
+
+    (error,) = conversed("m/model/soc", shown(engines={"genie": genie}))
+
+    assert text in str(error)
+
+
+def test_a_shared_binary_that_differs_from_what_was_emulated_fails_the_build() -> None:
+    (error,) = conversed("m/model/soc", shown(differences=("logits differ",)))
+
+    assert "what was emulated is not what would ship: logits differ" in str(error)
+
+
+def test_a_fault_that_no_engine_notices_fails_the_build() -> None:
+    (error,) = bundled("m/model/soc", bundle.Facts(configs={}, faults=("rope-theta is wrong", "and more")))
+
+    assert "what engines would read is wrong: rope-theta is wrong" in str(error)
+    assert "| and more" in str(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pipeline.build.remedies import FLOAT, Able, Tried, is_float, label, next_scheme, worth_most
+from pipeline.build.remedies import FLOAT, Able, Tried, is_float, is_last, label, may_go_on, next_scheme, worth_most
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.scheme import Rule, Scheme
 
@@ -29,6 +29,27 @@ def test_the_cheapest_comes_first_and_all_in_float_last() -> None:
     assert labels[:3] == ["w8a16 in blocks of 32", "w16a16", "w8a16, 2 nodes fp16"]
     assert "fp16" in labels
     assert len(labels) == len(set(labels)), "nothing is tried twice, and there is an end"
+
+
+def test_what_is_read_otherwise_is_not_cured_by_little() -> None:
+    first = Tried(W8A16, "total", (QUANTIZATION, 28.0), lambda: ("a", "b"), read=True)
+    labels = [label(scheme) for scheme in climbed(first)]
+    assert labels[:2] == ["w16a16", "fp16"]
+
+
+def test_until_the_same_is_read_all_of_the_budget_may_be_spent() -> None:
+    assert may_go_on(1, 9 * 60, 30 * 60, alike=True)
+    assert not may_go_on(1, 11 * 60, 30 * 60, alike=True)
+    assert may_go_on(1, 29 * 60, 30 * 60, alike=False)
+    assert not may_go_on(1, 31 * 60, 30 * 60, alike=False)
+    assert not may_go_on(4, 0, 30 * 60, alike=False)
+    assert [number for number in range(5) if is_last(number)] == [3]
+
+
+def test_what_the_compiler_makes_of_blocks_is_answered_by_a_scale_for_each_channel() -> None:
+    blocks = replace(W8A16, weights="int8", block=32)
+    assert next(climbed(Tried(blocks, "compile", (COMPILE, 3.0)))) == W8A16
+    assert next(climbed(Tried(blocks, "quantization", (QUANTIZATION, 3.0)))) == replace(W8A16, weights="int16")
 
 
 def test_the_last_try_for_a_margin_is_all_in_float() -> None:

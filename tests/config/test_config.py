@@ -21,7 +21,7 @@ from pipeline.config.load import (
     load,
     load_all,
 )
-from pipeline.config.quantization import NodesRule, OpsRule, TensorsRule
+from pipeline.config.quantization import BlockWeights, NodesRule, OpsRule, TensorsRule, Weights
 from pipeline.config.thresholds import Thresholds
 from pipeline.errors import ConfigError
 from pipeline.plan.planner import plan
@@ -55,11 +55,18 @@ def test_a_config_is_merged_and_resolved(tmp_path: Path) -> None:
     assert config.source == LocalSource(tmp_path / "models" / "mine")
     assert config.buckets == (Bucket({"sequence": 32}), Bucket({"sequence": 64}))
     assert [bucket.name for bucket in config.buckets] == ["32", "64"]
-    assert config.components["encoder"].quantization == Quantization("uint16", "uint8", True, "minmax")
+    by_default = Quantization(weights=BlockWeights("int8", 32), wide_products=True, rounding="gptq", clip="hessian")
+    assert config.components["encoder"].quantization == by_default
     assert config.components["encoder"].budget_minutes == 30
     assert config.targets == (Target("sm8650", 8),)
     assert config.places["buckets.sequence"] == "configs/mine.yaml:5:21"
     assert not config.on_request
+
+
+@pytest.mark.parametrize(("soc", "weights"), [("sm8450", BlockWeights("int8", 32)), ("sm8350", "uint8")])
+def test_what_an_old_target_can_not_compute_is_not_the_default(tmp_path: Path, soc: str, weights: Weights) -> None:
+    found = loaded(tmp_path, changed("[sm8650]", f"[sm8650, {soc}]")).components["encoder"].quantization
+    assert found == Quantization(weights=weights, rounding="gptq", clip="hessian")
 
 
 def test_what_is_written_has_the_rounding_that_it_says(tmp_path: Path) -> None:

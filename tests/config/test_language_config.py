@@ -44,6 +44,18 @@ def test_buckets_samples_quantization_and_packing_follow(tmp_path: Path) -> None
     assert config.components["model"].budget_minutes is None
 
 
+def test_every_context_has_a_decode_and_the_prefills_that_fit_into_it_twice(tmp_path: Path) -> None:
+    config = loaded(tmp_path, language_model="{context: [1024, 128], prefill: [32, 256]}")
+
+    assert [bucket.name for bucket in config.buckets] == ["1x127", "1x1023", "32x96", "32x992", "256x768"]
+    assert [twin.name for twin in config.twins] == ["1x63", "1x63", "16x48", "16x48", "16x48"]
+    steps = [step.id for step in plan(config)]
+    assert len(steps) == len({*steps})
+    assert [step for step in steps if step.startswith("rewrite:") and step.endswith("16x48")] == [
+        "rewrite:a/model/16x48"
+    ]
+
+
 def test_own_rules_come_after_those_that_follow(tmp_path: Path) -> None:
     config = loaded(tmp_path, quantization="{overrides: [{nodes: ['/head*'], precision: fp16}]}")
 
@@ -67,6 +79,40 @@ def test_small_twins_are_quantized_and_emulated_and_not_compiled(tmp_path: Path)
     assert not any(name.startswith(("verify:", "context:")) and ("1x63" in name or "16x48" in name) for name in steps)
 
 
+@pytest.mark.parametrize("packing", ["buckets", "separate"])
+def test_engines_are_given_the_contexts_of_both_buckets_and_asked(tmp_path: Path, packing: str) -> None:
+    steps = {step.id: step for step in plan(loaded(tmp_path, packing=packing))}
+    made = "buckets" if packing == "buckets" else "1x511"
+
+    bundle = steps["bundle:a/model/snapdragon-x-elite"]
+    asked = steps["converse:a/model/snapdragon-x-elite"]
+
+    assert f"context:a/model/{made}/snapdragon-x-elite" in bundle.after
+    assert {each.role for each in asked.inputs} == {
+        "ingest",
+        "samples",
+        "context/{bucket}",
+        "model/{bucket}",
+        "twin/{bucket}",
+    }
+    assert {each.part.name for each in asked.inputs if each.role == "twin/{bucket}" and each.part} == {"1x63", "16x48"}
+
+
+def test_no_engine_is_asked_where_nothing_is_emulated(tmp_path: Path) -> None:
+    steps = {step.id for step in plan(loaded(tmp_path, verification="{emulator_samples: 0}"))}
+
+    assert "bundle:a/model/snapdragon-x-elite" in steps
+    assert not any(name.startswith("converse:") for name in steps)
+
+
+@pytest.mark.parametrize(("written", "parts"), [("", 0), (", parts: auto", 0), (", parts: 3", 3)])
+def test_contexts_are_split_as_written(written: str, parts: int, tmp_path: Path) -> None:
+    steps = plan(loaded(tmp_path, language_model=f"{{context: 512, prefill: 128{written}}}"))
+
+    found = {getattr(step.params, "parts", None) for step in steps if step.stage in ("context", "emulate")}
+    assert found == {parts}
+
+
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
@@ -78,9 +124,17 @@ def test_small_twins_are_quantized_and_emulated_and_not_compiled(tmp_path: Path)
         ({"components": "{model: {file: a.onnx}}"}, "'language_model' is for GGUF files"),
         ({"components": "{model: {file: a.gguf}, b: {file: b.gguf}}"}, "one language model"),
         ({"language_model": "{context: 200, prefill: 128}"}, "less than two windows of 128"),
+        ({"language_model": "{context: [512, 32], prefill: [32, 64]}"}, "a context of 32, less than two windows of 32"),
+        ({"language_model": "{context: [512], prefill: [32, 300]}"}, "a prefill of 300, two of which are more"),
+        ({"language_model": "{context: [512, 512]}"}, "the same as entry"),
+        ({"language_model": "{context: [8]}"}, "expected an integer from 16"),
         ({"buckets": "{sequence: [8]}"}, "is of no effect with 'language_model'"),
         ({"constants": "{a: 1}"}, "is of no effect with 'language_model'"),
         ({"language_model": "{context: 512, prefil: 128}"}, "prefill"),
+        ({"packing": "auto"}, "expected buckets or separate"),
+        ({"packing": "socs"}, "expected buckets or separate"),
+        ({"language_model": "{context: 512, parts: 0}"}, "parts: number 0; expected an integer from 1 to 64"),
+        ({"language_model": "{context: 512, parts: some}"}, "parts: 'some' is not known here; expected auto"),
     ],
 )
 def test_what_contradicts_itself_is_refused(lines: dict[str, str], text: str, tmp_path: Path) -> None:

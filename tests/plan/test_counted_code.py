@@ -213,6 +213,8 @@ HANDLERS = {
     "compile.py": "adds the model to where it was, and raises it again",
     "durable.py": "looks for the number of an error of the system",
     "files.py": "decides whether to try again; what comes has the hash that it must have",
+    "genai.py": "hands the refusal on to the process that waits; what was refused does not ship",
+    "genie.py": "hands the refusal on to the process that waits; what was refused does not ship",
     "judge.py": "its text is in messages; the fact is its class",
     "raw.py": "hands the refusal on to the process that waits; what was refused does not ship",
     "static_shapes.py": "names the value that decides in the error that it raises",

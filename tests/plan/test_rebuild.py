@@ -17,7 +17,7 @@ from tests.support.project import Project
 pytestmark = pytest.mark.slow
 
 CONFIG = "configs/bert.yaml"
-AFTER_CALIBRATION = {"calibrate": 1, "quantize": 1, "verify": 2, "context": 4, "emulate": 4}
+AFTER_CALIBRATION = {"calibrate": 1, "correlate": 1, "quantize": 1, "verify": 2, "context": 4, "emulate": 4}
 
 
 def test_touching_files_runs_nothing(project: Project) -> None:

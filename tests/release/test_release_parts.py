@@ -57,6 +57,7 @@ UNKNOWN = {"unknown": True}
         ("noise", [32, 64], TOGETHER, UNKNOWN),
         ("noise", [20, 50], APART, {"axis": "latent"}),
         (None, [40, 100], APART, {"axis": "latent", "times": 2, "offset": 0}),
+        ("past + text", [52, 52], [{"text": 32, "past": 20}, {"text": 2, "past": 50}], {"size": 52}),
         (None, [7, 7], [{"text": 32, "latent": 20}, {"text": 64, "latent": 20}], UNKNOWN),
     ],
 )

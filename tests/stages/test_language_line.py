@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ import pytest
 
 from pipeline.contracts import context, emulate, ingest, quantize, verify
 from pipeline.contracts.codec import Contract
+from pipeline.qnn.format.context_binary import read_binaries
 from pipeline.store.manifests import read_manifest
 from tests.support.gguf_files import tiny_gguf
 from tests.support.project import ROOT, Project
@@ -94,6 +96,32 @@ def test_next_tokens_are_measured_on_the_cpu_and_on_the_emulator(project: Projec
     assert decode.language["compile"].tokens == 3
 
 
+def test_parts_compute_what_one_context_does(project: Project, tmp_path: Path) -> None:
+    split = project.copy(tmp_path / "split")
+    split.write("configs/tiny.yaml", CONFIG.replace("prefill: 8}", "prefill: 8, parts: 3}"))
+
+    run = split.doit("build:tiny")
+
+    assert {step.split(":")[0] for step in run.built} == {"context", "emulate"}
+    made = facts_of(split, context.Facts, "context/tiny/model/buckets/snapdragon-x-elite")
+    for part in made.parts.values():
+        assert part.facts.cuts == ("/layers.0/gated_residual", "/layers.1/gated_residual")
+        assert part.facts.binaries == tuple(f"model_{number}_of_3_qnn.bin" for number in (1, 2, 3))
+        assert part.facts.partitions == 3
+        assert part.facts.fallbacks == ()
+    folder = split.root / "artifacts" / "tiny" / "snapdragon-x-elite"
+    for number in (1, 2, 3):
+        names = [
+            graph.name for (info,) in [read_binaries(folder / f"model_{number}_of_3_qnn.bin")] for graph in info.graphs
+        ]
+        assert sorted(re.sub("_0+", "_", name) for name in names) == [f"ar{n}_cl32_{number}_of_3" for n in (1, 8)]
+        assert sorted(path.name for path in folder.glob("*.bin")) == sorted(part.facts.binaries)
+    for bucket in ("8x24", "1x31"):
+        step = f"emulate/tiny/model/{bucket}/snapdragon-x-elite"
+        one, several = (facts_of(each, emulate.Facts, step).language["compile"] for each in (project, split))
+        assert several.kl == pytest.approx(one.kl, abs=1e-4)
+
+
 def test_what_calibration_saw_is_in_the_models_own_template(project: Project) -> None:
     facts = facts_of(project, ingest.Facts, "ingest/tiny/model").language
 
@@ -131,3 +159,37 @@ def test_the_projects_own_conversations_can_be_read() -> None:
     lines = (ROOT / "calibration" / "chat" / "chats.jsonl").read_text("utf-8").splitlines()
     assert len(lines) >= 16
     assert all(messages_of(line, "chats.jsonl") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ("context: 4096, prefill: 8", "the context of 4096 tokens is longer than tiny was made for"),
+        ("context: 32, prefill: 8, parts: 4", "tiny can't be split into 4 parts"),
+    ],
+)
+def test_what_the_model_can_not_do_is_told_before_any_work(
+    asked: str, text: str, project: Project, tmp_path: Path
+) -> None:
+    longer = project.copy(tmp_path / "longer")
+    longer.write("configs/tiny.yaml", CONFIG.replace("context: 32, prefill: 8", asked))
+
+    run = longer.doit("build:tiny", check=False)
+
+    assert run.status == 10
+    assert text in run.text
+    assert not run.built
+
+
+def test_several_contexts_share_their_weights(project: Project, tmp_path: Path) -> None:
+    several = project.copy(tmp_path / "several")
+    several.write("configs/tiny.yaml", CONFIG.replace("context: 32, prefill: 8", "context: [32, 48], prefill: [4, 8]"))
+
+    several.doit("build:tiny")
+
+    made = facts_of(several, context.Facts, "context/tiny/model/buckets/snapdragon-x-elite").parts
+    assert {*made} == {"1x31", "1x47", "4x28", "4x44", "8x24", "8x40"}
+    assert len({binary for part in made.values() for binary in part.facts.binaries}) == 1
+    one = project.root / "artifacts" / "tiny" / "snapdragon-x-elite" / "model_ctx_qnn.bin"
+    all_of_them = several.root / "artifacts" / "tiny" / "snapdragon-x-elite" / "model_ctx_qnn.bin"
+    assert all_of_them.stat().st_size < 2 * one.stat().st_size  # a graph of so few weights is mostly code

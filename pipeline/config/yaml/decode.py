@@ -120,8 +120,11 @@ class _Decoder:
     def _one_of(self, form: OneOf, node: Node, keys: Keys) -> Any:
         if isinstance(node, MapNode) and form.records:
             return self._one_record_of(form, node, keys)
-        fitting = next((candidate for candidate in form.forms if _same_kind(candidate, node)), None)
-        return self.value(fitting, node, keys) if fitting else self._wrong(form, node, keys)
+        fitting = [candidate for candidate in form.forms if _same_kind(candidate, node)]
+        if not fitting:
+            return self._wrong(form, node, keys)
+        number = isinstance(node, Value) and not isinstance(node.data, str)
+        return self.value(max(fitting, key=lambda each: isinstance(each, Integer | Number) == number), node, keys)
 
     def _one_record_of(self, form: OneOf, node: MapNode, keys: Keys) -> Any:
         if tag := form.tag:

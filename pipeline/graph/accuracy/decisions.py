@@ -84,7 +84,7 @@ def _choices(subject: Subject, truth: _Array, tested: _Array) -> tuple[_Array, _
     """What both choose where the original is clear about it; what is not finite chooses nothing, -1."""
     assert subject.axis is not None
     assert subject.tie is not None
-    clear = margins(truth.astype(np.float64), subject.axis).squeeze(subject.axis) >= subject.tie
+    clear = margins(truth, subject.axis).squeeze(subject.axis) >= subject.tie
     actual = np.where(np.isfinite(tested).all(subject.axis), np.argmax(tested, subject.axis), -1)
     return np.argmax(truth, subject.axis)[clear], actual[clear]
 

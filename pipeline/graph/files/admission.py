@@ -10,6 +10,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, checker, def
 from pipeline.errors import ModelError
 from pipeline.graph.files.model_file import is_external, value_signature
 from pipeline.graph.files.runtime_operators import set_runtime_operators_aside
+from pipeline.graph.files.stored_form import KEY
 from pipeline.graph.ir.inference import REFUSALS
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_graphs, all_nodes, all_tensors, attribute_graphs, label
 
@@ -159,6 +160,16 @@ def _check_interface(model: ModelProto) -> None:
             )
 
 
+def _check_external(tensor: TensorProto) -> None:
+    """Refuse an entry of external data that is ours alone."""
+    if any(entry.key == KEY for entry in tensor.external_data):
+        raise ModelError(
+            f"the external data of tensor {tensor.name!r} has an entry {KEY!r}",
+            why="ONNX knows location, offset, length, checksum and basepath",
+            remedy="export the model again",
+        )
+
+
 def _without_weights(model: ModelProto) -> ModelProto:
     """The model with its external tensors emptied: ONNX's checker would look for their files.
 
@@ -170,6 +181,7 @@ def _without_weights(model: ModelProto) -> ModelProto:
         if not value.type.tensor_type.HasField("shape"):
             value.type.tensor_type.shape.SetInParent()
     for tensor in all_tensors(light.graph):
+        _check_external(tensor)
         if is_external(tensor):
             tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=b""))
     return light

@@ -22,6 +22,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from pipeline.contracts.values import Signature, TensorSpec
 from pipeline.errors import ModelError
+from pipeline.graph.files.stored_form import KEY, StoredForm, form_of
 from pipeline.graph.ir.tensor_chunks import Pieces
 from pipeline.graph.ir.traverse import all_tensors
 
@@ -193,7 +194,8 @@ def external_bytes(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
     Raises:
         ModelError: they are missing, outside `folder`, or of another size than dims and type say.
     """
-    size = byte_size(tensor)
+    form = form_of(tensor)
+    size = form.nbytes if form else byte_size(tensor)
     source = external_range(tensor)
     path = external_file(source.location, folder)
     available = path.stat().st_size - source.offset
@@ -207,7 +209,7 @@ def external_bytes(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
 
 
 def tensor_array(tensor: TensorProto, folder: Path) -> NDArray[Any]:
-    """The values of a tensor, in its dtype and dims; read-only and mapped from disk when external.
+    """The values of a tensor, in its dtype and dims; read-only and mapped from disk when external and in no form.
 
     Raises:
         ModelError: the data is missing, outside `folder`, or of another size than dims and type say.
@@ -215,6 +217,8 @@ def tensor_array(tensor: TensorProto, folder: Path) -> NDArray[Any]:
     if not is_external(tensor):
         return _inline_array(tensor)
     path, offset, size = external_bytes(tensor, folder)
+    if form := form_of(tensor):
+        return form.array(path, offset, tuple(tensor.dims))
     if tensor.data_type in SUB_BYTE_BITS or size == 0:
         with path.open("rb") as file:
             file.seek(offset)
@@ -236,16 +240,20 @@ def tensor_pieces(tensor: TensorProto, folder: Path) -> Pieces:
     if not is_external(tensor) or tensor.data_type in (*SUB_BYTE_BITS, TensorProto.STRING):
         return Pieces.of_array(tensor_array(tensor, folder))
     path, offset, _ = external_bytes(tensor, folder)
+    if form := form_of(tensor):
+        return form.pieces(path, offset, tuple(tensor.dims))
     return Pieces.of_file(path, offset, tensor_dtype(tensor), tuple(tensor.dims))
 
 
-def set_external(tensor: TensorProto, location: str, offset: int, length: int) -> None:
-    """Make `tensor` refer to bytes in a blob, dropping any data it carries."""
+def set_external(tensor: TensorProto, location: str, offset: int, length: int, form: StoredForm | None = None) -> None:
+    """Make `tensor` refer to bytes in a blob, which may be in a form, dropping any data it carries."""
     for field in (*_DATA_FIELDS, "external_data"):
         tensor.ClearField(field)
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
         tensor.external_data.add(key=key, value=value)
+    if form is not None:
+        tensor.external_data.add(key=KEY, value=form.text)
 
 
 def inline_tensor(name: str, array: NDArray[Any]) -> TensorProto:

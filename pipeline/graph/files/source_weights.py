@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from pipeline.errors import ModelError
 from pipeline.graph.files.blob_writer import BlobWriter
@@ -68,6 +68,16 @@ class SourceWeights:
         values = widened(values)
         _check(name, Pieces.of_array(values))
         return self._blob.tensor(name, values)
+
+    def inline_tensor(self, name: str, values: NDArray[Any]) -> TensorProto:
+        """A constant that the graph file holds itself; float16 becomes float32.
+
+        Raises:
+            ModelError: it holds NaN.
+        """
+        values = widened(values)
+        _check(name, Pieces.of_array(values))
+        return numpy_helper.from_array(values, name)
 
     def _blob_of(self, file: str) -> str:
         if file not in self._names:

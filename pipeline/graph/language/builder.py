@@ -1,13 +1,16 @@
 """Nodes and constants of a language model under construction, and the blocks that architectures are put together from.
 
-Names are those of the work: the node `/layers.3/query` makes the value `/layers.3/query`. Weights go to a blob as they
-are asked for, one at a time, as MatMul takes them: [inputs, outputs]. Matrices that are looked up and multiplied with
-(tied embeddings) are there once, and multiplied with by Gemm.
+Names are those of the work: the node `/layers.3/query` makes the value `/layers.3/query`. Matrices stay in the files of
+the source, each with a note of its form there, and are what MatMul takes: [inputs, outputs]. Those that are looked up
+and multiplied with (tied embeddings) are there once, and multiplied with by Gemm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,8 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
 from pipeline.errors import ModelError
 from pipeline.graph.files.blob_writer import BlobWriter
-from pipeline.graph.files.model_file import inline_tensor
+from pipeline.graph.files.model_file import EXTERNAL_BYTES, inline_tensor, set_external
+from pipeline.graph.files.stored_form import StoredForm, StoredWeight
 from pipeline.graph.ir.tensor_chunks import Pieces
 from pipeline.graph.language.hyper import Hyper, Weights
 
@@ -28,15 +32,27 @@ MASKED = -50.0
 """Added to the scores of positions that are not to be seen, by the graph contract of qai-hub-models 0.65."""
 
 
+def _beside(path: Path) -> str:
+    """The file itself, where the graph lies beside it."""
+    return path.name
+
+
 class GraphBuilder:
     """Collects what :meth:`model` makes a graph of."""
 
-    def __init__(self, hyper: Hyper, weights: Weights, blob: BlobWriter) -> None:
+    def __init__(
+        self, hyper: Hyper, weights: Weights, blob: BlobWriter, blob_of: Callable[[Path], str] = _beside
+    ) -> None:
+        """`blob_of` names the blob that a file of the source is: weights stay in it, in whatever form they are there.
+
+        What the graph needs otherwise than the source has it goes to `blob`.
+        """
         self.hyper = hyper
         self.weights = weights
         self.nodes: list[NodeProto] = []
         self.initializers: dict[str, TensorProto] = {}
         self._blob = blob
+        self._blob_of = blob_of
         self._inputs: list[ValueInfoProto] = []
         self._outputs: list[ValueInfoProto] = []
 
@@ -81,11 +97,7 @@ class GraphBuilder:
         """
         stem = weight.removesuffix(".weight")
         if f"{name}_weight" not in self.initializers:
-            matrix = self.array(weight, shape)
-            scaled = (
-                np.ascontiguousarray(matrix.T) * np.float32(scale) if scale != 1 else np.ascontiguousarray(matrix.T)
-            )
-            self.initializers[f"{name}_weight"] = self._blob.tensor(f"{name}_weight", scaled)
+            self.initializers[f"{name}_weight"] = self._matrix(f"{name}_weight", weight, shape, scale)
         bias = f"{stem}.bias"
         if self.weights.shape(bias) is None:
             return self.op("MatMul", value, f"{name}_weight", name=name)
@@ -104,7 +116,11 @@ class GraphBuilder:
     def table(self, weight: str, name: str, shape: tuple[int, ...]) -> str:
         """A matrix as the source has it, too large to hold."""
         if name not in self.initializers:
-            self.initializers[name] = self._blob.tensor(name, self._pieces(weight, shape))
+            pieces = self._pieces(weight, shape)
+            for _ in pieces:  # each is looked at as it is read
+                pass
+            stored = self.weights.stored(weight)
+            self.initializers[name] = self._kept(name, stored, stored.form, shape)
         return name
 
     def array(self, weight: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -117,6 +133,21 @@ class GraphBuilder:
         if not np.isfinite(found).all():
             raise not_finite(weight)
         return found
+
+    def _matrix(self, name: str, weight: str, shape: tuple[int, int], scale: float) -> TensorProto:
+        """A matrix of the source as MatMul takes it, [inputs, outputs]."""
+        for _ in self._pieces(weight, shape):
+            pass
+        stored = self.weights.stored(weight)
+        return self._kept(name, stored, replace(stored.form, transposed=True, scale=scale), shape[::-1])
+
+    def _kept(self, name: str, stored: StoredWeight, form: StoredForm, shape: tuple[int, ...]) -> TensorProto:
+        """A tensor whose bytes stay in the source."""
+        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape)
+        if 4 * math.prod(shape) < EXTERNAL_BYTES:
+            return inline_tensor(name, form.array(stored.path, stored.offset, shape))
+        set_external(tensor, self._blob_of(stored.path), stored.offset, form.nbytes, form)
+        return tensor
 
     def model(self, name: str) -> bytes:
         """The graph as a serialized ONNX model without weights."""

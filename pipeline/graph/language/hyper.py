@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pipeline.contracts.language import Rotation
+from pipeline.graph.files.stored_form import StoredWeight
 from pipeline.graph.ir.tensor_chunks import Pieces
 
 
@@ -42,8 +43,11 @@ class Weights(Protocol):
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a tensor; None if there is none of that name."""
 
+    def stored(self, name: str) -> StoredWeight:
+        """Where a tensor is, and in which form."""
+
     def pieces(self, name: str) -> Pieces:
-        """The elements of a tensor as float32."""
+        """The elements of a tensor as float32; of norms what they multiply by."""
 
 
 def frequencies(theta: float, head_dim: int) -> tuple[float, ...]:

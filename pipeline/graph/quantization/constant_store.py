@@ -16,6 +16,7 @@ from onnx import TensorProto, numpy_helper
 
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import external_range, inline_tensor, is_external, tensor_array, tensor_pieces
+from pipeline.graph.files.stored_form import form_of
 from pipeline.graph.quantization.weight_encodings import Integers
 
 
@@ -110,7 +111,8 @@ class InBlobs:
 
     def _content(self, of: TensorProto) -> Hashable:
         place = external_range(of)
-        return self._digests[place.location], place.offset, of.data_type, tuple(of.dims)
+        form = form_of(of)
+        return self._digests[place.location], place.offset, form and form.text, of.data_type, tuple(of.dims)
 
 
 def _encoded(values: TensorProto, made: Integers) -> EncodedConstant:

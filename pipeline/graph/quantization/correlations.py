@@ -90,7 +90,7 @@ class Sums:
 
     def __init__(self, inputs: int) -> None:
         self._sum = np.zeros((inputs, inputs), np.float32)
-        self._waiting = np.empty((ROWS_AT_ONCE, inputs), np.float32)
+        self._waiting = np.empty((ROWS_AT_ONCE, inputs))
         self._filled = 0
         self._count = 0
 
@@ -112,7 +112,7 @@ class Sums:
         self._filled = 0
         exponents = np.frexp(np.abs(rows).max(axis=0, initial=0))[1]
         exponents[exponents < -60] = -60
-        whole = np.rint(np.ldexp(rows, _BITS - exponents))
+        whole = np.rint(np.ldexp(rows, _BITS - exponents)).astype(np.float32)
         steps = np.ldexp(np.float32(1), exponents - _BITS)
         product = whole.T @ whole
         product *= steps[:, None]

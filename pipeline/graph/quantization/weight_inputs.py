@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import NodeProto, ValueInfoProto
+from onnx import NodeProto
 
 from pipeline.graph.cpu import Arrays, run, unoptimized_session
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import FLOATS, GraphIndex
-from pipeline.graph.quantization.observe import with_outputs
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.quantization.double_pass import in_double
 from pipeline.graph.quantization.weight_layout import layout_of, rows_of
+from pipeline.graph.shapes.cost import macs
+
+_SAME = 1e-9
+"""Of the largest: a difference that float64 makes, and the contents of padding do not."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Weights that are multiplied with the same rows, [rows, inputs]."""
+    """Weights that are multiplied with the same rows of a sample, [rows, inputs]."""
 
     weights: tuple[str, ...]
     inputs: int
+    rows: int
+
+    @property
+    def bytes(self) -> int:
+        """What the rows take in float64."""
+        return 8 * self.rows * self.inputs
 
 
 class WeightInputs:
-    """Runs one bucket's float model and gives the rows that its weights are multiplied with."""
+    """Runs one bucket's float model in float64 and gives the rows that its weights are multiplied with.
+
+    `doubtful` are weights whose rows may differ between processors by more than float64 does, and are not given.
+    `products` are the multiply-accumulates of one sample.
+    """
 
     def __init__(self, path: Path) -> None:
         """`path` is a graph file with every dim fixed and a type for every value."""
@@ -38,38 +55,79 @@ class WeightInputs:
         for node in self._model.graph.node:
             if layout_of(self._index, node) is not None and self._index.initializers[node.input[1]].data_type in FLOATS:
                 self._readers.setdefault(node.input[1], []).append(node)
+        doubtful = in_double(
+            self._index, {node.input[0] for nodes in self._readers.values() for node in nodes}
+        ).doubtful
+        self.doubtful = frozenset(
+            weight for weight, nodes in self._readers.items() if any(node.input[0] in doubtful for node in nodes)
+        )
+        for weight in self.doubtful:
+            del self._readers[weight]
+        self.products = macs(self._model)
+        outputs = [value for value in self._model.graph.output if value.type.tensor_type.elem_type in FLOATS]
+        self._results = {value.name for value in outputs if shape_of(value.type)}
+        self._contents: frozenset[str] | None = None
         self._session: ort.InferenceSession | None = None
-        self._watched: list[str] = []
+        self._watched: Mapping[str, str] = {}
 
     def matrices(self) -> list[Matrix]:
         """The weights in the graph's order, those together that all read the same values."""
         alike: dict[tuple[str, ...], list[str]] = {}
         for weight, nodes in self._readers.items():
             alike.setdefault(tuple(node.input[0] for node in nodes), []).append(weight)
-        return [Matrix(tuple(weights), self._inputs(weights[0])) for weights in alike.values()]
+        return [self._matrix(values, tuple(weights)) for values, weights in alike.items()]
 
     def watch(self, weights: Collection[str]) -> None:
         """Get ready to give the rows of some weights, those of which the model has."""
         values = {node.input[0] for weight in weights for node in self._readers.get(weight, [])}
-        given = {value.name for value in self._model.graph.input}
-        self._watched = sorted(values - given)
-        types = self._index.types
-        outputs = [ValueInfoProto(name=name, type=types[name]) for name in self._watched]
-        self._session = unoptimized_session(with_outputs(self._model, outputs), self._folder) if outputs else None
+        wide = in_double(self._index, values | self._results)
+        self._watched = wide.outputs
+        self._session = unoptimized_session(wide.model, self._folder) if values else None
 
-    def rows(self, feeds: Arrays, weights: Sequence[str]) -> Iterator[tuple[str, NDArray[Any]]]:
-        """For one sample, each of the weights with rows that one of its readers multiplies it with."""
-        values: Mapping[str, NDArray[Any]] = run(self._session, feeds, self._watched) if self._session else {}
+    def rows(self, feeds: Arrays, weights: Sequence[str], refilled: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
+        """For one sample, each of the weights with rows that one of its readers multiplies it with.
+
+        `refilled` has inputs with other contents where they are padded. Rows that change with them are the padding's
+        own and are left out. An input with which all of a result changes, such as a mask, says nothing.
+        """
+        if self._session is None:
+            return
+        values = self._run(feeds)
+        if refilled and self._contents is None:
+            alone = {name: self._run({**feeds, name: array}) for name, array in refilled.items()}
+            self._contents = frozenset(name for name, changed in alone.items() if self._leaves_some(values, changed))
+        contents = {name: array for name, array in refilled.items() if name in (self._contents or ())}
+        others = self._run({**feeds, **contents}) if contents else None
         for weight in weights:
             for node in self._readers.get(weight, []):
-                name = node.input[0]
-                yield weight, rows_of(node, values[name] if name in values else feeds[name])
+                rows = rows_of(node, values[node.input[0]])
+                if others is not None:
+                    rows = rows[_unchanged(rows, rows_of(node, others[node.input[0]]))]
+                yield weight, rows
+
+    def _run(self, feeds: Arrays) -> Mapping[str, NDArray[Any]]:
+        assert self._session is not None
+        made = run(self._session, feeds, [*self._watched.values()])
+        return {name: made[wide] for name, wide in self._watched.items()}
+
+    def _leaves_some(self, values: Arrays, changed: Arrays) -> bool:
+        """Whether of each result some rows stay what they are."""
+        both = [[each[name].reshape(-1, each[name].shape[-1]) for each in (values, changed)] for name in self._results]
+        return all(_unchanged(*each).any() for each in both)
 
     def close(self) -> None:
         """Give the session's memory back."""
         self._session = None
 
-    def _inputs(self, weight: str) -> int:
-        layout = layout_of(self._index, self._readers[weight][0])
+    def _matrix(self, values: Sequence[str], weights: tuple[str, ...]) -> Matrix:
+        layout = layout_of(self._index, self._readers[weights[0]][0])
         assert layout is not None
-        return int(self._index.initializers[weight].dims[layout.inputs])
+        inputs = int(self._index.initializers[weights[0]].dims[layout.inputs])
+        elements = sum(math.prod(shape_of(self._index.types[name])) for name in set(values))
+        return Matrix(weights, inputs, elements // inputs)
+
+
+def _unchanged(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows are the same but for what the order of sums does to float64."""
+    off = np.abs(rows - others).max(axis=1, initial=0.0)
+    return np.asarray(off <= _SAME * np.abs(rows).max(initial=0.0))

@@ -96,6 +96,16 @@ def pad(
     return padded
 
 
+def refilled(arrays: Mapping[str, NDArray[Any]], padded: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The inputs of a sample that were padded, with the sample itself over and over in place of the padding."""
+    found = {}
+    for name, array in arrays.items():
+        behind = [(0, size - own) for size, own in zip(padded[name].shape, array.shape, strict=True)]
+        if array.size and any(more for _, more in behind):
+            found[name] = np.pad(array, behind, mode="wrap")
+    return found
+
+
 def spelled(lengths: Mapping[str, int]) -> str:
     """Axis lengths as a message shows them: ``sequence 140, batch 1``."""
     return ", ".join(f"{axis} {length}" for axis, length in lengths.items()) or "no axes"

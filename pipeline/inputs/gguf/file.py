@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ModelError
-from pipeline.inputs.gguf.blocks import FORMATS, BlockFormat
+from pipeline.graph.files.blocks import FORMATS, BlockFormat
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

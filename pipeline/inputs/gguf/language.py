@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.contracts.language import Rotation
 from pipeline.errors import ModelError
+from pipeline.graph.files.stored_form import StoredForm, StoredWeight
 from pipeline.graph.ir.tensor_chunks import Pieces
 from pipeline.graph.language.architectures import check_architecture
 from pipeline.graph.language.hyper import Hyper, frequencies
-from pipeline.inputs.gguf.file import GgufFile, GgufTensor
+from pipeline.inputs.gguf.file import GgufFile
 
-_BYTES_AT_ONCE = 1 << 20
 _LARGEST = 1 << 24
 """What no size of a model reaches."""
 _LOCAL_THETA = 10_000.0
@@ -80,30 +78,20 @@ class GgufWeights:
         tensor = self._file.tensors.get(name)
         return tensor.shape if tensor else None
 
+    def stored(self, name: str) -> StoredWeight:
+        """Where a tensor is, and in which form: queries and keys may have the halves of each head interleaved."""
+        tensor = self._file.tensors[name]
+        heads = self._hyper.heads if ".attn_q." in name else self._hyper.kv_heads if ".attn_k." in name else 0
+        if self._hyper.architecture not in _PERMUTED or (heads and tensor.shape[0] % (2 * heads)):
+            heads = 0
+        if len(tensor.shape) == 1 and heads:  # a bias has one element a row
+            form = StoredForm(tensor.form, tensor.shape[0], 1, heads)
+            return StoredWeight(self._file.path, tensor.offset, form, tensor.shape)
+        return StoredWeight.of(self._file.path, tensor.offset, tensor.form, tensor.shape, heads)
+
     def pieces(self, name: str) -> Pieces:
         """The elements of a tensor, in the order that a graph has them in."""
-        tensor = self._file.tensors[name]
-        found = Pieces(np.dtype(np.float32), tensor.shape, lambda: self._rows(tensor))
-        heads = self._hyper.heads if ".attn_q." in name else self._hyper.kv_heads if ".attn_k." in name else 0
-        if not heads or self._hyper.architecture not in _PERMUTED or tensor.shape[0] % (2 * heads):
-            return found
-        pairs = found.array().reshape(heads, tensor.shape[0] // heads // 2, 2, -1)
-        return Pieces.of_array(np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(tensor.shape))
-
-    def _rows(self, tensor: GgufTensor) -> Iterator[NDArray[np.float32]]:
-        form = tensor.form
-        at_once = max(1, _BYTES_AT_ONCE // form.nbytes) * form.nbytes
-        with self._file.path.open("rb") as stream:
-            stream.seek(tensor.offset)
-            left = tensor.nbytes
-            while left:
-                raw = stream.read(min(at_once, left))
-                if len(raw) != min(at_once, left):
-                    raise ModelError(f"{self._file.path.name} was cut short while it was read", remedy="build again")
-                left -= len(raw)
-                blocks = np.frombuffer(raw, np.uint8).reshape(-1, form.nbytes)
-                with np.errstate(invalid="ignore", over="ignore"):  # what is no number is found by whoever reads it
-                    yield form.dequantize(blocks).reshape(-1)
+        return self.stored(name).pieces()
 
 
 class _Sizes:

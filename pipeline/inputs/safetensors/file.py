@@ -16,8 +16,6 @@ from pipeline.errors import ModelError
 from pipeline.inputs.safetensors.index import parsed, refused
 from pipeline.model import Json
 
-READ: Mapping[str, str] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-"""Types that weights are read from, as numpy stores them."""
 _SIZES: Mapping[str, int] = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I16": 2, "I8": 1,
     "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
-
-from tokenizers import Tokenizer
 
 from pipeline.errors import ModelError
 from pipeline.graph.language.names import TEMPLATE
 from pipeline.inputs.language_source import LanguageSource
 from pipeline.inputs.safetensors.hyper import LARGEST_CONFIG, ModelConfigJson, hyper_of_config
 from pipeline.inputs.safetensors.index import CONFIG, TOKENIZER, TOKENIZER_CONFIG, read_object
+from pipeline.inputs.safetensors.tokenizer import TokenizerJson
 from pipeline.inputs.safetensors.weights import SafetensorsWeights, read_tensors
 
 GENERATION = "generation_config.json"
 """Read where the config fetches it: it may name more tokens that end an answer."""
-_LARGEST_TOKENIZER = 1 << 28
 _ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
 
 
@@ -38,11 +35,10 @@ def safetensors_source(path: Path) -> LanguageSource:
             why="by config.json its embeddings are not tied",
             remedy="fetch the files again; if they are whole, set tie_word_embeddings in config.json",
         )
-    text = _tokenizer_text(folder / TOKENIZER)
-    tokenizer = _tokenizer(text)
+    tokenizer = TokenizerJson(folder / TOKENIZER)
     told = _said(folder / TOKENIZER_CONFIG)
     generation = _said(folder / GENERATION) if (folder / GENERATION).is_file() else ModelConfigJson({}, GENERATION)
-    known = [tokenizer.token_to_id(token) for token in _ENDS if _is_special(tokenizer, token)]
+    known = [tokenizer.number(token) for token in _ENDS if tokenizer.is_special(token)]
     stops = {
         *config.ids("eos_token_id"),
         *generation.ids("eos_token_id"),
@@ -52,7 +48,7 @@ def safetensors_source(path: Path) -> LanguageSource:
     return LanguageSource(
         hyper=hyper,
         weights=SafetensorsWeights(tensors, hyper.architecture, tied=tied),
-        tokenizer=text,
+        tokenizer=tokenizer.text,
         template=_template(folder, told),
         stops=tuple(sorted(stops)),
         bos=_bos(tokenizer, told, config),
@@ -62,26 +58,6 @@ def safetensors_source(path: Path) -> LanguageSource:
 
 def _said(path: Path) -> ModelConfigJson:
     return ModelConfigJson(read_object(path, LARGEST_CONFIG), path.name)
-
-
-def _tokenizer_text(path: Path) -> str:
-    read_object(path, _LARGEST_TOKENIZER)
-    return path.read_text("utf-8")
-
-
-def _tokenizer(text: str) -> Tokenizer:
-    try:
-        return Tokenizer.from_str(text)
-    except BaseException as error:  # a panic of the library is no Exception
-        _unreadable(error)
-
-
-def _unreadable(error: BaseException) -> NoReturn:
-    if isinstance(error, KeyboardInterrupt | SystemExit):
-        raise error
-    raise ModelError(
-        f"{TOKENIZER} is no tokenizer that can be read", why=str(error)[:300], remedy="fetch the file again"
-    ) from error
 
 
 def _template(folder: Path, told: ModelConfigJson) -> str | None:
@@ -95,22 +71,17 @@ def _template(folder: Path, told: ModelConfigJson) -> str | None:
     return written if isinstance(written, str) else None
 
 
-def _bos(tokenizer: Tokenizer, told: ModelConfigJson, config: ModelConfigJson) -> int | None:
+def _bos(tokenizer: TokenizerJson, told: ModelConfigJson, config: ModelConfigJson) -> int | None:
     """The token before every text: the one of that name if the tokenizer puts it there, or says it does."""
     ids = (*_named(tokenizer, told, "bos_token"), *config.ids("bos_token_id"))
-    if not ids or not told.flag("add_bos_token", tokenizer.encode("a").ids[:1] == [ids[0]]):
+    first = tokenizer.number(tokenizer.first) if tokenizer.first is not None else None
+    if not ids or not told.flag("add_bos_token", first == ids[0]):
         return None
     return ids[0]
 
 
-def _named(tokenizer: Tokenizer, told: ModelConfigJson, name: str) -> tuple[int, ...]:
+def _named(tokenizer: TokenizerJson, told: ModelConfigJson, name: str) -> tuple[int, ...]:
     """The number of a token that the tokenizer's config names, as a text or as an object with its content."""
     text = told.text(name) or told.inner(name).text("content")
-    number = tokenizer.token_to_id(text) if text else None
+    number = tokenizer.number(text) if text else None
     return () if number is None else (number,)
-
-
-def _is_special(tokenizer: Tokenizer, token: str) -> bool:
-    number = tokenizer.token_to_id(token)
-    added = tokenizer.get_added_tokens_decoder()
-    return number is not None and number in added and bool(added[number].special)

@@ -9,10 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ModelError
+from pipeline.graph.files.blocks import FORMATS
+from pipeline.graph.files.stored_form import StoredWeight
 from pipeline.graph.ir.tensor_chunks import Pieces
-from pipeline.inputs.safetensors.file import READ, SafeTensor, read_safetensors
+from pipeline.inputs.safetensors.file import SafeTensor, read_safetensors
 from pipeline.inputs.safetensors.index import INDEX_SUFFIX, refused, weight_map
 
+_FORMS = {form.name: form for form in FORMATS.values() if form.elements == 1}
+"""Types that weights are read from: F32, F16, BF16."""
 OF_MODEL: Mapping[str, str] = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -68,26 +72,33 @@ class SafetensorsWeights:
         tensor = self._tensor(name)
         return tensor.shape if tensor else None
 
-    def pieces(self, name: str) -> Pieces:
-        """The elements of a tensor.
+    def stored(self, name: str) -> StoredWeight:
+        """Where a tensor is, and in which form.
 
         Raises:
             ModelError: its type is none that weights are read from.
         """
         tensor = self._tensor(name)
         assert tensor is not None, "asked for its shape first"
-        if tensor.dtype not in READ:
+        form = _FORMS.get(tensor.dtype)
+        if form is None:
             raise ModelError(
                 f"tensor {tensor.name!r} is stored as {tensor.dtype}",
                 where=tensor.path.name,
-                why=f"weights are read from {', '.join(READ)}",
+                why=f"weights are read from {', '.join(_FORMS)}",
                 remedy="take the model as it was before it was quantized",
             )
-        stored = Pieces.of_file(tensor.path, tensor.offset, np.dtype(READ[tensor.dtype]), tensor.shape)
-        widen = _bfloat16 if tensor.dtype == "BF16" else _single
+        return StoredWeight.of(tensor.path, tensor.offset, form, tensor.shape)
+
+    def pieces(self, name: str) -> Pieces:
+        """The elements of a tensor.
+
+        Raises:
+            ModelError: as for :meth:`stored`.
+        """
+        found = self.stored(name).pieces()
         # A norm of Gemma multiplies by one more than what is stored.
-        change = (lambda piece: widen(piece) + np.float32(1)) if self._gemma and "norm" in name else widen
-        return stored.map(change, np.dtype(np.float32))
+        return found.map(_one_more, found.dtype) if self._gemma and "norm" in name else found
 
     def _tensor(self, name: str) -> SafeTensor | None:
         """The tensor that the builder calls `name`, such as `blk.0.attn_q.weight`."""
@@ -101,9 +112,5 @@ class SafetensorsWeights:
         return self._tensors.get(f"{OF_MODEL[stem]}.{kind}") if stem in OF_MODEL else None
 
 
-def _bfloat16(stored: NDArray[np.uint16]) -> NDArray[np.float32]:
-    return (stored.astype(np.uint32) << 16).view(np.float32)
-
-
-def _single(stored: NDArray[np.floating]) -> NDArray[np.float32]:
-    return stored.astype(np.float32)
+def _one_more(stored: NDArray[np.float32]) -> NDArray[np.float32]:
+    return stored + np.float32(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.contracts import quantize
+from pipeline.contracts import converse, quantize
 from pipeline.contracts.language import Edges, LanguageFacts, Lengths
 from pipeline.contracts.measures import Measuring
 from pipeline.contracts.verify import UNMEASURED, Facts
@@ -27,7 +27,7 @@ _LEAST = 64
 """Tokens on which the rewritten model, which differs by rounding alone, is measured."""
 
 
-def texts_of(folder: Path, params: Measuring) -> list[list[int]]:
+def texts_of(folder: Path, params: Measuring | converse.Params) -> list[list[int]]:
     """The tokens of the conversations that are held out, the first few of them; `folder` is a samples step's."""
     calls = stored_calls(folder, params.component, params.part)[:_TEXTS]
     return [[int(token) for token in call.load()[TOKENS]] for call in calls]

@@ -85,7 +85,7 @@ def test_a_model_over_two_gigabytes_is_quantized(project: Project) -> None:
     run = project.doit("quantize:large/net")
 
     assert run.stages() == {
-        "fetch": 1, "ingest": 1, "shape": 2, "rewrite": 2, "samples": 1, "calibrate": 1, "quantize": 1,
+        "fetch": 1, "ingest": 1, "shape": 2, "rewrite": 2, "samples": 1, "calibrate": 1, "correlate": 1, "quantize": 1,
     }  # fmt: skip
     made = read_manifest(project.root / ".build" / "steps" / "quantize" / "large" / "net.json")
     assert made is not None

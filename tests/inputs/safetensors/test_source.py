@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.errors import ModelError, SourceError
@@ -31,7 +32,7 @@ TOKENS = [5, 70, 33, 33, 250, 101, 7, 64, 12, 90, 3]
 
 
 def logits(source: LanguageSource, folder: Path) -> NDArray[np.float32]:
-    folder.mkdir()
+    """What the graph of a model computes; `folder` holds its weights."""
     hyper = source.hyper
     with BlobWriter(folder / "converted.bin") as blob:
         builder = GraphBuilder(hyper, source.weights, blob)
@@ -56,7 +57,7 @@ def test_one_model_computes_the_same_from_either_form(architecture: str, shards:
     ours, other = safetensors_source(folder / name), gguf_source(folder / "tiny.gguf")
 
     # The norms of Gemma had their 1 taken off and put on again in float32.
-    found, expected = logits(ours, tmp_path / "a"), logits(other, tmp_path / "b")
+    found, expected = logits(ours, folder), logits(other, folder)
     np.testing.assert_allclose(found, expected, atol=1e-4 if architecture == "gemma3" else 0)
     assert (ours.template, ours.bos, ours.pad) == (TEMPLATE, None, other.pad)
     assert {*ours.stops} == {*other.stops}
@@ -194,4 +195,11 @@ def test_a_token_before_every_text_is_one_that_the_tokenizer_puts_there(tmp_path
 
     source = safetensors_source(tmp_path / "model.safetensors")
 
-    assert source.bos == Tokenizer.from_str(source.tokenizer).token_to_id("<|im_start|>")
+    number = Tokenizer.from_str(source.tokenizer).token_to_id("<|im_start|>")
+    assert source.bos == number
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(told), "utf-8")
+    assert safetensors_source(tmp_path / "model.safetensors").bos is None
+    tokenizer = Tokenizer.from_str(source.tokenizer)
+    tokenizer.post_processor = TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", number)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert safetensors_source(tmp_path / "model.safetensors").bos == number

@@ -24,7 +24,7 @@ from tests.support.small_disk import SmallDisk, is_available
 
 pytestmark = pytest.mark.slow
 
-STEPS = 11
+STEPS = 12
 _LONG_S = 300
 _PROMPT_S = 20  # what is not prompt takes minutes
 

@@ -1,4 +1,4 @@
-"""The numbers in blocks of GGUF tensors as float32: one function a form.
+"""The numbers in blocks of GGUF tensors as float32: one function a form. Safetensors have the three without blocks.
 
 The forms are those of ggml (https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c): a block holds 32 or 256
 consecutive elements of a row as small integers with a scale, in the K forms with scales of scales. Each function takes

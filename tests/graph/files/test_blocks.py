@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.inputs.gguf.blocks import FORMATS, BlockFormat
+from pipeline.graph.files.blocks import FORMATS, BlockFormat
 
 Block = NDArray[np.uint8]
 

@@ -1,0 +1,36 @@
+"""What a config may ask of a language model, once ingest has seen it: told before any step that takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline.config.load import ModelConfig
+from pipeline.contracts import ingest
+from pipeline.errors import ConfigError
+
+
+def check_language(config: ModelConfig, facts: Mapping[str, ingest.Facts]) -> None:
+    """Hold the config against the model; `facts` are those of ingest.
+
+    Raises:
+        ConfigError: a context is longer than the model was made for, or there are more parts than layers and a head.
+    """
+    language = config.language
+    for model in (found.language for found in facts.values()):
+        if language is None or model is None:
+            continue
+        longest = language.contexts[-1]
+        if longest > model.context:
+            raise ConfigError(
+                f"the context of {longest} tokens is longer than {config.name} was made for",
+                where=config.places.get("language_model.context", config.path.name),
+                why=f"the model, or a window that some of its layers see, ends at {model.context}",
+                remedy=f"write language_model: {{context: {model.context}}} or less",
+            )
+        if language.parts != "auto" and language.parts > model.layers + 1:
+            raise ConfigError(
+                f"{config.name} can't be split into {language.parts} parts",
+                where=config.places.get("language_model.parts", config.path.name),
+                why=f"it has {model.layers} layers, and a head behind them; layers are not split",
+                remedy=f"write language_model: {{parts: {model.layers + 1}}} or less, or parts: auto",
+            )

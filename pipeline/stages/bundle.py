@@ -1,0 +1,36 @@
+"""bundle: what onnxruntime-genai and Genie open, beside the contexts of a language model.
+
+Inputs: ``ingest``, ``context/<bucket>``. Output: for genai ``genai_config.json`` and ``inputs.onnx``, for Genie
+``genie_config.json`` and ``htp_backend_ext_config.json``, for both ``tokenizer.json``, ``tokenizer_config.json`` and
+``chat_template.jinja``, if there is one. What neither would notice is looked for here; the build's gates judge it.
+"""
+
+from __future__ import annotations
+
+from pipeline.contracts import ingest
+from pipeline.contracts.bundle import Facts, Params
+from pipeline.contracts.context import PartFacts
+from pipeline.inputs.bundle_files import write_bundle
+from pipeline.model import StageRequest, StageResult
+from pipeline.qnn.engines.graphs import read_graphs
+
+
+def run(request: StageRequest) -> StageResult:
+    """Write the files and look at them again.
+
+    Raises:
+        CompileError: a binary can't be read.
+    """
+    params = Params.from_json(request.params)
+    language = ingest.Facts.from_json(request.inputs["ingest"].facts).language
+    assert language is not None
+    given = [request.inputs[f"context/{bucket}"] for bucket in params.buckets]
+    graphs = read_graphs([(each.folder, PartFacts.from_json(each.facts)) for each in given])
+    facts: Facts = write_bundle(request.inputs["ingest"].folder, language, graphs, params.target, request.out)
+    for engine, config in facts.configs.items():
+        print(f"{engine}: {config}")
+    for engine, why in facts.unwritten.items():
+        print(f"nothing for {engine}: {why}")
+    for fault in facts.faults:
+        print(f"wrong: {fault}")
+    return StageResult(facts.to_json())

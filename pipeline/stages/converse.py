@@ -1,0 +1,188 @@
+"""converse: what onnxruntime-genai, Genie and the reference loop make of one prompt, on QNN's emulator.
+
+The emulator takes no binary that graphs share, so each graph is compiled by itself, and its inputs and outputs are held
+against those of the shipped one. Genie opens these; the small twins answer a prompt of two windows.
+
+Inputs: ``ingest``, ``samples``, ``context/<bucket>``, ``model/<bucket>`` (what was compiled), ``twin/<bucket>``. No
+output but facts; the build's gates judge them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pipeline.contracts import ingest
+from pipeline.contracts.context import CompiledModel, PartFacts
+from pipeline.contracts.converse import Facts, Params, Spoken
+from pipeline.contracts.language import LanguageFacts
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.shapes.cost import macs
+from pipeline.inputs.bundle_files import GENAI, GENIE, write_bundle
+from pipeline.inputs.samples.chat import Voice
+from pipeline.inputs.samples.spoken import texts_of
+from pipeline.model import StageRequest, StageResult
+from pipeline.qnn.child import compile_apart
+from pipeline.qnn.engines import asking
+from pipeline.qnn.engines.emulated_loop import answer
+from pipeline.qnn.engines.graphs import SpokenGraph, read_graphs, shares_binaries
+
+MACS_PER_SECOND = 0.5e9
+"""As in :mod:`pipeline.stages.emulate`: only the order of magnitude matters."""
+_MORE, _ANSWERED = 2, 3
+"""Tokens of a prompt beyond the first window, and tokens to answer with."""
+_NONE = "no conversation is held out"
+
+
+def run(request: StageRequest) -> StageResult:
+    """Ask each engine that is on this host.
+
+    Raises:
+        VerificationError: the reference loop itself can't run.
+    """
+    params = Params.from_json(request.params)
+    language = ingest.Facts.from_json(request.inputs["ingest"].facts).language
+    assert language is not None
+    with TemporaryDirectory(dir=request.out.parent) as work:
+        facts = _Conversation(request, params, language, Path(work)).facts()
+    for engine, spoken in facts.engines.items():
+        print(f"{engine} {spoken.version}: {spoken.refused or f'{len(spoken.tokens)} tokens'}")
+    for who, why in facts.unasked.items():
+        print(f"{who} was not asked: {why}")
+    return StageResult(facts.to_json())
+
+
+class _Conversation:
+    def __init__(self, request: StageRequest, params: Params, language: LanguageFacts, work: Path) -> None:
+        self._request, self._params, self._language, self._work = request, params, language, work
+        self._source = request.inputs["ingest"].folder
+
+    def facts(self) -> Facts:
+        """What was asked, and what came of it."""
+        shipped = self._shipped()
+        twin = max(self._params.twins.values(), key=lambda axes: (sum(axes.values()), axes["sequence"]))
+        name = "x".join(str(size) for size in twin.values())
+        if (parts := len(shipped[0].binaries)) > 1:
+            why = f"the model is in {parts} parts, which are not compiled a second time to be asked about"
+            return Facts(prompt=0, twin=name, expected=(), engines={}, unasked={"the reference loop": why})
+        folder, graphs = self._unshared(shipped)
+        differences = tuple(_differences(shipped, graphs)) if shares_binaries(shipped) else None
+        written = write_bundle(self._source, self._language, graphs, self._params.target, folder)
+        unasked = dict(written.unwritten)
+        asked = [engine for engine in (GENIE, GENAI) if engine not in unasked]
+        for engine in [engine for engine in asked if engine not in asking.installed()]:
+            unasked[engine] = "it is not installed on this host"
+            asked.remove(engine)
+        engines = {engine: self._opened(engine, folder) for engine in asked}
+        texts = texts_of(self._request.inputs["samples"].folder, self._params)
+        prompt = texts[0][: twin["sequence"] + _MORE] if texts else []
+        if why := self._too_long() if texts else _NONE:
+            unasked["the reference loop"] = why
+            return Facts(prompt=0, twin=name, expected=(), engines=engines, differences=differences, unasked=unasked)
+        if {*self._params.twins} != {*self._params.buckets}:
+            folder, graphs = self._twins()
+            write_bundle(self._source, self._language, graphs, self._params.target, folder)
+        expected = answer(folder, self._language, graphs, prompt, _ANSWERED, self._params.target, self._empty("loop"))
+        for engine in asked:
+            if engines[engine].refused is None:
+                engines[engine] = self._spoken(engine, folder, prompt, texts)
+        return Facts(
+            prompt=len(prompt),
+            twin=name,
+            expected=expected,
+            engines=engines,
+            differences=differences,
+            unasked=unasked,
+        )
+
+    def _opened(self, engine: str, folder: Path) -> Spoken:
+        """Whether an engine opens the graphs of the shipped shapes."""
+        work = self._empty(f"open-{engine}")
+        told = asking.ask_genie(folder, work) if engine == GENIE else asking.ask_genai(folder, work, (), 0)
+        return Spoken(version=told.version, opened=not told.refused, refused=told.refused or None)
+
+    def _spoken(self, engine: str, folder: Path, prompt: Sequence[int], texts: Sequence[Sequence[int]]) -> Spoken:
+        """What an engine that opened them makes of the prompt on the twins, and how it splits texts."""
+        work = self._empty(engine)
+        alike = None
+        if engine == GENIE:
+            told = asking.ask_genie(folder, work, prompt, _ANSWERED)
+        else:
+            tokenizer = Voice(self._source).tokenizer
+            given = [tokenizer.decode([*text], skip_special_tokens=False) for text in texts]
+            wanted = [tuple(tokenizer.encode(text, add_special_tokens=False).ids) for text in given]
+            told = asking.ask_genai(folder, work, prompt, _ANSWERED, given)
+            alike = (sum(one == other for one, other in zip(told.encoded, wanted, strict=False)), len(wanted))
+        tokens = _before(told.tokens, self._language.stops)
+        refused = told.refused or None
+        return Spoken(version=told.version, opened=True, tokens=tokens, texts=alike, refused=refused)
+
+    def _shipped(self) -> tuple[SpokenGraph, ...]:
+        given = [self._request.inputs[f"context/{bucket}"] for bucket in self._params.buckets]
+        return read_graphs([(each.folder, PartFacts.from_json(each.facts)) for each in given])
+
+    def _unshared(self, shipped: Sequence[SpokenGraph]) -> tuple[Path, tuple[SpokenGraph, ...]]:
+        """The graphs of the shipped shapes, each with a binary of its own."""
+        if shares_binaries(shipped):
+            return self._compiled("model", self._params.buckets)
+        folder = self._empty("shipped")
+        made: list[tuple[Path, CompiledModel]] = []
+        for bucket in self._params.buckets:
+            given = self._request.inputs[f"context/{bucket}"]
+            context = PartFacts.from_json(given.facts)
+            for name in (context.context_model, *context.binaries):
+                shutil.copyfile(given.folder / name, folder / name)
+            made.append((folder, context))
+        return folder, read_graphs(made)
+
+    def _twins(self) -> tuple[Path, tuple[SpokenGraph, ...]]:
+        return self._compiled("twin", self._params.twins)
+
+    def _compiled(self, role: str, buckets: Mapping[str, Mapping[str, int]]) -> tuple[Path, tuple[SpokenGraph, ...]]:
+        folder = self._empty(role)
+        made = []
+        for bucket in buckets:
+            out = self._empty(f"{role}-{bucket}")
+            model = self._request.inputs[f"{role}/{bucket}"].folder / MODEL
+            context = compile_apart(model, f"{self._params.component}_{bucket}", self._params.target, out)
+            for name in (context.context_model, *context.binaries):
+                (out / name).rename(folder / name)
+            made.append((folder, context))
+        return folder, read_graphs(made)
+
+    def _too_long(self) -> str:
+        """Why the twins are not run, by an estimate of the seconds that one engine takes; empty if they are."""
+        models = [self._request.inputs[f"twin/{bucket}"].folder / MODEL for bucket in self._params.twins]
+        costs = sorted(macs(load_graph(model)) / MACS_PER_SECOND for model in models)
+        seconds = 2 * costs[-1] + (_ANSWERED - 1) * costs[0]
+        if seconds <= self._params.most_seconds:
+            return ""
+        return f"an answer takes some {seconds:.0f} s on the emulator, emulator_seconds is {self._params.most_seconds}"
+
+    def _empty(self, name: str) -> Path:
+        folder = self._work / name
+        folder.mkdir()
+        return folder
+
+
+def _differences(shipped: Sequence[SpokenGraph], unshared: Sequence[SpokenGraph]) -> Iterator[str]:
+    """Each way in which graphs of a shared binary differ at their edges from the same graphs by themselves."""
+    for mine, other in zip(shipped, unshared, strict=True):
+        for kind, left, right in (
+            ("inputs", mine.info.inputs, other.info.inputs),
+            ("outputs", mine.info.outputs, other.info.outputs),
+        ):
+            theirs = {tensor.name: tensor for tensor in right}
+            if {tensor.name for tensor in left} != theirs.keys():
+                yield f"{mine.context_model} has other {kind} in the shared binary than by itself"
+            for tensor in left:
+                if tensor.name in theirs and tensor != theirs[tensor.name]:
+                    told = (f"{each} ({each.encoding})" for each in (tensor, theirs[tensor.name]))
+                    yield f"{mine.context_model}: in the shared binary {next(told)}, by itself {next(told)}"
+
+
+def _before(tokens: Sequence[int], stops: Sequence[int]) -> tuple[int, ...]:
+    """The tokens before the first that ends an answer."""
+    return tuple(tokens[: next((at for at, token in enumerate(tokens) if token in stops), len(tokens))])

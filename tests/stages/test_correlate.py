@@ -1,0 +1,89 @@
+"""Which samples and rows are looked at, and which weights are left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pipeline.graph.quantization.correlations import Correlation, Correlations
+from pipeline.model import StageInput
+from pipeline.stages import correlate
+from tests.support.graphs import attention, graph, sentence
+from tests.support.stage_runs import Component
+
+CALLS = [sentence(length, seed=length) for length in (3, 5, 5, 4)]
+
+
+def of(made: StageInput, weight: str) -> Correlation:
+    (found,) = Correlations(made.folder).of(weight)
+    return found
+
+
+def drawn(*shape: int) -> NDArray[np.float32]:
+    return np.random.default_rng(1).normal(size=shape).astype(np.float32)
+
+
+def test_rows_of_padding_are_left_out(tmp_path: Path) -> None:
+    """A sample in a bucket that it does not fill says what it says in one that it fills."""
+    padded = Component(tmp_path / "padded", attention(), {"8": {"sequence": 8}}).correlate(CALLS)
+    exact = Component(
+        tmp_path / "exact", attention(), {str(length): {"sequence": length} for length in (3, 4, 5)}
+    ).correlate(CALLS)
+
+    for weight in ("wq", "w2"):
+        found, expected = of(padded, weight), of(exact, weight)
+        assert found.rows == expected.rows == 17
+        assert np.allclose(found.power, expected.power, rtol=1e-9)
+        assert np.abs(found.matrix() - expected.matrix()).max() < 1e-3
+
+
+def test_where_padding_shows_everywhere_all_rows_count(tmp_path: Path) -> None:
+    text = """net (float[1, 4, side] x) => (float[1, 4, side] y) {
+        a = Conv <kernel_shape = [1]> (x, w)
+        m = ReduceMean <axes = [2], keepdims = 1> (a)
+        b = Add (a, m)
+        y = Conv <kernel_shape = [1]> (b, v)
+    }"""
+    model = graph(text, {"w": drawn(4, 4, 1), "v": drawn(4, 4, 1)})
+    made = Component(tmp_path, model, {"8": {"side": 8}}).correlate([{"x": drawn(1, 4, 6)}])
+
+    assert of(made, "w").rows == of(made, "v").rows == 8
+
+
+def test_a_weight_behind_what_float64_is_not_to_be_had_for_is_left_out(tmp_path: Path) -> None:
+    text = """net (float[3, 1, 4] x) => (float[3, 1, 1, 6] y) {
+        a = MatMul (x, before)
+        h = LSTM <hidden_size = 5> (a, w, r)
+        y = MatMul (h, behind)
+    }"""
+    model = graph(text, {"before": drawn(4, 4), "w": drawn(1, 20, 4), "r": drawn(1, 20, 5), "behind": drawn(5, 6)})
+    component = Component(tmp_path, model, {"all": {}})
+    calls: list[dict[str, NDArray[Any]]] = [{"x": drawn(3, 1, 4)} for _ in range(4)]
+    made = component.correlate(calls)
+
+    assert made.facts["weights"] == made.facts["doubtful"] == 1
+    assert of(made, "before").rows == 12
+    assert Correlations(made.folder).of("behind") == ()
+
+
+def test_of_a_large_model_fewer_samples_are_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    component = Component(tmp_path, attention(), {"8": {"sequence": 8}})
+    calls = [sentence(5, seed=seed) for seed in range(20)]
+    assert component.correlate(calls).facts["samples"] == {"8": 20}
+    monkeypatch.setattr(correlate, "_PRODUCTS", 1e5)
+    assert component.correlate(calls).facts["samples"] == {"8": 8}
+
+
+def test_what_does_not_fit_into_memory_is_looked_at_in_several_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    component = Component(tmp_path, attention(), {"8": {"sequence": 8}})
+    whole = component.correlate(CALLS)
+    for limit in ("_SUM_BYTES", "_VALUE_BYTES"):
+        with monkeypatch.context() as patched:
+            patched.setattr(correlate, limit, 1)
+            assert component.correlate(CALLS).files == whole.files
