@@ -74,6 +74,10 @@ class ComponentFile:
     masks, ids and latents."""
     constants: Mapping[TensorName, ConstantValue] = field(default_factory=dict)
     """Inputs of this component that always have one value, besides and before those of the model's `constants`."""
+    cut: tuple[TensorName, ...] = ()
+    """Values that this component ends at, in place of the file's outputs: what stands behind them, as non-maximum
+    suppression, is left to the application. Named as in the ONNX file; a build that is refused for such a part says
+    which values stand before it."""
     quantization: QuantizationOverride | Fp16 | Auto | Climb | None = None
     """What this component does differently from the model's `quantization`."""
     score: FunctionRef | None = None
@@ -207,8 +211,12 @@ class LanguageModel:
     prefill: PrefillLength | PrefillLengths = 128
     """Tokens that a prefill run takes. Of several, as `[32, 128]`, each is built for every context that is at least
     twice as long."""
-    embedding: Literal["uint8", "uint16"] = "uint8"
-    """Type in which the table of embeddings is stored; it is a quarter of a small model's binary in 16 bits."""
+    embedding: Literal["uint8", "uint16"] = "uint16"
+    """Type in which the table of embeddings is stored; in 16 bits it is a quarter of a small model's binary. It has 8
+    where weights have 4."""
+    emulate: Literal["twins", "shipped"] = "twins"
+    """What runs on the emulator: graphs of the same weights and encodings with a prefill of 16 and a context of 64, or
+    those that are shipped, whose prefill takes a minute or more for a model of 135 million weights."""
     parts: Literal["auto"] | Annotated[int, Between(1, 64)] = "auto"
     """Into how many contexts the model is split, by layers: `auto` makes as few as hold its weights at 1 GiB each, as
     integers are stored and floats in 16 bits."""

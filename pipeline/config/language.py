@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.config.buckets import Bucket, by_size
 from pipeline.config.file import ComponentFile, LanguageModel
-from pipeline.config.quantization import Climb, NodesRule, Quantization
+from pipeline.config.quantization import BlockWeights, Climb, NodesRule, Quantization
 from pipeline.config.readers import ChatReader
 from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of, walk
@@ -43,6 +43,11 @@ def twins_of(language: LanguageModel) -> tuple[Bucket, ...]:
 
 def _bucket(sequence: int, context: int) -> Bucket:
     return Bucket({SEQUENCE: sequence, PAST: context - sequence})
+
+
+DEFAULT = Quantization(weights=BlockWeights("int8", 32))
+"""Without `quantization`. Of SmolLM2-135M, a scale for each channel is 0.0133 nats off and this 0.0108, 0.0081 with a
+table of 16 bits (on the CPU, 487 unseen tokens)."""
 
 
 def quantization_of(language: LanguageModel, written: Quantization) -> Quantization:
@@ -91,7 +96,7 @@ def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problem
     if fields.get("calibration", ...) is None:
         fields["calibration"] = ChatReader("chat", folder / CHATS)
     if isinstance(fields.get("quantization"), Climb):
-        fields["quantization"] = Quantization()
+        fields["quantization"] = DEFAULT
     if "packing" not in written:
         fields["packing"] = "buckets"
     elif fields.get("packing") not in ("buckets", "separate"):

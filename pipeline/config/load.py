@@ -213,6 +213,7 @@ def _components(fields: Mapping[str, Any], default: Quantization) -> dict[str, C
                 thresholds=thresholds,
                 outputs=outputs,
                 truth=truth,
+                cut=tuple(component.cut),
                 budget_minutes=budget,
                 wished=wished_of(limits, thresholds) if left_out else None,
             )

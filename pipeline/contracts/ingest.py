@@ -13,10 +13,14 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True)
 class Params(Contract):
-    """`file` is the component's name in the output of fetch; `constants` are inputs that are fixed to a value."""
+    """`file` is the component's name in the output of fetch; `constants` are inputs that are fixed to a value.
+
+    `cut` are values to end at, in place of the file's own outputs.
+    """
 
     file: str
     constants: Mapping[str, NumberTree] = field(default_factory=dict)
+    cut: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -159,9 +159,11 @@ class Wiring:
         return tuple(twins.values())  # several buckets may have one
 
     def _twin(self, bucket: Bucket) -> Bucket:
-        """What is emulated in place of a bucket: itself, if it is no language model's."""
-        twins = self._config.twins
-        return twins[self._config.buckets.index(bucket)] if twins else bucket
+        """What is emulated in place of a bucket: itself, if it is no language model's, or as it asks for."""
+        language = self._config.language
+        if language is None or language.emulate == "shipped":
+            return bucket
+        return self._config.twins[self._config.buckets.index(bucket)]
 
     @property
     def _split(self) -> int | None:

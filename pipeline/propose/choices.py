@@ -42,6 +42,17 @@ class Choices:
     missing: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 
+    def leave_out(self, refused: Sequence[Mapping[str, int]]) -> None:
+        """Take buckets out that the model has no shapes for."""
+        count = max((len(said.value) for said in self.buckets.values()), default=0)
+        each = [{axis: said.value[place] for axis, said in self.buckets.items()} for place in range(count)]
+        kept = [sizes for sizes in each if sizes not in refused]
+        for axis, said in self.buckets.items() if 0 < len(kept) < count else ():
+            gone = ", ".join(str(sizes[axis]) for sizes in each if sizes in refused)
+            self.buckets[axis] = Said(
+                [sizes[axis] for sizes in kept], f"{said.comment}; the model can't be {gone} long"
+            )
+
 
 def choose(name: str, found: FoundModel, components: Mapping[str, GuessedComponent]) -> Choices:
     """All that can be said of a model called `name` without running it."""

@@ -10,7 +10,7 @@ from pipeline.build.bring import bring_up_to_date
 from pipeline.build.crew import Crew
 from pipeline.config.load import RESERVED, ModelConfig, load
 from pipeline.config.written_values import NAME
-from pipeline.errors import ConfigError, PipelineError, StoreError, WaitingError
+from pipeline.errors import ConfigError, ModelError, PipelineError, StoreError, WaitingError, WorkerError
 from pipeline.plan.planner import plan
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -62,7 +62,9 @@ def write_first_config(
     text = config_text(name, found, components, made, wanted)
     _write(path, text)
     errors = list(_tried(path, workspace, say))
-    if errors and path.read_text("utf-8") == text:  # who edited it meanwhile keeps what he wrote
+    larger = [] if errors else _too_large(path, workspace, say)
+    made.leave_out(larger)
+    if (errors or larger) and path.read_text("utf-8") == text:  # who edited it meanwhile keeps what he wrote
         text = config_text(name, found, components, made, wanted, [str(error) for error in errors])
         path.write_text(text, "utf-8", newline="\n")
     _tell(name, components, made, errors, workspace, say)
@@ -172,6 +174,26 @@ def _tried(path: Path, workspace: Workspace, say: Callable[[str], None]) -> Iter
                 yield error.at(step.id)
     finally:
         crew.close()
+
+
+def _too_large(path: Path, workspace: Workspace, say: Callable[[str], None]) -> list[Mapping[str, int]]:
+    """The buckets but the smallest that the model has no shapes for, as where a table of positions ends before."""
+    config = load(path)
+    steps = [step for step in plan(config) if step.stage == "shape" and step.bucket in config.buckets[1:]]
+    crew, found = Crew(workspace, steps), list[Mapping[str, int]]()
+    try:
+        for step in steps:
+            say(f"trying {step.id}")
+            try:
+                bring_up_to_date(step, workspace, crew)
+            except (WaitingError, WorkerError):  # this host may not run it, or what it needs
+                break
+            except ModelError:
+                if step.bucket is not None:
+                    found.append(step.bucket.axes)
+    finally:
+        crew.close()
+    return found
 
 
 def _is_tried(step: Step, config: ModelConfig) -> bool:

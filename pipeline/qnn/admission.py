@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, TensorProto, TensorShapeProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfoProto
 
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import ModelError, QuantizationError
@@ -97,8 +97,7 @@ def _check_blocks(model: ModelProto, folder: Path) -> None:
     """
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
-        in_blocks = any(attribute.name == "block_size" and attribute.i for attribute in node.attribute)
-        if not is_op(node, "DequantizeLinear") or not in_blocks or len(node.input) < 3:
+        if not is_op(node, "DequantizeLinear") or not _block_size(node) or len(node.input) < 3:
             continue
         zero_point = constants.get(node.input[2])
         if zero_point is not None and tensor_array(zero_point, folder).any():
@@ -111,9 +110,12 @@ def _check_blocks(model: ModelProto, folder: Path) -> None:
 
 
 def _check_scales(model: ModelProto, folder: Path) -> None:
+    in_blocks = {node.input[1] for node in model.graph.node if _block_size(node)}
     for scale in _scales(model):
         values = tensor_array(scale, folder)
-        if not (np.isfinite(values) & (values > 0)).all():
+        # In blocks of weights, HTP takes negative ones, too.
+        sizes = np.abs(values) if scale.name in in_blocks else values
+        if not (np.isfinite(sizes) & (sizes > 0)).all():
             raise QuantizationError(
                 f"the scale {scale.name!r} is not a positive number",
                 why="QNN takes a scale of 0 and computes nothing with it, and refuses NaN without saying where",
@@ -137,6 +139,11 @@ def _check_precision(model: ModelProto, target: HtpTarget) -> None:
             why=f"HTP computes it in float16, quantized or not, and has that from v{FLOAT16_HTP_ARCH} on",
             remedy="choose a newer target, or export the cell as single operators",
         )
+
+
+def _block_size(node: NodeProto) -> int:
+    """How many weights share a scale along an axis; 0 where that is not how they are stored."""
+    return next((int(attribute.i) for attribute in node.attribute if attribute.name == "block_size"), 0)
 
 
 def _scales(model: ModelProto) -> Iterator[TensorProto]:

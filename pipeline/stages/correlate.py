@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from pipeline.contracts import ingest
 from pipeline.contracts.correlate import Facts, Params
+from pipeline.contracts.language import LanguageFacts, Lengths
+from pipeline.contracts.values import TensorSpec
+from pipeline.graph.cpu import Arrays
 from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.language.loop import Walk
+from pipeline.graph.language.names import TOKENS
 from pipeline.graph.quantization.correlations import ROWS_AT_ONCE, CorrelationWriter, Sums, split
 from pipeline.graph.quantization.weight_inputs import Matrix, WeightInputs
 from pipeline.graph.shapes.buckets import pad, refilled
@@ -38,12 +44,13 @@ def run(request: StageRequest) -> StageResult:
     """
     params = Params.from_json(request.params)
     started = time.monotonic()
-    inputs = ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
+    ingested = ingest.Facts.from_json(request.inputs["ingest"].facts)
+    feeder = _Padded(ingested.inputs, params) if ingested.language is None else _Spoken(ingested.language, params)
     calls = calibration_calls(request.inputs["samples"].folder, params.component, params.part)
-    needed = [bucket for bucket, own in place(calls, inputs, params.buckets).items() if own]
+    needed = [*feeder.placed(calls)]
     models = {bucket: WeightInputs(request.inputs[f"rewrite/{bucket}"].folder / MODEL) for bucket in needed}
     calls = _spread(calls, int(_PRODUCTS / max(model.products for model in models.values())))
-    placed = {bucket: own for bucket, own in place(calls, inputs, params.buckets).items() if own}
+    placed = feeder.placed(calls)
     matrices = _matrices(models)
     writer = CorrelationWriter(request.out)
     for matrices_at_once in _passes(matrices):
@@ -55,11 +62,10 @@ def run(request: StageRequest) -> StageResult:
             model = models[bucket]
             model.watch(sums.keys())
             for call in counted(own, f"bucket {bucket}, sample", len(own)):
-                arrays = call.load()
-                feeds = pad(arrays, inputs, params.buckets[bucket], params.padding)
-                for weight, rows in model.rows(feeds, list(sums), refilled(arrays, feeds)):
-                    for part, summed in sums[weight]:
-                        summed.add(rows[:, part])
+                for given in feeder.runs(call, bucket, model):
+                    for weight, rows in model.rows(given.feeds, list(sums), given.refilled):
+                        for part, summed in sums[weight]:
+                            summed.add(rows[: given.count, part])
             model.close()
         for matrix in matrices_at_once:
             writer.add(matrix.weights, [summed.correlation() for _, summed in sums.pop(matrix.weights[0])])
@@ -74,6 +80,56 @@ def run(request: StageRequest) -> StageResult:
         )
     samples = {bucket: len(placed.get(bucket, ())) for bucket in params.buckets}
     return StageResult(Facts(samples, weights, len(matrices), len(doubtful)).to_json())
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What goes into the model. `refilled` as :meth:`WeightInputs.rows` takes it; of the rows of each weight's inputs
+    the first `count` are looked at, None for all.
+    """
+
+    feeds: Arrays
+    refilled: Arrays
+    count: int | None = None
+
+
+class _Padded:
+    """Samples that are a run each, in the smallest bucket that holds them."""
+
+    def __init__(self, inputs: Sequence[TensorSpec], params: Params) -> None:
+        self._inputs, self._params = inputs, params
+
+    def placed(self, calls: Sequence[StoredCall]) -> dict[str, list[StoredCall]]:
+        """The samples by bucket."""
+        return {bucket: own for bucket, own in place(calls, self._inputs, self._params.buckets).items() if own}
+
+    def runs(self, call: StoredCall, bucket: str, model: WeightInputs) -> Iterator[_Run]:
+        """The one run of a sample."""
+        arrays = call.load()
+        feeds = pad(arrays, self._inputs, self._params.buckets[bucket], self._params.padding)
+        yield _Run(feeds, refilled(arrays, feeds))
+
+
+class _Spoken:
+    """Conversations: windows of prefill, each on the cache of those before; padding behind a text is not counted."""
+
+    def __init__(self, language: LanguageFacts, params: Params) -> None:
+        shapes = {name: Lengths(axes["sequence"], axes["past"]) for name, axes in params.buckets.items()}
+        self._bucket = max(shapes, key=lambda name: (shapes[name].sequence, shapes[name].past))
+        self._language, self._lengths = language, shapes[self._bucket]
+
+    def placed(self, calls: Sequence[StoredCall]) -> dict[str, list[StoredCall]]:
+        """All of them in one bucket: others would read the same tokens."""
+        return {self._bucket: [*calls]}
+
+    def runs(self, call: StoredCall, bucket: str, model: WeightInputs) -> Iterator[_Run]:
+        """The windows of a conversation; the next is made of what `model` made of the last."""
+        tokens = [int(token) for token in call.load()[TOKENS]]
+        walk = Walk(self._language, self._lengths.past)
+        for start in range(0, len(tokens), self._lengths.sequence):
+            window = tokens[start : start + self._lengths.sequence]
+            yield _Run(walk.feed(self._lengths, window), {}, len(window))
+            walk.went(len(window), model.made)
 
 
 def _spread(calls: Sequence[StoredCall], affordable: int) -> list[StoredCall]:

@@ -10,6 +10,7 @@ from pipeline.contracts.ingest import Facts, Params
 from pipeline.errors import SourceError
 from pipeline.graph.files.admission import check_functions, check_model
 from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.files.cutting import cut
 from pipeline.graph.files.given_constants import give_constants
 from pipeline.graph.files.lean_parse import parse_lean
 from pipeline.graph.files.model_file import CONVERTED, MODEL, byte_size, save_graph, signature, tensor_array
@@ -37,7 +38,7 @@ def run(request: StageRequest) -> StageResult:
     ``weights.bin`` is the file of the source that the others are in, ``weights_2.bin`` and so on if there are several.
 
     Raises:
-        ConfigError: a value of ``constants`` does not fit its input.
+        ConfigError: a value of ``constants`` does not fit its input, or one of ``cut`` is not there.
         SourceError: the source has no such file.
         ModelError: the model is damaged, unsafe, quantized already, or not one that can be built.
     """
@@ -57,6 +58,8 @@ def run(request: StageRequest) -> StageResult:
     model = parse_lean(source)
     check_functions(model)
     model = inline_functions(model)
+    if params.cut:
+        cut(model, params.cut)
     fixed = give_constants(model, params.constants)
     check_model(model, file)
     model = lift_opset(model)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.load import Fp16, ModelConfig, Quantization, load
-from pipeline.config.quantization import NodesRule
+from pipeline.config.quantization import BlockWeights, NodesRule
 from pipeline.config.readers import ChatReader
+from pipeline.contracts import emulate
 from pipeline.errors import ConfigError
 from pipeline.plan.planner import plan
 
@@ -37,10 +38,8 @@ def test_buckets_samples_quantization_and_packing_follow(tmp_path: Path) -> None
     assert config.packing == "buckets"
     scheme = config.components["model"].quantization
     assert isinstance(scheme, Quantization)
-    assert [rule.nodes for rule in scheme.overrides if isinstance(rule, NodesRule)] == [
-        ("*_residual", "*_norm"),
-        ("/embedding",),
-    ]
+    assert [rule.nodes for rule in scheme.overrides if isinstance(rule, NodesRule)] == [("*_residual", "*_norm")]
+    assert scheme.weights == BlockWeights("int8", 32)
     assert config.components["model"].budget_minutes is None
 
 
@@ -64,7 +63,7 @@ def test_own_rules_come_after_those_that_follow(tmp_path: Path) -> None:
     last = scheme.overrides[-1]
     assert isinstance(last, NodesRule)
     assert last.nodes == ("/head*",)
-    assert len(scheme.overrides) == 3
+    assert len(scheme.overrides) == 2
 
 
 def test_fp16_stays_fp16(tmp_path: Path) -> None:
@@ -77,6 +76,32 @@ def test_small_twins_are_quantized_and_emulated_and_not_compiled(tmp_path: Path)
     assert {"rewrite:a/model/1x63", "rewrite:a/model/16x48", "emulate:a/model/1x511/snapdragon-x-elite"} <= steps
     assert "context:a/model/buckets/snapdragon-x-elite" in steps
     assert not any(name.startswith(("verify:", "context:")) and ("1x63" in name or "16x48" in name) for name in steps)
+
+
+@pytest.mark.parametrize(("how", "lengths"), [("twins", {(1, 63), (16, 48)}), ("shipped", {(1, 511), (128, 384)})])
+def test_what_is_emulated_can_be_the_shipped_shapes(how: str, lengths: set[tuple[int, int]], tmp_path: Path) -> None:
+    config = loaded(tmp_path, language_model=f"{{context: 512, prefill: 128, emulate: {how}}}")
+
+    steps = [step for step in plan(config) if step.stage == "emulate"]
+
+    twins = [step.params.twin for step in steps if isinstance(step.params, emulate.Params)]
+    assert {(axes["sequence"], axes["past"]) for axes in twins if axes} == lengths
+    assert {given.part.name for step in steps for given in step.inputs if given.role == "model" and given.part} == {
+        f"{sequence}x{past}" for sequence, past in lengths
+    }
+
+
+def test_weights_of_4_bits_leave_the_table_8(tmp_path: Path) -> None:
+    config = loaded(
+        tmp_path,
+        language_model="{embedding: uint8}",
+        quantization="{weights: {dtype: int4, block: 32}, rounding: gptq}",
+    )
+
+    scheme = config.components["model"].quantization
+    assert isinstance(scheme, Quantization)
+    assert [rule.nodes for rule in scheme.overrides if isinstance(rule, NodesRule)][-1] == ("/embedding",)
+    assert "correlate:a/model" in {step.id for step in plan(config)}
 
 
 @pytest.mark.parametrize("packing", ["buckets", "separate"])
@@ -116,6 +141,7 @@ def test_contexts_are_split_as_written(written: str, parts: int, tmp_path: Path)
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
+        ({"quantization": "{weights: {dtype: uint4, block: 32}}"}, "QNN takes blocks of uint4 and computes something"),
         ({"language_model": ""}, "is a language model; expected language_model"),
         (
             {"language_model": "", "components": "{model: {file: model.safetensors.index.json}}"},

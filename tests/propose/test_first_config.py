@@ -257,3 +257,19 @@ def test_a_language_model_that_can_not_be_built_is_refused_by_name(tmp_path: Pat
 
     (tmp_path / "tiny" / "tokenizer.json").unlink()
     assert "there is no tokenizer.json" in str(refused(tmp_path, "mine", str(tmp_path / "tiny")))
+
+
+@pytest.mark.slow
+def test_buckets_that_the_model_is_too_short_for_are_left_out(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "project", tmp_path / "store")
+    text = """net (int64[batch, sequence] input_ids) => (float[batch, sequence, 4] y) {
+        s = Shape <start = 1, end = 2> (input_ids) n = Squeeze (s) p = Range (zero, n, one) r = Gather (table, p)
+        w = Gather (words, input_ids) y = Add (w, r) }"""
+    words = np.random.default_rng(1).standard_normal((20, 4)).astype(np.float32)
+    table = np.random.default_rng(2).standard_normal((40, 4)).astype(np.float32)
+    numbers = {"zero": np.array(0), "one": np.array(1)}
+    save(graph(text, {**numbers, "table": table, "words": words}), project.root / "models" / "net.onnx")
+    project.doit("init", "mine", "models")
+    written_text = (project.root / "configs/mine.yaml").read_text()
+    assert "sequence: [32]" in written_text
+    assert "the model can't be 64, 128 long" in written_text

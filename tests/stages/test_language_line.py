@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from pipeline.contracts import context, emulate, ingest, quantize, verify
+from pipeline.contracts import context, correlate, emulate, ingest, quantize, verify
 from pipeline.contracts.codec import Contract
 from pipeline.qnn.format.context_binary import read_binaries
 from pipeline.store.manifests import read_manifest
@@ -139,6 +139,23 @@ def test_a_divergence_that_is_too_large_fails_the_build_by_name(project: Project
     assert run.status == 16
     assert "the quantization rung misses its threshold: a divergence of" in run.text
     assert not run.built  # the gate judges what is there
+
+
+def test_weights_of_4_bits_are_rounded_by_what_conversations_show(project: Project, tmp_path: Path) -> None:
+    four = project.copy(tmp_path / "four")
+    lines = CONFIG.replace("kl: 0.1, top1: 0.8, perplexity: 0.1", "kl: 1, top1: 0.3, perplexity: 1")
+    four.write("configs/tiny.yaml", f"{lines}quantization: {{weights: {{dtype: int4, block: 32}}, rounding: gptq}}\n")
+
+    four.doit("build:tiny")
+
+    looked_at = facts_of(four, correlate.Facts, "correlate/tiny/model")
+    assert looked_at.weights == 2 * 7 + 1
+    assert looked_at.samples["8x24"] == 6
+    assert looked_at.samples["1x31"] == 0  # prefill reads the same tokens
+    for part in facts_of(four, quantize.Facts, "quantize/tiny/model").parts.values():
+        assert part.facts.constants["int4"].tensors >= 2 * 6
+    made = facts_of(four, context.Facts, "context/tiny/model/buckets/snapdragon-x-elite")
+    assert {part.facts.partitions for part in made.parts.values()} == {1}
 
 
 def test_a_damaged_file_is_refused_by_name(project: Project, tmp_path: Path) -> None:

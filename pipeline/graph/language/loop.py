@@ -118,9 +118,13 @@ class Walk:
 
     def took(self, tokens: Sequence[int], made: Arrays) -> Floats:
         """Take in what the run made; the logits of its tokens, float32 [tokens, vocabulary]."""
-        self.cache.grow(made, len(tokens))
-        self.position += len(tokens)
+        self.went(len(tokens), made)
         return np.asarray(made["logits"], np.float32)[0, : len(tokens)]
+
+    def went(self, count: int, made: Arrays) -> None:
+        """Take in the keys and values of the first `count` positions that the run made."""
+        self.cache.grow(made, count)
+        self.position += count
 
     def run(self, run: Run, lengths: Lengths, tokens: Sequence[int]) -> Iterator[Floats]:
         """The logits of all tokens, as many at a time as the graph takes."""

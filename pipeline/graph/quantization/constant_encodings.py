@@ -189,7 +189,7 @@ class ConstantEncodings:
         weight = next(operand for operand in operands(self._index, node) if operand.position == 1)
         if weight.name in self._index.initializers:
             encoded = self._shared(node, weight)
-            scale = encoded.scale if encoded.block is None else encoded.scale.max(axis=encoded.axis).reshape(-1)
+            scale = encoded.scale if encoded.block is None else np.abs(encoded.scale).max(axis=encoded.axis).reshape(-1)
         else:
             kind = self._values.read_type(node, weight, self._assignment.computes_in(node))
             scale = np.array(self._values.encoding(weight.name, kind).scale)

@@ -115,6 +115,15 @@ def _hard_swish(made: DoubleNodes, node: NodeProto, inputs: Sequence[str], out: 
     return True
 
 
+def _rms_norm(made: DoubleNodes, node: NodeProto, inputs: Sequence[str], out: str, shapes: Shapes) -> bool:
+    rank = len(shapes[node.input[0]])
+    axes = made.vector(*range(integer(node, "axis", -1) % rank, rank))
+    mean = made.op("ReduceMean", made.op("Mul", inputs[0], inputs[0]), axes, keepdims=1)
+    size = made.op("Sqrt", made.op("Add", mean, made.number(real(node, "epsilon", 1e-5))))
+    made.op("Mul", made.op("Div", inputs[0], size), inputs[1], out=out)
+    return True
+
+
 def _attribute(node: NodeProto, name: str) -> AttributeProto | None:
     return next((attribute for attribute in node.attribute if attribute.name == name), None)
 
@@ -149,6 +158,7 @@ FUNCTIONS: Mapping[str, Writer] = {
     "Gelu": _gelu,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish,
+    "RMSNormalization": _rms_norm,
     "Softplus": _softplus,
 }
-"""By operator, ONNX's own and onnxruntime's of the same name: what is computed of each number by itself."""
+"""By operator, ONNX's own and onnxruntime's of the same name: what is made of each number alone, or of a row."""

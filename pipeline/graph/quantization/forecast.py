@@ -103,12 +103,12 @@ class _Known:
         return is_float(self.index, node.output[0]) and computes_in_float(self.index, node)
 
     def scale_of(self, name: str) -> NDArray[np.float64] | None:
-        """The scale, or those of each channel, that a DequantizeLinear reads a value with."""
+        """The size of the scale, or of those of each channel, that a DequantizeLinear reads a value with."""
         maker = self.index.makers.get(name)
         if maker is None or maker.op_type != Q_OPS[1]:
             return None
         scale = self.index.constant(maker.input[1])
-        return np.asarray(scale, np.float64).reshape(-1) if scale is not None else None
+        return np.abs(np.asarray(scale, np.float64)).reshape(-1) if scale is not None else None
 
     def readers_in_float(self, name: str) -> tuple[str, ...]:
         return tuple(reader.name for reader in self.index.readers.get(name, []) if self.in_float(reader))

@@ -69,6 +69,8 @@ class WeightInputs:
         self._contents: frozenset[str] | None = None
         self._session: ort.InferenceSession | None = None
         self._watched: Mapping[str, str] = {}
+        self.made: Arrays = {}
+        """The outputs of the last run that are floats, in float64."""
 
     def matrices(self) -> list[Matrix]:
         """The weights in the graph's order, those together that all read the same values."""
@@ -93,6 +95,7 @@ class WeightInputs:
         if self._session is None:
             return
         values = self._run(feeds)
+        self.made = {name: values[name] for name in self._results}
         if refilled and self._contents is None:
             alone = {name: self._run({**feeds, name: array}) for name, array in refilled.items()}
             self._contents = frozenset(name for name, changed in alone.items() if self._leaves_some(values, changed))

@@ -61,7 +61,7 @@ def encode_weight(
     power = np.concatenate([part.power for part in correlations]) if correlations else None
     importance = power if recipe.clip == "hessian" else None
     scale = _scales(numbers, layout.block, recipe, importance)
-    scale = np.maximum(scale, np.broadcast_to(smallest, scale.shape[1:]))
+    scale = np.copysign(np.maximum(np.abs(scale), np.broadcast_to(smallest, scale.shape[1:])), scale)
     half = largest(recipe.kind)
     step = np.repeat(scale.astype(np.float32), len(numbers) // len(scale), axis=0).astype(np.float64)
     near = np.empty(numbers.shape, np.int32)
@@ -114,22 +114,35 @@ def _scales(
     found = np.empty(widest.shape)
     for start in range(0, channels, _CHANNELS):
         part = slice(start, start + _CHANNELS)
-        found[:, part] = _searched(blocks[:, :, part].astype(np.float64), widest[:, part], weights, recipe.kind)
+        found[:, part] = _searched(
+            blocks[:, :, part].astype(np.float64), widest[:, part], weights, recipe.kind, signed=block is not None
+        )
     return found
 
 
 def _searched(
-    blocks: NDArray[np.float64], widest: NDArray[np.float64], weights: NDArray[np.float64], kind: str
+    blocks: NDArray[np.float64], widest: NDArray[np.float64], weights: NDArray[np.float64], kind: str, *, signed: bool
 ) -> NDArray[np.float64]:
+    """The best scales found; of `signed` blocks of 4 bits, some may be negative.
+
+    Those are what Q4_0 of GGUF has: the number of the largest magnitude becomes -8, whatever its sign. So its weights
+    stay as they are, and a step in 16 is gained for others. HTP (2.51, emulated) takes such scales in blocks: a MatMul
+    with the signs of a third of its blocks turned around gives the same, bit for bit.
+    """
     half = largest(kind)
     best, least = widest / half, np.full(widest.shape, np.inf)
     for share in _SHARES[bits(kind)]:
         best, least = _better(blocks, share * widest / half, weights, half, best, least)
+    if signed and bits(kind) == 4:
+        farthest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1, keepdims=True), axis=1)[:, 0]
+        lowest = np.where(farthest == 0, widest / half, farthest / (-half - 1))
+        best, least = _better(blocks, lowest, weights, half, best, least)
     for _ in range(_REFITS):
         near = np.clip(np.rint(blocks / best[:, None]), -half - 1, half)
         size = (weights * near * near).sum(axis=1)
         fitted = np.where(size > 0, (weights * near * blocks).sum(axis=1) / np.where(size > 0, size, 1.0), best)
-        best, least = _better(blocks, np.maximum(fitted, best / 4), weights, half, best, least)
+        fitted = np.copysign(np.maximum(np.abs(fitted), np.abs(best) / 4), best)
+        best, least = _better(blocks, fitted, weights, half, best, least)
     return best
 
 

@@ -51,6 +51,7 @@ from pipeline.graph.rewrites import (
     gather_pairs,
     make_masks_finite,
     merge_scales,
+    narrow_doubles,
     negate_divisors,
     put_scores_first,
     replace_lengths_by_gates,
@@ -76,6 +77,7 @@ class Rewrite(Protocol):
 
 
 REWRITES: tuple[Rewrite, ...] = (
+    narrow_doubles,  # before all that look at constants of float32
     drop_idle_bounds,  # before masks are looked for: an infinity that bounds nothing is none
     compute_lengths_in_integers,
     decompose_mod,

@@ -216,7 +216,8 @@ class Constants:
                 f"node {label(node)} is constant, and onnxruntime can't evaluate it",
                 where=", ".join(f"{name!r}: {feeds[name].dtype} {list(feeds[name].shape)}" for name in feeds),
                 why=str(error).strip().splitlines()[0],
-                remedy="check that the original model runs in onnxruntime on the CPU",
+                remedy="check that the original model runs in onnxruntime on the CPU with the sizes of this bucket:"
+                " a table of positions may end before",
             ) from None
         self._latest = (node, results)
         return results

@@ -42,7 +42,7 @@ _INSTEAD: Mapping[str, str] = {
     "NonZero": "keep all elements and mask those you don't want, with Where or a multiplication",
     "Compress": "keep all elements and mask those you don't want, with Where or a multiplication",
     "Unique": "move this part of the model to the application",
-    "NonMaxSuppression": "cut the model before it and do the selection in the application",
+    "NonMaxSuppression": "export the model without it, and do the selection in the application",
     "TopK": "export the model with a constant k",
 }
 
@@ -58,9 +58,15 @@ def contradiction(node: NodeProto, types: Types, axes: Mapping[str, int], why: s
 
 
 def depends_on_data(
-    node: NodeProto, output: str, kind: TypeProto | None, constants: Container[str], kept: Sequence[NodeProto]
+    node: NodeProto,
+    output: str,
+    kind: TypeProto | None,
+    constants: Container[str],
+    kept: Sequence[NodeProto],
+    ends: Sequence[str] = (),
 ) -> ModelError:
-    """The error for an output that has no static type though all inputs have."""
+    """The error for an output that has no static type though all inputs have; `ends` are values to end before it."""
+    cutting = _cutting(ends)
     if kind is not None and not kind.HasField("tensor_type"):
         return ModelError(
             f"node {label(node)} makes a {kind.WhichOneof('value') or 'value'} instead of a tensor".replace(
@@ -78,14 +84,14 @@ def depends_on_data(
             f"the output shape of node {label(node)} can't be told",
             where=f"its output {output!r} is {spell(kind)}",
             why="neither ONNX nor onnxruntime infers it from the inputs' shapes",
-            remedy="replace this operator by ones that ONNX defines when you export the model",
+            remedy=cutting + "replace this operator by ones that ONNX defines when you export the model",
         )
     origin = _origin(deciding[0], constants, kept)
     return ModelError(
         f"the output shape of node {label(node)} depends on data",
         where=f"its input {deciding[0]!r}" + (f", computed from {', '.join(map(repr, origin))}" if origin else ""),
         why=f"output {output!r} is {spell(kind)}: only the values at run time say how large, and HTP runs fixed shapes",
-        remedy=_INSTEAD.get(node.op_type, _STATIC_INSTEAD),
+        remedy=cutting + _INSTEAD.get(node.op_type, _STATIC_INSTEAD),
     )
 
 
@@ -109,9 +115,17 @@ def too_large(name: str, kind: TypeProto, size: int, axes: Mapping[str, int]) ->
 
 
 def control_flow(
-    node: NodeProto, constants: Container[str], kept: Sequence[NodeProto], types: Types, decider: str = ""
+    node: NodeProto,
+    constants: Container[str],
+    kept: Sequence[NodeProto],
+    types: Types,
+    decider: str = "",
+    ends: Sequence[str] = (),
 ) -> ModelError:
-    """The error for an If, Loop or Scan that is left when all axes are fixed; `decider` is the value it hangs on."""
+    """The error for an If, Loop or Scan that is left when all axes are fixed; `decider` is the value it hangs on.
+
+    `ends` are values to end the model at, before it.
+    """
     inside = decider and decider not in reads(node)
     decider = decider or next((name for name in reads(node) if name not in constants), "")
     origin = _origin(decider, constants, kept)
@@ -131,7 +145,7 @@ def control_flow(
         where=f"its {'condition' if inside else 'input'} {decider!r}"
         + (f", computed from {', '.join(map(repr, origin))}" if origin else ""),
         why="HTP runs one fixed sequence of operators, without branches or loops",
-        remedy=fixing + instead,
+        remedy=fixing + _cutting(ends) + instead,
     )
 
 
@@ -143,6 +157,14 @@ def wrong_output(declared: ValueInfoProto, actual: TypeProto) -> ModelError:
         why="the model was edited after it was exported, and its declaration was not",
         remedy="export the model again, or correct the output's type in the file",
     )
+
+
+def _cutting(ends: Sequence[str]) -> str:
+    """The advice to end a model at these values, in front of other advice; nothing for none."""
+    if not ends:
+        return ""
+    names = ", ".join(f"'{name}'" for name in ends)
+    return f"end the component before it with cut: [{names}] in the config, and do the rest in the application; or "
 
 
 def _origin(name: str, constants: Container[str], kept: Sequence[NodeProto]) -> list[str]:

@@ -27,6 +27,7 @@ from pipeline.graph.ir.inference import Opsets, ShapeError, infer_outputs, is_st
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, live_nodes, reads
 from pipeline.graph.shapes import shape_errors
 from pipeline.graph.shapes.axes import DimError, dim_size, fix_inputs
+from pipeline.graph.shapes.ends import ends_before
 from pipeline.graph.shapes.folding import Constants, type_bytes
 from pipeline.graph.shapes.lists import Lists
 from pipeline.graph.shapes.unrolling import DataDependentError, Unroller
@@ -186,7 +187,8 @@ class _Pass:
         if self._constants.fold(node, types):
             self._fold(node)
         elif types is None:
-            raise shape_errors.control_flow(node, self._constants.types, self._kept, self._types)
+            ends = ends_before(self._model.graph, node, self._constants.types)
+            raise shape_errors.control_flow(node, self._constants.types, self._kept, self._types, ends=ends)
         else:
             self._keep(node, types)
 
@@ -204,7 +206,8 @@ class _Pass:
             yield from self._unroller.unroll(node)
         except DataDependentError as error:
             found, decider = self._constants.types, self._same_as.get(error.value, error.value)
-            raise shape_errors.control_flow(node, found, self._kept, self._types, decider) from None
+            ends = ends_before(self._model.graph, node, self._constants.types)
+            raise shape_errors.control_flow(node, found, self._kept, self._types, decider, ends) from None
 
     def _written_in_tensors(self, node: NodeProto) -> GraphProto | None:
         """ONNX's operators on tensors in place of a fused operator, or of one on lists."""
@@ -251,7 +254,8 @@ class _Pass:
     def _keep(self, node: NodeProto, types: Mapping[str, TypeProto]) -> None:
         for name in node.output:
             if name and not is_static(types.get(name)):
-                raise shape_errors.depends_on_data(node, name, types.get(name), self._constants.types, self._kept)
+                found, ends = self._constants.types, ends_before(self._model.graph, node, self._constants.types)
+                raise shape_errors.depends_on_data(node, name, types.get(name), found, self._kept, ends)
             if name:
                 _check_size(name, types[name], self._axes)
         self._kept.append(node)

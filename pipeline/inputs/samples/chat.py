@@ -38,7 +38,7 @@ def read(request: ReadRequest) -> Iterator[Call]:
     """
     for component, interface in request.interfaces.items():
         folder = request.models[component].parent
-        voice = Voice(folder)
+        voice = Voice(folder, request.bos.get(component))
         limit = interface.longest("past") + 1
         for line in read_lines(request.existing(request.samples, "file"), request.calibration.max_samples):
             tokens = voice.encode(messages_of(line.text or "", line.name), line.name)
@@ -73,7 +73,7 @@ def messages_of(text: str, where: str) -> list[Message]:
 
 
 class Voice:
-    """Tokenizer and template of a language model in the output of ingest."""
+    """Tokenizer and template of a language model in the output of ingest; every text begins with token `bos`."""
 
     def __init__(self, folder: Path, bos: int | None = None) -> None:
         self.tokenizer: Tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,8 @@ class ReadRequest:
     """All a reader may look at.
 
     `interfaces` and `models` (each the dynamic model.onnx) cover every component. `source` holds the fetched files;
-    `samples` is the file or folder of the calibration set, `code` the file that holds the function.
+    `samples` is the file or folder of the calibration set, `code` the file that holds the function. `bos` has the token
+    that begins every text, of components that are language models and have one.
     """
 
     calibration: Reading
@@ -52,6 +53,7 @@ class ReadRequest:
     source: Path
     samples: Path | None = None
     code: Path | None = None
+    bos: Mapping[str, int] = field(default_factory=dict)
 
     def call(self, component: str, arrays: Mapping[str, ArrayLike], sample: Sample) -> Call:
         """A call whose arrays are checked against the component's inputs; raises CalibrationError."""

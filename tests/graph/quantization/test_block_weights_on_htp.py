@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pipeline.contracts.scheme import Scheme
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError
+from pipeline.graph.files.model_file import load_graph, tensor_array
 from pipeline.qnn.target import BLOCKS_HTP_ARCH
 from tests.support.graphs import graph
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
@@ -51,6 +52,25 @@ def test_the_chip_computes_what_the_cpu_does(kind: str, block: int, target: HtpT
     assert chip.context.partitions == 1
     assert not chip.cpu_ops
     assert sqnr_db(on_cpu(made, feeds(4)), chip.outputs, "y") > 55
+
+
+def test_scales_of_either_sign_are_computed_with(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    stored = rng.integers(-7, 8, (2, 32, 24)).astype(np.float32)
+    stored[:, 5] = -8
+    scale = (rng.uniform(0.01, 0.1, (2, 1, 24)) * rng.choice([-1, 1], (2, 1, 24))).astype(np.float16)
+    weight = (stored * scale.astype(np.float32)).reshape(64, 24)
+    model = graph("net (float[1, 8, 64] x) => (float[1, 8, 24] y) { y = MatMul (x, w) }", {"w": weight}, opset=21)
+    component = with_rewrites(tmp_path / "model", model)
+    given = [{"x": rng.normal(size=(1, 8, 64)).astype(np.float32)} for _ in range(4)]
+    made = component.quantize("all", component.calibrate(given), weights="int4", block=32)
+
+    chip = on_chip(made, given, tmp_path / "chip")
+
+    scales = load_graph(made.folder / "model.onnx").graph.initializer
+    kept = next(tensor_array(tensor, made.folder) for tensor in scales if tensor.name == "w_scale")
+    assert np.array_equal(kept, scale[:, 0].astype(np.float32))  # those of Q4_0 stay as they are
+    assert sqnr_db(on_cpu(component.rewrite["all"], given), chip.outputs, "y") > 60
 
 
 def test_a_chip_before_v69_takes_none(tmp_path: Path) -> None:

@@ -92,6 +92,13 @@ def test_gelu(how: str) -> None:
     assert np.abs(double - single).max() < 2e-6
 
 
+@pytest.mark.parametrize(("axis", "size"), [(-1, (99,)), (1, (4, 99))])
+def test_rms_norm(axis: int, size: tuple[int, ...]) -> None:
+    text = f"net (float[2, 4, 99] x) => (float[2, 4, 99] y) {{ y = RMSNormalization <axis = {axis}> (x, gamma) }}"
+    single, double = both(text, {"gamma": drawn(*size)}, {"x": 3 * drawn(2, 4, 99)}, opset=23)
+    assert np.abs(double - single).max() < 2e-6 * np.abs(single).max()
+
+
 def test_a_large_conv_is_added_up_place_by_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.graph.quantization.double_windows._ELEMENTS_AT_ONCE", 1)
     text = PICTURE.format("1, 8, 7, 8", "Conv <dilations = [2, 1], group = 2> (x, g, b)")

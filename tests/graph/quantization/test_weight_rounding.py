@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -44,6 +45,20 @@ def loss(inputs: NDArray[np.float32], exact: NDArray[np.float32], real: NDArray[
     return float(((inputs.astype(np.float64) @ (exact - real)) ** 2).sum())
 
 
+@pytest.mark.parametrize("rounding", ["nearest", "gptq"])
+def test_blocks_of_q4_0_stay_as_they_are(rounding: Literal["nearest", "gptq"]) -> None:
+    rng = np.random.default_rng(2)
+    stored = rng.integers(-7, 8, (4, 32, 40))
+    stored[:, 9] = -8  # what Q4_0 makes of the number of the largest magnitude
+    scale = (rng.uniform(0.001, 0.1, (4, 1, 40)) * rng.choice([-1, 1], (4, 1, 40))).astype(np.float16)
+    exact = (stored * scale.astype(np.float32)).reshape(128, 40).astype(np.float32)
+
+    made = encode_weight(exact, BLOCKS, Recipe("int4", "mse", rounding), [known(rows(500, 128))])
+
+    assert np.array_equal(np.asarray(made.values, np.int8), stored.reshape(128, 40))
+    assert np.array_equal(made.real().astype(np.float32), exact)
+
+
 def test_what_looks_at_the_data_loses_less() -> None:
     given, exact = rows(2000, 128), weight()
     correlation = known(given)
@@ -57,10 +72,12 @@ def test_what_looks_at_the_data_loses_less() -> None:
         for rounding in ("nearest", "gptq")
     }
 
-    assert lost["mse", "nearest"] < 0.8 * lost["none", "nearest"]
+    assert lost["mse", "nearest"] < 0.7 * lost["none", "nearest"]
     assert lost["hessian", "nearest"] < lost["mse", "nearest"]
-    for clip in ("none", "mse", "hessian"):
-        assert lost[clip, "gptq"] < 0.75 * lost[clip, "nearest"]
+    assert lost["none", "gptq"] < 0.75 * lost["none", "nearest"]
+    for clip in ("mse", "hessian"):
+        # Their nearest is better already: scales of either sign leave less to make up for.
+        assert lost[clip, "gptq"] < min(0.52 * lost["none", "nearest"], 0.8 * lost[clip, "nearest"])
 
 
 def test_blocks_lose_less_than_channels() -> None:

@@ -1,0 +1,47 @@
+"""Who is refused for a part that depends on data is told where to end before it, and may follow that."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.errors import ModelError
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.shapes.ends import ends_before
+from tests.support.sources import fetched, model, numbers, shaped
+from tests.support.stage_runs import run_stage
+
+DETECTOR = """g (float[1,n,8] x) => (float[k,4] found, float[1,n,8] all) {
+    all = MatMul (x, w) b = Slice (all, zero, four, axis) s = Slice (all, four, five, axis) p = Sigmoid (s)
+    t = Transpose <perm = [0, 2, 1]> (p) i = NonMaxSuppression (b, t, most, limit, limit)
+    row = Slice (i, last, three, one) q = Squeeze (row, one) r = Squeeze (b, nought)
+    found = Gather <axis = 0> (r, q) }"""
+CONSTANTS = {
+    "w": numbers(8, 8), "zero": np.array([0]), "four": np.array([4]), "five": np.array([5]), "axis": np.array([2]),
+    "most": np.array([3]), "limit": np.array([0.5], np.float32), "last": np.array([2]), "three": np.array([3]),
+    "one": np.array([1]), "nought": np.array([0]),
+}  # fmt: skip
+
+
+def test_the_advice_can_be_followed(tmp_path: Path) -> None:
+    source = model(DETECTOR, CONSTANTS)
+    with pytest.raises(ModelError) as caught:
+        shaped(tmp_path / "first", source, n=6)
+    assert "node 'i' (NonMaxSuppression) depends on data" in caught.value.what
+    advice = re.search(r"with cut: \[(.*?)\] in the config", str(caught.value.remedy))
+    assert advice is not None
+    ends = re.findall(r"'([^']*)'", advice[1])
+    assert ends == ["b", "p", "all"]
+
+    given = {"fetch": fetched(tmp_path / "in", source)}
+    taken = run_stage("ingest", tmp_path / "second", {"file": MODEL, "cut": ends}, given)
+    static = shaped(tmp_path, taken, n=6).folder / MODEL
+    assert [value.name for value in load_graph(static).graph.output] == ends
+
+
+def test_nothing_is_advised_where_nothing_would_be_left() -> None:
+    source = model("g (float[1,4] x) => (int64[2,n] y) { y = NonZero (x) }")
+    assert ends_before(source.graph, source.graph.node[0], set()) == ()
