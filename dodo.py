@@ -76,6 +76,10 @@ def task_emulate() -> Iterator[Task]:
     yield from PROJECT.tasks("emulate")
 
 
+def task_export() -> Iterator[Task]:
+    yield from PROJECT.tasks("export")
+
+
 def task_converse() -> Iterator[Task]:
     yield from PROJECT.tasks("converse")
 

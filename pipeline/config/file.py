@@ -30,6 +30,7 @@ from pipeline.config.written_values import (
     path_under,
 )
 from pipeline.config.yaml.field_types import Between, Distinct, Pattern, Size
+from pipeline.contracts.export import ExportKind
 from pipeline.frozen import dataclass
 
 UnverifiedName = Annotated[
@@ -292,6 +293,9 @@ class ModelFile:
     """What shares a context binary, to be smaller: `separate`, nothing, so that each runs by itself; `buckets`, all
     buckets for a target, which have the same weights; `socs`, all targets of a bucket; `auto` estimates the bytes of
     each and takes the smallest."""
+    outputs: Annotated[tuple[ExportKind, ...], Distinct()] = ()
+    """What else is made of the contexts, for other engines: `pte`, an ExecuTorch program for each component and target
+    in which each bucket is a method."""
     limits: ModelLimits = field(default_factory=ModelLimits)
     """What one step of this model may take before it is ended."""
     release: ReleaseSettings | None = None

@@ -178,6 +178,7 @@ def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
         on_request=fields["on_request"],
         places={dotted(keys): str(found.place) for keys, found in walk(node)},
         language=spoken,
+        outputs=fields["outputs"],
     )
 
 
@@ -250,6 +251,9 @@ def _check_packing(fields: Mapping[str, Any], targets: Sequence[Target], node: N
         what = "targets that are compiled with other options can't share a binary"
         expected = "packing: separate or buckets, or the same optimization, priority and provider_options everywhere"
         problems.add(place_of(node, ("packing",)), ("packing",), what, expected=expected)
+    if packing in ("socs", "auto") and "pte" in fields.get("outputs", ()):
+        what = "an ExecuTorch program holds no binary that targets share"
+        problems.add(place_of(node, ("outputs",)), ("outputs",), what, expected="packing: separate or buckets")
     if packing != "buckets":
         return
     for soc in (catalog.resolve(target.soc) for target in targets):

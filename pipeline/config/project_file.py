@@ -42,6 +42,7 @@ StageName = Literal[
     "context",
     "bundle",
     "emulate",
+    "export",
     "converse",
     "blame",
     "probe",

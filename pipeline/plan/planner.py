@@ -18,6 +18,7 @@ from pipeline.contracts import (
     calibrate,
     context,
     correlate,
+    export,
     fetch,
     ingest,
     packing,
@@ -27,12 +28,14 @@ from pipeline.contracts import (
     samples,
     shape,
 )
+from pipeline.contracts.export import ExportKind
 from pipeline.contracts.fetch import DATA
 from pipeline.contracts.packing import Form
 from pipeline.model import Json
 from pipeline.plan import stage_params
 from pipeline.plan.measurements import Measurements
 from pipeline.plan.steps import FOR_SEARCH, ClimbBasis, Input, Step
+from pipeline.qnn.provider_options import PERFORMANCE_MODE
 from pipeline.qnn.target import WIDE_PRODUCTS_HTP_ARCH
 
 
@@ -97,6 +100,9 @@ class _Planner(Measurements):
                 yield self._precision(component, quantization)
             yield self._quantize(component, quantization)
         yield from self._contexts(component)
+        for kind in self._config.outputs:
+            for target in self._config.targets:
+                yield self._export(component, kind, target)
         for bucket in buckets if self._held_out else ():
             yield self._verify(component, bucket)
         for bucket in buckets:
@@ -232,6 +238,33 @@ class _Planner(Measurements):
             params,
             models,
             component=component,
+            ingests=self._ingests,
+        )
+
+    def _export(self, component: str, kind: ExportKind, target: Target) -> Step:
+        mode = target.runtime_options.get(PERFORMANCE_MODE, "default")
+        made_for = stage_params.of_target(target)
+        params = export.Params(
+            component=component, buckets=self._buckets, kind=kind, target=made_for, performance_mode=mode
+        )
+        form = self._forms[0]
+        inputs = (
+            Input(
+                "context/{bucket}",
+                f"context:{self._name}/{component}/{bucket.name if form == 'separate' else form}/{target.soc}",
+                bucket,
+                part=bucket,
+            )
+            for bucket in self._config.buckets
+        )
+        return Step(
+            "export",
+            f"{self._name}/{component}/{kind}/{target.soc}",
+            self._config,
+            params,
+            tuple(inputs),
+            component=component,
+            targets=(target,),
             ingests=self._ingests,
         )
 

@@ -29,6 +29,7 @@ STAGES: Mapping[str, str] = {
     "context": "Compile for HTP: one bucket for one target, or several buckets or targets into one binary.",
     "bundle": "Write what onnxruntime-genai and Genie open beside the contexts of a language model.",
     "emulate": "Run the context of one bucket on the emulator and measure what compiling costs.",
+    "export": "Put the contexts of a component for one target into a file of another engine.",
     "converse": "Ask Genie, onnxruntime-genai and the reference loop what follows a prompt, on the emulator.",
     "blame": "Rank the values of one bucket by what quantizing them costs (not part of a build).",
     "probe": "Find where the context of one bucket begins to compute otherwise than the CPU (not part of a build).",

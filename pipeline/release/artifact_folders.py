@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.config.load import Auto, Bucket, LocalSource, ModelConfig, Quantization, Target
-from pipeline.contracts import climb, context, ingest, rewrite
+from pipeline.contracts import climb, context, export, ingest, rewrite
 from pipeline.errors import StoreError
 from pipeline.frozen import dataclass
 from pipeline.inputs.pins import pinned_revision
@@ -108,8 +108,11 @@ def _context_folder(
         form = manifest.read(context.Facts.from_json).form
         engines = engine_files.engines_of(step, others, manifests)
         components.setdefault(step.component, {"packing": form, **constants, **engines, "buckets": listed})
+        exported = _exported(step, manifests)
+        for made in exported.values():
+            files |= made.files
         for bucket, part in _parts(step, manifest, manifests):
-            entry = _bucket(step, bucket, part, manifests)
+            entry = _bucket(step, bucket, part, manifests, exported)
             if entry not in listed:  # two buckets of the model may be one of this component
                 listed.append(entry)
     raw: dict[str, Json] = {
@@ -153,14 +156,31 @@ def _parts(step: Step, manifest: Manifest, manifests: Mapping[str, Manifest]) ->
             yield bucket, part
 
 
-def _bucket(step: Step, bucket: Bucket, part: Manifest, manifests: Mapping[str, Manifest]) -> Json:
+def _exported(step: Step, manifests: Mapping[str, Manifest]) -> dict[str, Manifest]:
+    """What the contexts of a context step were put into, by kind."""
+    target = step.target.soc if step.target else ""
+    names = {str(kind): f"export:{step.config.name}/{step.component}/{kind}/{target}" for kind in step.config.outputs}
+    return {kind: manifests[name] for kind, name in names.items() if name in manifests}
+
+
+def _bucket(
+    step: Step,
+    bucket: Bucket,
+    part: Manifest,
+    manifests: Mapping[str, Manifest],
+    exported: Mapping[str, Manifest],
+) -> Json:
+    """What manifest.json says of a bucket; `exported` are what its contexts were put into, by kind."""
     made = part.read(context.PartFacts.from_json)
     assert step.component is not None
+    graphs = {kind: other.read(export.Facts.from_json).graphs for kind, other in exported.items()}
+    others = {name: entry for other in exported.values() for name, entry in other.files.items()}
     return {
         "axes": dict(made.axes),
         "context_model": made.context_model,
         "binaries": [*made.binaries],
-        "files": _entries(part.files),
+        "files": _entries({**part.files, **others}),
+        **({"exports": {kind: each[made.bucket].to_json() for kind, each in graphs.items()}} if graphs else {}),
         "inputs": part.facts["inputs"],
         "outputs": part.facts["outputs"],
         "padding": dict(step.config.components[step.component].padding),

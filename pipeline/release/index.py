@@ -170,7 +170,13 @@ def _context(component: str, target: str, part: Part, bucket: Bucket) -> dict[st
         "cpu_nodes": len(bucket["cpu_nodes"]),
         "quantization": bucket["quantization"]["scheme"],
         "verification": emulated.get(target),
+        **({"exports": _exports(part, bucket)} if "exports" in bucket else {}),
     }
+
+
+def _exports(part: Part, bucket: Bucket) -> dict[str, Json]:
+    """What the context is in files of other engines, by kind."""
+    return {kind: {**made, "file": part.path(made["file"])} for kind, made in bucket["exports"].items()}
 
 
 def _qdq(component: str, axes: Mapping[str, int], qdq: Part | None) -> Json:

@@ -212,7 +212,8 @@ def _models(index: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
     """Each model of the release: what needs it, its path, and the paths of the files it refers to."""
     for name, bucket in buckets_of(index["components"]):
         for target, context in bucket["contexts"].items():
-            yield f"{name}/{target}", context["model"], context["binaries"]
+            programs = [made["file"] for made in context.get("exports", {}).values()]
+            yield f"{name}/{target}", context["model"], [*context["binaries"], *programs]
         if bucket["qdq"]:
             yield f"{name} on the CPU", bucket["qdq"]["model"], bucket["qdq"]["files"]
 

@@ -45,7 +45,7 @@ _PACKAGES = ("onnxruntime", "onnxruntime-qnn", "numpy")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line. Raises nothing that a caller is to see: what fails is told."""
+    """The command line; returns the exit status. What becomes of a context is told, and no reason to fail."""
     what, folder, *rest = sys.argv[1:] if arguments is None else arguments
     path = Path(folder)
     if what == "one":

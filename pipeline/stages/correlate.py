@@ -7,7 +7,7 @@ Inputs: ``ingest``, ``samples``, ``rewrite/<bucket>`` for every bucket. Output: 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.contracts import ingest
@@ -63,7 +63,7 @@ def run(request: StageRequest) -> StageResult:
             model.watch(sums.keys())
             for call in counted(own, f"bucket {bucket}, sample", len(own)):
                 for given in feeder.runs(call, bucket, model):
-                    for weight, rows in model.rows(given.feeds, list(sums), given.refilled):
+                    for weight, rows in model.rows(given.feeds, list(sums), given.refilled, given.shapes):
                         for part, summed in sums[weight]:
                             summed.add(rows[: given.count, part])
             model.close()
@@ -84,12 +84,13 @@ def run(request: StageRequest) -> StageResult:
 
 @dataclass(frozen=True)
 class _Run:
-    """What goes into the model. `refilled` as :meth:`WeightInputs.rows` takes it; of the rows of each weight's inputs
-    the first `count` are looked at, None for all.
+    """What goes into the model. `refilled` and `shapes` as :meth:`WeightInputs.rows` takes them; of the rows of each
+    weight's inputs the first `count` are looked at, None for all.
     """
 
     feeds: Arrays
     refilled: Arrays
+    shapes: Hashable = None
     count: int | None = None
 
 
@@ -107,7 +108,7 @@ class _Padded:
         """The one run of a sample."""
         arrays = call.load()
         feeds = pad(arrays, self._inputs, self._params.buckets[bucket], self._params.padding)
-        yield _Run(feeds, refilled(arrays, feeds))
+        yield _Run(feeds, refilled(arrays, feeds), tuple(array.shape for array in arrays.values()))
 
 
 class _Spoken:
@@ -128,7 +129,7 @@ class _Spoken:
         walk = Walk(self._language, self._lengths.past)
         for start in range(0, len(tokens), self._lengths.sequence):
             window = tokens[start : start + self._lengths.sequence]
-            yield _Run(walk.feed(self._lengths, window), {}, len(window))
+            yield _Run(walk.feed(self._lengths, window), {}, count=len(window))
             walk.went(len(window), model.made)
 
 

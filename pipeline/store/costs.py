@@ -54,6 +54,7 @@ _GUESSES: Mapping[str, _Guess] = {
     "context": _Guess(5, 300, 6),
     "bundle": _Guess(2, 200, 0.5),
     "emulate": _Guess(20, 400, 4),
+    "export": _Guess(1, 200, 2),
     "converse": _Guess(60, 500, 3),
     "blame": _Guess(10, 300, 4),
     "probe": _Guess(20, 400, 6),

@@ -138,7 +138,7 @@ def test_a_lost_build_folder_is_restored_from_the_store(project: Project) -> Non
     shutil.rmtree(project.root / "artifacts")
     run = project.doit("build")
     assert not run.built
-    assert len(run.restored) == 20
+    assert len(run.restored) == 21
     assert project.artifacts() == before
 
 

@@ -170,7 +170,7 @@ def test_every_stage_has_code_and_known_tools() -> None:
 
 @pytest.mark.parametrize("stage", sorted(keys.TOOLS))
 def test_every_package_that_a_stage_computes_with_is_in_its_key(stage: str, tmp_path: Path) -> None:
-    computing = {"jinja2", "numpy", "onnx", "onnxruntime", "onnxruntime_qnn", "tokenizers"}
+    computing = {"flatbuffers", "jinja2", "numpy", "onnx", "onnxruntime", "onnxruntime_qnn", "tokenizers"}
     code = CodeDigests(StatMemo(tmp_path / "memo"))
     root = Path(keys.__file__).parents[2]
     files = code.closure(root / "pipeline" / "stages" / f"{stage}.py", root)

@@ -37,7 +37,7 @@ def test_a_renamed_config_runs_nothing(project: Project) -> None:
     (project.root / CONFIG).rename(project.root / "configs" / "other.yaml")
     run = project.doit("build")
     assert run.stages() == {}
-    assert len(run.restored) == 20
+    assert len(run.restored) == 21
 
 
 def test_another_file_in_the_model_folder_runs_nothing(project: Project) -> None:
@@ -52,7 +52,7 @@ def test_a_changed_sample_runs_calibration_and_what_follows(project: Project) ->
     project.write("calibration/lines.txt", original)
     run = project.doit("build")
     assert run.stages() == {}
-    assert len(run.restored) == 13
+    assert len(run.restored) == 14
 
 
 def test_an_upstream_step_that_yields_the_same_bytes_stops_the_rebuild(project: Project) -> None:

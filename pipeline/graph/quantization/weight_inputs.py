@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ class WeightInputs:
         outputs = [value for value in self._model.graph.output if value.type.tensor_type.elem_type in FLOATS]
         self._results = {value.name for value in outputs if shape_of(value.type)}
         self._contents: frozenset[str] | None = None
+        self._kept: dict[Hashable, Mapping[str, NDArray[np.bool_]]] = {}
         self._session: ort.InferenceSession | None = None
         self._watched: Mapping[str, str] = {}
         self.made: Arrays = {}
@@ -84,29 +85,44 @@ class WeightInputs:
         values = {node.input[0] for weight in weights for node in self._readers.get(weight, [])}
         wide = in_double(self._index, values | self._results)
         self._watched = wide.outputs
+        self._kept = {}
         self._session = unoptimized_session(wide.model, self._folder) if values else None
 
-    def rows(self, feeds: Arrays, weights: Sequence[str], refilled: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
+    def rows(
+        self, feeds: Arrays, weights: Sequence[str], refilled: Arrays, shapes: Hashable
+    ) -> Iterator[tuple[str, NDArray[Any]]]:
         """For one sample, each of the weights with rows that one of its readers multiplies it with.
 
         `refilled` has inputs with other contents where they are padded. Rows that change with them are the padding's
-        own and are left out. An input with which all of a result changes, such as a mask, says nothing.
+        own and are left out: the same of all samples of the same `shapes`. An input with which all of a result changes,
+        such as a mask, says nothing.
         """
         if self._session is None:
             return
         values = self._run(feeds)
         self.made = {name: values[name] for name in self._results}
-        if refilled and self._contents is None:
-            alone = {name: self._run({**feeds, name: array}) for name, array in refilled.items()}
-            self._contents = frozenset(name for name, changed in alone.items() if self._leaves_some(values, changed))
-        contents = {name: array for name, array in refilled.items() if name in (self._contents or ())}
-        others = self._run({**feeds, **contents}) if contents else None
+        if refilled and shapes not in self._kept:
+            self._kept[shapes] = self._own_rows(values, feeds, refilled)
+        kept = self._kept[shapes] if refilled else {}
         for weight in weights:
             for node in self._readers.get(weight, []):
                 rows = rows_of(node, values[node.input[0]])
-                if others is not None:
-                    rows = rows[_unchanged(rows, rows_of(node, others[node.input[0]]))]
-                yield weight, rows
+                yield weight, rows[kept[node.name]] if node.name in kept else rows
+
+    def _own_rows(self, values: Arrays, feeds: Arrays, refilled: Arrays) -> Mapping[str, NDArray[np.bool_]]:
+        """By reader, which rows are not of padding alone; nothing where all are to be taken."""
+        if self._contents is None:
+            alone = {name: self._run({**feeds, name: array}) for name, array in refilled.items()}
+            self._contents = frozenset(name for name, changed in alone.items() if self._leaves_some(values, changed))
+        contents = {name: array for name, array in refilled.items() if name in self._contents}
+        if not contents:
+            return {}
+        others = self._run({**feeds, **contents})
+        watched = [node for nodes in self._readers.values() for node in nodes if node.input[0] in values]
+        return {
+            node.name: _unchanged(*(rows_of(node, each[node.input[0]]) for each in (values, others)))
+            for node in watched
+        }
 
     def _run(self, feeds: Arrays) -> Mapping[str, NDArray[Any]]:
         assert self._session is not None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from pipeline.config.load import HubSource
-from pipeline.contracts import context, ingest, packing, rewrite
+from pipeline.contracts import context, export, ingest, packing, rewrite
 from pipeline.inputs.pins import pinned_revision
 from pipeline.report import report
 from pipeline.report.comparison import COLUMNS
@@ -57,7 +57,21 @@ def sizes(source: PageSource) -> Element | None:
         drawn = figure(charts.bars(names, values, "MB"), "Bytes of each context, with its context model")
     files = table([_FILES, *rows], "Contexts")
     cpu = table([_CPU, *dict.fromkeys(nodes)], "Nodes that run on the CPU", codes=(2,))
-    return section("Size and packing", "sizes", *_packings(source), drawn, files, cpu, _rewrites(source))
+    return section(
+        "Size and packing", "sizes", *_packings(source), drawn, files, _exports(source), cpu, _rewrites(source)
+    )
+
+
+def _exports(source: PageSource) -> Content:
+    rows = []
+    for step in source.steps:
+        manifest = source.manifests.get(step.id) if step.stage == "export" and step.id in source.seen else None
+        if manifest is not None:
+            graphs = export.Facts.from_json(manifest.facts).graphs
+            size = human_bytes(sum(entry.bytes for entry in manifest.files.values()))
+            target = step.target.soc if step.target else ""
+            rows.append((", ".join(manifest.files), target, ", ".join(sorted(graphs, key=_by_number)), size))
+    return table([("file", "target", "buckets", ">size"), *rows], "Files for other engines", codes=(0,))
 
 
 def _packings(source: PageSource) -> Iterator[Content]:
