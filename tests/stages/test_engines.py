@@ -208,6 +208,26 @@ def test_genie_passes_a_wrong_theta_and_answers_something_else(opened: Opened, t
     assert wrong.tokens != right.tokens
 
 
+@pytest.mark.parametrize(
+    ("module", "old", "new", "said"),
+    [
+        ("genie_config", '_whole(facts.rotations[""].theta)', "20000", "rope-theta of genie_config.json is 20000"),
+        ("genie_config", '"soc_model": graphs[0].soc_model', '"soc_model": 57', "soc_model of htp_backend_ext_config"),
+        ("genai_config", "key.zero_point if key else 0", "0", "pad_value of genai_config.json is 0"),
+    ],
+)
+def test_what_is_written_wrongly_stops_the_build_by_name(
+    project: Project, tmp_path: Path, module: str, old: str, new: str, said: str
+) -> None:
+    wrong = project.copy(tmp_path / "project")
+    wrong.edit(f"pipeline/qnn/engines/{module}.py", old, new)
+
+    run = wrong.doit("build:tiny", check=False)
+
+    assert run.status == 16
+    assert f"error: what engines would read is wrong: {said}" in run.text
+
+
 def test_a_process_that_an_engine_ends_is_an_answer(opened: Opened, tmp_path: Path) -> None:
     folder = changed(opened, tmp_path, lambda dialog: None)
     (folder / genai_config.CONFIG).write_text("{", "utf-8")
@@ -284,6 +304,34 @@ def test_onnxruntime_genai_is_refused_where_it_can_run_no_context(project: Proje
         pytest.raises(LoadError, match="onnxruntime-genai can't answer here"),
     ):
         release.chat(engine="genai")
+
+
+def test_of_a_model_in_parts_the_manifest_claims_nothing(project: Project, tmp_path: Path) -> None:
+    split = project.copy(tmp_path / "project")
+    split.edit("configs/tiny.yaml", "prefill: 8}", "prefill: 8, parts: 2}")
+
+    split.doit("build:tiny")
+
+    said = manifest_of(split)["components"]["model"]["engines"]
+    for engine in ("genai", "genie"):
+        assert said[engine]["proof"] is None
+        assert said[engine]["why"].startswith("the model is in 2 parts")
+    config = json.loads(
+        (split.root / "artifacts" / "tiny" / "snapdragon-x-elite" / "genie_config.json").read_text("utf-8")
+    )
+    listed = config["dialog"]["engine"]["model"]["binary"]["ctx-bins"]
+    assert listed == ["model_1_of_2_qnn.bin", "model_2_of_2_qnn.bin"]
+
+
+def test_of_several_lengths_both_engines_answer_on_the_longest(project: Project, tmp_path: Path) -> None:
+    several = project.copy(tmp_path / "project")
+    several.edit("configs/tiny.yaml", "{context: 32, prefill: 8}", "{context: [32, 64], prefill: [8, 16]}")
+
+    several.doit("build:tiny")
+
+    said = manifest_of(several)["components"]["model"]["engines"]
+    for engine in ("genai", "genie"):
+        assert said[engine]["proof"]["answered"] == {"graphs": "16x48", "prompt": 18, "tokens": TIMES}
 
 
 def test_the_bundle_step_finds_no_fault_and_says_what_it_wrote(project: Project) -> None:
