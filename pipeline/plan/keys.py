@@ -22,7 +22,7 @@ from pipeline.store.digests import StatMemo
 # imports, and the SDK inside onnxruntime-qnn. `fetch` parses ONNX files only to see which files they name.
 TOOLS: Mapping[str, tuple[str, ...]] = {
     "fetch": (),
-    "ingest": ("numpy", "onnx", "onnxruntime", "tokenizers"),
+    "ingest": ("numpy", "onnx", "onnxruntime"),
     "shape": ("numpy", "onnx", "onnxruntime"),
     "rewrite": ("numpy", "onnx", "onnxruntime"),
     "samples": ("jinja2", "numpy", "onnx", "onnxruntime", "tokenizers"),
