@@ -135,7 +135,9 @@ def _searched(
         best, least = _better(blocks, share * widest / half, weights, half, best, least)
     if signed and bits(kind) == 4:
         farthest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1, keepdims=True), axis=1)[:, 0]
-        lowest = np.where(farthest == 0, widest / half, farthest / (-half - 1))
+        lowest = np.where(
+            np.abs(farthest) < widest, widest / half, farthest / (-half - 1)
+        )  # of what is next to nothing
         best, least = _better(blocks, lowest, weights, half, best, least)
     for _ in range(_REFITS):
         near = np.clip(np.rint(blocks / best[:, None]), -half - 1, half)
