@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import onnxruntime as ort
@@ -13,11 +14,13 @@ from onnx import ModelProto, TensorProto
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from pipeline.errors import CalibrationError
-from pipeline.graph.files.model_file import load_graph, tensor_array
+from pipeline.graph.files.model_file import external_bytes, load_graph, tensor_array
 from pipeline.graph.files.stored_form import ENTRY, form_of, without_forms
 
 # onnxruntime's exceptions have no base class of their own.
 _REFUSALS = (errors.Fail, errors.InvalidArgument, errors.RuntimeException)
+
+_known: WeakValueDictionary[Hashable, NDArray[Any]] = WeakValueDictionary()
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -38,18 +41,34 @@ def unoptimized_session(model: ModelProto, folder: Path) -> ort.InferenceSession
 
 
 def _session(model: ModelProto, folder: Path, options: ort.SessionOptions) -> ort.InferenceSession:
-    """A session for a model in memory, which is handed the tensors that its blobs have in a form of their own."""
+    """A session for a model in memory, which is handed the tensors that its blobs have in a form of their own.
+
+    onnxruntime makes no copy of these ("prepacking"), and sessions of one process share them.
+    """
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     formed = [tensor for tensor in model.graph.initializer if form_of(tensor)]
     if not formed:
         return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    arrays = [tensor_array(tensor, folder) for tensor in formed]
+    arrays = [_shared(tensor, folder) for tensor in formed]
     values = [ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TensorProto.FLOAT) for array in arrays]
-    options.add_external_initializers([tensor.name for tensor in formed], values)
+    for tensor, value in zip(formed, values, strict=True):
+        options.add_initializer(tensor.name, value)
+    options.add_session_config_entry("session.disable_prepacking", "1")
     raw = without_forms(model).SerializeToString()
     session = ort.InferenceSession(raw, options, providers=["CPUExecutionProvider"])
     session.held = (arrays, values)  # onnxruntime reads them where they are
     return session
+
+
+def _shared(tensor: TensorProto, folder: Path) -> NDArray[Any]:
+    """The numbers of a tensor; the same object for the same tensor of the same file, while some session holds it."""
+    path, offset, _ = external_bytes(tensor, folder)
+    file, form = path.stat(), form_of(tensor)
+    key = file.st_dev, file.st_ino, file.st_mtime_ns, offset, form and form.text, tuple(tensor.dims)
+    found = _known.get(key)
+    if found is None:
+        found = _known[key] = tensor_array(tensor, folder)
+    return found
 
 
 def run(session: ort.InferenceSession, feeds: Arrays, outputs: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:

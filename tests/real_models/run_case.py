@@ -60,7 +60,7 @@ def run_case(case: Case, home: Path = HOME, more: str = "") -> Outcome:
         SpeechMissingError: the host can't speak the inputs.
     """
     project = _project(case, home, more)
-    started = time.monotonic()
+    commit, started = _commit(), time.monotonic()  # what is checked out meanwhile is not what is built
     built = project.doit(f"build:{case.name}", check=False)
     build_s = time.monotonic() - started
     folder = project.root.parent
@@ -73,7 +73,7 @@ def run_case(case: Case, home: Path = HOME, more: str = "") -> Outcome:
         task_s = time.monotonic() - started
     result = "refused" if built.status else ("right" if agrees else "wrong")
     return Outcome(
-        case.name, case.kind, case.package.pin, _commit(), datetime.date.today().isoformat(), result, built.status,
+        case.name, case.kind, case.package.pin, commit, datetime.date.today().isoformat(), result, built.status,
         *_measured(project, case), task, round(build_s, 1), len(built.built), round(task_s, 1), _end_of(built.text),
         log.relative_to(home).as_posix(),
     )  # fmt: skip

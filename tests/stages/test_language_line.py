@@ -102,7 +102,9 @@ def test_parts_compute_what_one_context_does(project: Project, tmp_path: Path) -
 
     run = split.doit("build:tiny")
 
-    assert {step.split(":")[0] for step in run.built} == {"context", "emulate"}
+    kinds = {step.split(":")[0] for step in run.built}
+    assert {"context", "emulate"} <= kinds
+    assert not kinds & {"ingest", "shape", "rewrite", "calibrate", "quantize", "verify"}
     made = facts_of(split, context.Facts, "context/tiny/model/buckets/snapdragon-x-elite")
     for part in made.parts.values():
         assert part.facts.cuts == ("/layers.0/gated_residual", "/layers.1/gated_residual")

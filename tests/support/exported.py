@@ -5,6 +5,7 @@ The environment is made once, in ``.build/exporters``. EXPORT_PYTHON names the P
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -31,6 +32,13 @@ def export(names: Sequence[str], out: Path) -> dict[str, ModelProto]:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
     _run([str(_python()), "-W", "ignore", str(script), str(out), *names], environment)
     return {name: load_graph(out / f"{name}.onnx") for name in names}
+
+
+def save_language_models(kinds: Sequence[str], tokens: Sequence[int], out: Path) -> None:
+    """What :mod:`tests.support.save_language_models` makes of these kinds, in folders of `out` by their names."""
+    script = Path(__file__).with_name("save_language_models.py")
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+    _run([str(_python()), "-W", "ignore", str(script), str(out), json.dumps([*tokens]), *kinds], environment)
 
 
 def _python() -> Path:

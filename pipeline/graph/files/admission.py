@@ -11,6 +11,7 @@ from pipeline.errors import ModelError
 from pipeline.graph.files.model_file import is_external, value_signature
 from pipeline.graph.files.runtime_operators import set_runtime_operators_aside
 from pipeline.graph.files.stored_form import KEY
+from pipeline.graph.ir.index import CONTRIB_DOMAIN
 from pipeline.graph.ir.inference import REFUSALS
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_graphs, all_nodes, all_tensors, attribute_graphs, label
 
@@ -24,6 +25,16 @@ _DEEPEST_CALL = 100
 
 # Domains whose operators onnxruntime's CPU package implements, apart from ONNX's own.
 _KNOWN_DOMAINS = frozenset({*DEFAULT_DOMAINS, "ai.onnx.ml", "com.microsoft"})
+
+# Fused operators of onnxruntime that are for GPUs alone, or keep a cache or search: none is written out (graph/fused).
+_GPU_OR_CACHE = frozenset(
+    {
+        "BeamSearch", "BiasAdd", "BiasSplitGelu", "DecoderMaskedMultiHeadAttention", "DecoderMaskedSelfAttention",
+        "GreedySearch", "GroupNorm", "GroupQueryAttention", "LongformerAttention", "MoE", "NhwcConv",
+        "PackedAttention", "PackedMultiHeadAttention", "PagedAttention", "Sampling", "SkipGroupNorm",
+        "SparseAttention", "WhisperBeamSearch",
+    }
+)  # fmt: skip
 
 # Layouts that onnxruntime's optimizer chooses for the processor it runs on.
 _BLOCKED_DOMAINS = frozenset({"com.microsoft.nchwc", "com.ms.internal.nhwc"})
@@ -103,6 +114,14 @@ def _check_node(node: NodeProto, file: str) -> None:
             where=f"node {label(node)}",
             why="HTP needs its own quantization, made from the float model",
             remedy=f"name the fp32 file of the component: {_float_file(file)}",
+        )
+    if node.domain == CONTRIB_DOMAIN and node.op_type in _GPU_OR_CACHE:
+        raise ModelError(
+            f"{file} was optimized for another runtime",
+            where=f"node {label(node)}",
+            why="this operator is for GPUs, or keeps a cache or searches, and is not written in ONNX's own",
+            remedy=f"name the file that it was made of: {_float_file(file)}; a language model is built from GGUF or"
+            " safetensors, with 'language_model' in the config",
         )
     if node.domain in _BLOCKED_DOMAINS:
         raise ModelError(

@@ -14,6 +14,9 @@ from __future__ import annotations
 
 from pipeline.graph.floats.rewriting import Replacing
 
+_SOFTMAX_OF_AN_AXIS = 13
+"""The opset from which on a Softmax is over one axis."""
+
 
 def write_conv(made: Replacing) -> None:
     """QLinearConv."""
@@ -57,7 +60,12 @@ def write_single(made: Replacing) -> None:
     attributes = made.attributes(("channels_last", "opset"))
     if kind == "ReduceMean" and "axes" in attributes:
         attributes["axes"] = [int(axis) for axis in attributes["axes"]]
-    made.give_rounded(made.op(kind, x, **attributes), made.given(3), made.given(4))
+    if kind == "Softmax" and made.whole("opset", _SOFTMAX_OF_AN_AXIS) < _SOFTMAX_OF_AN_AXIS:
+        flat = made.op("Flatten", x, axis=made.whole("axis", 1))  # over all axes from this one on
+        result = made.op("Reshape", made.op("Softmax", flat, axis=-1), made.op("Shape", x))
+    else:
+        result = made.op(kind, x, **attributes)
+    made.give_rounded(result, made.given(3), made.given(4))
 
 
 def write_concat(made: Replacing) -> None:

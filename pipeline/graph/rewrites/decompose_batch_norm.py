@@ -38,9 +38,9 @@ def apply(model: ModelProto, folder: Path) -> int:
     nodes: list[NodeProto] = []
     split = 0
     for node in model.graph.node:
-        parameters = [index.constant(name) for name in node.input[1:]]
-        known = [parameter for parameter in parameters if parameter is not None]
-        if not is_op(node, "BatchNormalization") or len(known) < 4 or len(node.output) > 1:
+        given = node.input[1:] if is_op(node, "BatchNormalization") else []  # of other nodes, weights are large
+        known = [parameter for parameter in map(index.constant, given) if parameter is not None]
+        if len(known) < 4 or len(node.output) > 1:
             nodes.append(node)
             continue
         nodes += _split(index, node, known)

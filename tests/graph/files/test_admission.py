@@ -53,6 +53,8 @@ QUANTIZED = "model.onnx is quantized in a form that can't be turned into floats"
 REFUSED: list[tuple[str, Change, str, str]] = [
     (X + "{ y = com.microsoft.QMoE (x, x, x) }", nothing, QUANTIZED, "'onnx/model.onnx'"),
     (X + "{ y = com.microsoft.QOrderedMatMul (x, x, x, x, x) }", nothing, QUANTIZED, "QOrderedMatMul"),
+    (X + "{ y = com.microsoft.GroupQueryAttention (x, x, x, , , x, x) }", nothing,
+     "model.onnx was optimized for another runtime", "'language_model'"),
     (X + "{ y = com.microsoft.nchwc.ReorderInput (x) }", nothing, "model.onnx was optimized for one kind of processor",
      "ORT_ENABLE_EXTENDED"),
     (X + "{ y = com.microsoft.EPContext (x) }", nothing, "model.onnx is a compiled context model", "was compiled from"),

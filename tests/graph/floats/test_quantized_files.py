@@ -107,6 +107,22 @@ def test_a_relu_that_the_quantizer_left_to_the_range_stays(tmp_path: Path) -> No
     np.testing.assert_array_equal(outputs(made, {"x": given})[0], np.array([[0, 0.2, 7, 127.5]], np.float32))
 
 
+@pytest.mark.parametrize("opset", [11, 13])
+def test_a_softmax_of_an_early_opset_is_over_all_axes_behind(opset: int, tmp_path: Path) -> None:
+    source = model(
+        f"""g (float[1,4,6] x) => (float[1,4,6] y) {{ q = QuantizeLinear (x, coarse, middle)
+        p = com.microsoft.QLinearSoftmax <axis = 1, opset = {opset}> (q, coarse, middle, fine, low)
+        y = DequantizeLinear (p, fine, low) }}""",
+        {
+            "coarse": np.array(0.05, np.float32), "middle": np.array(128, np.uint8),
+            "fine": np.array(1 / 256, np.float32), "low": np.array(0, np.uint8),
+        },
+    )  # fmt: skip
+    feeds = {"x": numbers(1, 4, 6)}
+    made = ingested(tmp_path, source).folder / MODEL
+    np.testing.assert_allclose(outputs(made, feeds)[0], outputs(source, feeds)[0], atol=0.02)
+
+
 def test_inputs_and_outputs_stay_quantized(tmp_path: Path) -> None:
     source = model(
         """g (uint8[1,n] x) => (int8[1,n] y) { d = DequantizeLinear (x, fine, middle) r = Tanh (d)
