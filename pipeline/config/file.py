@@ -115,7 +115,7 @@ class Verification:
     emulator_samples: Annotated[int, Between(0, 100_000)] | None = None
     """Most samples of a bucket to run on the emulator; 0 for none. As many as `emulator_seconds` allow when left
     out."""
-    emulator_seconds: Annotated[int, Between(1, 1_000_000)] = 15
+    emulator_seconds: Annotated[int, Between(1, 1_000_000)] = 30
     """Emulation to spend on a component for a target, by an estimate from its graphs, so that no clock decides how many
     samples are run: the worst on the CPU first, then those that touch edges of operators. All large buckets share it,
     and one is run of each whatever it takes; a small bucket, of less than a quarter of a second a sample, may take
