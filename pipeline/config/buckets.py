@@ -30,6 +30,8 @@ class Bucket:
 
     def on(self, axes: Collection[str]) -> Bucket:
         """This bucket with only those of its axes that are in `axes`."""
+        if all(axis in axes for axis in self.axes):
+            return self  # with its name, which every step asks for
         return Bucket({axis: value for axis, value in self.axes.items() if axis in axes})
 
 

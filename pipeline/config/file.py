@@ -115,11 +115,11 @@ class Verification:
     emulator_samples: Annotated[int, Between(0, 100_000)] | None = None
     """Most samples of a bucket to run on the emulator; 0 for none. As many as `emulator_seconds` allow when left
     out."""
-    emulator_seconds: Annotated[int, Between(1, 1_000_000)] = 30
-    """Time of two cores to spend on emulating a context, and at most four times as long in real time: all held-out
-    samples of the bucket or as many as can be run in that time, the worst on the CPU first, then those that touch edges
-    of operators. One is run however long it takes. A slow processor may take twice as long for what fits by an estimate
-    from the size of the model."""
+    emulator_seconds: Annotated[int, Between(1, 1_000_000)] = 15
+    """Emulation to spend on a component for a target, by an estimate from its graphs, so that no clock decides how many
+    samples are run: the worst on the CPU first, then those that touch edges of operators. All large buckets share it,
+    and one is run of each whatever it takes; a small bucket, of less than a quarter of a second a sample, may take
+    twice as much for itself."""
 
 
 PerformanceMode = Literal[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -79,8 +80,16 @@ class ModelConfig:
 
     def buckets_on(self, axes: Collection[str]) -> tuple[Bucket, ...]:
         """The buckets of a component that has only `axes`: those equal on them are one."""
-        found: list[Bucket] = []
-        for bucket in self.buckets:
-            if (own := bucket.on(axes)) not in found:
-                found.append(own)
-        return tuple(sorted(found, key=by_size))
+        known = self._buckets_on
+        if (key := frozenset(axes)) not in known:
+            found: list[Bucket] = []
+            for bucket in self.buckets:
+                if (own := bucket.on(key)) not in found:
+                    found.append(own)
+            known[key] = tuple(sorted(found, key=by_size))
+        return known[key]
+
+    @cached_property
+    def _buckets_on(self) -> dict[frozenset[str], tuple[Bucket, ...]]:
+        """What :meth:`buckets_on` found, which every step asks for."""
+        return {}

@@ -47,7 +47,8 @@ class CompiledModel(Contract):
 
     A model that was split by layers has a binary for each part, in order; `cuts` are the values between them. The
     figures of `targets` are the binaries' own. `compatibility` is the string by which ONNX Runtime decides whether
-    a device can load the context, see :class:`pipeline.qnn.format.context_model.Compatibility`.
+    a device can load the context, see :class:`pipeline.qnn.format.context_model.Compatibility`. `work` is a digest of
+    what a context for one target computes: that of another target with the same digest computes the same.
     """
 
     context_model: str
@@ -61,6 +62,7 @@ class CompiledModel(Contract):
     compatibility: str
     cost: CostFacts
     cuts: tuple[str, ...] | None = left_out()
+    work: str | None = left_out()
 
     @property
     def fallbacks(self) -> tuple[CpuNode, ...]:

@@ -11,6 +11,9 @@ from pipeline.contracts.language import LanguageFigures
 from pipeline.contracts.measures import Declared, Measured, Measuring, Score, Subject, Truth
 from pipeline.frozen import dataclass
 
+REFERENCES = "references.npz"
+"""The file of outputs that the emulator's are held against."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Params(Measuring):
@@ -26,10 +29,11 @@ class Facts(Contract):
 
     Of `samples` (0: nothing was measured), `shorter` belong to smaller buckets. Figures are of `subjects`, by label;
     `spans` has the range of the original's values. `lengths` has the lengths of the samples on the bucket's axes, and
-    `order` their places in the order to emulate them in. `silent` are those between 0 and 1 that never get near 1: that
-    they say yes where they should is then not shown. `forecasts` is what HTP will compute wrongly of a model that stays
-    in float, told from these samples; that of a QDQ model comes from calibration (`quantize`). Of a language
-    model, `language` has the figures of each rung against the original in place of all those.
+    `order` their places in the order to emulate them in; each takes some `sample_s` CPU seconds there, by an estimate.
+    `silent` are those between 0 and 1 that never get near 1: that they say yes where they should is then not shown.
+    `forecasts` is what HTP will compute wrongly of a model that stays in float, told from these samples; that of a QDQ
+    model comes from calibration (`quantize`). Of a language model, `language` has the figures of each rung against the
+    original in place of all those.
     """
 
     samples: int
@@ -42,9 +46,19 @@ class Facts(Contract):
     spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     order: tuple[int, ...] = ()
+    sample_s: float = 0.0
     silent: tuple[str, ...] = ()
     forecasts: tuple[Forecast, ...] = ()
     language: Mapping[str, LanguageFigures] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Basis(Contract):
+    """What of a bucket's facts decides how many samples of it, and of the others, are emulated."""
+
+    samples: int
+    outputs: Measured
+    sample_s: float
 
 
 UNMEASURED = Facts(samples=0, shorter=0, rungs={}, outputs={}, score=None)

@@ -22,7 +22,7 @@ from pipeline.store.digests import StatMemo
 # imports, and the SDK inside onnxruntime-qnn. `fetch` parses ONNX files only to see which files they name.
 TOOLS: Mapping[str, tuple[str, ...]] = {
     "fetch": (),
-    "ingest": ("numpy", "onnx", "onnxruntime", "tokenizers"),
+    "ingest": ("numpy", "onnx", "onnxruntime"),
     "shape": ("numpy", "onnx", "onnxruntime"),
     "rewrite": ("numpy", "onnx", "onnxruntime"),
     "samples": ("jinja2", "numpy", "onnx", "onnxruntime", "tokenizers"),
@@ -70,8 +70,13 @@ def step_key(
     files: Mapping[str, str],
     tools: Mapping[str, str],
 ) -> str:
-    """The key of a step as 64 hex digits; `files` and `code` are content digests, `tools` package versions."""
+    """The key of a step as 64 hex digits; `files` and `code` are content digests, `tools` package versions.
+
+    What is emulated of a context is what it computes: targets for which that is the same have one key.
+    """
     payloads: dict[str, Json] = {role: payload_digest(manifest) for role, manifest in inputs.items()}
+    if stage == "emulate" and "context" in inputs and (work := inputs["context"].facts.get("work")):
+        payloads["context"], params = work, {**params, "target": None}
     content: dict[str, Json] = {
         "stage": stage,
         "code": code,

@@ -60,7 +60,12 @@ class Measurements(Wiring):
             Input("ingest", self._ingests[component]),
             self._held_out_samples(),
             self._last(component, self._twin(bucket)),
-            replace(self._of("verify", component, bucket), facts=verify.Facts),  # what it shows to readers is no input
+            # What it shows to readers is no input.
+            replace(self._of("verify", component, bucket), facts=verify.Facts, files=(verify.REFERENCES,)),
+            *(
+                replace(self._of("verify", component, each, "bucket/{bucket}"), facts=verify.Basis)
+                for each in self._config.buckets
+            ),
         )
         if not self._config.twins and "separate" in self._forms:
             inputs += (Input("context", f"context:{self._name}/{component}/{bucket.name}/{target.soc}", part=bucket),)

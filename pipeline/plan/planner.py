@@ -103,9 +103,9 @@ class _Planner(Measurements):
         for kind in self._config.outputs:
             for target in self._config.targets:
                 yield self._export(component, kind, target)
+        for bucket in buckets if self._held_out else ():
+            yield self._verify(component, bucket)
         for bucket in buckets:
-            if self._held_out:
-                yield self._verify(component, bucket)
             for target in self._config.targets:
                 if self._held_out and self._config.verification.emulator_samples != 0:
                     yield self._emulate(component, bucket, target)

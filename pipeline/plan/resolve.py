@@ -143,7 +143,9 @@ def _inputs(
                 return None
             manifest = part
         if given.facts:
-            manifest = replace(manifest, files={}, facts={name: manifest.facts[name] for name in given.facts.names()})
+            files = {name: manifest.files[name] for name in given.files if name in manifest.files}
+            facts = {name: manifest.facts[name] for name in given.facts.names()}
+            manifest = replace(manifest, files=files, facts=facts)
         inputs[role] = manifest
     return inputs
 

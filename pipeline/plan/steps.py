@@ -47,7 +47,7 @@ class Input:
     """An upstream step and the role its output plays; `{bucket}` in the role stands for the projected bucket.
 
     With `part`, the step made something for several buckets, and only what it made for this one is an input. With
-    `facts`, only the facts of this contract are, and no file.
+    `facts`, only the facts of this contract are, and of the files those of `files` that there are.
     """
 
     role: str
@@ -55,6 +55,7 @@ class Input:
     bucket: Bucket | None = None
     part: Bucket | None = None
     facts: type[Contract] | None = None
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from pipeline.processes.exit_status import exit_reason
 from pipeline.processes.log_tail import log_tail
 from pipeline.qnn import failures, raw
 from pipeline.qnn.compile import compile_context, compile_shared
-from pipeline.qnn.emulate import Budget, run_each
+from pipeline.qnn.emulate import TimeLimit, run_each
 from pipeline.qnn.native_log import STEP_LOG
 from pipeline.store.durable import is_full, no_room
 
@@ -83,7 +83,7 @@ def run_apart(
     target: HtpTarget,
     feeds: Sequence[Arrays],
     work: Path,
-    budget: Budget | None = None,
+    limit: TimeLimit | None = None,
     log: Path | None = None,
 ) -> list[list[NDArray[Any]]]:
     """:func:`pipeline.qnn.emulate.run_each` in a child, with its arrays in the empty folder `work`.
@@ -104,16 +104,14 @@ def run_apart(
         "count": len(feeds),
         "names": [*names],
         "target": target.to_json(),
-        "seconds": budget.seconds if budget else None,
-        "estimate": budget.estimate if budget else 0,
-        "reserved": budget.reserved if budget else 0,
+        "cpu_s": limit.cpu_s if limit else None,
     }
     answer = answer_of(request, work, log=log)
     if isinstance(answer, int):
         raise _died(f"the emulator ended its process on {context_model}", answer, VerificationError, log)
     outputs = []
     for number in range(len(feeds)):
-        if budget and not (work / _result(number)).exists():
+        if limit and not (work / _result(number)).exists():
             break
         with np.load(work / _result(number), allow_pickle=False) as archive:
             outputs.append([archive[name] for name in archive.files])
@@ -222,11 +220,9 @@ def _answer(request: Mapping[str, Any], work: Path) -> Mapping[str, Json]:
 
 
 def _emulate(request: Mapping[str, Any], work: Path, target: HtpTarget) -> None:
-    budget = None
-    if request["seconds"] is not None:
-        budget = Budget(request["seconds"], request["estimate"], request["reserved"])
+    limit = TimeLimit(request["cpu_s"]) if request["cpu_s"] is not None else None
     feeds = (_loaded(work / _feed(number), request["names"]) for number in range(request["count"]))
-    results = run_each(Path(request["folder"]), request["context_model"], target, feeds, budget)
+    results = run_each(Path(request["folder"]), request["context_model"], target, feeds, limit)
     for number, arrays in enumerate(results):
         np.savez(work / _result(number), *arrays, allow_pickle=False)
 

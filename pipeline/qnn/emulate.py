@@ -27,31 +27,19 @@ from pipeline.qnn.format.context_model import binary_names, is_flexible, partiti
 from pipeline.qnn.native_log import recorded
 from pipeline.qnn.session import EP, session_options
 
-_SLACK = 2.0
-"""By how much a slow processor may exceed a budget before it runs fewer samples than were estimated."""
-_CORES = 2.0
-"""Cores whose time a budget is of: the emulator's threads keep two or so busy."""
-_PATIENCE = 4.0
-"""By how much longer than its budget emulation may take on a busy machine."""
-
 
 @dataclass(frozen=True)
-class Budget:
-    """Seconds of two cores that emulation may take, and the samples that fit into them by an estimate.
+class TimeLimit:
+    """CPU seconds after which no further sample is begun, what the next will take being known from the dearest so far.
 
-    One sample is always run. Before each further one its cost is known, that of the dearest so far. As many as were
-    estimated are run in up to twice the time, so that how many does not depend on the kind of processor. Time is left
-    for `reserved` more, which are run elsewhere.
+    One sample is always run. What a busy machine takes longer for is not counted.
     """
 
-    seconds: float
-    estimate: int
-    reserved: int = 0
+    cpu_s: float
 
-    def allows(self, number: int, elapsed: float, dearest: float) -> bool:
+    def allows(self, number: int, elapsed_s: float, dearest_s: float) -> bool:
         """Whether one more may be run after `number`, which took so many seconds so far."""
-        allowed = self.seconds * (_SLACK if number < self.estimate else 1.0)
-        return number == 0 or elapsed + dearest * (1 + self.reserved) <= allowed
+        return number == 0 or elapsed_s + dearest_s <= self.cpu_s
 
 
 def run_context(
@@ -66,11 +54,11 @@ def run_each(
     context_model: str,
     target: HtpTarget,
     feeds: Iterable[Mapping[str, NDArray[Any]]],
-    budget: Budget | None = None,
+    limit: TimeLimit | None = None,
 ) -> Iterator[list[NDArray[Any]]]:
     """The outputs of the context, in graph order, for each of `feeds` (input name -> array of the input's shape).
 
-    With a `budget`, of as many of the first as it allows.
+    With a `limit`, of as many of the first as it allows.
 
     The libraries see names relative to `folder` only, in which the process is meanwhile: on Windows they don't take
     paths of every alphabet (https://github.com/microsoft/WindowsAppSDK/issues/6173).
@@ -87,7 +75,7 @@ def run_each(
         try:
             session = ort.InferenceSession(context_model, settings)
             _check_assignment(session, context_model)
-            yield from _within(budget, session, feeds)
+            yield from _within(limit, session, feeds)
         except VerificationError:
             raise
         except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
@@ -141,28 +129,17 @@ def _check_assignment(session: ort.InferenceSession, context_model: str) -> None
 
 
 def _within(
-    budget: Budget | None, session: ort.InferenceSession, feeds: Iterable[Mapping[str, NDArray[Any]]]
+    limit: TimeLimit | None, session: ort.InferenceSession, feeds: Iterable[Mapping[str, NDArray[Any]]]
 ) -> Iterator[list[NDArray[Any]]]:
-    clock, dearest = _Clock(), 0.0
+    start, dearest = time.process_time(), 0.0
     most = len(feeds) if isinstance(feeds, Sequence) else None
     for number, feed in enumerate(counted(feeds, "on the emulator: sample", most)):
-        before = clock.spent()
-        if budget is not None and not budget.allows(number, before, dearest):
+        before = time.process_time()
+        if limit is not None and not limit.allows(number, before - start, dearest):
             return
         outputs = _run(session, feed)
-        dearest = max(dearest, clock.spent() - before)
+        dearest = max(dearest, time.process_time() - before)
         yield outputs
-
-
-class _Clock:
-    """Time of two cores that this process took, which other work on the machine does not spend."""
-
-    def __init__(self) -> None:
-        self._cpu, self._real = time.process_time(), time.monotonic()
-
-    def spent(self) -> float:
-        """Seconds since the clock was made, or a quarter of the real ones if that is more."""
-        return max((time.process_time() - self._cpu) / _CORES, (time.monotonic() - self._real) / _PATIENCE)
 
 
 def _run(session: ort.InferenceSession, feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:

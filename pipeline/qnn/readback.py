@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from pipeline.contracts.values import Signature
 from pipeline.errors import CompileError
 from pipeline.graph.files.model_file import load_graph, signature
 from pipeline.graph.quantization.cost import count, origins
+from pipeline.qnn.format.compiled_work import work_digest
 from pipeline.qnn.format.context_binary import HTP_BACKEND, BinaryInfo, read_binaries
 from pipeline.qnn.format.context_edges import contradictions
 from pipeline.qnn.format.context_model import binary_names, compatibility, is_plain, partition_name, partitions
@@ -100,7 +101,16 @@ def read_context(
         sdk=bundled_sdk(),
         compatibility=compatibility(model),
         cost=_cost(folder, source, nodes, binaries.values(), trace),
+        work=_work(folder, binaries) if len(targets) == 1 else None,
     )
+
+
+def _work(folder: Path, binaries: Mapping[str, Sequence[BinaryInfo]]) -> str | None:
+    """The digest of what a context computes that has one binary."""
+    if len(binaries) != 1:
+        return None
+    ((name, infos),) = binaries.items()
+    return work_digest(folder / name, infos[0]) if len(infos) == 1 else None
 
 
 def _cost(

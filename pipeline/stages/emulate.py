@@ -1,29 +1,31 @@
 """emulate: the lowest rung of the accuracy ladder, the context binary itself, on QNN's emulator of the HTP.
 
-The emulator takes seconds for what the chip does in milliseconds, so as many held-out samples are run as the budget
-allows, in the order that ``verify`` found: the worst on the CPU, those that touch edges of operators, those in between.
+The emulator takes seconds for what the chip does in milliseconds, so as many held-out samples are run as the bucket's
+share of the budget allows, in the order that ``verify`` found: the worst on the CPU, those that touch edges of
+operators, those in between. What the CPU makes of them is what ``verify`` kept.
 
-Inputs: ``ingest``, ``samples``, ``model`` (what was compiled: QDQ or float), ``verify``, and ``context``, unless its
-binary is shared between buckets or targets, which the emulator doesn't take. Files: ``code``. Output: ``worst.json``,
-the worst sample as a page can show it.
+Inputs: ``ingest``, ``samples``, ``model`` (what was compiled: QDQ or float), ``verify``, ``bucket/<bucket>`` (what
+``verify`` says of each bucket), and ``context``, unless its binary is shared between buckets or targets, which the
+emulator doesn't take. Files: ``code``. Output: ``worst.json``, the worst sample as a page can show it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.contracts import context, ingest, quantize, verify
-from pipeline.contracts.emulate import UNMEASURED, Facts, Params, SecondOpinion
+from pipeline.contracts import ingest, quantize, verify
+from pipeline.contracts.emulate import UNMEASURED, Facts, Params
 from pipeline.contracts.language import LanguageFacts, Lengths
-from pipeline.contracts.measures import Score
+from pipeline.contracts.measures import Measured, Score
 from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
 from pipeline.graph.accuracy.choices import values_of
+from pipeline.graph.accuracy.emulation_budget import is_doubtful, most_in_doubt, shares
 from pipeline.graph.accuracy.language import Divergence
 from pipeline.graph.accuracy.measuring import measure
 from pipeline.graph.accuracy.preview import worst_sample, write_preview
@@ -33,24 +35,18 @@ from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.language.loop import Walk
 from pipeline.graph.language.parts import cuts
 from pipeline.graph.shapes.buckets import Arrays
-from pipeline.graph.shapes.cost import macs
-from pipeline.inputs.samples.held_out import ScoredSample, held_out
+from pipeline.inputs.samples.held_out import HeldOut, ScoredSample, held_out
+from pipeline.inputs.samples.references import Reference, kept
 from pipeline.inputs.samples.score import score
 from pipeline.inputs.samples.spoken import reference_logits, runner, texts_of
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
 from pipeline.qnn.child import compile_apart, run_apart
-from pipeline.qnn.emulate import Budget, can_emulate
 from pipeline.qnn.parts import compile_parts
-from pipeline.qnn.second_opinion import second_opinion
+from pipeline.qnn.rounds import emulation
 
-MACS_PER_SECOND = 0.5e9
-"""Multiply-accumulates that the emulator does in a second, by which a budget becomes a number of samples.
-
-Measured with onnxruntime-qnn 2.7 on one core: MiniLM, 32 to 128 tokens, w8a16. Only the order of magnitude matters.
-"""
-_LEAST, _ESTIMATED = 2, 16
-"""Samples that a busy machine runs, too, if the estimate allows them: as many as it says between these."""
+_FIT = 16
+"""Samples that are written for the emulator at a time, however large they are."""
 
 _READ, _DECODED = 16, 3
 """Tokens of a conversation that the CPU reads before the emulator decodes, and that this decodes."""
@@ -72,36 +68,71 @@ def run(request: StageRequest) -> StageResult:
     inputs = ingested.inputs
     given = held_out(request.inputs["samples"].folder, params, inputs)
     cpu = verify.Facts.from_json(request.inputs["verify"].facts)
-    chosen = cpu.order[: _most(params, given.padded)]
-    if not chosen:
+    planned, in_doubt = _most(params, request, given.padded)
+    if not planned:
         return StageResult(UNMEASURED.to_json())
-    results, emulated, opinion = _emulated(params, request, [given.padded[place] for place in chosen])
-    ran = sorted(zip(chosen, results, strict=False), key=lambda pair: pair[0])
-    places, samples = [place for place, _ in ran], [given.samples[place] for place, _ in ran]
-    originals, padded = ([feeds[place] for place in places] for feeds in (given.given, given.padded))
-    truth = _on_cpu(request, "ingest", originals)
-    above = _valid(_on_cpu(request, "model", padded), truth, params.last)
-    outputs = _valid([result for _, result in ran], truth, "compile")
-    names = [sample.name for sample in samples]
-    wanted = [subject.chosen_from for subject in cpu.subjects.values() if subject.chosen_from]
-    chosen_from = values_of(request.inputs["ingest"].folder / MODEL, wanted, originals)
-    rung = measure(cpu.subjects, names, above, outputs, chosen_from=chosen_from)
-    print(f"compile, {len(ran)} of {len(given.samples)} samples, {emulated}: {rung}")
-    total = measure(cpu.subjects, names, truth, outputs, spans=cpu.spans, chosen_from=chosen_from)
-    worst = worst_sample(total, names)
+    model, compiled = request.inputs["model"].folder / MODEL, request.inputs.get("context")
+    with emulation(model, compiled, params.target, request.out.parent) as emulated:
+        first = cpu.order[:planned]
+        results = emulated.run([given.padded[place] for place in first], cpu.sample_s)
+        opinion = emulated.opinion(given.padded[first[0]], results[0])
+        ran = dict(zip(first, results, strict=False))
+        measured = _measured(params, request, cpu, given, ran)
+        if len(ran) == planned < in_doubt and is_doubtful(measured.rung, cpu.rungs.get("quantization", {})):
+            print(f"compile, {planned} samples: {measured.rung}; more are run, as that is less than is usual")
+            more = cpu.order[planned:in_doubt]
+            results = emulated.run([given.padded[place] for place in more], cpu.sample_s)
+            measured = _measured(params, request, cpu, given, ran | dict(zip(more, results, strict=False)))
+    names, samples = measured.names, measured.samples
+    print(f"compile, {len(names)} of {len(given.samples)} samples, {emulated.kind}: {measured.rung}")
+    worst = worst_sample(measured.total, names)
     words = (samples[worst].text, samples[worst].label)
-    write_preview(request.out, names[worst], words, originals[worst], truth[worst], outputs[worst])
+    original, truth, made = given.given[measured.places[worst]], measured.truth[worst], measured.outputs[worst]
+    write_preview(request.out, names[worst], words, original, truth, made)
     facts = Facts(
-        samples=len(ran),
+        samples=len(names),
         of=len(given.samples),
-        emulated=emulated,
-        rungs={"compile": rung},
-        outputs=total,
-        score=_score(params, request, samples, truth, outputs),
+        emulated=emulated.kind,
+        rungs={"compile": measured.rung},
+        outputs=measured.total,
+        score=_score(params, request, samples, measured.truth, measured.outputs),
         subjects=cpu.subjects,
         second_opinion=opinion,
     )
     return StageResult(facts.to_json())
+
+
+@dataclass(frozen=True)
+class _Measurement:
+    """The samples that were run, in the order of the set, and the figures of what came of them."""
+
+    places: Sequence[int]
+    samples: Sequence[ScoredSample]
+    truth: Sequence[Outputs]
+    outputs: Sequence[Outputs]
+    rung: Measured
+    total: Measured
+
+    @property
+    def names(self) -> list[str]:
+        """The samples' names."""
+        return [sample.name for sample in self.samples]
+
+
+def _measured(
+    params: Params, request: StageRequest, cpu: verify.Facts, given: HeldOut, ran: Mapping[int, Outputs]
+) -> _Measurement:
+    """The figures of the samples that `ran`, by their places."""
+    places = sorted(ran)
+    samples = [given.samples[place] for place in places]
+    names = [sample.name for sample in samples]
+    known = _references(request, params, cpu, places, given)
+    truth, above = [each.truth for each in known], [each.above for each in known]
+    chosen_from = [each.chosen_from for each in known]
+    outputs = _valid([ran[place] for place in places], truth, "compile")
+    rung = measure(cpu.subjects, names, above, outputs, chosen_from=chosen_from)
+    total = measure(cpu.subjects, names, truth, outputs, spans=cpu.spans, chosen_from=chosen_from)
+    return _Measurement(places, samples, truth, outputs, rung, total)
 
 
 def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> StageResult:
@@ -161,11 +192,39 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
     return StageResult(facts.to_json())
 
 
-def _most(params: Params, padded: Sequence[Arrays]) -> int:
-    """How many samples to try: all, but for those that are not asked for or take too much room on disk."""
+def _most(params: Params, request: StageRequest, padded: Sequence[Arrays]) -> tuple[int, int]:
+    """How many samples to run, first and if those are a reason for doubt: the bucket's share of the budget, and all.
+
+    No more than are asked for, or take room on disk.
+    """
+    buckets = {
+        role.partition("/")[2]: verify.Basis.from_json(given.facts)
+        for role, given in request.inputs.items()
+        if role.startswith("bucket/")
+    }
     size = max((sum(array.nbytes for array in feed.values()) for feed in padded), default=1)
-    most = max(_ESTIMATED, _BYTES // max(size, 1))
-    return most if params.max_samples is None else min(most, params.max_samples)
+    fit = max(_FIT, _BYTES // max(size, 1))
+    most = fit if params.max_samples is None else min(fit, params.max_samples)
+    share = shares(buckets, params.max_seconds)[params.bucket]
+    return min(most, share), min(most, max(share, most_in_doubt(buckets[params.bucket], params.max_seconds)))
+
+
+def _references(
+    request: StageRequest, params: Params, cpu: verify.Facts, places: Sequence[int], given: HeldOut
+) -> list[Reference]:
+    """What the CPU makes of the samples at these places: what ``verify`` kept of it, the rest is computed."""
+    wanted = [subject.chosen_from for subject in cpu.subjects.values() if subject.chosen_from]
+    outputs = [spec.name for spec in ingest.Facts.from_json(request.inputs["ingest"].facts).outputs]
+    known = kept(request.inputs["verify"].folder, places, outputs, wanted)
+    if len(known) == len(places):
+        return list(known.values())
+    left = [place for place in places if place not in known]
+    originals = [given.given[place] for place in left]
+    truth = _on_cpu(request, "ingest", originals)
+    above = _valid(_on_cpu(request, "model", [given.padded[place] for place in left]), truth, params.last)
+    values = values_of(request.inputs["ingest"].folder / MODEL, wanted, originals)
+    computed = {place: Reference(*each) for place, *each in zip(left, truth, above, values, strict=True)}
+    return [{**known, **computed}[place] for place in places]
 
 
 def _on_cpu(request: StageRequest, role: str, feeds: Sequence[Arrays]) -> list[Outputs]:
@@ -175,36 +234,6 @@ def _on_cpu(request: StageRequest, role: str, feeds: Sequence[Arrays]) -> list[O
 
 def _valid(outputs: Sequence[Outputs], truth: Sequence[Outputs], rung: str) -> list[Outputs]:
     return [valid_outputs(output, expected, rung) for output, expected in zip(outputs, truth, strict=True)]
-
-
-def _emulated(
-    params: Params, request: StageRequest, padded: Sequence[Arrays]
-) -> tuple[list[Outputs], Literal["context", "plain compile"], SecondOpinion]:
-    """The outputs of the context, or of the same model compiled plainly where the context can't be emulated.
-
-    What came of the first sample is held against what QNN gives without ONNX Runtime.
-    """
-    target, given = params.target, request.inputs.get("context")
-    made: context.CompiledModel
-    emulated: Literal["context", "plain compile"]
-    # Beside the step's output, which they are no part of.
-    with TemporaryDirectory(dir=request.out.parent) as plain, TemporaryDirectory(dir=request.out.parent) as work:
-        compiled = context.PartFacts.from_json(given.facts) if given else None
-        if given and compiled and can_emulate(given.folder, compiled.context_model):
-            folder, made, emulated = given.folder, compiled, "context"
-        else:
-            folder, emulated = Path(plain), "plain compile"
-            made = compile_apart(request.inputs["model"].folder / MODEL, "plain", target, folder)
-        names = [output.name for output in made.outputs]
-        seconds = macs(load_graph(request.inputs["model"].folder / MODEL)) / MACS_PER_SECOND
-        estimate = min(_ESTIMATED, max(_LEAST, int(params.max_seconds / seconds) if seconds else _ESTIMATED))
-        budget = Budget(params.max_seconds, estimate, reserved=1)
-        results: list[Outputs] = [
-            dict(zip(names, result, strict=True))
-            for result in run_apart(folder, made.context_model, target, padded, Path(work), budget)
-        ]
-        opinion = second_opinion(folder, made.context_model, target, padded[0], results[0], Path(work))
-    return results, emulated, opinion
 
 
 def _score(

@@ -11,7 +11,8 @@ While the samples run, it is noted how near each comes to the edges of operators
 for a component that stays in float, what HTP will compute wrongly is forecast from the same notes.
 
 Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and ``quantize`` unless it stays in float. Files: ``code``,
-which holds the score function. Output: ``worst.json``, the worst sample as a page can show it.
+which holds the score function. Output: ``worst.json``, the worst sample as a page can show it, and
+``references.npz``, the outputs that those of every target are held against.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pipeline.contracts.verify import UNMEASURED, Facts, Params
 from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
 from pipeline.graph.accuracy.choices import argmax_outputs, values_of
 from pipeline.graph.accuracy.edges import Criteria, criteria, ranges_of
+from pipeline.graph.accuracy.emulation_cost import sample_s
 from pipeline.graph.accuracy.makeup import makeup_of_outputs
 from pipeline.graph.accuracy.measuring import measure, spans_of
 from pipeline.graph.accuracy.preview import worst_sample, write_preview
@@ -43,6 +45,7 @@ from pipeline.graph.quantization.forecast import forecast
 from pipeline.graph.quantization.observe import Observer
 from pipeline.graph.shapes.buckets import spelled
 from pipeline.inputs.samples.held_out import HeldOut, held_out, lengths_of
+from pipeline.inputs.samples.references import Reference, keep
 from pipeline.inputs.samples.score import score
 from pipeline.inputs.samples.spoken import verify_language
 from pipeline.model import StageRequest, StageResult
@@ -97,6 +100,10 @@ def run(request: StageRequest) -> StageResult:
     sample = given.samples[place]
     words = (sample.text, sample.label)
     write_preview(request.out, sample.name, words, given.given[place], truth[place], last[place])
+    order = _order(touched, names, total)
+    wanted = {subject.chosen_from for subject in subjects.values()}
+    chosen = [{name: values[name] for name in values if name in wanted} for values in chosen_from]
+    keep(request.out, [Reference(*each) for each in zip(truth, last, chosen, strict=True)], order)
     facts = Facts(
         samples=len(names),
         shorter=given.shorter,
@@ -108,10 +115,16 @@ def run(request: StageRequest) -> StageResult:
         spans=spans_of(subjects, truth),
         lengths=lengths_of(given.samples, inputs, params.axes),
         silent=_silent(subjects, truth),
-        order=tuple(_order(touched, names, total)),
+        order=tuple(order),
+        sample_s=sample_s(load_graph(_compiled(request) / MODEL)),
         forecasts=() if "quantize" in request.inputs else tuple(_foretold(rewritten, touched)),
     )
     return StageResult(facts.to_json())
+
+
+def _compiled(request: StageRequest) -> Path:
+    """The folder of the model that is compiled for the bucket."""
+    return request.inputs["quantize" if "quantize" in request.inputs else "rewrite"].folder
 
 
 def _tell(given: HeldOut, params: Params) -> None:

@@ -79,7 +79,7 @@ class Ours:
         *,
         packing: str = "",
         verified: bool = False,
-        seconds: int = 30,
+        seconds: int = 15,
         more: Sequence[str] = (_W8A16,),
     ) -> Outcome:
         """Build these buckets for these SoCs with whatever the store has; `more` are further lines of the config,

@@ -259,3 +259,17 @@ def test_a_damaged_memo_costs_only_time(tmp_path: Path) -> None:
     (tmp_path / "memo.json").write_text("{not json")
     path = write_module(tmp_path, "f", "text")
     assert StatMemo(tmp_path / "memo.json").sha256(path) == sha256_file(path)
+
+
+def emulated(soc: int, work: str | None, digest: str, stage: str = "emulate") -> str:
+    """The key of a step on the context of a SoC that computes `work` and has these bytes."""
+    context = Manifest("context", "0" * 64, {"a.bin": FileEntry(digest * 64, 10)}, {"work": work, "soc": soc})
+    params = {"target": {"soc_model": soc, "htp_arch": 73}, "bucket": "8"}
+    return step_key(stage, **{**PARTS, "params": params, "inputs": {**PARTS["inputs"], "context": context}})
+
+
+def test_what_is_emulated_is_what_a_context_computes_whatever_its_target() -> None:
+    assert emulated(60, "w", "1") == emulated(43, "w", "2")
+    assert emulated(60, "w", "1") != emulated(60, "other", "1")
+    assert emulated(60, None, "1") != emulated(43, None, "1"), "what is not known to be equal is not"
+    assert emulated(60, "w", "1", "probe") != emulated(43, "w", "2", "probe")

@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.contracts import quantize
+from pipeline.contracts import quantize, verify
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.contracts.target import HtpTarget
@@ -212,12 +212,14 @@ class Component:
             "max_seconds": max_seconds,
             "target": asdict(X_ELITE),
         }
+        basis = {name: verified.facts[name] for name in verify.Basis.names()}
         inputs = {
             "ingest": self.ingest,
             "samples": samples,
             "model": model,
             "context": compiled,
             "verify": verified,
+            f"bucket/{bucket}": StageInput(verified.folder, {}, verify.Basis.from_json(basis).to_json()),
         }
         out = self._folder("emulate") / "out"
         return run_stage("emulate", out, params, inputs, {"code": score[0]} if score else {})

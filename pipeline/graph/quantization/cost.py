@@ -22,10 +22,17 @@ _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 @dataclass
 class GraphCost:
-    """Counts by :class:`pipeline.contracts.cost.CostFacts`."""
+    """Counts by :class:`pipeline.contracts.cost.CostFacts`, and of `nodes` that are no conversions.
+
+    `grouped_macs` are those of convolutions with groups, which are in `macs` too; `float_elements` those of `elements`
+    that are made from floats.
+    """
 
     macs: Counter[str] = field(default_factory=Counter)
     elements: int = 0
+    grouped_macs: int = 0
+    float_elements: int = 0
+    nodes: int = 0
     weight_bytes: int = 0
     activation_bytes: int = 0
     edge_bytes: int = 0
@@ -55,10 +62,13 @@ class _Counting:
         for node, macs in zip(graph.node, macs_of_nodes(self._model), strict=True):
             if node.op_type in (_QUANTIZE, _DEQUANTIZE):
                 continue
+            found.nodes += 1
             if is_op(node, *_PRODUCTS):
                 found.macs[self._format(node)] += macs
+                found.grouped_macs += macs if _groups(node) > 1 else 0
             else:
                 found.elements += macs
+                found.float_elements += macs if self._is_float(node) else 0
             found.activation_bytes += sum(self._bytes(name) for name in node.output if name)
         found.weight_bytes = sum(self._bytes(name) for name in self._weights())
         found.edge_bytes = sum(self._bytes(value.name) for value in (*graph.input, *graph.output))
@@ -81,6 +91,15 @@ class _Counting:
         if sides[0][1]:  # a constant on the left
             (other, constant), (one, _) = sides
         return f"{'w' if constant else 'a'}{other}a{one}"
+
+    def _is_float(self, node: NodeProto) -> bool:
+        """Whether HTP computes a node in float: it reads a float that no integer stands for."""
+        return any(
+            name not in self._constants
+            and self._kinds.get(name, TensorProto.FLOAT) in _FLOATS
+            and self._integer_bits(name) is None
+            for name in node.input[:1]
+        )
 
     def _integer_bits(self, name: str) -> int | None:
         maker = self._makers.get(name)
@@ -105,6 +124,10 @@ class _Counting:
         if kind in _BITS:
             return _BITS[kind]
         return int(helper.tensor_dtype_to_np_dtype(kind).itemsize) * 8
+
+
+def _groups(node: NodeProto) -> int:
+    return next((int(attribute.i) for attribute in node.attribute if attribute.name == "group"), 1)
 
 
 def origins(model: ModelProto) -> Mapping[str, str]:
