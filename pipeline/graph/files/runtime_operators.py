@@ -28,7 +28,7 @@ def set_runtime_operators_aside(model: ModelProto) -> list[NodeProto]:
     found = [
         node
         for node in all_nodes(model.graph)
-        if node.domain in DEFAULT_DOMAINS and opset < _SINCE.get(node.op_type, 0)
+        if node.domain in DEFAULT_DOMAINS and node.op_type in _SINCE and opset < _SINCE[node.op_type]
     ]
     set_aside(model, found)
     return found
