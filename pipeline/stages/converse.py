@@ -76,7 +76,7 @@ class _Conversation:
             unasked[engine] = "it is not installed on this host"
             asked.remove(engine)
         engines = {engine: self._opened(engine, folder) for engine in asked}
-        texts = texts_of(self._request.inputs["samples"].folder, self._params)
+        texts = [text.tokens for text in texts_of(self._request.inputs["samples"].folder, self._params)]
         prompt = texts[0][: twin["sequence"] + _MORE] if texts else []
         if why := self._too_long() if texts else _NONE:
             unasked["the reference loop"] = why

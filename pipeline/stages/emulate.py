@@ -26,6 +26,7 @@ from pipeline.contracts.measures import Measured, Score
 from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
 from pipeline.graph.accuracy.choices import values_of
 from pipeline.graph.accuracy.emulation_budget import is_doubtful, most_in_doubt, shares
+from pipeline.graph.accuracy.emulation_cost import sample_s
 from pipeline.graph.accuracy.language import Divergence
 from pipeline.graph.accuracy.measuring import measure
 from pipeline.graph.accuracy.preview import worst_sample, write_preview
@@ -38,7 +39,7 @@ from pipeline.graph.shapes.buckets import Arrays
 from pipeline.inputs.samples.held_out import HeldOut, ScoredSample, held_out
 from pipeline.inputs.samples.references import Reference, kept
 from pipeline.inputs.samples.score import score
-from pipeline.inputs.samples.spoken import reference_logits, runner, texts_of
+from pipeline.inputs.samples.spoken import Text, reference_logits, runner, texts_of
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
 from pipeline.qnn.child import compile_apart, run_apart
@@ -48,8 +49,10 @@ from pipeline.qnn.rounds import emulation
 _FIT = 16
 """Samples that are written for the emulator at a time, however large they are."""
 
-_READ, _DECODED = 16, 3
-"""Tokens of a conversation that the CPU reads before the emulator decodes, and that this decodes."""
+_DECODED = (3, 8)
+"""The fewest and the most tokens of a conversation that the emulator decodes; the budget says how many."""
+_READ = 16
+"""Tokens that the CPU reads before them where no conversation has an answer that the twin reaches."""
 
 _BYTES = 1 << 30
 """Inputs that are written for the emulator at a time."""
@@ -136,21 +139,24 @@ def _measured(
 
 
 def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> StageResult:
-    """A small twin of a language model's graph: one window, or a few tokens on the cache of those before them.
+    """A small twin of a language model's graph: one window, or the first tokens of an answer.
 
-    Each run is on the cache that the emulator itself made, but for what the QDQ model read before the first of them.
+    Each run is on the cache that the emulator itself made, but for what the QDQ model read before the first of them:
+    decode never reads what comes before an answer, prefill does.
     """
     texts = texts_of(request.inputs["samples"].folder, params)
     if not texts or params.twin is None:
         return StageResult(UNMEASURED.to_json())
     lengths = Lengths(params.twin["sequence"], params.twin["past"])
     edges = quantize.PartFacts.from_json(request.inputs["model"].facts).edges if params.last == "quantization" else {}
-    tokens = texts[0][: lengths.total]
     decodes = lengths.sequence == 1
-    most = _DECODED if decodes else 1
+    graph = load_graph(request.inputs["model"].folder / MODEL)
+    most = decoded_count(sample_s(graph), params.max_seconds) if decodes else 1
     if params.max_samples is not None:
         most = min(most, params.max_samples)
-    read = min(_READ, len(tokens) - most) if decodes else 0
+    tokens, read = texts[0].tokens[: lengths.total], 0
+    if decodes:
+        tokens, read, most = to_decode(texts, lengths, most)
     walk = Walk(language, lengths.past, edges)
     if read:
         list(walk.run(runner(request.inputs["model"].folder), lengths, tokens[:read]))
@@ -158,7 +164,7 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
     target = params.target
     with TemporaryDirectory(dir=request.out.parent) as plain, TemporaryDirectory(dir=request.out.parent) as work:
         model = request.inputs["model"].folder / MODEL
-        at = () if params.parts is None else cuts(load_graph(model), params.parts or None)
+        at = () if params.parts is None else cuts(graph, params.parts or None)
         if at:
             compiled = compile_parts({"plain": model}, at, target, Path(plain), stem="plain")["plain"]
         else:
@@ -190,6 +196,30 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
         twin=name,
     )
     return StageResult(facts.to_json())
+
+
+def decoded_count(step_s: float, budget_s: float) -> int:
+    """How many tokens to decode: those that a budget in seconds pays for, within :data:`_DECODED`.
+
+    A step takes `step_s`.
+    """
+    fewest, most = _DECODED
+    return max(fewest, min(most, int(budget_s / step_s) if step_s else most))
+
+
+def to_decode(texts: Sequence[Text], lengths: Lengths, count: int) -> tuple[list[int], int, int]:
+    """The tokens of a conversation, how many come before those to decode, and how many are decoded.
+
+    The first of the conversations of whose answers the twin's cache takes most tokens, `count` at most; if it takes
+    fewer than are due of any, the first conversation after a few of its tokens.
+    """
+    room = [0 if text.answer is None else min(lengths.total, len(text.tokens)) - text.answer for text in texts]
+    at = max(range(len(texts)), key=lambda place: min(room[place], count))
+    answer = texts[at].answer
+    if answer is not None and room[at] >= min(_DECODED[0], count):
+        return texts[at].tokens, answer, min(room[at], count)
+    tokens = texts[0].tokens[: lengths.total]
+    return tokens, min(_READ, len(tokens) - count), count
 
 
 def _most(params: Params, request: StageRequest, padded: Sequence[Arrays]) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from pipeline.errors import CalibrationError
-from pipeline.graph.language.names import TEMPLATE, TOKENIZER, TOKENS
+from pipeline.graph.language.names import ANSWER, TEMPLATE, TOKENIZER, TOKENS
 from pipeline.inputs.samples.lines import read_lines
 from pipeline.inputs.samples.request import Call, ReadRequest
 
@@ -31,7 +31,7 @@ Message = Mapping[str, str]
 
 
 def read(request: ReadRequest) -> Iterator[Call]:
-    """One call a conversation, cut to the context.
+    """One call a conversation, cut to the context, with the place where its first answer begins.
 
     Raises:
         CalibrationError: a line is no conversation, or the template can't render it.
@@ -41,7 +41,8 @@ def read(request: ReadRequest) -> Iterator[Call]:
         voice = Voice(folder, request.bos.get(component))
         limit = interface.longest("past") + 1
         for line in read_lines(request.existing(request.samples, "file"), request.calibration.max_samples):
-            tokens = voice.encode(messages_of(line.text or "", line.name), line.name)
+            messages = messages_of(line.text or "", line.name)
+            tokens = voice.encode(messages, line.name)
             if len(tokens) < _FEWEST:
                 raise CalibrationError(
                     "a conversation is too short",
@@ -49,6 +50,9 @@ def read(request: ReadRequest) -> Iterator[Call]:
                     why=f"it has {len(tokens)} tokens, {_FEWEST} are due",
                 )
             arrays = {TOKENS: np.array(tokens[:limit], np.int32)}
+            begin = _first_answer(voice, messages, tokens)
+            if begin is not None and begin < limit:
+                arrays[ANSWER] = np.array([begin], np.int32)
             yield Call(component, arrays, replace(line, cut=len(tokens) > limit))
 
 
@@ -116,6 +120,21 @@ class Voice:
     def _special(self, name: str) -> str:
         known = {"bos_token": ("<|im_start|>", "<bos>", "<s>"), "eos_token": ("<|im_end|>", "<eos>", "</s>")}
         return next((text for text in known[name] if self.tokenizer.token_to_id(text) is not None), "")
+
+
+def _first_answer(voice: Voice, messages: Sequence[Message], tokens: Sequence[int]) -> int | None:
+    """How many of `tokens` a model would be given before it makes those of the first answer.
+
+    None where there is no answer, or the template asks for one otherwise than it writes one.
+    """
+    asked = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), 0)
+    if not asked:
+        return None
+    try:
+        prompt = voice.encode(messages[:asked], answer=True)
+    except CalibrationError:
+        return None
+    return len(prompt) if list(tokens[: len(prompt)]) == prompt and len(prompt) < len(tokens) else None
 
 
 def _refuse(message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,21 +17,34 @@ from pipeline.graph.accuracy.language import Divergence
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.language.loop import Run, Walk
-from pipeline.graph.language.names import TOKENS
+from pipeline.graph.language.names import ANSWER, TOKENS
 from pipeline.inputs.samples.sample_set import stored_calls
 from pipeline.model import StageRequest, StageResult
 
 _TEXTS = 4
 _DECODED = 40
-"""Tokens of each text that are decoded one by one."""
+"""Tokens of each text that are judged, of those that are decoded one by one."""
+_LONGEST_PROMPT = 256
+"""Tokens that decode reads one by one before an answer; a text with more is judged from its beginning."""
 _LEAST = 64
 """Tokens on which the rewritten model, which differs by rounding alone, is measured."""
 
 
-def texts_of(folder: Path, params: Measuring | converse.Params) -> list[list[int]]:
-    """The tokens of the conversations that are held out, the first few of them; `folder` is a samples step's."""
-    calls = stored_calls(folder, params.component, params.part)[:_TEXTS]
-    return [[int(token) for token in call.load()[TOKENS]] for call in calls]
+@dataclass(frozen=True)
+class Text:
+    """The tokens of a conversation, and how many come before its first answer, where that is known."""
+
+    tokens: list[int]
+    answer: int | None
+
+
+def texts_of(folder: Path, params: Measuring | converse.Params) -> list[Text]:
+    """The conversations that are held out, the first few of them; `folder` is a samples step's."""
+    loaded = [call.load() for call in stored_calls(folder, params.component, params.part)[:_TEXTS]]
+    return [
+        Text([int(token) for token in arrays[TOKENS]], int(arrays[ANSWER][0]) if ANSWER in arrays else None)
+        for arrays in loaded
+    ]
 
 
 def reference_logits(folder: Path, language: LanguageFacts, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -49,15 +63,18 @@ def runner(folder: Path) -> Run:
 def verify_language(request: StageRequest, params: Measuring, language: LanguageFacts) -> StageResult:
     """Measure the rewritten and the quantized model of one bucket against the original, each on its own cache.
 
-    A bucket of one token decodes the beginning of each text, token by token; others read all of it.
+    A bucket of one token reads each text up to its answer and is judged by what it makes of that, token by token; in
+    use prefill reads what comes before. Others are judged by all of the text.
     """
     texts = texts_of(request.inputs["samples"].folder, params)
     if not texts:
         return StageResult(UNMEASURED.to_json())
     lengths = Lengths(params.axes["sequence"], params.axes["past"])
-    if lengths.sequence == 1:
-        texts = [tokens[:_DECODED] for tokens in texts]
-    truths = [reference_logits(request.inputs["ingest"].folder, language, tokens) for tokens in texts]
+    judged = [_decoded(text) if lengths.sequence == 1 else (0, len(text.tokens)) for text in texts]
+    truths = [
+        reference_logits(request.inputs["ingest"].folder, language, text.tokens[:end])
+        for text, (_, end) in zip(texts, judged, strict=True)
+    ]
     figures = {}
     for rung, role in (("rewrite", "rewrite"), ("quantization", "quantize")):
         if role not in request.inputs:
@@ -65,14 +82,20 @@ def verify_language(request: StageRequest, params: Measuring, language: Language
         edges: Edges = quantize.PartFacts.from_json(request.inputs[role].facts).edges if role == "quantize" else {}
         runs = runner(request.inputs[role].folder)
         divergence = Divergence()
-        for tokens, truth in zip(texts, truths, strict=True):
-            read = tokens if role == "quantize" else tokens[:_LEAST]
+        for text, truth, (start, end) in zip(texts, truths, judged, strict=True):
+            first, last = (start, end) if role == "quantize" else (0, min(end, _LEAST))
             walk = Walk(language, lengths.past, edges)
-            made = np.concatenate(list(walk.run(runs, lengths, read)))
-            divergence.add(truth[: len(read)], made, read)
+            made = np.concatenate(list(walk.run(runs, lengths, text.tokens[:last])))
+            divergence.add(truth[first:last], made[first:], text.tokens[first:last])
             if role != "quantize":
                 break
         figures[rung] = divergence.figures()
         print(f"{rung}: {figures[rung]}")
     facts = Facts(samples=len(texts), shorter=0, rungs={}, outputs={}, score=None, language=figures)
     return StageResult(facts.to_json())
+
+
+def _decoded(text: Text) -> tuple[int, int]:
+    """From where to where decode is judged by a text: where its answer begins, or else from its beginning."""
+    start = text.answer if text.answer is not None and text.answer <= _LONGEST_PROMPT else 0
+    return start, min(start + _DECODED, len(text.tokens))
