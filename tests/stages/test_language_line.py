@@ -93,14 +93,14 @@ def test_next_tokens_are_measured_on_the_cpu_and_on_the_emulator(project: Projec
     assert prefill["rewrite"].kl == pytest.approx(0, abs=1e-5)
     assert prefill["quantization"].tokens > 16
     assert decode.twin == "1x31"  # it is as small as a twin
-    assert decode.language["compile"].tokens == 5  # of 32, the answer to "hand" begins behind 27
+    assert decode.language["compile"].tokens == 32 - 28  # of an answer that begins behind 28
 
 
 def test_decode_is_judged_by_the_tokens_of_answers(project: Project) -> None:
     decode = facts_of(project, verify.Facts, "verify/tiny/model/1x31").language
 
-    # Of the conversations about "inner" and "hand", which are cut to 32 tokens.
-    assert decode["quantization"].tokens == (32 - 28) + (32 - 27)
+    # Held out are those about "inner" and "den", cut to 32 tokens; both answers begin behind 28.
+    assert decode["quantization"].tokens == 2 * (32 - 28)
     assert decode["rewrite"].tokens == 32  # of the first, with what is asked there
 
 
