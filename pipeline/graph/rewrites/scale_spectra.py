@@ -7,23 +7,24 @@ weights that are constants (in a mel spectrum Conv, Mul, Add, MatMul)::
     P = weights(a * a + b * b)
     Log(Max(P, floor))                   or Clip(P, floor), or Log(Add(P, floor))
 
-After, where `s` is the largest magnitude in `x` and `r` that in `a` and `b`, and `c` and `t` are powers of two that use
-the range of float16::
+After, where `c`, `m` and `t` are powers of two that use the range of float16, `s` is the largest magnitude in `x`,
+divided by `c`, and `r` that in `a` and `b`, divided by `m`::
 
-    a, b = transform(x / s * c)
+    a, b = transform(x / s)
     Q = t * weights(a/r * a/r + b/r * b/r)
-    scale = 2 * Log(s) + 2 * Log(r) - log(c * c * t)
+    scale = 2 * Log(s) + 2 * Log(r) - log(t)
     Max(Log(Max(Q, 2**-24)) + scale, log(floor))
 
 An added floor is added to Q, divided by the exponential of `scale`.
 
 The powers of sound in 16 bits go up to 1e13 and down to the floor; neither float16 nor 16 bit integers hold them.
-Divided like this they have about 117 dB below the loudest, whatever unit the sound comes in; what lies deeper is
-computed as if it lay there. openWakeWord's mel spectrum of samples up to 32767 on HTP 2.51, emulated, against the
-original::
+Divided like this they have about 117 dB below the loudest, the squares as much as their sums, whatever unit the sound
+comes in; what lies deeper is computed as if it lay there. openWakeWord's mel spectrum in float16 on HTP 2.51, emulated,
+436 steps of speech and pauses against the original::
 
-    format     without    with
-    float16    0.5 dB     70 dB
+                                   without    with    with m of 1, where squares below 72 dB are 0
+    median                         0.0 dB     64 dB   58 dB
+    worst: quiet among loud        -0.5       41      11
 
 The result keeps its name. Left alone: other types than float32, spectra without a floor, and logarithms right behind
 squares, which scale_magnitudes computes without a power at all.
@@ -277,7 +278,7 @@ def _room(index: GraphIndex, spectrum: _Spectrum, value: str) -> float:
 
 
 def _largest(added: Additions, result: str, values: list[str], times: float, *, axes_are_inputs: bool) -> str:
-    """The largest magnitude in some values times a number, but no less than the smallest normal float16; float32 [1]."""
+    """The largest magnitude in some values, times a number, at least the smallest normal float16; float32 [1]."""
     found = ""
     for value in values:
         flat = added.integers(f"{result}_flat", 1, -1)
