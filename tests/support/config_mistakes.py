@@ -36,7 +36,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         GOOD + "zzz: 1\n",
         [
             "8:1: zzz: unknown key; expected one of source, components, targets, files, fixed, constants, buckets, "
-            "language_model, cross, calibration, quantization, verification, thresholds, packing, limits, outputs, "
+            "language_model, cross, calibration, quantization, verification, thresholds, packing, outputs, limits, "
             "release, on_request"
         ],
     ),
