@@ -18,7 +18,8 @@ from pipeline.build.bring import bring_up_to_date, is_current
 from pipeline.build.chains import able_of, chain_of, figures_of, method_of
 from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import judge, wanting
-from pipeline.build.remedies import Able, Tried, is_last, label, may_go_on, next_scheme, worth_most
+from pipeline.build.nothing_keeps import nothing_keeps, out_of_time
+from pipeline.build.remedies import Tried, is_last, label, may_go_on, next_scheme, worth_most
 from pipeline.contracts import blame, probe
 from pipeline.contracts import quantize as quantized
 from pipeline.contracts.blame import RowFacts
@@ -174,9 +175,9 @@ class Climber:
             if fits and not may_go_on(for_margin, spent_s, budget_s, alike=any(fit.alike for fit in fits)):
                 break
             if scheme is not None and not fits and spent_s > budget_s:
-                raise self._out_of_time(quantize, attempts, scheme)
+                raise out_of_time(_name(quantize), attempts, scheme, component.budget_minutes or 0)
         if not fits:
-            raise self._nothing_keeps(quantize, attempts, tried, able)
+            raise nothing_keeps(_name(quantize), attempts, tried, able)
         self._settle(quantize, resolved, fits, attempts)
         return True
 
@@ -242,7 +243,8 @@ class Climber:
         reached = self._reached(missed) if missed else (len(WAVES), self._total(chain))
         nodes = tuple if found.failed else cache(partial(self._to_blame, chain, found.step))
         miss, foretold = found.miss, self._foretold(chain)
-        return Tried(scheme, miss.rung, reached, nodes, foretold, miss.state, miss.read, miss.accepts)
+        failed = miss.error if found.failed else None
+        return Tried(scheme, miss.rung, reached, nodes, foretold, miss.state, miss.read, miss.accepts, failed)
 
     def _to_blame(self, chain: Sequence[Step], step: Step) -> tuple[str, ...]:
         """The nodes that went wrong, the worst first."""
@@ -307,41 +309,10 @@ class Climber:
         facts = Climbed(scheme, tuple(attempts))
         store.record(Manifest(climbing.STAGE, key, files, facts.to_json()))
 
-    def _out_of_time(self, quantize: Step, attempts: Sequence[Attempt], left: Scheme) -> VerificationError:
-        assert quantize.component is not None
-        minutes = quantize.config.components[quantize.component].budget_minutes or 0
-        return VerificationError(
-            f"no precision of {_name(quantize)} that was tried within {minutes} minutes keeps to its thresholds",
-            why=f"tried{_listed(attempts)}",
-            remedy=f"build again: what was tried is kept, and {label(left)} is next; or set quantization:"
-            f" {{budget_minutes: {2 * minutes}}}",
-        )
-
-    def _nothing_keeps(
-        self, quantize: Step, attempts: Sequence[Attempt], tried: Sequence[Tried], able: Able
-    ) -> VerificationError:
-        best = max(range(len(tried)), key=lambda number: tried[number].reached)
-        remedy = "this model can't be had on these targets: HTP computes it wrongly in every precision they have"
-        if not able.float16:
-            remedy = "leave out targets below HTP v73, which have no float16; on them this model can't be had"
-        elif tried[best].reached[1] >= gates.NOISE_DB:
-            kept = ", ".join(f"{rung}_db: {int(db)}" for rung, db in attempts[best].sqnr_db.items() if db is not None)
-            kept = ", ".join(f"{key}: {share:g}" for key, share in tried[best].accepts.items()) or kept
-            remedy += f"; {attempts[best].label} comes closest, and ships with thresholds: {{{kept}}}"
-        return VerificationError(
-            f"no precision of {_name(quantize)} keeps to its thresholds",
-            why=f"tried{_listed(attempts)}",
-            remedy=remedy,
-        )
-
 
 def _nodes(rows: Sequence[RowFacts]) -> tuple[str, ...]:
     found = [match[1] for row in rows if (match := _NODE.fullmatch(row.node))]
     return tuple(dict.fromkeys(found))
-
-
-def _listed(attempts: Sequence[Attempt]) -> str:
-    return "".join(f"\n    | {attempt.line()}" for attempt in attempts)
 
 
 def _name(quantize: Step) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 
 from pipeline.build import language_gates
 from pipeline.config.thresholds import Thresholds
@@ -66,14 +66,14 @@ class Miss:
     """Why a step's output may not ship: `rung` is the one of the ladder that it misses, if it is one.
 
     `state` says whether what misses is a state, which the next run takes; `read`, whether it is what an application
-    reads off an output, and `accepts` the threshold that it would keep to then.
+    reads off an output. `accepts` is what a config says to have it all the same; empty where nobody should.
     """
 
     error: PipelineError
     rung: str = ""
     state: bool = False
     read: bool = False
-    accepts: Mapping[str, float] = field(default_factory=dict)
+    accepts: str = ""
 
 
 def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
@@ -151,16 +151,16 @@ def _miss(name: str, missed: Shortfall, facts: Ladder, thresholds: Thresholds) -
     if rung == "padding":
         remedy += _exact_lengths(facts)
     state = facts.subjects.get(missed.label, Subject(missed.label)).state
+    accepts = _acceptable(facts, thresholds)
     error = VerificationError(
         _told(missed, state=state),
         where=_where(name, missed, facts),
         why=_CAUSES[rung][0],
-        remedy=remedy.format(blame=blame) + _acceptable(facts, thresholds),
+        remedy=remedy.format(blame=blame) + (f"; or accept it with {accepts}" if accepts else ""),
     )
     # What lies outside was not looked for on a rung of its own.
-    if missed.kind in READ:
-        return Miss(error, rung, state, read=True, accepts=_accepted(missed))
-    return Miss(error, RUNGS[-1] if missed.kind == "outside" and isinstance(facts, emulate.Facts) else rung, state)
+    compiled = missed.kind == "outside" and isinstance(facts, emulate.Facts)
+    return Miss(error, RUNGS[-1] if compiled else rung, state, missed.kind in READ, accepts)
 
 
 def _told(missed: Shortfall, *, state: bool) -> str:
@@ -252,7 +252,7 @@ def _acceptable(facts: Ladder, thresholds: Thresholds) -> str:
     if states:
         outputs = ", ".join(f"{label}: {{total_db: {value}}}" for label, value in states.items())
         accepted.append(f"outputs: {{{outputs}}}, if its states are not handed on")
-    return f"; or accept it with {' and '.join(accepted)}"
+    return " and ".join(accepted)
 
 
 def _where(name: str, missed: Shortfall, facts: Ladder) -> str:

@@ -5,11 +5,12 @@ Pure: what was tried and what was found there give the next scheme, or None when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.scheme import FP16, Rule, Scheme
+from pipeline.errors import PipelineError
 from pipeline.frozen import dataclass
 
 FEW, MANY = 6, 20
@@ -46,7 +47,8 @@ class Tried:
 
     `reached` grows with the rung that was missed and, on one rung, with its SQNR in dB. `nodes` are those that went
     wrong, the worst first; `foretold` is the forecast for this scheme; `state` says whether a state missed, `read`
-    whether something else is read off an output; `accepts` has the threshold that this keeps to.
+    whether something else is read off an output; `accepts` is what a config says to have this all the same. `failed` is
+    why it could not even be made.
     """
 
     scheme: Scheme
@@ -56,7 +58,8 @@ class Tried:
     foretold: tuple[Forecast, ...] = ()
     state: bool = False
     read: bool = False
-    accepts: Mapping[str, float] = field(default_factory=dict)
+    accepts: str = ""
+    failed: PipelineError | None = None
 
 
 def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Scheme | None:

@@ -167,3 +167,28 @@ def test_a_search_that_finds_nothing_climbs_too(tmp_path: Path) -> None:
     run = project.doit("build")
     assert "trying w16a16" in run.text
     assert shipped(project)["quantization"]["scheme"] == "w16a16"
+
+
+def test_in_float_the_climb_measures_what_an_explicit_build_does(tmp_path: Path) -> None:
+    """A Split in front of all took its input in 16 bits, which end where calibration did, in float16 as well."""
+    split = (
+        "g (float[1,8,frames] x) => (float[1,8,frames] y) {"
+        " a, b = Split <axis = 1> (x) s = Add (a, b) d = Concat <axis = 1> (s, b) y = Conv (d, w) }"
+    )
+    weight = np.random.default_rng(0).standard_normal((8, 8, 1)).astype(np.float32)
+    asked = "thresholds: {quantization_db: 60, total_db: 60, compile_db: 55}\n"
+    project = project_of(tmp_path, graph(split, {"w": weight}), CONFIG + asked)
+    samples = project.root / "calibration" / "samples"
+    held_out = project.root / "calibration" / "held_out"
+    held_out.mkdir()
+    for path in samples.iterdir():
+        np.savez(held_out / path.name, x=30 * np.load(path)["x"])
+    verification = "verification: {samples: {reader: npz, folder: calibration/held_out}}\n"
+    project.write("configs/net.yaml", CONFIG + asked + verification)
+    run = project.doit("build")
+    climbed = shipped(project)
+    assert any(rule["precision"] == "fp16" for rule in climbed["quantization"]["overrides"]), run.text
+
+    project.write("configs/net.yaml", CONFIG + asked + verification + "quantization: {precision: fp16}\n")
+    project.doit("build")
+    assert shipped(project)["verification"]["emulator"] == climbed["verification"]["emulator"]

@@ -106,9 +106,10 @@ class Assignment:
         return asked or self._scheme.activations
 
     def _of_input(self, value: str) -> str:
-        """The widest type of those who read an input of the model; movers take what comes."""
-        readers = [node for node in self._index.readers.get(value, []) if not moves_data(self._index, node)]
-        kinds = {self._asked_type(node) or self._scheme.activations for node in readers}
+        """The widest type of those who read an input of the model; movers that no rule is about take what comes."""
+        readers = self._index.readers.get(value, [])
+        asked = [(self._asked_type(node), moves_data(self._index, node)) for node in readers]
+        kinds = {kind or self._scheme.activations for kind, moves in asked if kind is not None or not moves}
         if kinds == {FLOAT}:
             return FLOAT
         return max(kinds - {FLOAT}, key=bits, default=self._scheme.activations)

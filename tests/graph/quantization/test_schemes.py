@@ -343,3 +343,18 @@ def test_a_constant_that_is_no_number_is_named(tmp_path: Path) -> None:
     known = {"x": Range(0.0, 1.0), "y": Range(0.0, 1.0)}
     with pytest.raises(QuantizationError, match=r"(?s)constant 'w' holds NaN or infinity.*\(MatMul\)"):
         quantize(load_graph(path), tmp_path, known, Scheme("uint16", "uint8", per_channel=True))
+
+
+@pytest.mark.parametrize("mover", ["r = Reshape (x, shape)", "r, rest = Split <axis = 1> (x)"])
+def test_an_input_that_only_movers_read_is_no_integer_where_all_is_in_float(mover: str, tmp_path: Path) -> None:
+    """A Split or Reshape in front of everything took its input as 16 bits, which end where calibration did."""
+    text = f"g (float[1,8] x) => (float[rows,4] y) {{ {mover} y = MatMul (r, w) }}"
+    constants = {"w": np.ones((4, 4), np.float32), "shape": np.array([2, 4])}
+    net = Component(tmp_path, graph(text, constants), {"all": {}})
+    small, large = ({"x": np.full((1, 8), size, np.float32)} for size in (1.0, 100.0))
+    everywhere = Rule(nodes=("*",), precision="fp16")
+
+    quantized = net.quantize("all", net.calibrate([small]), rules=[everywhere])
+
+    assert not {node.op_type for node in indexed(quantized).model.graph.node} & {"QuantizeLinear", "DequantizeLinear"}
+    assert outputs(quantized.folder / "model.onnx", large)["y"][0, 0] == 400

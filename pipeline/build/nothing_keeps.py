@@ -1,0 +1,46 @@
+"""What a climb says that found no precision that keeps to the gates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.build.remedies import Able, Tried, label
+from pipeline.contracts.climb import Attempt
+from pipeline.contracts.scheme import Scheme
+from pipeline.errors import VerificationError
+
+
+def out_of_time(name: str, attempts: Sequence[Attempt], left: Scheme, minutes: int) -> VerificationError:
+    """The error where `left` is still to be tried for a component, but its minutes are spent."""
+    return VerificationError(
+        f"no precision of {name} that was tried within {minutes} minutes keeps to its thresholds",
+        why=f"tried{_listed(attempts)}",
+        remedy=f"build again: what was tried is kept, and {label(left)} is next; or set quantization:"
+        f" {{budget_minutes: {2 * minutes}}}",
+    )
+
+
+def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried], able: Able) -> VerificationError:
+    """The error where all that the targets can do was tried: each of `tried` missed, as `attempts` tell."""
+    failures = [each.failed for each in tried if each.failed is not None]
+    why, remedies = f"tried{_listed(attempts)}", list[str]()
+    if failures:
+        why += f"; {failures[-1].what}: {failures[-1].why}"
+    if len(failures) == len(tried):
+        remedies.append(f"no precision could be made, and no other cures that: {failures[-1].remedy}")
+    if not able.float16:
+        remedies.append("leave out targets below HTP v73, which have no float16; on them this model can't be had")
+    elif len(failures) < len(tried):
+        wrong = "HTP computes it wrongly in every precision they have"
+        if failures:
+            wrong = f"what could be made of it HTP computes wrongly, and for the rest {failures[-1].remedy}"
+        remedies.append(f"this model can't be had on these targets: {wrong}")
+    accepted = [number for number, each in enumerate(tried) if each.accepts]
+    if accepted:
+        best = max(accepted, key=lambda number: tried[number].reached)
+        remedies.append(f"{attempts[best].label} comes closest, and ships with {tried[best].accepts}")
+    return VerificationError(f"no precision of {name} keeps to its thresholds", why=why, remedy="; ".join(remedies))
+
+
+def _listed(attempts: Sequence[Attempt]) -> str:
+    return "".join(f"\n    | {attempt.line()}" for attempt in attempts)

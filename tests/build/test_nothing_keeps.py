@@ -1,0 +1,73 @@
+"""What is said where no precision keeps to the gates: true of what was found, with advice that can be followed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pipeline.build.gates import check
+from pipeline.build.nothing_keeps import nothing_keeps
+from pipeline.build.remedies import FLOAT, Able, Tried
+from pipeline.config.thresholds import Thresholds
+from pipeline.contracts import emulate
+from pipeline.contracts.climb import Attempt
+from pipeline.contracts.measures import Figures, Subject
+from pipeline.contracts.scheme import Scheme
+from pipeline.errors import CompileError
+from pipeline.model import Manifest
+
+W8A16 = Scheme("uint16", "uint8", per_channel=True)
+FP16 = replace(W8A16, overrides=(FLOAT,))
+ALL = Able(float16=True, wide_weights=True, blocks=True)
+REFUSED = CompileError(
+    "QNN compiled nothing of net_all for SoC 60", why="QNN refused a node", remedy="look at the node the log names"
+)
+WRONGLY = "HTP computes it wrongly"
+
+
+def attempt(label: str, sqnr_db: float | None = None) -> Attempt:
+    return Attempt(label, "emulate:net/net/all/sm8650", "missed", {} if sqnr_db is None else {"total": sqnr_db}, 0)
+
+
+def test_what_qnn_does_not_compile_is_not_said_to_be_computed_wrongly() -> None:
+    tried = [Tried(scheme, "compile", (3, -1e9), failed=REFUSED) for scheme in (W8A16, FP16)]
+    error = nothing_keeps("net/net", [attempt("w8a16"), attempt("fp16")], tried, ALL)
+    assert WRONGLY not in error.remedy
+    assert error.remedy == ("no precision could be made, and no other cures that: look at the node the log names")
+    assert error.why.endswith("QNN compiled nothing of net_all for SoC 60: QNN refused a node")
+
+
+def test_targets_without_float16_are_not_to_blame_for_what_qnn_does_not_compile() -> None:
+    error = nothing_keeps(
+        "net/net", [attempt("w8a16")], [Tried(W8A16, "compile", (3, -1e9), failed=REFUSED)], replace(ALL, float16=False)
+    )
+    assert error.remedy.startswith("no precision could be made, and no other cures that: look at the node")
+
+
+def test_what_is_wrong_in_one_precision_and_not_compiled_in_another_is_told_apart() -> None:
+    wrong = Tried(W8A16, "quantization", (1, 13.0), accepts="thresholds: {total_db: 13}")
+    tried = [wrong, Tried(FP16, "compile", (3, -1e9), failed=REFUSED)]
+    error = nothing_keeps("net/net", [attempt("w8a16", 13.0), attempt("fp16")], tried, ALL)
+    assert "what could be made of it HTP computes wrongly, and for the rest look at the node the log" in error.remedy
+    assert error.remedy.endswith("; w8a16 comes closest, and ships with thresholds: {total_db: 13}")
+
+
+def test_a_state_that_misses_is_accepted_as_an_output_not_by_thresholds() -> None:
+    figures = Figures(34.2, 34.2, 34.2, worst_sample="1.npz", cosine=1.0, max_abs_error=0.1)
+    facts = emulate.Facts(
+        samples=3, of=3, score=None, rungs={"compile": {"hn": figures}}, outputs={"hn": figures},
+        subjects={"hn": Subject("hn", state=True)},
+    )  # fmt: skip
+    miss = check("net/net/all/sm8650", Manifest("emulate", "", {}, facts.to_json()), Thresholds())
+    assert miss is not None
+    assert miss.state
+    tried = [Tried(FP16, miss.rung, (4, 34.2), state=True, accepts=miss.accepts)]
+    remedy = nothing_keeps("net/net", [attempt("fp16", 34.2)], tried, ALL).remedy
+    assert remedy.endswith(
+        "fp16 comes closest, and ships with outputs: {hn: {total_db: 34}}, if its states are not handed on"
+    )
+    assert "thresholds" not in remedy
+
+
+def test_noise_is_offered_to_nobody() -> None:
+    error = nothing_keeps("net/net", [attempt("fp16", 3.0)], [Tried(FP16, "compile", (4, 3.0))], ALL)
+    assert error.remedy.endswith(f"{WRONGLY} in every precision they have")
