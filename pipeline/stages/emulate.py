@@ -39,7 +39,7 @@ from pipeline.graph.shapes.buckets import Arrays
 from pipeline.inputs.samples.held_out import HeldOut, ScoredSample, held_out
 from pipeline.inputs.samples.references import Reference, kept
 from pipeline.inputs.samples.score import score
-from pipeline.inputs.samples.spoken import Text, reference_logits, runner, texts_of
+from pipeline.inputs.samples.spoken import SpokenText, reference_logits, runner, texts_of
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
 from pipeline.qnn.child import compile_apart, run_apart
@@ -207,7 +207,7 @@ def decoded_count(step_s: float, budget_s: float) -> int:
     return max(fewest, min(most, int(budget_s / step_s) if step_s else most))
 
 
-def to_decode(texts: Sequence[Text], lengths: Lengths, count: int) -> tuple[list[int], int, int]:
+def to_decode(texts: Sequence[SpokenText], lengths: Lengths, count: int) -> tuple[list[int], int, int]:
     """The tokens of a conversation, how many come before those to decode, and how many are decoded.
 
     The first of the conversations of whose answers the twin's cache takes most tokens, `count` at most; if it takes

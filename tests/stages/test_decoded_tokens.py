@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pipeline.contracts.language import Lengths
-from pipeline.inputs.samples.spoken import Text
+from pipeline.inputs.samples.spoken import SpokenText
 from pipeline.stages.emulate import decoded_count, to_decode
 
 TWIN = Lengths(1, 63)
 
 
-def text(length: int, answer: int | None) -> Text:
-    return Text(list(range(length)), answer)
+def text(length: int, answer: int | None) -> SpokenText:
+    return SpokenText(list(range(length)), answer)
 
 
 def test_decode_begins_where_an_answer_does() -> None:

@@ -31,18 +31,18 @@ _LEAST = 64
 
 
 @dataclass(frozen=True)
-class Text:
+class SpokenText:
     """The tokens of a conversation, and how many come before its first answer, where that is known."""
 
     tokens: list[int]
     answer: int | None
 
 
-def texts_of(folder: Path, params: Measuring | converse.Params) -> list[Text]:
+def texts_of(folder: Path, params: Measuring | converse.Params) -> list[SpokenText]:
     """The conversations that are held out, the first few of them; `folder` is a samples step's."""
     loaded = [call.load() for call in stored_calls(folder, params.component, params.part)[:_TEXTS]]
     return [
-        Text([int(token) for token in arrays[TOKENS]], int(arrays[ANSWER][0]) if ANSWER in arrays else None)
+        SpokenText([int(token) for token in arrays[TOKENS]], int(arrays[ANSWER][0]) if ANSWER in arrays else None)
         for arrays in loaded
     ]
 
@@ -95,7 +95,7 @@ def verify_language(request: StageRequest, params: Measuring, language: Language
     return StageResult(facts.to_json())
 
 
-def _decoded(text: Text) -> tuple[int, int]:
+def _decoded(text: SpokenText) -> tuple[int, int]:
     """From where to where decode is judged by a text: where its answer begins, or else from its beginning."""
     start = text.answer if text.answer is not None and text.answer <= _LONGEST_PROMPT else 0
     return start, min(start + _DECODED, len(text.tokens))
