@@ -108,3 +108,17 @@ def test_sound_of_sixteen_bits_is_right_on_the_chip_in_float16(tmp_path: Path) -
 
     assert figures[0] < 10, f"HTP keeps large powers now ({figures}): the rewrite is not needed any more"
     assert figures[1] > 50, figures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["power, Clip", "magnitude"])
+def test_a_quiet_frame_beside_loud_ones_is_right_on_the_chip_in_float16(form: str, tmp_path: Path) -> None:
+    """The last frames are 66 dB below the first: squares of less than 2^-21 of the largest."""
+    model, fed = spectrum(form), sound(32767.0)
+    fed["x"][:, SAMPLES // 2 :] = np.random.default_rng(4).normal(0, 16, SAMPLES // 2).round()
+    fed["x"][:, : SAMPLES // 2] = 32767 * np.sin(0.3 * np.arange(SAMPLES // 2))
+    right = outputs(model, fed)["y"][0, 10:]
+
+    chip = on_chip(with_rewrites(tmp_path / "scaled", model).rewrite["all"], [fed], tmp_path / "out")
+
+    assert float(np.abs(chip.outputs[0]["y"][0, 10:] - right).max()) < 0.05
