@@ -37,6 +37,7 @@ from pipeline.graph.rewrites import (
     decompose_reductions,
     decompose_softplus,
     decompose_swish,
+    divide_log_arguments,
     divide_one,
     drop_guards,
     drop_idle_bounds,
@@ -107,6 +108,7 @@ REWRITES: tuple[Rewrite, ...] = (
     decompose_reductions,
     scale_spectra,  # behind all that write squares and their sums
     scale_magnitudes,  # behind all that write squares and their sums
+    divide_log_arguments,
     convert_group_norms,
     decompose_softplus,
     decompose_swish,
