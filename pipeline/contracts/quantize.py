@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from pipeline.contracts.codec import Contract
+from pipeline.contracts.codec import Contract, left_out
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.language import Edges
 from pipeline.contracts.measures import OverBuckets
 from pipeline.contracts.scheme import Scheme
 from pipeline.contracts.values import Signature
 from pipeline.frozen import dataclass
+
+UNCHANGED = "unchanged"
+"""The fact of :class:`Facts` by which a plan knows what came out in float."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +57,11 @@ class Part(Contract):
 
 @dataclass(frozen=True)
 class Facts(Contract):
-    """The name of the `scheme`, and what was made for each bucket."""
+    """The name of the `scheme`, and what was made for each bucket.
+
+    `unchanged`: all is in float, and every model has the nodes of the rewritten one; None if not.
+    """
 
     scheme: str
     parts: Mapping[str, Part]
+    unchanged: bool | None = left_out()

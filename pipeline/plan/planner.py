@@ -7,7 +7,7 @@ and the second is restored from the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from pipeline.contracts import (
 from pipeline.contracts.export import ExportKind
 from pipeline.contracts.fetch import DATA
 from pipeline.contracts.packing import Form
+from pipeline.contracts.scheme import FP16
 from pipeline.model import Json
 from pipeline.plan import stage_params
 from pipeline.plan.measurements import Measurements
@@ -41,7 +42,32 @@ from pipeline.qnn.target import WIDE_PRODUCTS_HTP_ARCH
 
 def plan(config: ModelConfig) -> tuple[Step, ...]:
     """All steps of a model, each after the ones it needs."""
-    return tuple(_Planner(config).steps())
+    steps = tuple(_Planner(config).steps())
+    ends_in_float = {step.component for step in steps if _may_be_float(step)}
+    if not ends_in_float:
+        return steps
+    components = {
+        name: replace(each, quantization=Fp16("fp16")) if name in ends_in_float else each
+        for name, each in config.components.items()
+    }
+    in_float = {step.id: step for step in _Planner(replace(config, components=components)).steps()}
+    return tuple(
+        replace(step, in_float=replace(in_float[step.id], config=config)) if _reads_quantized(step, in_float) else step
+        for step in steps
+    )
+
+
+def _may_be_float(step: Step) -> bool:
+    """Whether a step quantizes a component that may come out in float as it is, which no language model's does."""
+    params = step.params
+    if not isinstance(params, quantize.Params) or step.config.language:
+        return False
+    return step.climb is not None or params.scheme is None or params.scheme.name == FP16
+
+
+def _reads_quantized(step: Step, in_float: Mapping[str, Step]) -> bool:
+    """Whether a step reads the models of a quantize step that there is not in float."""
+    return any(given.step.startswith("quantize:") and given.step not in in_float for given in step.inputs)
 
 
 class _Planner(Measurements):

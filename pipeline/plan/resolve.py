@@ -11,6 +11,7 @@ from pipeline.config.yaml.problems import dotted
 from pipeline.contracts import fetch, ingest, precision, quantize, samples, shape
 from pipeline.contracts.codec import Contract, ContractError
 from pipeline.contracts.measures import Measuring, OverBuckets
+from pipeline.contracts.quantize import UNCHANGED
 from pipeline.errors import ConfigError
 from pipeline.frozen import dataclass
 from pipeline.inputs import source
@@ -52,6 +53,9 @@ def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | 
         return None
     try:
         found = {name: manifests[id_].read(ingest.Facts.from_json) for name, id_ in step.ingests.items()}
+        if step.in_float is not None and _came_out_in_float(step, manifests):
+            # A component that came to float16 and one that the config wants in it have the same steps and keys.
+            return resolve(step.in_float, workspace, outputs)
     except ContractError:  # an older version of ours left it
         return None
     buckets = {name: OwnBuckets.of(step.config, facts) for name, facts in found.items()}
@@ -88,6 +92,12 @@ def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | 
         return replace(resolved, climb_key=climb_key)
     params = replace(params, scheme=climbed.quantization)
     return Resolved(step, params, inputs, files, _key(step, params, inputs, digests, workspace), climb_key)
+
+
+def _came_out_in_float(step: Step, manifests: Mapping[str, Manifest]) -> bool:
+    """Whether what a step reads was quantized to nothing but float, and is the rewritten model."""
+    quantized = (manifests[given.step] for given in step.inputs if given.step.startswith("quantize:"))
+    return all(manifest.facts.get(UNCHANGED) is True for manifest in quantized)
 
 
 def _key(

@@ -9,11 +9,12 @@ Inputs: ``rewrite/<bucket>`` for every bucket, ``calibrate``, ``correlate`` for 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from onnx import ModelProto, TensorProto
 
 from pipeline.contracts.quantize import ConstantCount, Facts, Params, Part, PartFacts
-from pipeline.contracts.scheme import Scheme
+from pipeline.contracts.scheme import FP16, Scheme
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import (
     CONSTANTS,
@@ -59,7 +60,11 @@ def run(request: StageRequest) -> StageResult:
             bucket: _quantized(request, f"{params.component}_{bucket}", bucket, ranges, scheme, shared, correlations)
             for bucket in params.buckets
         }
-    return StageResult(Facts(scheme.name, parts).to_json())
+    unchanged = scheme.name == FP16 and all(
+        _nodes(request.inputs[f"rewrite/{bucket}"].folder / MODEL) == _nodes(request.out / part.files[MODEL])
+        for bucket, part in parts.items()
+    )
+    return StageResult(Facts(scheme.name, parts, unchanged or None).to_json())
 
 
 def _quantized(
@@ -108,6 +113,11 @@ def _quantized(
         edges=edges,
     )
     return Part({MODEL: f"{name}.onnx", **{blob: blob for blob in sorted(blob_names(model))}}, facts)
+
+
+def _nodes(file: Path) -> set[bytes]:
+    """The nodes of a model, in no order: quantize sorts them."""
+    return {node.SerializeToString() for node in load_graph(file).graph.node}
 
 
 def _is_of_one_bucket(tensor: TensorProto, ranges: Mapping[str, Range]) -> bool:

@@ -36,13 +36,14 @@ def project_of(root: Path, model: onnx.ModelProto, config: str, *, twins: bool =
     samples = project.root / "calibration" / "samples"
     samples.mkdir()
     numbers = np.random.default_rng(1)
-    shape = [dim.dim_value or 16 for dim in model.graph.input[0].type.tensor_type.shape.dim]
-    shape[0] = 1
     for number in range(8):
-        x = numbers.standard_normal(shape).astype(np.float32)
-        if twins:
-            x[:, 1] = x[:, 0]
-        np.savez(samples / f"{number}.npz", x=x)
+        arrays: dict[str, Any] = {}
+        for value in model.graph.input:
+            shape = [dim.dim_value or 16 for dim in value.type.tensor_type.shape.dim]
+            arrays[value.name] = numbers.standard_normal([1, *shape[1:]]).astype(np.float32)
+            if twins:
+                arrays[value.name][:, 1] = arrays[value.name][:, 0]
+        np.savez(samples / f"{number}.npz", **arrays)
     project.write("configs/net.yaml", config)
     return project
 
@@ -169,26 +170,30 @@ def test_a_search_that_finds_nothing_climbs_too(tmp_path: Path) -> None:
     assert shipped(project)["quantization"]["scheme"] == "w16a16"
 
 
-def test_in_float_the_climb_measures_what_an_explicit_build_does(tmp_path: Path) -> None:
-    """A Split in front of all took its input in 16 bits, which end where calibration did, in float16 as well."""
-    split = (
-        "g (float[1,8,frames] x) => (float[1,8,frames] y) {"
-        " a, b = Split <axis = 1> (x) s = Add (a, b) d = Concat <axis = 1> (s, b) y = Conv (d, w) }"
+def test_in_float_the_climb_builds_what_an_explicit_build_does(tmp_path: Path) -> None:
+    """A Split in front of all took the state in 16 bits, which end where calibration did, in float16 as well."""
+    cell = (
+        "g (float[1,4,frames] x, float[1,8,frames] h) => (float[1,2,frames] y, float[1,8,frames] hn) {"
+        " a, b = Split <axis = 1> (h) s = Add (a, x) hn = Concat <axis = 1> (s, b) y = Conv (s, w) }"
     )
-    weight = np.random.default_rng(0).standard_normal((8, 8, 1)).astype(np.float32)
-    asked = "thresholds: {quantization_db: 60, total_db: 60, compile_db: 55}\n"
-    project = project_of(tmp_path, graph(split, {"w": weight}), CONFIG + asked)
-    samples = project.root / "calibration" / "samples"
+    weight = np.random.default_rng(0).standard_normal((2, 4, 1)).astype(np.float32)
+    project = project_of(tmp_path, graph(cell, {"w": weight}), CONFIG)
     held_out = project.root / "calibration" / "held_out"
     held_out.mkdir()
-    for path in samples.iterdir():
-        np.savez(held_out / path.name, x=30 * np.load(path)["x"])
-    verification = "verification: {samples: {reader: npz, folder: calibration/held_out}}\n"
-    project.write("configs/net.yaml", CONFIG + asked + verification)
+    for path in (project.root / "calibration" / "samples").iterdir():
+        np.savez(held_out / path.name, **{name: 30 * array for name, array in np.load(path).items()})
+    config = f"{CONFIG}verification: {{samples: {{reader: npz, folder: calibration/held_out}}}}\n"
+    project.write("configs/net.yaml", config)
     run = project.doit("build")
-    climbed = shipped(project)
-    assert any(rule["precision"] == "fp16" for rule in climbed["quantization"]["overrides"]), run.text
 
-    project.write("configs/net.yaml", CONFIG + asked + verification + "quantization: {precision: fp16}\n")
-    project.doit("build")
-    assert shipped(project)["verification"]["emulator"] == climbed["verification"]["emulator"]
+    climbed = shipped(project)
+    assert climbed["quantization"]["scheme"] == "fp16", run.text
+    assert "net/net: trying fp16" in run.text
+    binary = project.artifacts()["net/sm8650/net_16_ctx_qnn.bin"]
+    assert not project.doit("build").built
+
+    project.write("configs/net.yaml", config + "quantization: {precision: fp16}\n")
+    explicit = project.doit("build")
+    assert not explicit.built, "the same steps, with the same keys and figures"
+    assert shipped(project)["verification"] == climbed["verification"]
+    assert project.artifacts()["net/sm8650/net_16_ctx_qnn.bin"] == binary

@@ -105,3 +105,19 @@ def test_of_what_a_step_found_out_only_the_facts_that_are_named_are_an_input(wor
         assert found.inputs["packing"].facts == {"chosen": chosen}
         keys[chosen, estimate] = found.key
     assert keys["buckets", 10] == keys["buckets", 20] != keys["socs", 10]
+
+
+def test_what_came_out_in_float_has_the_keys_of_a_config_that_wants_float(workspace: Workspace) -> None:
+    made = quantized(16, 32)
+    in_float = replace(made, facts={**made.facts, "unchanged": True})
+    rewritten = Manifest("rewrite", "3" * 64, {"model.onnx": FileEntry("9" * 64, 9)}, {})
+    write_manifest(workspace.current("rewrite:bert/encoder/16"), rewritten)
+    integers, floats = (resolved(workspace, CONTEXTS[16], manifest) for manifest in (made, in_float))
+    (workspace.root / "configs" / "bert.yaml").write_text(f"{BERT}quantization: {{precision: fp16}}\n")
+    explicit = resolved(workspace, CONTEXTS[16], made)
+
+    assert integers is not None
+    assert floats is not None
+    assert explicit is not None
+    assert floats.inputs["model/16"].files == rewritten.files
+    assert floats.key == explicit.key != integers.key
