@@ -87,9 +87,9 @@ def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
             by = judged_by(label, TOTAL, figures, subject, thresholds)
             if (alike := figures.agreement) is not None:
                 share = thresholds.overlap if subject.reads == "level" else thresholds.choices
-                told = f"{share:g}" if subject.reads != "largest" else "-"
+                told = f"{100 * share:g} %" if subject.reads != "largest" else "-"
                 what = "levels alike" if subject.reads == "level" else "choices alike"
-                rows.append((label, *place, what, f"{alike.share:.4g} of {alike.of}", told, alike.worst_sample))
+                rows.append((label, *place, what, f"{100 * alike.share:.4g} % of {alike.of}", told, alike.worst_sample))
             if by == "dB" and subject.by == "values" and label == subject.output and not subject.state:
                 continue
             most = thresholds.most_error(label, TOTAL, bounded=subject.bounded)
