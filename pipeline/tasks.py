@@ -1,4 +1,4 @@
-"""The doit face: steps as doit tasks, command-line filters, and the reporter. The only module that imports doit."""
+"""The doit face: steps as doit tasks and command-line filters. Only this module and `doit_adapter` import doit."""
 
 from __future__ import annotations
 
