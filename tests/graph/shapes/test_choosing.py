@@ -68,9 +68,9 @@ def test_a_flag_is_to_be_fixed(tmp_path: Path) -> None:
     assert "constants: {k: <its value>}" in caught.value.remedy
 
 
-def _run(source: Path | bytes, x: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> np.ndarray[
-    tuple[int, ...], np.dtype[np.float32]
-]:
+def _run(
+    source: Path | bytes, x: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     session = ort.InferenceSession(source, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"x": x})
     return np.asarray(found)
