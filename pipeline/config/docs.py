@@ -203,7 +203,7 @@ _TITLES = {
     "OutputFile": "verification.outputs.name",
     "TargetOptions": "targets with options",
     "TextReader": "calibration with text",
-    "Vocabulary": "calibration.vocabulary",
+    "TokenTable": "calibration.vocabulary",
     "NpzReader": "calibration with npz",
     "PythonReader": "calibration with python",
     "RecordReader": "calibration with record",

@@ -36,7 +36,7 @@ class HubData:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TokenTable:
     """A table of tokens and their numbers, for models without a `tokenizer.json`."""
 
     file: SourceFile
@@ -72,7 +72,7 @@ class TextReader:
     `label<TAB>text`; one of a `.jsonl` file is a JSON object, whose fields may also give inputs by their names."""
     tokenizer: SourceFile = "tokenizer.json"
     """A `tokenizer.json` in the model's source; fetched with the model."""
-    vocabulary: Vocabulary | None = None
+    vocabulary: TokenTable | None = None
     """In place of a tokenizer, a table of tokens."""
     ids: TensorName | None = None
     """The input that takes token ids, where it is not called `input_ids`; may be left out where it is the only input of
