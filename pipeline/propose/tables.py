@@ -16,7 +16,7 @@ _MOSTLY = 0.8
 
 @dataclass(frozen=True)
 class FoundTable:
-    """A vocabulary of `file`, in JSON at `key`; of `size` tokens. The rest is how :class:`TokenTable` of the config says it."""
+    """A vocabulary of `file`, in JSON at `key`, of `size` tokens; the rest as a config's :class:`TokenTable` has it."""
 
     file: str
     key: str
