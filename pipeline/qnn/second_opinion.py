@@ -2,8 +2,8 @@
 
 The context model says how floats become the binary's integers and back; so does the binary. Programs that load the
 binary alone (Genie, ExecuTorch, an application of QNN's own) have only the latter. A context model is followed node by
-node here: its QuantizeLinear and DequantizeLinear by the binary's encodings, the Cast of a float64 by numpy, each EPContext
-by :mod:`pipeline.qnn.raw`, and outputs must be those of ONNX Runtime, bit for bit.
+node here: its QuantizeLinear and DequantizeLinear by the binary's encodings, the Cast of a float64 by numpy, each
+EPContext by :mod:`pipeline.qnn.raw`, and outputs must be those of ONNX Runtime, bit for bit.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ After, where `flat` is one row, or no row where y is one::
     y = Reshape(Cast(Reshape(x, flat), to uint8), dims of y)
 
 Where a picture comes of convolutions, onnxruntime moves the Transpose from their layout behind the Cast, and HTP (2.51)
-has none of integers in a quantized graph; of int64 it compiles one that ends with "ORT Tensor data size does not match QNN
-tensor data size" at the first run. A Cast to int64 that makes an output by itself is left to the CPU. No Transpose is
-moved across a Reshape.
+has none of integers in a quantized graph; of int64 it compiles one that ends with "ORT Tensor data size does not match
+QNN tensor data size" at the first run. A Cast to int64 that makes an output by itself is left to the CPU. No Transpose
+is moved across a Reshape.
 
 The result keeps its name. Left alone: casts to floats and bool, and integers that something computes with.
 """

@@ -134,8 +134,8 @@ def control_flow(
         given = ", ".join(f"{name}: <its value>" for name in origin or [decider])
         fixing = f"if that never varies where the model is used, say so in the config: constants: {{{given}}}; else "
     instead = (
-        "export each branch as a model of its own (on the hub a 'merged' decoder has unmerged files beside it), or export"
-        " the model so that both give values of the same shapes: then both are computed, and one is chosen"
+        "export each branch as a model of its own (on the hub a 'merged' decoder has unmerged files beside it), or"
+        " export the model so that both give values of the same shapes: then both are computed, and one is chosen"
         if node.op_type == "If"
         else "run the loop in the application with its body as a model of its own, or export the model so that the loop"
         " runs a number of times that is constant or follows from shapes: then it is unrolled here"

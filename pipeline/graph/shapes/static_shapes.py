@@ -198,7 +198,7 @@ class _Pass:
         return folded
 
     def _in_parts(self, node: NodeProto) -> Iterator[GraphProto] | None:
-        """What stands where this node stood, None if it stays: of an If one branch or both, of a loop its iterations."""
+        """What to put where a node stands, None if it stays: of an If one branch or both, of a loop its iterations."""
         if node.op_type == "If" and node.domain in DEFAULT_DOMAINS:
             if node.input[0] in self._constants:
                 return iter([inline_branch(node, self._constants.value(node.input[0]))])

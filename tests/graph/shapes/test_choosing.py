@@ -17,9 +17,10 @@ ZERO = {"zero": np.array(0, np.float32)}
 BOTH = {
     "one output": "y = If (c) <then_branch = t () => (float[n,4] p) { p = Relu (x) }, else_branch = e () => (float[n,4]"
     " p) { p = Neg (x) }>",
-    "an outer value, a constant, names that both have": "a, b = If (c) <then_branch = t () => (float[n,4] p, float[2] k)"
-    " { p = Identity (x)  k = Constant <value_floats = [1.0, 2.0]> () }, else_branch = e () => (float[n,4] q, float[2] k)"
-    " { q = Neg (x)  k = Constant <value_floats = [3.0, 4.0]> () }>  m = ReduceSum <keepdims = 0> (b)  y = Mul (a, m)",
+    "an outer value, a constant, names that both have": "a, b = If (c) <then_branch = t () => (float[n,4] p,"
+    " float[2] k) { p = Identity (x)  k = Constant <value_floats = [1.0, 2.0]> () }, else_branch = e () => (float[n,4]"
+    " q, float[2] k) { q = Neg (x)  k = Constant <value_floats = [3.0, 4.0]> () }>"
+    "  m = ReduceSum <keepdims = 0> (b)  y = Mul (a, m)",
     "an If in an If": "y = If (c) <then_branch = t () => (float[n,4] p) { p = Relu (x) }, else_branch = e () =>"
     " (float[n,4] q) { d = Greater (s, least)  q = If (d) <then_branch = u () => (float[n,4] v) { v = Neg (x) },"
     " else_branch = w () => (float[n,4] z) { z = Add (x, x) }> }>",
