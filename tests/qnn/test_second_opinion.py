@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
+from pipeline.contracts.context import PartFacts
 from pipeline.contracts.emulate import SecondOpinion
 from pipeline.qnn import raw
 from pipeline.qnn.emulate import run_context
@@ -77,8 +78,8 @@ def test_float64_at_the_edges_is_cast_on_the_cpu_and_followed(tmp_path: Path) ->
     (tmp_path / "double").mkdir()
     model, out = float_model(tmp_path / "double"), tmp_path / "out"
     edit(model, widen)
-    facts = build(model, out)
-    assert [(node["name"], node["edge"]) for node in facts["cpu_nodes"]] == [("in", True), ("out", True)]
+    facts = PartFacts.from_json(build(model, out))
+    assert [(node.name, node.edge) for node in facts.cpu_nodes] == [("in", True), ("out", True)]
     feed = {"x": FEED["x"].astype(np.float64)}
     outputs = {"y": fresh(run_context, out, NAME, X_ELITE, [feed])[0][0]}
     assert outputs["y"].dtype == np.float64

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ UINT8, INT64 = "uint8[a,b,c] y", "int64[a,b,c] y"
     ],
 )
 def test_integers_that_are_rounded_numbers(body: str, result: str, zero: float | None) -> None:
-    constants = CONSTANTS | {"middle": np.uint8(128), "dims": np.array([4, 5, 1]), "one": np.array([1])}
+    constants: dict[str, Any] = CONSTANTS | {"middle": np.uint8(128), "dims": np.array([4, 5, 1]), "one": np.array([1])}
     model = graph(f"g (float[1,4,5] x) => ({result}) {{ {body} }}", constants)
     index = GraphIndex(shape_inference.infer_shapes(model), Path())
     assert makeup_of_outputs(index)["y"].zero == zero

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, outputs
 
 RNG = np.random.default_rng(0)
-CONSTANTS = {"k": (RNG.normal(size=(3, 3, 3, 3)) * 0.3).astype(np.float32), "most": np.float32(255)}
+CONSTANTS: dict[str, Any] = {"k": (RNG.normal(size=(3, 3, 3, 3)) * 0.3).astype(np.float32), "most": np.float32(255)}
 X = RNG.normal(size=(1, 3, 8, 8)).astype(np.float32)
 TYPES = {"uint8": 2, "int32": 6, "int64": 7}
 
