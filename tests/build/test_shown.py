@@ -61,7 +61,7 @@ def test_a_search_for_what_went_wrong_is_seen_while_it_runs(seen: list[str]) -> 
 
 def test_a_step_of_a_build_is_seen_while_it_runs(seen: list[str]) -> None:
     gated = GatedSteps({}, SimpleNamespace(), SimpleNamespace(), shown(seen))  # type: ignore[arg-type]
-    gated.healed = lambda act, steps, bring=None: act()  # type: ignore[method-assign, assignment]
+    gated.healed = lambda act, steps, bring=None: act()  # type: ignore[method-assign]
     step: Any = SimpleNamespace(**vars(STEP), after=())
     with pytest.raises(VerificationError):
         gated.bring_ungated(step)
