@@ -240,9 +240,12 @@ class Climber:
         assert found is not None
         reached = self._reached(missed) if missed else (len(WAVES), self._total(chain))
         nodes = tuple if found.failed else cache(partial(self._to_blame, chain, found.step))
+        inputs_db = partial(self._lost_by_inputs, chain, found.step)
         miss, foretold = found.miss, self._foretold(chain)
         failed = miss.error if found.failed else None
-        return Tried(scheme, miss.rung, reached, nodes, foretold, miss.state, miss.read, miss.accepts, failed)
+        return Tried(
+            scheme, miss.rung, reached, nodes, foretold, miss.state, miss.read, miss.accepts, failed, inputs_db
+        )
 
     def _to_blame(self, chain: Sequence[Step], step: Step) -> tuple[str, ...]:
         """The nodes that went wrong, the worst first."""
@@ -261,6 +264,12 @@ class Climber:
         if stage == "blame":
             return _nodes(blame.Facts.from_json(facts).worst)
         return _nodes(probe.Facts.from_json(facts).first_wrong.get("compile", ()))
+
+    def _lost_by_inputs(self, chain: Sequence[Step], step: Step) -> float | None:
+        """What was found of the inputs where nodes to blame were looked for on the chip."""
+        search = next((each for each in chain if each.stage == "probe" and each.name == step.name), None)
+        facts = self._facts(search) if search is not None and step.stage == "emulate" else None
+        return probe.Facts.from_json(facts).inputs_db if facts is not None else None
 
     def _foretold(self, chain: Sequence[Step]) -> tuple[Forecast, ...]:
         return harmful(told for part in self._quantized(chain) for told in part.forecasts)
