@@ -21,7 +21,8 @@ _SHARE_DB = 6.0
 def lost_by_inputs(model: Path, feeds: Arrays, expected: Outputs, got: Outputs) -> float | None:
     """The SQNR in dB that rounded inputs leave of the output that is furthest off on the chip.
 
-    None if something else makes most of its error. `expected` and `got` are what the model gives for `feeds` on the CPU and on the chip.
+    None if something else makes most of its error. `expected` and `got` are what the model gives for `feeds` on the CPU
+    and on the chip.
     """
     rounded = {
         name: array.astype(np.float16).astype(array.dtype) if array.dtype == np.float32 else array
