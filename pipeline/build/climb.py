@@ -164,7 +164,7 @@ class Climber:
                 fits.append(_Fit(scheme, chain, attempts[-1], self._total(chain), alike))
                 if short is None:
                     break
-            if missed and missed.miss.rung not in CURABLE and not tried:
+            if missed and self._is_hopeless(missed, scheme, tried):
                 return False
             tell(f"{_name(quantize)}: {attempts[-1].line()}")
             tried.append(self._tried(scheme, chain, missed, short))
@@ -178,6 +178,15 @@ class Climber:
             raise nothing_keeps(_name(quantize), attempts, tried, able)
         self._settle(quantize, resolved, fits, attempts)
         return True
+
+    def _is_hopeless(self, missed: _Miss, scheme: Scheme, tried: Sequence[Tried]) -> bool:
+        """Whether what a first precision misses no other cures: padding, or what QNN leaves to the CPU.
+
+        That may hang on weights in blocks, so it is looked at without them first.
+        """
+        if missed.miss.rung:
+            return missed.miss.rung not in CURABLE and not tried
+        return scheme.block is None and all(each.left_to_cpu for each in tried)
 
     def _settle(self, quantize: Step, resolved: Resolved, fits: Sequence[_Fit], attempts: Sequence[Attempt]) -> None:
         """Take the best of what keeps to the gates, the cheapest if it is as good; its steps are what is built then."""
@@ -241,11 +250,11 @@ class Climber:
         reached = self._reached(missed) if missed else (len(WAVES), self._total(chain))
         nodes = tuple if found.failed else cache(partial(self._to_blame, chain, found.step))
         inputs_db = partial(self._lost_by_inputs, chain, found.step)
-        miss, foretold = found.miss, self._foretold(chain)
-        failed = miss.error if found.failed else None
+        miss = found.miss
         return Tried(
-            scheme, miss.rung, reached, nodes, foretold, miss.state, miss.read, miss.accepts, failed, inputs_db
-        )
+            scheme, miss.rung or "compile", reached, nodes, self._foretold(chain), miss.state, miss.read, miss.accepts,
+            miss.error if found.failed else None, inputs_db, not miss.rung,
+        )  # fmt: skip
 
     def _to_blame(self, chain: Sequence[Step], step: Step) -> tuple[str, ...]:
         """The nodes that went wrong, the worst first."""

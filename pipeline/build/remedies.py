@@ -49,6 +49,7 @@ class Tried:
     wrong, the worst first; `foretold` is the forecast for this scheme; `state` says whether a state missed, `read`
     whether something else is read off an output; `accepts` is what a config says to have this all the same. `failed` is
     why it could not even be made. `inputs_db` is what rounding the inputs leaves, if that alone explains the miss.
+    `left_to_cpu`: it missed no rung of the ladder, but nodes that QNN does not take.
     """
 
     scheme: Scheme
@@ -61,6 +62,7 @@ class Tried:
     accepts: str = ""
     failed: PipelineError | None = None
     inputs_db: Callable[[], float | None] = lambda: None
+    left_to_cpu: bool = False
 
 
 def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Scheme | None:
