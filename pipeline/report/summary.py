@@ -46,7 +46,7 @@ class Ran:
     `checked` are tasks that ended well, `missed` steps whose output may not ship, `waiting` steps for other hosts.
     `needs` maps each task that was not tried to a task that it needs and that failed, waits or was not tried either.
     `partial` maps each model that was published in part to its components that failed. `began` says when workers
-    started, in seconds since the command did.
+    started, in seconds since the command did; `runs` has each time that one ran: from when, and for how long.
     """
 
     selected: Sequence[str]
@@ -61,6 +61,7 @@ class Ran:
     needs: Mapping[str, str] = field(default_factory=dict)
     partial: Mapping[str, Sequence[str]] = field(default_factory=dict)
     began: Mapping[str, float] = field(default_factory=dict)
+    runs: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 
     @property
     def current(self) -> list[Step]:

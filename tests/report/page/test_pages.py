@@ -52,6 +52,8 @@ def test_a_build_writes_a_page_for_each_model_and_one_over_all(tiny_built: Proje
     assert "sm8650" in said
     assert re.search(r"w8a16 [\d.]+ M", said), "what a run takes"
     assert "verify:tiny/net/8" in said, "the build's timeline"
+    runs = json.loads((tiny_built.root / ".build/run.json").read_text("utf-8"))["runs"]
+    assert [len(each) for each in runs["verify:tiny/net/8"]] == [2], "it ran once: from when, for how long"
     assert "uv run doit blame:tiny/net/8" in said, "how to see errors along the graph"
 
 
