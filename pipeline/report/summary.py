@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import field
 
+from pipeline.config.guesses import guesses, still_guessed
 from pipeline.config.host_names import Host
 from pipeline.errors import PipelineError, WaitingError
 from pipeline.frozen import dataclass
@@ -114,6 +115,9 @@ def last_lines(ran: Ran) -> str:
     if unverified := report.unverified(ran.steps.values(), models):
         names = ", ".join(unverified)
         lines.append(f"Not proven, as nothing is measured: {names}. See 'verification' in docs/config.md.")
+    configs = {step.config.name: step.config.path for step in ran.steps.values()}
+    paths = [configs[name] for name in models if name in configs]
+    lines += [still_guessed(path.name, found) for path in paths if (found := guesses(path))]
     skipped = [name for name in ran.on_request if built_all and f"build:{name}" not in ran.checked]
     if skipped:
         lines.append(f"Not built, as only on request: {', '.join(f'doit build:{name}' for name in skipped)}")
