@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.qnn.format.context_binary import system_interface
-from pipeline.qnn.interface import Interface, Qnn, QnnError, answer_and_end, check
+from pipeline.qnn.interface import Qnn, QnnError, QnnInterface, answer_and_end, check
 
 LEAST_SYSTEM_MINOR = 7
 """The minor version of QNN's system interface, major 1, in which functions for DLCs were read; later ones append."""
@@ -137,7 +137,7 @@ _COMPOSE = ctypes.CFUNCTYPE(
     ctypes.c_uint32,
     ctypes.c_void_p,
     ctypes.c_void_p,
-    Interface,
+    QnnInterface,
     ctypes.c_uint32,
     ctypes.c_void_p,
     ctypes.c_void_p,

@@ -51,7 +51,7 @@ class QnnError(Exception):
     """QNN refused a call, or has an interface that is not known here."""
 
 
-class Interface(ctypes.Structure):
+class QnnInterface(ctypes.Structure):
     """`QnnInterface_t`."""
 
     _fields_ = (
@@ -69,12 +69,12 @@ class Qnn:
     def __init__(self) -> None:
         """Raises QnnError."""
         library = ctypes.CDLL(str(libraries.sdk_library("QnnHtp")))
-        providers = ctypes.POINTER(ctypes.POINTER(Interface))()
+        providers = ctypes.POINTER(ctypes.POINTER(QnnInterface))()
         count = ctypes.c_uint32()
         status = library.QnnInterface_getProviders(ctypes.byref(providers), ctypes.byref(count))
         if status or not count.value:
             raise QnnError(f"QNN's HTP library gives no interface: error {status}, {count.value} providers")
-        interface: Interface = providers[0].contents
+        interface: QnnInterface = providers[0].contents
         core, backend = interface.core, interface.backend
         if (
             (interface.backend_id, core.major, backend.major) != (HTP_BACKEND, CORE_API, BACKEND_API)
@@ -86,7 +86,7 @@ class Qnn:
             )
         self._interface = interface
 
-    def whole(self) -> Interface:
+    def whole(self) -> QnnInterface:
         """The interface, to be given to another library of QNN by value.
 
         Raises:

@@ -51,6 +51,7 @@ class Build(Protocol):
     """What a reporter knows of the project that is built."""
 
     announce: Callable[[Step], None]
+    announce_end: Callable[[Step], None]
     workspace: Workspace
     configs: dict[str, ModelConfig]
     steps: dict[str, Step]
@@ -104,6 +105,7 @@ class Reporter:
         sys.stdout = cast("TextIO", LastingStream(outstream))  # actions print there, too
         self._console = Console(sys.stdout)
         self.project.announce = self._started
+        self.project.announce_end = self._ended
         self._failures: dict[str, BuildFailure] = {}
         self._needs: dict[str, str] = {}
         self._checked: set[str] = set()
@@ -142,6 +144,10 @@ class Reporter:
         """Called when a step's worker starts."""
         self._began.setdefault(step.id, self._clock.since())
         self._console.started(step.id, self.project.workspace.log(step))
+
+    def _ended(self, step: Step) -> None:
+        """Called when a step's worker has ended, whatever comes of it."""
+        self._console.ended(step.id)
 
     def add_success(self, task: Task) -> None:
         """Called when a task ended well."""

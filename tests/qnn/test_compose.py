@@ -24,8 +24,8 @@ from pipeline.qnn.composed import check_composed, compare
 from pipeline.qnn.format.context_binary import GraphInfo, read_binary
 from pipeline.qnn.libraries import sdk_library
 from pipeline.qnn.session import session_options
-from tests.qnn.test_admission_of_blocks import in_blocks
 from tests.support import netron_dlc
+from tests.support.block_models import in_blocks
 from tests.support.contexts import X_ELITE, build
 from tests.support.fresh import fresh
 from tests.support.tiny_models import float_model, qdq_model
