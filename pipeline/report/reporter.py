@@ -116,6 +116,8 @@ class Reporter:
         self._refusal: PipelineError | None = None
         self._partial: Mapping[str, Sequence[str]] = {}
         self._began: dict[str, float] = {}
+        self._running: dict[str, float] = {}
+        self._runs: dict[str, list[tuple[float, float]]] = {}
 
     def initialize(self, tasks: Mapping[str, Task], selected_tasks: Iterable[str]) -> None:
         """Called once, before anything runs."""
@@ -142,12 +144,16 @@ class Reporter:
 
     def _started(self, step: Step) -> None:
         """Called when a step's worker starts."""
-        self._began.setdefault(step.id, self._clock.since())
+        since = self._running[step.id] = self._clock.since()
+        self._began.setdefault(step.id, since)
         self._console.started(step.id, self.project.workspace.log(step))
 
     def _ended(self, step: Step) -> None:
         """Called when a step's worker has ended, whatever comes of it."""
         self._console.ended(step.id)
+        since = self._running.pop(step.id, None)
+        if since is not None:
+            self._runs.setdefault(step.id, []).append((since, self._clock.since() - since))
 
     def add_success(self, task: Task) -> None:
         """Called when a task ended well."""
@@ -300,6 +306,7 @@ class Reporter:
             self._needs,
             self._partial,
             dict(self._began),
+            {step: [*runs] for step, runs in self._runs.copy().items()},
         )
 
 

@@ -13,10 +13,11 @@ from onnx import ModelProto, TensorProto, helper
 
 from pipeline.contracts.context import PartFacts
 from pipeline.contracts.emulate import SecondOpinion
-from pipeline.qnn import raw
+from pipeline.qnn import interface
 from pipeline.qnn.emulate import run_context
 from pipeline.qnn.format.context_binary import read_binary
 from pipeline.qnn.format.graph_io import EdgeTensor
+from pipeline.qnn.raw import run_graph
 from pipeline.qnn.second_opinion import Arrays, second_opinion
 from tests.support.contexts import X_ELITE, build, edit
 from tests.support.fresh import fresh
@@ -119,10 +120,10 @@ def test_a_binary_that_qnn_refuses_is_told(built: Path, by_onnxruntime: Arrays, 
 
 def refusal(core: int, minor: int, binary: Path, graph: str) -> str:
     """What is said where these are the versions that are known; in a process of its own."""
-    raw.CORE_API, raw.LEAST_MINOR = core, minor
+    interface.CORE_API, interface.LEAST_MINOR = core, minor
     try:
-        raw.run_graph(binary, graph, X_ELITE.soc_model, FEED)
-    except raw.RawError as error:
+        run_graph(binary, graph, X_ELITE.soc_model, FEED)
+    except interface.QnnError as error:
         return str(error)
     return ""
 

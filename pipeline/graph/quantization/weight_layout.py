@@ -11,6 +11,8 @@ from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op
 
+_PLANE = 4  # dims of the weight of a Conv over height and width
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -58,10 +60,6 @@ def rows_of(node: NodeProto, inputs: NDArray[Any]) -> NDArray[Any]:
     return inputs.reshape(-1, inputs.shape[-1])
 
 
-_OF_PICTURES = 4
-"""The rank of a Conv's weight over two axes."""
-
-
 def why_no_blocks(index: GraphIndex, node: NodeProto, block: int) -> str | None:
     """Why a node's weight can't have scales in blocks, as far as its form goes; None if it can."""
     layout = layout_of(index, node)
@@ -71,10 +69,9 @@ def why_no_blocks(index: GraphIndex, node: NodeProto, block: int) -> str | None:
         if is_op(node, "Gather", "GatherElements"):
             return "the table of a Gather that is in blocks is looked up on the CPU"
         return "blocks are for the constant matrices of MatMul, Gemm and Conv 1x1"
-    dims = index.initializers[node.input[1]].dims
-    if is_op(node, "Conv") and len(dims) != _OF_PICTURES:
-        return "QNN takes a Conv whose weight is in blocks over two axes alone, and leaves one over time to the CPU"
-    count = dims[layout.inputs]
+    if is_op(node, "Conv") and len(index.initializers[node.input[1]].dims) != _PLANE:
+        return "QNN takes blocks of a Conv over planes alone, and leaves one over rows to the CPU"
+    count = index.initializers[node.input[1]].dims[layout.inputs]
     return f"its {count} inputs can't be split into blocks of {block}" if count % block else None
 
 

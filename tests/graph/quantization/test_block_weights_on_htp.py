@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.contracts.scheme import Rule, Scheme
+from pipeline.contracts.scheme import Scheme
 from pipeline.contracts.target import HtpTarget
-from pipeline.errors import CompileError, QuantizationError
+from pipeline.errors import CompileError
 from pipeline.graph.files.model_file import load_graph, tensor_array
 from pipeline.qnn.target import BLOCKS_HTP_ARCH
 from tests.support.graphs import graph
@@ -82,6 +82,25 @@ def test_a_chip_before_v69_takes_none(tmp_path: Path) -> None:
         on_chip(made, [], tmp_path / "chip", OLD)
 
 
+def test_a_convolution_over_rows_is_no_matter_for_the_cpu(tmp_path: Path) -> None:
+    """As a spectrum is computed, with a kernel of sines: QNN takes blocks of weights with 4 dims alone."""
+    rng = np.random.default_rng(3)
+    model = graph(
+        "net (float[1, 64, 20] x) => (float[1, 32, 20] y) { y = Conv (x, w) }",
+        {"w": rng.normal(size=(32, 64, 1)).astype(np.float32)},
+    )
+    component = with_rewrites(tmp_path / "model", model)
+    given = [{"x": rng.normal(size=(1, 64, 20)).astype(np.float32)} for _ in range(4)]
+    scheme = Scheme("uint16", "int8", per_channel=True, block=32)
+    made = part(component.quantize_all(component.calibrate(given), scheme), "all")
+
+    chip = on_chip(made, given, tmp_path / "chip")
+
+    assert chip.context.partitions == 1
+    assert not chip.cpu_ops
+    assert sqnr_db(on_cpu(made, given), chip.outputs, "y") > 55
+
+
 def net(root: Path) -> Component:
     numbers = np.random.default_rng(3)
     shapes = {
@@ -89,24 +108,3 @@ def net(root: Path) -> Component:
     }  # fmt: skip
     given = {name: (numbers.normal(size=shape) / 8).astype(np.float32) for name, shape in shapes.items()}
     return with_rewrites(root, graph(MODEL, {**given, "rows": np.array([16, 64], np.int64)}))
-
-
-def test_a_convolution_over_time_has_no_blocks_and_stays_on_the_chip(tmp_path: Path) -> None:
-    rng = np.random.default_rng(3)
-    given = {
-        name: (rng.normal(size=dims) / 8).astype(np.float32) for name, dims in (("v", (64, 64)), ("w", (8, 64, 1)))
-    }
-    text = "net (float[1, 64, 16] x) => (float[1, 8, 16] y) { m = MatMul (v, x) r = Relu (m) y = Conv (r, w) }"
-    component = with_rewrites(tmp_path / "model", graph(text, given))
-    feed = [{"x": rng.normal(size=(1, 64, 16)).astype(np.float32)} for _ in range(4)]
-    scheme = Scheme("uint16", "int8", per_channel=True, block=32)
-    made = part(component.quantize_all(component.calibrate(feed), scheme), "all")
-
-    chip = on_chip(made, feed, tmp_path / "chip")
-
-    assert not chip.cpu_ops
-    assert sqnr_db(on_cpu(made, feed), chip.outputs, "y") > 55
-    rule = Rule(ops=("Conv",), weights="int8", block=32)
-    with pytest.raises(QuantizationError, match="none can have them") as refusal:
-        component.quantize_all(component.calibrate(feed), Scheme("uint16", "uint8", True, overrides=(rule,)))
-    assert "leaves one over time to the CPU" in refusal.value.why
