@@ -101,6 +101,11 @@ def tiny_folder(folder: Path, *, architecture: str = "llama", dtype: str = "F32"
     config = tiny_config(sizes, weights["token_embd.weight"].shape[0], architecture)
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     (folder / "tokenizer.json").write_text(tokenizer_json(read_gguf(folder / "tiny.gguf")), "utf-8")
-    told_config = {"chat_template": TEMPLATE, "bos_token": "<|im_start|>", "pad_token": {"content": "<|endoftext|>"}}
+    told_config = {
+        "chat_template": TEMPLATE,
+        "bos_token": "<|im_start|>",
+        "eos_token": {"content": "<|im_end|>"},
+        "pad_token": {"content": "<|endoftext|>"},
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(told_config), "utf-8")
     return weights

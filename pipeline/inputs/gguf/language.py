@@ -11,11 +11,9 @@ from pipeline.errors import ModelError
 from pipeline.graph.files.stored_form import StoredForm, StoredWeight
 from pipeline.graph.ir.tensor_chunks import Pieces
 from pipeline.graph.language.architectures import check_architecture
-from pipeline.graph.language.hyper import Hyper, frequencies
+from pipeline.graph.language.hyper import Hyper, checked_size, frequencies
 from pipeline.inputs.gguf.file import GgufFile
 
-_LARGEST = 1 << 24
-"""What no size of a model reaches."""
 _LOCAL_THETA = 10_000.0
 """Base of the rotation in layers of Gemma 3 that see a window; the metadata does not have it."""
 _PERMUTED = ("llama",)
@@ -107,14 +105,7 @@ class _Sizes:
 
     def size(self, key: str, default: int | None = None) -> int:
         found = self.optional(key)
-        found = default if found is None else found
-        if found is None or not 1 <= found <= _LARGEST or found != int(found):
-            raise ModelError(
-                f"{self._file.path.name} does not say a size of its model",
-                why=f"'{self._architecture}.{key}' is {'missing' if found is None else f'{found:g}'}",
-                remedy="fetch the file again; if it is whole, convert the model again",
-            )
-        return int(found)
+        return checked_size(default if found is None else found, f"{self._architecture}.{key}", self._file.path.name)
 
 
 def _scaled(file: GgufFile, plain: tuple[float, ...], architecture: str) -> tuple[float, ...]:
