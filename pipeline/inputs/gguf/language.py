@@ -16,6 +16,7 @@ from pipeline.inputs.gguf.file import GgufFile
 
 _LOCAL_THETA = 10_000.0
 """Base of the rotation in layers of Gemma 3 that see a window; the metadata does not have it."""
+_LONG_ROPE = ("rope_factors_long.weight", "rope_factors_short.weight")
 _PERMUTED = ("llama",)
 """Architectures whose queries and keys ggml stores with the halves of each head interleaved."""
 
@@ -120,6 +121,8 @@ def _scaled(file: GgufFile, plain: tuple[float, ...], architecture: str) -> tupl
             raw = np.frombuffer(stream.read(factors.nbytes), np.uint8).reshape(-1, factors.form.nbytes)
         found = factors.form.dequantize(raw).reshape(-1)
         return tuple(float(angle / by) for angle, by in zip(plain, found, strict=True))
+    if any(name in file.tensors for name in _LONG_ROPE):
+        raise _unusual(file, "its rotation is scaled by 'longrope'")
     if kind == "linear":
         by = file.number(f"{architecture}.rope.scaling.factor") or 1.0
         return tuple(angle / by for angle in plain)

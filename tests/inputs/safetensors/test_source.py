@@ -19,11 +19,11 @@ from pipeline.inputs.safetensors.source import safetensors_source
 from pipeline.inputs.source import local_files
 from tests.support.gguf_files import TEMPLATE, TinySizes
 from tests.support.language_logits import logits
-from tests.support.safetensors_files import tiny_config, tiny_folder
+from tests.support.safetensors_files import renamed, tiny_config, tiny_folder, write
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3", "gemma3"])
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3", "gemma3", "phi3"])
 def test_one_model_computes_the_same_from_either_form(architecture: str, shards: int, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     tiny_folder(folder, architecture=architecture, shards=shards)
@@ -38,6 +38,29 @@ def test_one_model_computes_the_same_from_either_form(architecture: str, shards:
     assert {*ours.stops} == {*other.stops}
     assert other.named == {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
     assert ours.named == other.named
+
+
+def test_matrices_in_one_compute_what_they_do_by_themselves(tmp_path: Path) -> None:
+    tiny_folder(tmp_path / "joined", architecture="phi3")
+    tiny_folder(tmp_path / "apart", architecture="llama")
+
+    found, expected = (
+        logits(gguf_source(tmp_path / name / "tiny.gguf"), tmp_path / name) for name in ("joined", "apart")
+    )
+
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("part", "said"), [("attn_qkv", r"attn_q\.weight' has shape \[127, 64\]"), ("ffn_up", "ffn_down")]
+)
+def test_matrices_in_one_of_other_sizes_are_refused(part: str, said: str, tmp_path: Path) -> None:
+    weights = tiny_folder(tmp_path, architecture="phi3")
+    name = f"blk.1.{part}.weight"
+    write(tmp_path / "model.safetensors", renamed({**weights, name: weights[name][:-1]}, "phi3"))
+
+    with pytest.raises(ModelError, match=rf"tensor 'blk\.1\.{said}"):
+        logits(safetensors_source(tmp_path / "model.safetensors"), tmp_path)
 
 
 @pytest.mark.parametrize(("dtype", "digits"), [("F16", 2**-11), ("BF16", 2**-7)])

@@ -15,7 +15,7 @@ from tests.support.safetensors_files import tiny_folder
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
-KINDS = ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3"]
+KINDS = ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3", "phi3"]
 
 
 @pytest.fixture(scope="module")
