@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import field
 
+from pipeline.config.guesses import guesses, still_guessed
 from pipeline.config.host_names import Host
 from pipeline.errors import PipelineError, WaitingError
 from pipeline.frozen import dataclass
@@ -46,7 +47,7 @@ class Ran:
     `checked` are tasks that ended well, `missed` steps whose output may not ship, `waiting` steps for other hosts.
     `needs` maps each task that was not tried to a task that it needs and that failed, waits or was not tried either.
     `partial` maps each model that was published in part to its components that failed. `began` says when workers
-    started, in seconds since the command did.
+    started, in seconds since the command did; `runs` has each time that one ran: from when, and for how long.
     """
 
     selected: Sequence[str]
@@ -61,6 +62,7 @@ class Ran:
     needs: Mapping[str, str] = field(default_factory=dict)
     partial: Mapping[str, Sequence[str]] = field(default_factory=dict)
     began: Mapping[str, float] = field(default_factory=dict)
+    runs: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 
     @property
     def current(self) -> list[Step]:
@@ -113,6 +115,9 @@ def last_lines(ran: Ran) -> str:
     if unverified := report.unverified(ran.steps.values(), models):
         names = ", ".join(unverified)
         lines.append(f"Not proven, as nothing is measured: {names}. See 'verification' in docs/config.md.")
+    configs = {step.config.name: step.config.path for step in ran.steps.values()}
+    paths = [configs[name] for name in models if name in configs]
+    lines += [still_guessed(path.name, found) for path in paths if (found := guesses(path))]
     skipped = [name for name in ran.on_request if built_all and f"build:{name}" not in ran.checked]
     if skipped:
         lines.append(f"Not built, as only on request: {', '.join(f'doit build:{name}' for name in skipped)}")
