@@ -14,7 +14,7 @@ from doit.exceptions import TaskFailed
 from doit.task import Task
 
 from pipeline import command_line
-from pipeline.build import failed, interrupt
+from pipeline.build import interrupt
 from pipeline.build.crew import Crew, cores
 from pipeline.build.gated_steps import GatedSteps
 from pipeline.command_line import CommandLine
@@ -30,9 +30,9 @@ from pipeline.plan.workspace import Workspace
 from pipeline.project_commands import ENGINE, ProjectCommand, choose, commands, engine
 from pipeline.propose.bucket_planning import LENGTHS, BucketPlanning
 from pipeline.release import artifacts
-from pipeline.release.artifact_folders import folders
-from pipeline.release.commands import check_signing_key, nothing_to_package, package_model, remove_archives
+from pipeline.release.commands import check_signing_key, nothing_to_package, remove_archives
 from pipeline.release.commands import needed as needed_to_package
+from pipeline.release.publishing import Publishing, shares_binaries
 from pipeline.report import run_record
 from pipeline.report.account import Account
 from pipeline.report.output_stream import end_with_reader
@@ -73,7 +73,6 @@ class Project:
         self.configs = {name: config for name, config in configs.items() if name in chosen["models"]}
         self._named, self._given = "models" in variables, line.rest
         self._targets = chosen["targets"]
-        self._all_targets = "targets" not in variables
         self.is_whole = not variables
         settings = self.workspace.project.settings
         # Rules of the project are held against every step, whatever is built.
@@ -97,6 +96,8 @@ class Project:
         self.guard = Guard(self.workspace)
         self.announce: Callable[[Step], None] = lambda _: None
         self._gated = GatedSteps(self.steps, self.workspace, self.crew, self._start)
+        whole = "targets" not in variables
+        self._publishing = Publishing(self.workspace, self._gated, self._built, whole)
         self.results, self.missed, self.waiting = self._gated.results, self._gated.missed, self._gated.waiting
         self.session = upkeep.StoreSession(self.workspace)
         self.status = ConfigError.exit_code if self.refusal is not None else 0
@@ -224,7 +225,7 @@ class Project:
         return (step for config in configs.values() for step in plan(config) if self._wanted(step))
 
     def _wanted(self, step: Step) -> bool:
-        wanted = step.config.targets if _is_whole(step.config) else step.targets
+        wanted = step.config.targets if shares_binaries(step.config) else step.targets
         return not step.targets or any(target.soc in self._targets for target in wanted)
 
     def _steps_of(self, config: ModelConfig) -> Sequence[Step]:
@@ -247,8 +248,9 @@ class Project:
 
     def _is_published(self, config: ModelConfig, *_: object) -> bool:
         if self._keeper is None:
-            return self._is_on_disk(config)
-        return self._keeper.saw(config.name, f"build:{config.name}", partial(self._is_on_disk, config))
+            return self._publishing.is_published(config)
+        is_published = partial(self._publishing.is_published, config)
+        return self._keeper.saw(config.name, f"build:{config.name}", is_published)
 
     def keep_unchanged(self, ran: Ran) -> None:
         """Remember the models of which all is done, for the next build."""
@@ -256,27 +258,11 @@ class Project:
             if self._keeper and name in self._planned and f"build:{name}" in ran.checked:
                 steps, config = self._steps_of(self._planned[name]), self._planned[name]
                 checks = {step.id: partial(self._gated.is_current, step) for step in steps}
-                checks[f"build:{name}"] = partial(self._is_on_disk, config)
+                checks[f"build:{name}"] = partial(self._publishing.is_published, config)
                 self._keeper.keep(name, checks, account)
 
-    def _is_on_disk(self, config: ModelConfig) -> bool:
-        try:
-            found = folders(config, self._steps_of(config), self.workspace)
-        except PipelineError:
-            return False
-        dropped = []
-        if self._all_targets or _is_whole(config):
-            dropped = artifacts.leftovers(config.name, found, self.workspace)
-            artifacts.tell_strangers(config.name, found, self.workspace)
-        published = [artifacts.is_published(folder, self.workspace) for folder in found]  # each tells what it finds
-        return not dropped and all(published)
-
     def _publish(self, config: ModelConfig) -> None:
-        steps = self._steps_of(config)
-        for step in steps if self._gated.remade else ():  # it may have come out otherwise after others had used it
-            self._gated.bring(step)
-        self._gated.healed(partial(self._write_artifacts, config, steps), steps)
-        failed.forget(config.name, self.workspace)
+        self._publishing.publish(config)
         self.results[f"build:{config.name}"] = ("built", 0.0)
 
     def write_pages(self, ran: Ran, run: RunRecord, tell: Callable[[str], None]) -> None:
@@ -286,43 +272,13 @@ class Project:
     def publish_rest(self, models: Iterable[str], checked: Set[str]) -> dict[str, list[str]]:
         """Publish what passed of models of which components failed; model -> the components that are not there.
 
-        A folder that a whole build made is left as it is: its files belong together. Raises PipelineError.
+        Raises PipelineError.
         """
-        found: dict[str, list[str]] = {}
-        for config in (self.configs[name] for name in models):
-            steps = self._steps_of(config)
-            missing = sorted({each.component for each in steps if each.component and each.id not in checked})
-            rest = [each for each in steps if each.component not in missing]
-            if len(missing) == len(config.components) or not {each.id for each in rest} <= checked:
-                continue
-            for step in rest if self._gated.remade else ():  # as when all of a model is published
-                self._gated.bring(step)
-            wanted = [
-                folder
-                for folder in folders(config, rest, self.workspace, missing)
-                if not artifacts.is_whole(folder.path)
-            ]
-            for folder in wanted:
-                artifacts.publish(folder, self.workspace)
-            if wanted:
-                found[config.name] = missing
-        return found
+        return self._publishing.publish_rest([self.configs[name] for name in models], checked)
 
     def _package(self, config: ModelConfig) -> None:
-        steps, bring = self._steps_of(config), self._gated.bring_ungated  # what packages knows which gates count
-        write = partial(package_model, config, steps, self._targets, self.workspace, bring)
-        if self._gated.healed(write, steps, bring):
+        if self._publishing.package(config, self._targets):
             self.results[f"package:{config.name}"] = ("built", 0.0)
-
-    def _write_artifacts(self, config: ModelConfig, steps: Sequence[Step]) -> None:
-        wanted = folders(config, steps, self.workspace)
-        for folder in wanted:
-            artifacts.publish(folder, self.workspace)
-        if self._all_targets or _is_whole(config):
-            for path in artifacts.leftovers(config.name, wanted, self.workspace):
-                artifacts.remove_folder(path, self.workspace.memo)
-                name = path.relative_to(self.workspace.root).as_posix()
-                self.workspace.store.tell(f"removed {name}: the config of {config.name} does not make it any more")
 
     def _action(self, command: ProjectCommand) -> Callable[..., TaskFailed | None]:
         """What doit calls: it looks at the names of parameters to see what to give."""
@@ -343,11 +299,6 @@ class Project:
                 print(f"removed {path.relative_to(self.workspace.root)}")
         except PipelineError as error:
             refuse(error)
-
-
-def _is_whole(config: ModelConfig) -> bool:
-    """Whether a model is built for all of its targets or for none: they may share binaries."""
-    return config.packing in ("socs", "auto")
 
 
 def declare(root: Path) -> tuple[Project, dict[str, Any]]:

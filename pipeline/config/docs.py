@@ -203,6 +203,7 @@ _TITLES = {
     "OutputFile": "verification.outputs.name",
     "TargetOptions": "targets with options",
     "TextReader": "calibration with text",
+    "TokenTable": "calibration.vocabulary",
     "NpzReader": "calibration with npz",
     "PythonReader": "calibration with python",
     "RecordReader": "calibration with record",

@@ -36,6 +36,32 @@ class HubData:
 
 
 @dataclass(frozen=True)
+class TokenTable:
+    """A table of tokens and their numbers, for models without a `tokenizer.json`."""
+
+    file: SourceFile
+    """A file in the model's source, fetched with it: a `.json` with an object of tokens and numbers (or numbers and
+    tokens) or a list of tokens, else a token a line, whose number is that of its line from 0 on or stands behind it."""
+    key: FieldName | None = None
+    """Where in a JSON file, as `mapping.char_to_idx`; may be left out where the file holds one vocabulary alone."""
+    tokens: Literal["characters", "words", "pieces"] = "characters"
+    """What a token is: a character (code point), what stands between blanks, or pieces of words as BERT's `vocab.txt`
+    has them, with `##` before those that go on."""
+    normalize: Literal["nfc", "nfd", "nfkc", "nfkd"] | None = None
+    """The Unicode form that a text is brought to first; as it is when left out."""
+    lowercase: bool = False
+    """Whether letters are made small."""
+    drop_marks: bool = False
+    """Whether accents and other marks are taken off their letters: combining marks, after `nfd`."""
+    unknown: FieldName | None = None
+    """The token that stands for what the vocabulary does not have. When left out, such a text is refused."""
+    begin: FieldName | None = None
+    """The token before a text."""
+    end: FieldName | None = None
+    """The token behind a text, and behind each of a pair."""
+
+
+@dataclass(frozen=True)
 class TextReader:
     """Lines of text through the model's own tokenizer, one sample a line."""
 
@@ -46,6 +72,15 @@ class TextReader:
     `label<TAB>text`; one of a `.jsonl` file is a JSON object, whose fields may also give inputs by their names."""
     tokenizer: SourceFile = "tokenizer.json"
     """A `tokenizer.json` in the model's source; fetched with the model."""
+    vocabulary: TokenTable | None = None
+    """In place of a tokenizer, a table of tokens."""
+    ids: TensorName | None = None
+    """The input that takes token ids, where it is not called `input_ids`; may be left out where it is the only input of
+    whole numbers."""
+    mask: TensorName | None = None
+    """An input that takes a 1 for every token, where it is not called `attention_mask`."""
+    length: TensorName | None = None
+    """An input that takes the number of tokens."""
     max_length: Annotated[int, Between(1, 1_000_000)] | None = None
     """Longest sample in tokens; what is longer is cut. The largest bucket when left out."""
     text: FieldName = "text"

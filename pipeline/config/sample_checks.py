@@ -29,19 +29,25 @@ def check_samples(fields: Mapping[str, Any], node: Node, problems: Problems) -> 
     held_out = verification.samples if verification else None
     for reader, keys in ((calibration, ("calibration",)), (held_out, ("verification", "samples"))):
         if isinstance(reader, TextReader):
-            _check_fields(reader, keys, node, problems)
+            _check_text(reader, keys, node, problems)
     if calibration and held_out and _origin(calibration) == _origin(held_out):
         found: Keys = ("verification", "samples")
         expected = "other samples, held out from calibration"
         problems.add(place_of(node, found), found, "the same samples as calibration", expected=expected)
 
 
-def _check_fields(reader: TextReader, keys: Keys, node: Node, problems: Problems) -> None:
-    """Columns are of `.tsv` files, fields of `.jsonl` files: elsewhere they would be passed over in silence."""
+def _check_text(reader: TextReader, keys: Keys, node: Node, problems: Problems) -> None:
+    """Two tokenizers, columns of a file that is no `.tsv`, fields of one that is no `.jsonl`: what would be passed over
+    in silence.
+    """
+    at: Keys
+    if reader.vocabulary is not None and reader.tokenizer != TextReader.tokenizer:
+        at = (*keys, "tokenizer")
+        problems.add(place_of(node, at), at, "there is a vocabulary as well", expected="one of the two")
     file = reader.file.path if isinstance(reader.file, HubData) else reader.file.name
     suffix = Path(file).suffix.lower()
     if reader.columns and suffix != ".tsv":
-        at: Keys = (*keys, "columns")
+        at = (*keys, "columns")
         problems.add(place_of(node, at), at, f"{Path(file).name} has none", expected="a .tsv file, with tabs between")
     elif reader.columns and "text" not in reader.columns:
         at = (*keys, "columns")

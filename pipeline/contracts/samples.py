@@ -70,6 +70,30 @@ class TextFields(Contract):
 
 
 @dataclass(frozen=True)
+class VocabularyReading(Contract):
+    """How a text becomes the numbers of a vocabulary, which lies in `file` of the source, in JSON at `key`."""
+
+    file: str
+    key: str | None = None
+    tokens: Literal["characters", "words", "pieces"] = "characters"
+    normalize: Literal["nfc", "nfd", "nfkc", "nfkd"] | None = None
+    lowercase: bool = False
+    drop_marks: bool = False
+    unknown: str | None = None
+    begin: str | None = None
+    end: str | None = None
+
+
+@dataclass(frozen=True)
+class TokenInputs(Contract):
+    """Inputs that tokens go into where they are not called as Hugging Face exports call them."""
+
+    ids: str | None = None
+    mask: str | None = None
+    length: str | None = None
+
+
+@dataclass(frozen=True)
 class Reading(Contract):
     """How a set of samples is read, without where it is; `run` is the function's name in the code file.
 
@@ -79,6 +103,8 @@ class Reading(Contract):
     reader: Literal["text", "npz", "python", "record", "images", "audio", "chat"]
     max_samples: int | None = None
     tokenizer: str | None = left_out()
+    vocabulary: VocabularyReading | None = left_out()
+    tokens_to: TokenInputs | None = left_out()
     max_length: int | None = left_out()
     run: str | None = left_out()
     fields: TextFields | None = left_out()

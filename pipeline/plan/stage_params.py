@@ -22,7 +22,16 @@ from pipeline.config.readers import (
     TextReader,
 )
 from pipeline.contracts.measures import Declared
-from pipeline.contracts.samples import PICTURES, SOUNDS, AudioReading, ImageReading, Reading, TextFields
+from pipeline.contracts.samples import (
+    PICTURES,
+    SOUNDS,
+    AudioReading,
+    ImageReading,
+    Reading,
+    TextFields,
+    TokenInputs,
+    VocabularyReading,
+)
 from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.contracts.target import HtpTarget
 from pipeline.qnn import catalog
@@ -43,7 +52,7 @@ def source_files(reader: Reader) -> tuple[str, ...]:
     """What a reader reads of the model's own source."""
     match reader:
         case TextReader():
-            return (reader.tokenizer,)
+            return (reader.vocabulary.file if reader.vocabulary else reader.tokenizer,)
         case ImagesReader(processor=str(processor)):
             return (processor,)
     return ()
@@ -71,7 +80,16 @@ def _of_reader(reader: Reader) -> Reading:
         case TextReader():
             fields = TextFields(reader.text, reader.pair, reader.label, reader.columns)
             said = None if fields == TextFields() else fields
-            return Reading(reader.reader, tokenizer=reader.tokenizer, max_length=reader.max_length, fields=said)
+            inputs = TokenInputs(reader.ids, reader.mask, reader.length)
+            table = reader.vocabulary
+            return Reading(
+                reader.reader,
+                tokenizer=None if table else reader.tokenizer,
+                vocabulary=VocabularyReading(**asdict(table)) if table else None,
+                tokens_to=None if inputs == TokenInputs() else inputs,
+                max_length=reader.max_length,
+                fields=said,
+            )
         case NpzReader() | ChatReader():
             return Reading(reader.reader)
         case PythonReader() | RecordReader():

@@ -10,7 +10,9 @@ from typing import Any
 
 from pipeline.propose.found_model import FoundModel
 from pipeline.propose.interface import GuessedAxis, GuessedComponent, GuessedInput, guess_axes
+from pipeline.propose.tables import FoundTable, find_table
 
+_TOKEN_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids"})
 _TOKENS = (32, 64, 128)
 _LENGTHS = (64, 128)
 _SECONDS = (1, 3)
@@ -160,10 +162,10 @@ def _choose_reader(
 ) -> None:
     kinds = {given.kind for each in components.values() for given in each.inputs} - {"selector"}
     folder = f"calibration/{name}"
-    if len(components) > 1 and not _is_text(components):
-        _record(folder, name, components, made)
-    elif _is_text(components):
+    if _is_text(components):
         _text(folder, found, components, made)
+    elif len(components) > 1:
+        _record(folder, name, components, made)
     elif kinds == {"image"} and sum(len(each.of_kind("image")) for each in components.values()) == 1:
         _images(folder, found, components, made)
     elif "audio" in kinds and kinds <= {"audio", "state", "length", "mask"}:
@@ -173,22 +175,58 @@ def _choose_reader(
 
 
 def _is_text(components: Mapping[str, GuessedComponent]) -> bool:
+    """Whether tokens are all that goes in: under the names that exports give them, or ids and what goes with them."""
     names = {given.spec.name for each in components.values() for given in each.inputs if given.kind != "selector"}
-    return bool(names) and names <= {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
+    if names and names <= _TOKEN_INPUTS:
+        return True
+    kinds = [given.kind for each in components.values() for given in each.inputs if given.kind != "selector"]
+    return (
+        len(components) == 1
+        and kinds.count("ids") == 1
+        and set(kinds) <= {"ids", "mask", "length"}
+        and len(kinds) == len({*kinds})
+    )
 
 
 def _text(folder: str, found: FoundModel, components: Mapping[str, GuessedComponent], made: Choices) -> None:
     tokenizer = found.beside("tokenizer.json")
-    if tokenizer is None:
+    inputs = [given for each in components.values() for given in each.inputs]
+    rows = next((given.rows for given in inputs if given.kind == "ids" and given.rows), None)
+    table = find_table(found, rows) if tokenizer is None else None
+    if tokenizer is None and table is None:
         _arrays(folder, components, made)
-        made.notes.append("with a tokenizer.json beside the model 'reader: text' takes lines of text instead")
+        made.notes.append(
+            "with a tokenizer.json or a vocabulary (vocab.txt, vocab.json) beside the model 'reader: text' takes lines"
+            " of text instead"
+        )
         return
     made.reader = {
         "reader": Said("text"),
         "file": Said(f"{folder}/sentences.txt", "one sample a line, as users write them; .tsv and .jsonl for pairs"),
-        "tokenizer": Said(tokenizer),
     }
+    if tokenizer is not None:
+        made.reader["tokenizer"] = Said(tokenizer)
+    if table is not None:
+        made.reader["vocabulary"] = _vocabulary(table, rows)
+        made.notes.append("no tokenizer.json says how a text becomes tokens: compare 'vocabulary' with the application")
+    for given in inputs:
+        if given.kind in ("ids", "mask", "length") and given.spec.name not in _TOKEN_INPUTS:
+            made.reader[given.kind] = Said(given.spec.name, given.why)
     made.missing.append(f"{folder}/sentences.txt: 32 or more lines of text, short and long")
+
+
+def _vocabulary(table: FoundTable, rows: int | None) -> Said:
+    """What a config says of a table of tokens, what is left out being as it is by default."""
+    said: dict[str, Any] = {"file": table.file}
+    if table.key:
+        said["key"] = table.key
+    said["tokens"] = table.tokens
+    if table.lowercase:
+        said["lowercase"] = True
+    named = (("unknown", table.unknown), ("begin", table.begin), ("end", table.end))
+    said |= {key: token for key, token in named if token is not None}
+    fits = f" for {rows} rows of the model" if rows else ""
+    return Said(said, f"GUESS: {table.size} tokens{fits}; there are normalize, drop_marks, begin and end as well")
 
 
 def _images(folder: str, found: FoundModel, components: Mapping[str, GuessedComponent], made: Choices) -> None:

@@ -16,7 +16,7 @@ from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.propose.choices import Choices, choose
 from pipeline.propose.config_text import config_text, language_model_text
-from pipeline.propose.found_model import FoundModel, chosen, find, no_models, sides
+from pipeline.propose.found_model import FoundModel, chosen, find, no_models, sides, table_names
 from pipeline.propose.interface import GuessedComponent, look_at
 from pipeline.propose.language_files import config_of, language_files, longest_context
 from pipeline.qnn import catalog
@@ -144,7 +144,9 @@ def _on_the_hub(repo: str, revision: str) -> FoundModel:
     if not taken:
         raise no_models(repo, names)
     onnx = {name: fetch_file(repo, commit, name) for name in taken}
-    found = FoundModel(place, onnx, names, passed)
+    with_tokenizer = any(PurePosixPath(name).name == "tokenizer.json" for name in names)
+    tables = {name: fetch_file(repo, commit, name) for name in ([] if with_tokenizer else table_names(names))}
+    found = FoundModel(place, onnx, names, passed, tables=tables)
     beside = [each for each in map(found.beside, _SIDES) if each is not None]
     if not beside:
         return found
@@ -152,7 +154,7 @@ def _on_the_hub(repo: str, revision: str) -> FoundModel:
     snapshot = next(iter(paths.values()))
     for _ in PurePosixPath(beside[0]).parts:
         snapshot = snapshot.parent
-    return FoundModel(place, onnx, names, passed, sides(snapshot, beside))
+    return FoundModel(place, onnx, names, passed, sides(snapshot, beside), tables=tables)
 
 
 def _tried(path: Path, workspace: Workspace, say: Callable[[str], None]) -> Iterator[PipelineError]:

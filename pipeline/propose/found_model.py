@@ -27,6 +27,13 @@ _VARIANT = re.compile(
 _QUANTIZED = re.compile(r"quant|int8|int4|q4|q8|bnb4|fp8|qdq", re.IGNORECASE)
 SIDE_FILES = ("preprocessor_config.json", "tokenizer.json", "config.json", "tokenizer_config.json")
 """Files that are looked for beside the models, or above them."""
+_TABLE = re.compile(
+    r"(?!preprocessor|tokenizer|generation|special_tokens|added_tokens)"
+    r"(?:.*(?:vocab|chars?|alphabet|letters|tokens|symbols|phonemes?|maps?|dict)[^/]*|config|[^/]*\.onnx)\.(?:json|txt)",
+    re.IGNORECASE,
+)
+"""How files are called that may hold a vocabulary: by what it is, or as the model, with `.json` behind."""
+_MOST_TABLES = 16
 _LARGEST_SIDE = 16 << 20
 _MOST_FILES = 20_000
 _NEAR = 3
@@ -37,7 +44,8 @@ class FoundModel:
     """A source: how the config names it, its ONNX files by their names in it, and what else was found.
 
     `passed_over` are other forms of the files that were taken; `side` has JSON of files beside them, by name in the
-    source; `names` are all files. A `language` model is built alone; `files` are where its own are.
+    source; `names` are all files. A `language` model is built alone; `files` are where its own are. `tables` are small
+    files that may hold a vocabulary.
     """
 
     place: Mapping[str, str]
@@ -47,6 +55,7 @@ class FoundModel:
     side: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     language: LanguageFiles | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
+    tables: Mapping[str, Path] = field(default_factory=dict)
 
     def beside(self, name: str) -> str | None:
         """The name in the source of a side file, as `tokenizer.json`; the nearest to the root."""
@@ -79,7 +88,10 @@ def find(source: str, root: Path, fetch: Callable[[str, str], FoundModel]) -> Fo
             return _spoken(named, folder, {"path": _relative(folder, root)}, beside)
         if path.suffix.lower() != ".onnx":
             raise _unknown(source, f"{path.name} is neither ONNX nor GGUF nor safetensors by its name")
-        return FoundModel({"path": _relative(folder, root)}, {path.name: path}, names, side=sides(folder, names))
+        others = [each.name for each in folder.iterdir() if each.is_file()]
+        tables = {name: folder / name for name in table_names(others)}
+        place = {"path": _relative(folder, root)}
+        return FoundModel(place, {path.name: path}, names, side=sides(folder, names), tables=tables)
     if path.is_dir():
         return _folder(path, root, source)
     hub = _HUB.fullmatch(source)
@@ -105,6 +117,12 @@ def chosen(names: Iterable[str]) -> tuple[list[str], list[str]]:
         taken.append(best)
         passed += [name for name in found if name != best]
     return taken, passed
+
+
+def table_names(names: Iterable[str]) -> list[str]:
+    """Of a source's files, those that may hold a vocabulary, the nearest to the root first."""
+    found = (name for name in names if _TABLE.fullmatch(PurePosixPath(name).name))
+    return sorted(found, key=lambda name: (name.count("/"), name))[:_MOST_TABLES]
 
 
 def sides(folder: Path, names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
@@ -138,7 +156,8 @@ def _folder(path: Path, root: Path, source: str) -> FoundModel:
     if not taken:
         raise no_models(source, names)
     onnx = {name: path / name for name in taken}
-    return FoundModel(place, onnx, names, passed, sides(path, names))
+    tables = {name: path / name for name in table_names(names)}
+    return FoundModel(place, onnx, names, passed, sides(path, names), tables=tables)
 
 
 def _spoken(language: LanguageFiles, folder: Path, place: Mapping[str, str], names: Sequence[str]) -> FoundModel:

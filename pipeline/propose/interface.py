@@ -32,6 +32,7 @@ _BATCH = re.compile(r"batch|^(n|b|bs|bsz)$", re.IGNORECASE)
 _FOLLOWED = frozenset(
     {"Cast", "Unsqueeze", "Squeeze", "Reshape", "Pad", "Identity", "Transpose", "Concat", "Mul", "Div"}
 )
+_COMPUTED = frozenset({"Add", "Sub", "Where", "Clip", "Max", "Min"})  # indices from the end on are counted anew
 _SURELY_SOUND = 4000  # numbers in a row, a quarter of a second at 16 kHz
 _HEARS = frozenset({"Conv", "STFT", "DFT"})
 
@@ -40,7 +41,7 @@ _HEARS = frozenset({"Conv", "STFT", "DFT"})
 class GuessedInput:
     """An input and what it is taken for; `why` says by what. `feeds` is the output that becomes it the next time.
 
-    `values` are numbers that the graph compares a selector with.
+    `values` are numbers that the graph compares a selector with; `rows` is how many ids a table has that is looked up.
     """
 
     spec: TensorSpec
@@ -48,6 +49,7 @@ class GuessedInput:
     why: str
     feeds: str = ""
     values: tuple[int | float, ...] = ()
+    rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,9 @@ def _guess(
     name, integer = spec.name.lower(), spec.dtype.startswith(("int", "uint", "bool"))
     if spec.name in chosen:
         return GuessedInput(spec, "selector", "an If of the graph is decided by it", values=chosen[spec.name])
+    lookup = _lookup(spec.name, graph) if integer else None
     if spec.name in _TEXT:
-        return GuessedInput(spec, "mask" if "mask" in name else "ids", "by its name")
+        return GuessedInput(spec, "mask" if "mask" in name else "ids", "by its name", rows=_rows(lookup))
     if "mask" in name:
         return GuessedInput(spec, "mask", "by its name")
     if re.search(r"len(gth)?s?(_|$)|_len", name) and integer and len(spec.shape) <= 2:
@@ -99,11 +102,11 @@ def _guess(
     if fed := _fed_by(spec, outputs):
         return GuessedInput(spec, "state", f"output {fed!r} has its form", feeds=fed)
     if re.search(r"ids?(_|$)|token", name) and integer:
-        return GuessedInput(spec, "ids", "by its name")
+        return GuessedInput(spec, "ids", "by its name", rows=_rows(lookup))
     if is_picture(spec):
         return GuessedInput(spec, "image", "by its shape")
-    if integer and len(spec.shape) == 2 and "Gather" in _first_operators(spec.name, graph, to=1):
-        return GuessedInput(spec, "ids", "a table is looked up by it")
+    if integer and len(spec.shape) == 2 and lookup is not None:
+        return GuessedInput(spec, "ids", "a table is looked up by it", rows=_rows(lookup))
     if is_wave(spec):
         if any(isinstance(dim, int) and dim >= _SURELY_SOUND for dim in spec.shape):
             return GuessedInput(spec, "audio", "by its length")
@@ -148,20 +151,41 @@ def _derived(name: str, output: str) -> bool:
     return plain == own or re.fullmatch(rf"{re.escape(own.rstrip('0'))}_?(n|out|new|next|1)", output) is not None
 
 
-def _first_operators(name: str, graph: GraphProto, to: int | None = None) -> Iterator[str]:
-    """The operators that a value goes into, those that only bring it into another form passed by.
+def _lookup(name: str, graph: GraphProto) -> Sequence[int] | None:
+    """The dims of a table that an input is an index of, empty where they are not known; None where there is none."""
+    sizes: dict[str, Sequence[int]] = {tensor.name: tensor.dims for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            sizes[node.output[0]] = node.attribute[0].t.dims
+        elif node.op_type in ("DequantizeLinear", "Cast", "Identity") and node.input[0] in sizes:
+            sizes[node.output[0]] = sizes[node.input[0]]
+    indexed = {name}
+    for node in _readers(name, graph, _FOLLOWED | _COMPUTED):
+        if node.op_type == "Gather" and node.input[1] in indexed:
+            return sizes.get(node.input[0], ())
+        indexed.update(node.output)
+    return None
 
-    With `to`, only those count that take it as that input: a Gather takes indices as its second, of place 1.
-    """
+
+def _rows(lookup: Sequence[int] | None) -> int | None:
+    return int(lookup[0]) if lookup and len(lookup) == 2 else None
+
+
+def _first_operators(name: str, graph: GraphProto) -> Iterator[str]:
+    """The operators that a value goes into, those that only bring it into another form passed by."""
+    return (node.op_type for node in _readers(name, graph, _FOLLOWED))
+
+
+def _readers(name: str, graph: GraphProto, followed: frozenset[str]) -> Iterator[NodeProto]:
+    """The nodes that read a value, and those that read what the operators `followed` make of it."""
     pending, seen = [name], {name}
     while pending:
         value = pending.pop()
         for node in graph.node:
             if value not in node.input:
                 continue
-            if to is None or list(node.input).index(value) == to:
-                yield node.op_type
-            if node.op_type in _FOLLOWED:
+            yield node
+            if node.op_type in followed:
                 new = set(node.output) - seen
                 seen |= new
                 pending += new

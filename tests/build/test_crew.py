@@ -299,5 +299,5 @@ def test_a_template_that_is_killed_while_the_emulator_runs_costs_no_step(tiny: P
 def emulating(project: Project) -> bool:
     """Whether the emulator's input is written; folders of the build come and go while they are looked through."""
     with contextlib.suppress(FileNotFoundError):
-        return any((project.store / "tmp").glob("*/tmp*/request.json"))
+        return any((project.store / "tmp").glob("*/tmp*/**/request.json"))
     return False

@@ -17,7 +17,7 @@ from pipeline.propose import first_config
 from pipeline.propose.found_model import chosen
 from tests.support.graphs import graph
 from tests.support.hub_server import HubServer, hub_fixture  # noqa: F401
-from tests.support.interfaces import MEL, PICTURE, STATE, TEXT, WAVE, selecting
+from tests.support.interfaces import LETTERS, MEL, PICTURE, STATE, TEXT, WAVE, selecting
 from tests.support.models.builder import save
 from tests.support.project import Project
 from tests.support.safetensors_files import tiny_folder
@@ -273,3 +273,56 @@ def test_buckets_that_the_model_is_too_short_for_are_left_out(tmp_path: Path) ->
     written_text = (project.root / "configs/mine.yaml").read_text()
     assert "sequence: [32]" in written_text
     assert "the model can't be 64, 128 long" in written_text
+
+
+def test_a_vocabulary_beside_a_model_of_letters_is_read_in_place_of_arrays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(graph(LETTERS), tmp_path / "models" / "net.onnx")
+    tables = {"label2id": {"O": 0, "B": 1}, "mapping": {"letters": {"<PAD>": 0, "<UNK>": 1, "а": 2, "б": 3, "в": 4}}}
+    (tmp_path / "models" / "config.json").write_text(json.dumps(tables))
+    (tmp_path / "models" / "vocab.txt").write_text("a\nb\nc\nd\ne\nf\n")
+    config, text, said = written(tmp_path, monkeypatch)
+    reader = config.calibration
+    assert isinstance(reader, TextReader)
+    table = reader.vocabulary
+    assert table is not None
+    assert (table.file, table.key, table.tokens) == ("config.json", "mapping.letters", "characters")
+    assert (table.unknown, table.lowercase, reader.ids) == ("<UNK>", True, "given")
+    assert "GUESS: 5 tokens for 5 rows of the model" in text
+    assert any(line.startswith("guessed, look at these lines: ") and "vocabulary" in line for line in said)
+    assert any("calibration/mine/sentences.txt" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("vocab.txt", "a\nb\nc\nd\ne\nf\n"),  # more than the model has rows
+        ("vocab.txt", "a\nb\n"),  # far less
+        ("vocab.json", "{"),
+        ("notes.txt", "a\nb\nc\nd\ne\n"),
+    ],
+)
+def test_what_is_no_vocabulary_of_the_model_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str
+) -> None:
+    save(graph(LETTERS), tmp_path / "models" / "net.onnx")
+    (tmp_path / "models" / name).write_text(content)
+    config, text, _ = written(tmp_path, monkeypatch)
+    assert isinstance(config.calibration, NpzReader)
+    assert "a vocabulary (vocab.txt, vocab.json)" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "begin"),
+    [("[PAD]\n[UNK]\n[CLS]\nsea\n##side\n", "pieces", "[CLS]"), ("<s>\n</s>\nthe\nsea\nside\n", "words", "<s>")],
+)
+def test_what_a_token_is_follows_from_the_vocabulary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, kind: str, begin: str
+) -> None:
+    save(graph(LETTERS), tmp_path / "models" / "net.onnx")
+    (tmp_path / "models" / "vocab.txt").write_text(content)
+    config, _, _ = written(tmp_path, monkeypatch, "models/net.onnx")
+    assert isinstance(config.calibration, TextReader)
+    assert config.calibration.vocabulary is not None
+    assert (config.calibration.vocabulary.tokens, config.calibration.vocabulary.begin) == (kind, begin)

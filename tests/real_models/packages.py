@@ -96,7 +96,8 @@ def _pip(command: list[str]) -> list[str]:
     """The command with an interpreter that has pip; uv makes environments without."""
     if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0:
         return command
-    return ["python3", *command[1:]]
+    base = Path(sys.base_prefix) / ("python.exe" if sys.platform == "win32" else "bin/python3")
+    return [str(base), *command[1:]]  # not python3 of PATH: with 'uv run' that is the environment's own
 
 
 def _last_error(text: str) -> str:

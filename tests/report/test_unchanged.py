@@ -53,7 +53,7 @@ def first(project: Project, pattern: str) -> Path:
 def payload(project: Project) -> Path:
     """A payload of the context that is in artifacts/."""
     manifest = json.loads(first(project, ".build/steps/context/tiny/**/*.json").read_bytes())
-    digest = next(iter(manifest["files"].values()))["sha256"]
+    digest = str(next(iter(manifest["files"].values()))["sha256"])
     return project.store / "objects" / digest[:2] / digest
 
 
@@ -65,6 +65,11 @@ def rot(path: Path) -> None:
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def lose_keys(project: Project) -> None:
+    for path in (project.store / "manifests").rglob("*.json"):
+        path.unlink()
 
 
 def touch(path: Path) -> None:
@@ -83,7 +88,7 @@ CHANGES: dict[str, Callable[[Project], object]] = {
     ),
     "step": lambda project: rot(first(project, ".build/steps/verify/tiny/**/*.json")),
     "lost step": lambda project: first(project, ".build/steps/verify/tiny/**/*.json").unlink(),
-    "lost key": lambda project: [path.unlink() for path in (project.store / "manifests").rglob("*.json")],
+    "lost keys": lose_keys,
     "payload": lambda project: payload(project).write_bytes(b"not what it was"),
     "lost payload": lambda project: payload(project).unlink(),
     "artifact": lambda project: rot(first(project, "artifacts/tiny/sm8650/*.bin")),

@@ -28,6 +28,10 @@ def changed(old: str, new: str) -> str:
 
 
 MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
+    "a tokenizer beside a vocabulary": (
+        changed("file: calibration/lines.txt", "file: a.txt, tokenizer: t.json, vocabulary: {file: vocab.txt}"),
+        ["6:53: calibration.tokenizer: there is a vocabulary as well; expected one of the two"],
+    ),
     "unknown key": (
         changed("buckets:", "bucket:"),
         ["5:1: bucket: unknown key; did you mean 'buckets'?"],

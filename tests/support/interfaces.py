@@ -27,6 +27,14 @@ STATE = """net (float[batch, 512] input_audio, float[2, batch, 64] state, int64[
     y = Neg (input_audio)
     stateN = Neg (state)
 }"""
+LETTERS = """net (int32[n, letters] given) => (float[n, letters, 2] y)
+<float[5, 2] table = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, int32 rows = {5}, int32 zero = {0}>
+{
+    below = Less (given, zero)
+    behind = Add (given, rows)
+    ids = Where (below, behind, given)
+    y = Gather (table, ids)
+}"""
 
 
 def selecting() -> ModelProto:

@@ -34,7 +34,7 @@ def tiny(folder: Path) -> Path:
 
 def from_artifacts(artifacts: Path, out: Path, dims: Mapping[str, list[Any]], *, qdq: bool = True) -> Path:
     """A release of `artifacts/<model>`; `dims` gives the dims of each input and output by name."""
-    folders = sorted(path for path in artifacts.iterdir() if path.name != "qdq")
+    folders = sorted(path for path in artifacts.iterdir() if path.is_dir() and path.name != "qdq")
     manifests = {folder: json.loads((folder / "manifest.json").read_text("utf-8")) for folder in folders}
     first = manifests[folders[0]]
     files: dict[str, Path] = {}

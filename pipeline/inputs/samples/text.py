@@ -1,4 +1,4 @@
-"""Reader `text`: lines of text through the model's own tokenizer, as the application would feed them."""
+"""Reader `text`: lines of text through the model's own tokenizer or vocabulary, as the application would feed them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
+from pipeline.contracts.samples import Reading, TokenInputs
 from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError
 from pipeline.inputs.samples.conform import Interface
 from pipeline.inputs.samples.lines import TextLine, read_texts
 from pipeline.inputs.samples.request import Call, ReadRequest
+from pipeline.inputs.samples.vocabulary import check_known, vocabulary_tokenizer
 from pipeline.plain_text import did_you_mean
 
-_MADE: Mapping[str, Callable[[Encoding], list[int]]] = {
+_Maker = Callable[[Encoding], list[int]]
+_MADE: Mapping[str, _Maker] = {
     "input_ids": lambda encoding: encoding.ids,
     "attention_mask": lambda encoding: encoding.attention_mask,
     "token_type_ids": lambda encoding: encoding.type_ids,
     "position_ids": lambda encoding: list(range(len(encoding.ids))),
 }
 """The inputs that come from an encoded text, by the names that Hugging Face exports give them."""
-
 
 _LARGEST_TOKENIZER = 1 << 28
 """Bytes; that of a vocabulary of 256,000 tokens has some 35 million."""
@@ -42,18 +44,59 @@ def read(request: ReadRequest) -> Iterator[Call]:
         CalibrationError: the tokenizer can't be loaded, an input isn't one that text gives, or a line has no tokens.
     """
     file = request.existing(request.samples, "file")
-    tokenizer = _load(request)
+    table = request.calibration.vocabulary
+    tokenizer = _load(request) if table is None else vocabulary_tokenizer(table, request.source)
     has_values = file.suffix.lower() == ".jsonl"
-    longest = {name: _longest(name, interface, has_values) for name, interface in request.interfaces.items()}
+    made = _takers(request, has_values)
+    longest = {name: _longest(name, each, made[name], has_values) for name, each in request.interfaces.items()}
     for line in read_texts(file, request.calibration.fields, request.calibration.max_samples):
         for component, interface in request.interfaces.items():
             limit = min(longest[component], request.calibration.max_length or math.inf)
-            encoding = _encode(tokenizer, line, limit)
+            encoding = _encode(tokenizer, line, limit, request.calibration)
             arrays = {
-                spec.name: _array(encoding, spec, interface) if spec.name in _MADE else _value(line, spec)
+                spec.name: _array(makes(encoding), spec, interface)
+                if (makes := made[component].get(spec.name))
+                else _value(line, spec)
                 for spec in interface.inputs
             }
             yield request.call(component, arrays, replace(line.sample, cut=bool(encoding.overflowing)))
+
+
+def _takers(request: ReadRequest, has_values: bool) -> dict[str, dict[str, _Maker]]:
+    """What tokens give of each component's inputs: those with known names, and those that the config names.
+
+    Where neither is there, the only input of whole numbers takes the ids, but where lines may give its values.
+    """
+    said = request.calibration.tokens_to or TokenInputs()
+    named: dict[str, _Maker] = {}
+    for key, name, makes in (
+        ("ids", said.ids, _MADE["input_ids"]),
+        ("mask", said.mask, _MADE["attention_mask"]),
+        ("length", said.length, _count),
+    ):
+        if name is not None:
+            known = {each: None for interface in request.interfaces.values() for each in interface.names}
+            if name not in known:
+                raise CalibrationError(
+                    f"calibration.{key} names no input: {name!r}{did_you_mean(name, known)}", remedy="correct its name"
+                )
+            named[name] = makes
+    made: dict[str, dict[str, _Maker]] = {}
+    for component, interface in request.interfaces.items():
+        taken = {
+            spec.name: {**_MADE, **named}[spec.name] for spec in interface.inputs if spec.name in {**_MADE, **named}
+        }
+        whole = [
+            spec.name for spec in interface.inputs if spec.dtype.startswith(("int", "uint")) and spec.name not in taken
+        ]
+        if said.ids is None and "input_ids" not in taken and len(whole) == 1 and not has_values:
+            taken[whole[0]] = _MADE["input_ids"]
+        made[component] = taken
+    return made
+
+
+def _count(encoding: Encoding) -> list[int]:
+    return [len(encoding.ids)]
 
 
 def _load(request: ReadRequest) -> Tokenizer:
@@ -82,12 +125,12 @@ def _no_tokenizer(name: str, remedy: str, why: str) -> CalibrationError:
     return CalibrationError(f"{name} is not a tokenizer of the tokenizers library", why=why, remedy=remedy)
 
 
-def _not_encoded(where: str, why: str) -> CalibrationError:
+def _not_encoded(where: str, file: str, why: str) -> CalibrationError:
     return CalibrationError(
         "the tokenizer can't encode a text",
         where=where,
         why=why,
-        remedy="check that it is the model's own tokenizer.json, and undamaged",
+        remedy=f"check that it is the model's own {file}, and undamaged",
     )
 
 
@@ -121,13 +164,19 @@ def _value(line: TextLine, spec: TensorSpec) -> NDArray[Any]:
     return value.reshape([1] * len(spec.shape)) if value.ndim == 0 else value
 
 
-def _encode(tokenizer: Tokenizer, line: TextLine, limit: float) -> Encoding:
-    where = line.sample.name
-    with _explained(partial(_not_encoded, where)):
+def _encode(tokenizer: Tokenizer, line: TextLine, limit: float, reading: Reading) -> Encoding:
+    where, table = line.sample.name, reading.vocabulary
+    if table is not None:
+        check_known(tokenizer, line.text + (line.pair or ""), where, table)
+    with _explained(partial(_not_encoded, where, table.file if table else reading.tokenizer or "tokenizer.json")):
         tokenizer.no_truncation()
         if limit < math.inf:
             tokenizer.enable_truncation(int(limit))
         encoding = tokenizer.encode(line.text, line.pair)
+    if not encoding.ids:
+        raise CalibrationError(
+            "a text has no tokens", where=where, why=f"it is {line.text[:60]!r}", remedy="take the line out"
+        )
     if len(encoding.ids) > limit:  # the library gives up cutting where special tokens alone take all the room
         raise CalibrationError(
             f"a text can't be cut to {limit} tokens",
@@ -138,18 +187,19 @@ def _encode(tokenizer: Tokenizer, line: TextLine, limit: float) -> Encoding:
     return encoding
 
 
-def _longest(component: str, interface: Interface, has_values: bool) -> float:
+def _longest(component: str, interface: Interface, made: Mapping[str, _Maker], has_values: bool) -> float:
     """How many tokens the component takes at most; other inputs than of tokens only where samples have their values."""
     limits = []
     for spec in interface.inputs:
-        if spec.name not in _MADE and has_values:
+        if made.get(spec.name) is _count or (spec.name not in made and has_values):
             continue
-        if spec.name not in _MADE:
+        if spec.name not in made:
             raise CalibrationError(
                 f"the text reader can't make input {str(spec)!r}",
                 where=f"component {component!r}",
                 why=f"text gives {', '.join(_MADE)}",
-                remedy="write its values into a file of JSON lines (file: samples.jsonl), under its name; or make"
+                remedy="name it under calibration.ids, mask or length if it takes that;"
+                " or write its values into a file of JSON lines (file: samples.jsonl), under its name; or make"
                 " samples yourself: {reader: python, run: 'calibration/<file>.py:<function>'},"
                 " or reader: record for a model of several components",
             )
@@ -176,9 +226,11 @@ def _size(dim: int | str | None, interface: Interface) -> float:
     return dim if isinstance(dim, int) else interface.longest(dim)
 
 
-def _array(encoding: Encoding, spec: TensorSpec, interface: Interface) -> NDArray[Any]:
+def _array(given: list[int], spec: TensorSpec, interface: Interface) -> NDArray[Any]:
     # Some exports take the mask as float; which width is up to the check.
-    values = np.array(_MADE[spec.name](encoding), np.float32 if spec.dtype.startswith("float") else np.int64)
+    values = np.array(given, np.float32 if spec.dtype.startswith("float") else np.int64)
+    if all(_size(dim, interface) == 1 for dim in spec.shape):  # a number of tokens
+        return values.reshape([1] * len(spec.shape))
     position = _token_dim(spec, interface)
     dim = spec.shape[position]
     if isinstance(dim, int):  # the model itself has one length only
