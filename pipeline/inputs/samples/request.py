@@ -9,7 +9,6 @@ from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.contracts.language import LanguageFacts
 from pipeline.contracts.samples import Reading
 from pipeline.errors import CalibrationError
 from pipeline.inputs.samples.conform import Interface, conform
@@ -44,8 +43,8 @@ class ReadRequest:
     """All a reader may look at.
 
     `interfaces` and `models` (each the dynamic model.onnx) cover every component. `source` holds the fetched files;
-    `samples` is the file or folder of the calibration set, `code` the file that holds the function. `languages`
-    has the facts of components that are language models.
+    `samples` is the file or folder of the calibration set, `code` the file that holds the function. `bos` has the token
+    that begins every text, of components that are language models and have one.
     """
 
     calibration: Reading
@@ -54,7 +53,7 @@ class ReadRequest:
     source: Path
     samples: Path | None = None
     code: Path | None = None
-    languages: Mapping[str, LanguageFacts] = field(default_factory=dict)
+    bos: Mapping[str, int] = field(default_factory=dict)
 
     def call(self, component: str, arrays: Mapping[str, ArrayLike], sample: Sample) -> Call:
         """A call whose arrays are checked against the component's inputs; raises CalibrationError."""
