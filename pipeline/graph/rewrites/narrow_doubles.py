@@ -13,7 +13,7 @@ IO"). Exporters write it where a model was made with numbers of Python or numpy,
 on shapes is gone by now, in which float32 might round to another size.
 
 Values keep their names; constants beyond what float32 holds become its ends. Inputs and outputs keep their type, with a
-Cast behind or in front of each. A graph that reads the bits of a float64 (BitCast) is left as it is: float32 has others.
+Cast behind or in front of each. A graph that reads the bits of a float64 (BitCast) is left alone: float32 has others.
 """
 
 from __future__ import annotations
