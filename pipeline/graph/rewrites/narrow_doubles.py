@@ -49,7 +49,8 @@ def apply(model: ModelProto, folder: Path) -> int:
     for tensor in constants:
         tensor.CopyFrom(numpy_helper.from_array(_narrowed(tensor_array(tensor, folder)), tensor.name))
     for node in graph.node:
-        _narrow_attributes(node)
+        if not ({*node.output} & edges - {*outputs}):  # what casts an output to its type goes on doing so
+            _narrow_attributes(node)
     for value in inner:
         value.type.tensor_type.elem_type = TensorProto.FLOAT
     singles = {name: f"{name}_single" for name in (*inputs, *outputs)}
@@ -105,11 +106,9 @@ def _cast(given: str, made: str, kind: int) -> NodeProto:
 
 
 def _is_cast_at_once(index: GraphIndex, name: str) -> bool:
-    """Whether all that reads an input is a Cast to float32."""
+    """Whether all that reads an input is a Cast to float32; so it is where nothing does."""
     readers = index.readers.get(name, ())
-    return all(
-        is_op(node, "Cast") and element_type(index, node.output[0]) == TensorProto.FLOAT for node in readers
-    ) and bool(readers)
+    return all(is_op(node, "Cast") and element_type(index, node.output[0]) == TensorProto.FLOAT for node in readers)
 
 
 def _is_computed(index: GraphIndex, name: str) -> bool:
