@@ -20,11 +20,11 @@ from pipeline.build.crew import Crew, cores
 from pipeline.build.gated_steps import GatedSteps
 from pipeline.command_line import CommandLine
 from pipeline.config import project_file
-from pipeline.config.load import ModelConfig, load_healthy
+from pipeline.config.load import ModelConfig, load_healthy, model_names
 from pipeline.doit_adapter import Removal, Runner, group, reported, say, task
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.plan import hosts
-from pipeline.plan.about import check_names, models_about
+from pipeline.plan.about import check_names, models_about, models_read
 from pipeline.plan.planner import plan
 from pipeline.plan.steps import ON_DEMAND, STAGES, Step
 from pipeline.plan.workspace import Workspace
@@ -35,11 +35,13 @@ from pipeline.release.commands import check_signing_key, nothing_to_package, rem
 from pipeline.release.commands import needed as needed_to_package
 from pipeline.release.publishing import Publishing, shares_binaries
 from pipeline.report import run_record
+from pipeline.report.account import Account
 from pipeline.report.output_stream import end_with_reader
 from pipeline.report.page.write import built_models, remove_page, write_pages
 from pipeline.report.reporter import Reporter, refuse
 from pipeline.report.run_report import RunRecord
 from pipeline.report.summary import Ran
+from pipeline.report.unchanged import Keeper, Unchanged, may_skip
 from pipeline.store import database
 from pipeline.store.durable import disk_errors
 from pipeline.store.manifests import read_manifest
@@ -59,12 +61,14 @@ class Project:
 
     def __init__(self, root: Path, line: CommandLine) -> None:
         self.workspace = Workspace.at(root)
-        configs, self.refusal = load_healthy(root / "configs")
+        unchanged = Unchanged(root)
+        variables = {name: value for name, value in line.variables.items() if name != ENGINE}
+        folder = root / "configs"
+        configs, self.refusal = load_healthy(folder, None if variables else models_read(line, folder))
         if self.refusal is not None and not (line.command in _LOOKS_AT_EACH or [*line.names] == ["fsck"]):
             raise self.refusal
-        variables = {name: value for name, value in line.variables.items() if name != ENGINE}
-        self._models = {*configs}
-        self.workspace = self.workspace.configured(project_file.load(root / "configs"))
+        self._models = {*model_names(folder)}
+        self.workspace = self.workspace.configured(project_file.load(folder))
         targets = sorted({target.soc for config in configs.values() for target in config.targets})
         chosen = choose(variables, {"models": sorted(configs), "targets": targets})
         self.configs = {name: config for name, config in configs.items() if name in chosen["models"]}
@@ -74,7 +78,12 @@ class Project:
         settings = self.workspace.project.settings
         # Rules of the project are held against every step, whatever is built.
         about = {*self.configs} if settings.stages else models_about(line, self.configs)
-        self._planned = {name: config for name, config in self.configs.items() if name in about}
+        self._keeper = Keeper(unchanged, self.workspace) if may_skip(line, variables) else None
+        names = [name for name in self.configs if name in about]
+        self.unchanged: Mapping[str, Account] = {}
+        if self._keeper and not settings.stages:
+            self.unchanged = unchanged.accounts(names, self.workspace)
+        self._planned = {name: self.configs[name] for name in names if name not in self.unchanged}
         self.steps = {step.id: step for step in self._plan(self._planned)}
         self._by_stage: dict[str, list[Step]] = {stage: [] for stage in STAGES}
         self._built: dict[str, list[Step]] = {name: [] for name in self.configs}
@@ -95,7 +104,7 @@ class Project:
         self.session = upkeep.StoreSession(self.workspace)
         self.status = ConfigError.exit_code if self.refusal is not None else 0
         self._checks: dict[str, Callable[[Sequence[str]], None]] = {}
-        check_names(line.names, self.steps, self.configs, lambda: (step.id for step in self._plan(self.configs)))
+        check_names(line.names, self.steps, self._models, lambda: (step.id for step in self._plan(self.configs)))
 
     def tasks(self, stage: str) -> Iterator[Task]:
         """The group task of a stage and one task for each of its steps."""
@@ -114,9 +123,12 @@ class Project:
 
     def build_tasks(self) -> Iterator[Task]:
         """`build`, which is all models but those marked on_request, and `build:<model>` for each."""
-        built = [name for name, config in self._planned.items() if self._named or not config.on_request]
+        looked_at = {*self._planned, *self.unchanged}
+        built = [name for name, each in self.configs.items() if self._named or not each.on_request]
         doc = "Build the artifacts of every model (on_request models only when named)."
-        yield group("build", doc, [f"build:{name}" for name in built])
+        yield group("build", doc, [f"build:{name}" for name in built if name in looked_at])
+        for name in self.unchanged:
+            yield task(f"build:{name}", "build", doc=f"build artifacts/{name}", actions=[], uptodate=[True])
         for name, config in self._planned.items():
             steps = self._steps_of(config)
             yield task(
@@ -228,7 +240,9 @@ class Project:
         return [config for config in found if self._named or not config.on_request]
 
     def _is_current(self, step: Step, *_: object) -> bool:
-        return self._gated.is_current(step)
+        if self._keeper is None:
+            return self._gated.is_current(step)
+        return self._keeper.saw(step.config.name, step.id, partial(self._gated.is_current, step))
 
     @contextmanager
     def _shown(self, step: Step) -> Iterator[Callable[[], None]]:
@@ -244,7 +258,19 @@ class Project:
             self.announce_end(step)
 
     def _is_published(self, config: ModelConfig, *_: object) -> bool:
-        return self._publishing.is_published(config)
+        if self._keeper is None:
+            return self._publishing.is_published(config)
+        is_published = partial(self._publishing.is_published, config)
+        return self._keeper.saw(config.name, f"build:{config.name}", is_published)
+
+    def keep_unchanged(self, ran: Ran) -> None:
+        """Remember the models of which all is done, for the next build."""
+        for name, account in ran.accounts.items() if self._keeper else ():
+            if self._keeper and name in self._planned and f"build:{name}" in ran.checked:
+                steps, config = self._steps_of(self._planned[name]), self._planned[name]
+                checks = {step.id: partial(self._gated.is_current, step) for step in steps}
+                checks[f"build:{name}"] = partial(self._publishing.is_published, config)
+                self._keeper.keep(name, checks, account)
 
     def _publish(self, config: ModelConfig) -> None:
         self._publishing.publish(config)

@@ -7,19 +7,24 @@ seconds each), by the bucket's share of today's, and by as many as a build runs 
 reason for doubt. The models are taken to cost what MiniLM costs, as all samples of a small model run anyway.
 
 What all samples don't show is no fault that a build could find. The rates are of those that they show.
+
+A fault follows from the seed and its number alone. With `--kept FILE` each verdict is kept there as a line of JSON, and
+is not looked for again: a run of hours can be made in pieces, `--minutes 15` each.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +32,7 @@ import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from pipeline.build import gates
+from pipeline.config.file import Verification
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import emulate, ingest, verify
 from pipeline.errors import PipelineError
@@ -43,7 +49,7 @@ from tests.support.stage_runs import Component, part
 
 DEAREST_S = 3.2
 """Seconds of emulation that a sample of the largest bucket is taken to cost: MiniLM, 128 tokens."""
-BUDGET_S, BEFORE_S, BEFORE_MOST = 15.0, 30.0, 16
+BUDGET_S, BEFORE_S, BEFORE_MOST = float(Verification.emulator_seconds), 30.0, 16
 """The budget of a component and target by default; that of each context before, and the samples of its estimate."""
 LENGTHS = (16, 32, 64)
 SAMPLES = 16
@@ -266,16 +272,16 @@ def _fits(other: str, name: str, shapes: Mapping[str, Sequence[int]]) -> bool:
     return shapes.get(other) == shapes[name]
 
 
-def judge_all(count: int, seed: int, work: Path) -> Iterator[Verdict]:
-    """The verdicts on `count` faults: by turns of both models, of all buckets and kinds."""
-    rng = random.Random(seed)
+def judge_all(count: int, seed: int, work: Path, known: Collection[int] = ()) -> Iterator[Verdict]:
+    """The verdicts on `count` faults but those `known`: by turns of both models and of all buckets."""
     numbers = np.random.default_rng(seed)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         ladders = [
             Ladder(work / "attention", attention(), "sequence", lambda size, number: sentence(size, number)),
             Ladder(work / "convolutions", convolutions(), "frames", lambda size, _: _sound(size, numbers)),
         ]
-    for number in range(count):
+    for number in (number for number in range(count) if number not in known):
+        rng = random.Random(f"{seed}/{number}")
         ladder = ladders[number % len(ladders)]
         bucket = str(LENGTHS[number // len(ladders) % len(LENGTHS)])
         kind = rng.choice(["encoding", "weight", "wiring"])
@@ -289,17 +295,32 @@ def _sound(size: int, numbers: np.random.Generator) -> Arrays:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """How many faults were seen, by kind."""
-    lines = [f"{'':10} {'faults':>7} {'shown':>6} {'before':>7} {'share':>6} {'now':>5}"]
+    """How many faults the compiler refused, and of the others how many were seen, by kind."""
+    lines = [f"{'':10} {'faults':>7} {'refused':>8} {'shown':>6} {'before':>7} {'share':>6} {'now':>5}"]
     for kind in ("encoding", "weight", "wiring", "all"):
         mine = [each for each in verdicts if kind in (each.fault.kind, "all")]
+        ran = [each for each in mine if not each.refused]
         counts = Counter({"shown": 0})
-        for each in mine:
+        for each in ran:
             counts.update(shown=each.exhaustive, before=each.before, share=each.share, now=each.now)
         lines.append(
-            f"{kind:10} {len(mine):7} {counts['shown']:6} {counts['before']:7} {counts['share']:6} {counts['now']:5}"
+            f"{kind:10} {len(mine):7} {len(mine) - len(ran):8} {counts['shown']:6} {counts['before']:7}"
+            f" {counts['share']:6} {counts['now']:5}"
         )
     return "\n".join(lines)
+
+
+def read(kept: Path | None) -> list[Verdict]:
+    """The verdicts of earlier runs."""
+    lines = kept.read_text("utf-8").splitlines() if kept is not None and kept.exists() else []
+    found = map(json.loads, lines)
+    return [Verdict(**{**each, "fault": Fault(**each["fault"]), "counts": tuple(each["counts"])}) for each in found]
+
+
+def keep(verdict: Verdict, kept: Path) -> None:
+    """Add a verdict to those that later runs know."""
+    with kept.open("a", encoding="utf-8") as stream:
+        stream.write(f"{json.dumps(asdict(verdict))}\n")
 
 
 def main() -> int:
@@ -307,20 +328,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.injected_faults", description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kept", type=Path, metavar="FILE", help="go on after the verdicts in it, and add to them")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no other fault after so many")
     chosen = parser.parse_args()
-    verdicts: list[Verdict] = []
+    until = time.monotonic() + 60 * chosen.minutes
+    verdicts = read(chosen.kept)
     with tempfile.TemporaryDirectory() as work:
-        for number, verdict in enumerate(judge_all(chosen.count, chosen.seed, Path(work))):
+        known = {verdict.fault.number for verdict in verdicts}
+        for verdict in judge_all(chosen.count, chosen.seed, Path(work), known):
             verdicts.append(verdict)
+            if chosen.kept is not None:
+                keep(verdict, chosen.kept)
             if verdict.exhaustive != verdict.now or verdict.before != verdict.now:
                 print(verdict, flush=True)
-            if number % _TOLD == _TOLD - 1 and number + 1 < chosen.count:
+            if len(verdicts) % _TOLD == 0 and len(verdicts) < chosen.count:
                 print(table(verdicts), flush=True)
+            if time.monotonic() > until:
+                break
     counts = sorted({(int(each.fault.bucket), each.counts) for each in verdicts})
     print(", ".join(f"bucket {name}: {now} samples, {before} before" for name, (before, now) in counts))
     print(Counter(each.refused.partition("\n")[0] for each in verdicts if each.refused).most_common(5))
-    print(f"{sum(bool(each.refused) for each in verdicts)} were refused by the compiler, and count as seen")
-    print(table(verdicts))
+    print(f"{len(verdicts)} of {chosen.count} faults\n{table(verdicts)}")
     return int(any(each.before and not each.now for each in verdicts))
 
 

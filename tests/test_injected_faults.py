@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.injected_faults import judge_all, table
+from tests.injected_faults import judge_all, keep, read, table
 
 pytestmark = pytest.mark.slow
 
@@ -14,6 +14,18 @@ pytestmark = pytest.mark.slow
 def test_no_fault_is_missed_that_a_budget_for_each_context_saw(tmp_path: Path) -> None:
     verdicts = list(judge_all(6, 3, tmp_path))
     assert [each for each in verdicts if each.before and not each.now] == []
-    assert sum(each.exhaustive for each in verdicts) >= 3, "faults of which none shows prove nothing"
-    assert {each.counts for each in verdicts} == {(16, 3), (16, 2), (9, 1)}
-    assert table(verdicts).splitlines()[-1].split()[:2] == ["all", "6"]
+    shown = sum(each.exhaustive and not each.refused for each in verdicts)
+    assert shown >= 2, "faults of which none shows prove nothing"
+    assert {each.counts for each in verdicts} == {(16, 12), (16, 10), (16, 5), (16, 4), (9, 3), (9, 2)}
+    refused = sum(bool(each.refused) for each in verdicts)
+    assert table(verdicts).splitlines()[-1].split()[:4] == ["all", "6", str(refused), str(shown)]
+
+
+def test_a_fault_follows_from_seed_and_number_and_verdicts_are_kept(tmp_path: Path) -> None:
+    (first,) = judge_all(1, 5, tmp_path / "first")
+    kept = tmp_path / "kept.jsonl"
+    keep(first, kept)
+    assert read(kept) == [first]
+    rest = [*judge_all(2, 5, tmp_path / "rest", known={0})]
+    assert [each.fault.number for each in rest] == [1]
+    assert [*judge_all(2, 5, tmp_path / "again", known={0})] == rest

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -65,6 +65,7 @@ __all__ = [
     "load",
     "load_all",
     "load_healthy",
+    "model_names",
 ]
 
 PINS_FILE = "pins.yaml"
@@ -100,13 +101,29 @@ def load_all(folder: Path) -> dict[str, ModelConfig]:
     return configs
 
 
-def load_healthy(folder: Path) -> tuple[dict[str, ModelConfig], ConfigError | None]:
-    """As :func:`load_all`, the models whose files have no mistake, and the error that lists the mistakes of others."""
+def model_names(folder: Path) -> list[str]:
+    """The models that have a file in `folder`, in the order of :func:`load_all`; none if it can't be read."""
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return []
+    return [name[:-5] for name in names if name.endswith(".yaml") and name[0] != "." and name not in RESERVED]
+
+
+def load_healthy(
+    folder: Path, only: Collection[str] | None = None
+) -> tuple[dict[str, ModelConfig], ConfigError | None]:
+    """As :func:`load_all`, the models whose files have no mistake, and the error that lists the mistakes of others.
+
+    With `only`, files of other models are not read.
+    """
     problems = Problems()
     configs: dict[str, ModelConfig] = {}
     if not folder.is_dir():
         problems.add(Place(_shown(folder)), (), "is not there", expected="the folder with one YAML file a model")
     for path in sorted(folder.glob("[!.]*")):
+        if only is not None and path.stem not in only and path.suffix in (".yaml", ".yml"):
+            continue
         if path.suffix == ".yml":
             problems.add(Place(_shown(path)), (), "would not be read", expected=f"the name {path.stem}.yaml")
         elif path.suffix == ".yaml" and path.name not in RESERVED and (config := _read(path, problems)):

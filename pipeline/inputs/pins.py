@@ -10,6 +10,7 @@ from pipeline.config.yaml.problems import Problems
 from pipeline.config.yaml.tree import MapNode, Value, read
 from pipeline.errors import ConfigError, SourceError
 from pipeline.store.durable import write_atomically
+from pipeline.store.looked import note_file
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HEADER = """\
@@ -51,6 +52,7 @@ def pin(repo: str, revision: str, pins: Path, say: Callable[[str], None] = print
 
 def read_pins(path: Path) -> Mapping[str, str]:
     """All pins, `owner/name@revision` to commit; none when there is no file. Raises ConfigError for a damaged one."""
+    note_file(path)
     if not path.exists():
         return {}
     problems = Problems()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 
 from pipeline.command_line import CommandLine
+from pipeline.config import project_file
+from pipeline.config.load import model_names
 from pipeline.errors import ConfigError
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.steps import STAGES
@@ -32,6 +35,18 @@ def models_about(line: CommandLine, models: Collection[str]) -> set[str]:
         is_whole = name == literal or name[len(literal)] == "/"
         found |= {model for model in models if model == literal or (not is_whole and model.startswith(literal))}
     return found
+
+
+def models_read(line: CommandLine, folder: Path) -> set[str] | None:
+    """The models whose configs a command needs to read; None for all of them, and where rules are held against all."""
+    names = model_names(folder)
+    about = models_about(line, names)
+    if line.command != "run" or len(about) == len(names):
+        return None
+    try:
+        return None if project_file.load(folder).settings.stages else about
+    except ConfigError:  # to be told of with all other mistakes
+        return None
 
 
 def check_names(

@@ -17,6 +17,7 @@ from pipeline.errors import WorkerError
 from pipeline.model import Json, Manifest
 from pipeline.plan.counted_code import RULES, CountedCode, counted_code
 from pipeline.store.digests import StatMemo
+from pipeline.store.looked import note_file
 
 # Packages whose version can change a stage's output: those that its code computes with, which a test holds against the
 # imports, and the SDK inside onnxruntime-qnn. `fetch` parses ONNX files only to see which files they name.
@@ -48,6 +49,7 @@ READER_TOOLS: Mapping[str, Mapping[str, str]] = {"images": {"pillow": "images"}}
 # network is asked, and what is said then; what `fetch` keeps has the hash that it must have.
 _NOT_COUNTED = frozenset({"pipeline.errors", "pipeline.inputs.hub.failures"})
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_CODE = _PACKAGE_ROOT / "pipeline"
 
 
 def canonical_json(value: Json | Mapping[str, Json]) -> bytes:
@@ -157,6 +159,7 @@ class CodeDigests:
     def __init__(self, memo: StatMemo) -> None:
         self._memo = memo
         self._known: dict[tuple[Path, Path], str] = {}
+        self._own: dict[tuple[Path, Path], list[Path]] = {}
         self._counted: dict[Path, CountedCode] = {}
         self._direct: dict[tuple[Path, Path], Set[Path]] = {}
 
@@ -179,6 +182,9 @@ class CodeDigests:
                 for file in files
             )
             known = self._known[(path, root)] = hashlib.sha256("".join(lines).encode()).hexdigest()
+            self._own[(path, root)] = [file for file in files if not file.is_relative_to(_CODE)]
+        for file in self._own[(path, root)]:
+            note_file(file)
         return known
 
     def closure(self, path: Path, root: Path) -> set[Path]:
@@ -212,7 +218,7 @@ class CodeDigests:
 
 
 def _remembered(path: Path) -> Json:
-    return counted_code(path.read_bytes(), own=path.is_relative_to(_PACKAGE_ROOT / "pipeline")).to_json()
+    return counted_code(path.read_bytes(), own=path.is_relative_to(_CODE)).to_json()
 
 
 def _absolute(name: str, package: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from pipeline.report.page.write import PAGE
 from pipeline.store import locks
 from pipeline.store.digests import StatMemo
 from pipeline.store.durable import disk_errors, is_temporary, sync_folder, visible, write_atomically
+from pipeline.store.looked import note_file
 
 _OUTDATED = "is outdated"
 
@@ -28,6 +29,7 @@ def is_published(folder: Folder, workspace: Workspace) -> bool:
 
     Tells of damaged files, and of files that no build wrote, which stay.
     """
+    note_file(folder.path)
     if not folder.path.is_dir():
         return False
     faults = _faults(folder, workspace)
@@ -153,12 +155,14 @@ def leftovers(model: str, wanted: Collection[Folder], workspace: Workspace) -> l
 def _ours(model: str, workspace: Workspace) -> list[Path]:
     """The folders of a model that builds made, as their names and their manifests tell."""
     names = {QDQ, SOCS, *catalog.names()}
+    note_file(workspace.artifacts / model)
     manifests = sorted((workspace.artifacts / model).glob(f"*/{MANIFEST}"))
     return [path.parent for path in manifests if path.parent.name in names and _model_of(path) == model]
 
 
 def _model_of(manifest: Path) -> str | None:
     """The model that a manifest names; None for a file that is no manifest of ours."""
+    note_file(manifest)
     try:
         raw = json.loads(manifest.read_bytes())
         return str(raw["model"]) if isinstance(raw["schema_version"], int) else None
@@ -172,6 +176,7 @@ def _manifest_fault(folder: Folder, present: Collection[str], workspace: Workspa
     The memo does not know the manifest of a copied checkout. It is outdated if it is true of its folder, else damaged.
     """
     path = folder.path / MANIFEST
+    note_file(path)
     recorded = workspace.memo.recorded(path)
     if MANIFEST not in present:
         return "is missing" if recorded or present else _OUTDATED
@@ -196,10 +201,12 @@ def _is_as_it_says(folder: Path, workspace: Workspace) -> bool:
 
 def listed(folder: Path) -> set[str]:
     """The names in a folder; none if it can't be read."""
+    note_file(folder)
     return {path.name for path in visible(folder)}
 
 
 def _same(path: Path, entry: FileEntry, workspace: Workspace) -> bool:
+    note_file(path)
     try:
         return path.stat().st_size == entry.bytes and workspace.memo.sha256(path) == entry.sha256
     except OSError:

@@ -173,12 +173,6 @@ def silent(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
     ]
 
 
-def unverified(steps: Iterable[Step], models: Iterable[str]) -> list[str]:
-    """Those of the models of which no bucket is measured, by configuration."""
-    measured = {step.config.name for step in steps if step.stage == "verify"}
-    return [model for model in models if model not in measured]
-
-
 def forecasts(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
     """A row for each rule and component whose forecast says something, by a step among those `seen`.
 

@@ -19,6 +19,7 @@ from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.processes import stopping
 from pipeline.report import run_record, summary
+from pipeline.report.account import Account
 from pipeline.report.console import Console
 from pipeline.report.output_stream import LastingStream, end_with_reader
 from pipeline.report.summary import BuildFailure
@@ -57,6 +58,7 @@ class Build(Protocol):
     steps: dict[str, Step]
     crew: Crew
     results: dict[str, tuple[str, float]]
+    unchanged: Mapping[str, Account]
     missed: set[str]
     waiting: dict[str, WaitingError]
     status: int
@@ -87,6 +89,10 @@ class Build(Protocol):
 
     def report_of(self, step: Step) -> str:
         """The text that a step wrote for a reader."""
+        ...
+
+    def keep_unchanged(self, ran: summary.Ran) -> None:
+        """Remember the models of which all is done, for the next build."""
         ...
 
     def write_pages(self, ran: summary.Ran, run: Mapping[str, Json], tell: Callable[[str], None]) -> None:
@@ -242,6 +248,8 @@ class Reporter:
                 self._console.line(f"\n{text}")
         exit_code = self._exit_code()
         self._record(ran, exit_code)
+        if self._is_build():
+            project.keep_unchanged(ran)
         if exit_code:
             raise SystemExit(exit_code)
 
@@ -280,7 +288,7 @@ class Reporter:
             exit_code = exit_code or _BUG
         workspace = self.project.workspace
         content = run_record.record(
-            replace(ran, failures=failures),
+            ran if failures == ran.failures else replace(ran, failures=failures),
             exit_code,
             workspace.root,
             tried=self._names,
@@ -307,6 +315,7 @@ class Reporter:
             self._partial,
             dict(self._began),
             {step: [*runs] for step, runs in self._runs.copy().items()},
+            {name: told for name, told in project.unchanged.items() if f"build:{name}" in self._checked},
         )
 
 

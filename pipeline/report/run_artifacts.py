@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pipeline.config.load import Bucket, Target
 from pipeline.contracts import context, emulate, verify
@@ -12,21 +12,22 @@ from pipeline.model import Json, Manifest
 from pipeline.plan.own_buckets import OwnBuckets
 from pipeline.plan.steps import Step
 from pipeline.report import report
-from pipeline.report.summary import Ran
 
 
-def artifacts(ran: Ran) -> Iterator[tuple[str, Json]]:
-    """The artifacts that the command looked at, by `<model>/<component>/<bucket>/<target>`."""
-    seen = ran.checked | ran.missed
-    for step in ran.steps.values():
-        manifest = ran.manifests.get(step.id)
+def artifacts(
+    steps: Sequence[Step], seen: Collection[str], manifests: Mapping[str, Manifest]
+) -> Iterator[tuple[str, Json]]:
+    """The artifacts of the steps among those `seen`, by `<model>/<component>/<bucket>/<target>`."""
+    names = {step.id for step in steps}
+    for step in steps:
+        manifest = manifests.get(step.id)
         if step.stage != "context" or step.id not in seen or manifest is None:
             continue
-        for bucket, name, part in _parts(step, manifest, ran.manifests):
+        for bucket, name, part in _parts(step, manifest, manifests):
             for target in step.targets:
                 yield (
                     f"{step.config.name}/{step.component}/{name}/{target.soc}",
-                    _artifact(step, bucket, target, manifest, part, ran, seen),
+                    _artifact(step, bucket, target, part, seen, names, manifests),
                 )
 
 
@@ -44,21 +45,27 @@ def _parts(step: Step, manifest: Manifest, manifests: Mapping[str, Manifest]) ->
 
 
 def _artifact(
-    step: Step, bucket: Bucket, target: Target, manifest: Manifest, part: Manifest, ran: Ran, seen: Collection[str]
+    step: Step,
+    bucket: Bucket,
+    target: Target,
+    part: Manifest,
+    seen: Collection[str],
+    names: Collection[str],
+    manifests: Mapping[str, Manifest],
 ) -> Json:
     made_by = {
         "context": step.id,
         "verify": report.of_bucket(step, "verify", bucket),
         "emulate": report.emulation(step, bucket, target),
     }
-    verified = ran.manifests.get(made_by["verify"]) if made_by["verify"] in seen else None
+    verified = manifests.get(made_by["verify"]) if made_by["verify"] in seen else None
     cpu = verified.read(verify.Facts.from_json) if verified else verify.UNMEASURED
-    emulator = report.emulated(step, bucket, target, seen, ran.manifests)
+    emulator = report.emulated(step, bucket, target, seen, manifests)
     made = part.read(context.PartFacts.from_json)
     return {
-        "steps": {stage: name for stage, name in made_by.items() if name in ran.steps},
-        "packing": manifest.read(context.Facts.from_json).form,
-        "scheme": report.scheme(step, ran.manifests),
+        "steps": {stage: name for stage, name in made_by.items() if name in names},
+        "packing": manifests[step.id].read(context.Facts.from_json).form,
+        "scheme": report.scheme(step, manifests),
         "bytes": sum(entry.bytes for entry in part.files.values()),
         "files": {name: {"bytes": entry.bytes, "sha256": entry.sha256} for name, entry in part.files.items()},
         "partitions": made.partitions,

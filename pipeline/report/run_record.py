@@ -23,7 +23,6 @@ from pipeline.model import Json
 from pipeline.plain_text import printable
 from pipeline.plan.keys import package_version, qairt_version
 from pipeline.plan.steps import STAGES
-from pipeline.report.run_artifacts import artifacts
 from pipeline.report.summary import BuildFailure, Ran, cause
 from pipeline.store.durable import write_atomically
 from pipeline.store.scratch import Scratch
@@ -128,7 +127,7 @@ def record(
         "steps": {name: dict(step) for name, step in steps.items()},
         "runs": {name: [[round(each, 1) for each in run] for run in runs] for name, runs in ran.runs.items()},
         "published": {name: f"artifacts/{name}" for name in built},
-        "artifacts": dict(artifacts(ran)),
+        "artifacts": {name: each for account in ran.accounts.values() for name, each in account.artifacts.items()},
     }
 
 
@@ -196,9 +195,10 @@ def _failure(failure: BuildFailure) -> Json:
 
 
 def _steps(ran: Ran, tried: Collection[str]) -> dict[str, Mapping[str, Json]]:
-    """How each step ended that the command was about, in the order of the plan."""
+    """How each step ended that the command was about, in the order of the plan, those of unchanged models first."""
     failed = {task for failure in ran.failures for task in failure.tasks} | ran.missed
-    found: dict[str, Mapping[str, Json]] = {}
+    current: Mapping[str, Json] = {"outcome": "current"}
+    found = {name: current for account in ran.unchanged.values() for name in account.steps}
     for name in (name for name in ran.steps if name in tried or name in ran.checked or name in failed):
         outcome, seconds = ran.results.get(name, ("current", 0.0))
         entry: dict[str, Json]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import field
+from functools import cached_property
 
-from pipeline.config.guesses import guesses, still_guessed
 from pipeline.config.host_names import Host
 from pipeline.errors import PipelineError, WaitingError
 from pipeline.frozen import dataclass
 from pipeline.model import Manifest
 from pipeline.plan.steps import Step
-from pipeline.report import report
+from pipeline.report.account import Account, account_of
 from pipeline.report.tables import as_text
 
 _NAMES = 8  # in a line; the rest is counted
+_ROWS = 60
+"""A longer table is cut to so many rows: those of models in which something was done come first."""
+_MODELS = 40
+"""More models are counted, not listed."""
 _REASON_CHARS = 200
 
 
@@ -48,6 +52,8 @@ class Ran:
     `needs` maps each task that was not tried to a task that it needs and that failed, waits or was not tried either.
     `partial` maps each model that was published in part to its components that failed. `began` says when workers
     started, in seconds since the command did; `runs` has each time that one ran: from when, and for how long.
+    `unchanged` has the accounts of models whose steps are not among `steps`, as nothing of them changed since a build
+    found all to be done.
     """
 
     selected: Sequence[str]
@@ -63,6 +69,26 @@ class Ran:
     partial: Mapping[str, Sequence[str]] = field(default_factory=dict)
     began: Mapping[str, float] = field(default_factory=dict)
     runs: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    unchanged: Mapping[str, Account] = field(default_factory=dict)
+
+    @cached_property
+    def planned(self) -> Mapping[str, Sequence[Step]]:
+        """The steps of each model that was looked at."""
+        found: dict[str, list[Step]] = {}
+        for step in self.steps.values():
+            found.setdefault(step.config.name, []).append(step)
+        return found
+
+    @cached_property
+    def accounts(self) -> Mapping[str, Account]:
+        """What is told of each model, in the order of their configs."""
+        seen = self.checked | self.missed
+        made = {
+            name: account_of(steps, self.checked, seen, self.manifests, self.results)
+            for name, steps in self.planned.items()
+        }
+        found = {**self.unchanged, **made}
+        return {name: found[name] for name in sorted(found, key="{}.yaml".format)}
 
     @property
     def current(self) -> list[Step]:
@@ -77,22 +103,20 @@ class Ran:
 
 def tables(ran: Ran) -> Iterator[str]:
     """Contexts, forecasts, accuracy, what is judged by itself, scores; those that have rows."""
-    seen = ran.checked | ran.missed
-    for rows in (
-        report.contexts(ran.current, ran.manifests, ran.results),
-        report.forecasts(ran.steps.values(), seen, ran.manifests),
-        report.accuracy(ran.steps.values(), seen, ran.manifests),
-        report.language(ran.steps.values(), seen, ran.manifests),
-        report.judged(ran.steps.values(), seen, ran.manifests),
-        report.scores(ran.steps.values(), seen, ran.manifests),
-    ):
-        if text := as_text(rows):
-            yield text
+    touched = {ran.steps[name].config.name for name in (*ran.results, *ran.missed) if name in ran.steps}
+    accounts = sorted(ran.accounts.items(), key=lambda each: each[0] not in touched)
+    kinds = max((len(account.tables) for _, account in accounts), default=0)
+    for kind in range(kinds):
+        rows = [row for _, account in accounts for row in account.tables[kind][1:]]
+        heading = next(account.tables[kind][0] for _, account in accounts)
+        shown = rows if len(rows) <= _ROWS else rows[:_ROWS]
+        if text := as_text([heading, *shown]):
+            yield text if shown is rows else f"{text}\nand {len(rows) - _ROWS} more: artifacts/report.html has them"
 
 
 def last_lines(ran: Ran) -> str:
     """What was built, where it is, and what was not measured; empty for a command that is not about steps."""
-    steps, built_all = ran.current, "build" in ran.selected
+    steps, built_all = ran.current or ran.unchanged, "build" in ran.selected
     if not (steps or ran.failures or ran.waiting or built_all):
         return ""
     models = sorted(name.split(":")[1] for name in ran.checked if name.startswith("build:"))
@@ -101,23 +125,27 @@ def last_lines(ran: Ran) -> str:
         restored = len(ran.outcomes) - built
         head = f"FAILED: {len(ran.failures)} step(s); {built} built, {restored} restored. What was built is kept."
         return "\n".join([head, *_what_failed(ran), *_what_waits(ran)])
-    lines = [_done(ran), *(f"artifacts/{name}/" for name in models)]
-    if unmeasured := report.unmeasured(ran.steps.values(), ran.checked, ran.manifests):
+    lines = [_done(ran), *(f"artifacts/{name}/" for name in models if len(models) <= _MODELS)]
+    if len(models) > _MODELS:
+        lines.append(f"artifacts/ has {len(models)} models")
+    accounts = ran.accounts
+    if unmeasured := [name for account in accounts.values() for name in account.unmeasured]:
         lines.append(
-            f"Not proven, as no held-out sample fits: {', '.join(unmeasured)}. Add samples to 'verification', or to"
+            f"Not proven, as no held-out sample fits: {_listed(unmeasured)}. Add samples to 'verification', or to"
             " 'calibration', of which every fourth (of exact lengths: the second of each length) is held out."
         )
-    if silent := report.silent(ran.steps.values(), ran.checked, ran.manifests):
-        names = ", ".join(silent)
+    if silent := [name for account in accounts.values() for name in account.silent]:
+        names = _listed(silent)
         lines.append(
             f"Not shown, as no held-out sample gets above a half: how {names} says yes. Add samples where it does."
         )
-    if unverified := report.unverified(ran.steps.values(), models):
-        names = ", ".join(unverified)
+    if unverified := [name for name in models if name not in accounts or not accounts[name].is_verified]:
+        names = _listed(unverified)
         lines.append(f"Not proven, as nothing is measured: {names}. See 'verification' in docs/config.md.")
-    configs = {step.config.name: step.config.path for step in ran.steps.values()}
-    paths = [configs[name] for name in models if name in configs]
-    lines += [still_guessed(path.name, found) for path in paths if (found := guesses(path))]
+    guessed = [accounts[name].guessed for name in models if name in accounts and accounts[name].guessed]
+    lines += guessed[:_NAMES]
+    if len(guessed) > _NAMES:
+        lines.append(f"and {len(guessed) - _NAMES} more configs with guesses")
     skipped = [name for name in ran.on_request if built_all and f"build:{name}" not in ran.checked]
     if skipped:
         lines.append(f"Not built, as only on request: {', '.join(f'doit build:{name}' for name in skipped)}")
@@ -184,7 +212,7 @@ def _done(ran: Ran) -> str:
     """One line: how many steps were brought up to date, and how."""
     outcomes = ran.outcomes
     built, restored, shared = (outcomes.count(outcome) for outcome in ("built", "restored", "shared"))
-    steps = len(ran.current)
+    steps = len(ran.current) + sum(len(account.steps) for account in ran.unchanged.values())
     if not steps and not ran.waiting:
         return "No model is selected."
     if not outcomes and not ran.waiting:

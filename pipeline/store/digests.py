@@ -12,11 +12,9 @@ from pathlib import Path
 from pipeline.model import Json
 from pipeline.processes import stopping
 from pipeline.store import cache_file
+from pipeline.store.looked import RACY_NS, note_file
 
 _CHUNK = 1 << 20
-# A file changed again within the clock's granularity keeps its mtime; such a stat is not remembered (git's "racy"
-# rule). 100 ms is above the timer tick of every supported kernel and below what a person notices.
-_RACY_NS = 100_000_000
 MEMBER = "entries"
 """The name in a memo's file under which the values are."""
 
@@ -69,6 +67,7 @@ class StatMemo:
 
     def value(self, path: Path, what: str, compute: Callable[[Path], Json]) -> Json:
         """`compute(path)`, or its last result if the file is unchanged; `what` names the computation."""
+        note_file(path)
         stamp = _stamp(path)
         entry_name = f"{what}\0{os.path.abspath(path)}"
         with self._lock:
@@ -76,7 +75,7 @@ class StatMemo:
         if known is not None and known[0] == stamp:
             return known[1]
         value = compute(path)
-        if _stamp(path) == stamp and time.time_ns() - max(path.stat().st_mtime_ns, 0) > _RACY_NS:
+        if _stamp(path) == stamp and time.time_ns() - max(path.stat().st_mtime_ns, 0) > RACY_NS:
             with self._lock:
                 self._entries[entry_name] = [stamp, value]
                 self._dirty = True
@@ -85,6 +84,8 @@ class StatMemo:
     def sha256(self, path: Path) -> str:
         """SHA-256 of a file, or, for a folder, of its files' relative names and digests."""
         if path.is_dir():
+            for folder, _, _ in os.walk(path):
+                note_file(folder)
             listing = "".join(f"{self.sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in walk(path))
             return hashlib.sha256(listing.encode()).hexdigest()
         return str(self.value(path, "sha256", sha256_file))

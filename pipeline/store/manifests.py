@@ -12,6 +12,7 @@ from pathlib import Path
 from pipeline.model import PARTS, FileEntry, Json, Manifest
 from pipeline.store import sealed_json
 from pipeline.store.durable import UNRELATED, write_atomically
+from pipeline.store.looked import note_file
 
 SCHEMA = 2
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -22,6 +23,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
     Raises OSError for an error that is no fault of the file: no memory, or too many open files.
     """
+    note_file(path)
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):

@@ -16,6 +16,7 @@ from pathlib import Path
 from pipeline.model import FileEntry
 from pipeline.store.digests import sha256_file
 from pipeline.store.durable import remove, sync_file
+from pipeline.store.looked import note_payload
 
 MISSING = "it is missing"
 _Stamp = tuple[int, int, int]
@@ -37,6 +38,7 @@ class Payloads:
 
         With `hashed`, hashes it even if it is sealed, unless this process did. Raises OSError if it can't be read.
         """
+        note_payload(entry)
         path = self._path(entry.sha256)
         try:
             status = os.lstat(path)

@@ -30,6 +30,7 @@ from pipeline.model import FileEntry, Json, Manifest
 from pipeline.store import locks
 from pipeline.store.digests import copy_hashed
 from pipeline.store.durable import UNRELATED, disk_errors, listed, move, remove, sync_file, sync_folder
+from pipeline.store.looked import note_used
 from pipeline.store.manifests import read_manifest, write_manifest
 from pipeline.store.payloads import MISSING, Payloads
 from pipeline.store.scratch import Scratch
@@ -89,14 +90,22 @@ class Store:
 
     def used(self, manifest: Manifest) -> None:
         """Note once a day that an intact output is in use, and write its manifest again if it was lost."""
-        path = self.manifest_path(manifest.key)
+        note_used(manifest)
         with contextlib.suppress(OSError):  # a read-only store needs no note, as nothing is removed from it
-            try:
-                if time.time() - os.stat(path).st_mtime > _DAY_S:
-                    os.utime(path)
-            except FileNotFoundError:
+            if not self.still_used(manifest.key):
                 self.put_back(manifest)
+                path = self.manifest_path(manifest.key)
                 self.tell(f"missing in the store, and put back: what is known of {manifest.stage} ({path})")
+
+    def still_used(self, key: str) -> bool:
+        """Note once a day that an output is in use; False if its manifest was lost. Raises OSError."""
+        path = f"{self.root}/manifests/{key[:2]}/{key}.json"
+        try:
+            if time.time() - os.stat(path).st_mtime > _DAY_S:
+                os.utime(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def put_back(self, manifest: Manifest) -> None:
         """Write the lost manifest of an intact output. Raises OSError."""

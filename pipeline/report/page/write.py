@@ -72,6 +72,11 @@ def path_of(model: str, workspace: Workspace) -> Path:
     return workspace.artifacts / model / PAGE
 
 
+def pages_of(model: str, workspace: Workspace) -> list[Path]:
+    """What is written of a model for readers: its page, and what the next one needs of it."""
+    return [path_of(model, workspace), _state(model, workspace)]
+
+
 def write_pages(
     models: Iterable[BuiltModel],
     run: RunRecord | None,
@@ -108,8 +113,7 @@ def built_models(ran: Ran, run: RunRecord, workspace: Workspace) -> list[BuiltMo
     A run about some of a model's targets leaves the page as it is, if there is one.
     """
     found = []
-    for name in dict.fromkeys(step.config.name for step in ran.steps.values()):
-        steps = [step for step in ran.steps.values() if step.config.name == name]
+    for name, steps in ran.planned.items():
         own = {step.id for step in steps if step.stage not in ON_DEMAND}
         config = steps[0].config
         there = path_of(name, workspace).is_file()
@@ -200,8 +204,7 @@ def artifacts_of(model: BuiltModel) -> Iterable[tuple[str, Any]]:
     """The artifacts of a model as run.json has them, by their names."""
     from pipeline.report.run_artifacts import artifacts
 
-    steps = {step.id: step for step in model.steps}
-    return artifacts(Ran([], steps, checked=frozenset(model.seen), manifests=model.manifests))
+    return artifacts(model.steps, model.seen, model.manifests)
 
 
 def _compared(before: Mapping[str, Any], artifacts: Mapping[str, Any], run: RunRecord, workspace: Workspace) -> Any:

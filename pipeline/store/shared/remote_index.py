@@ -16,7 +16,7 @@ MEMBER = "places"
 """The name in the file under which the places are."""
 _BELIEVED_S = 86400
 """An older note is checked again: a bucket may expire old files, and others drop what they found damaged."""
-_MOST = 50_000  # keys noted of one place; the oldest notes are dropped
+_MOST = 400_000  # keys noted of one place; the oldest notes are dropped
 
 
 class Known:
@@ -40,6 +40,11 @@ class Known:
 
     def __contains__(self, key: str) -> bool:
         return 0 <= time.time() - self._keys.get(key, -1) < _BELIEVED_S
+
+    @property
+    def owes(self) -> bool:
+        """Whether anything is known to be damaged there."""
+        return bool(self._bad)
 
     def add(self, key: str) -> None:
         """Note that the place has this key and all payloads of it."""

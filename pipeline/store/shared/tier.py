@@ -54,6 +54,20 @@ class SharedStore:
         self._build: _Build | None = None
 
     @property
+    def name(self) -> str:
+        """The place, without what is secret in its URL."""
+        return self._reach.name
+
+    def owes(self) -> bool:
+        """Whether something is known to be damaged there, which is written again when it is asked for."""
+        return Known(self._record, self._reach).owes
+
+    def has_all(self, keys: Iterable[str]) -> bool:
+        """Whether it is known to have these outputs; to be asked after :meth:`close`."""
+        known = Known(self._record, self._reach)
+        return all(key in known for key in keys)
+
+    @property
     def unread(self) -> str:
         """Why nothing can be read from it; "" as long as nothing has failed."""
         return self._reach.gone

@@ -1,0 +1,94 @@
+"""What a report says of one model: rows of its tables, what was not shown, its artifacts, the names of its steps.
+
+Of a model in which nothing changed, the last account is told again, and none of its steps is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field
+from typing import Any, cast
+
+from pipeline.config.guesses import guesses, still_guessed
+from pipeline.frozen import dataclass
+from pipeline.model import Json, Manifest
+from pipeline.plan.steps import Step
+from pipeline.report import report
+from pipeline.report.run_artifacts import artifacts
+from pipeline.report.tables import Table
+
+_MEMBERS: Mapping[str, type] = {
+    "steps": list, "tables": list, "unmeasured": list, "silent": list, "is_verified": bool, "guessed": str,
+    "artifacts": dict,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Account:
+    """What is told of a model.
+
+    `steps` are those that are up to date; `tables` are :func:`tables_of`; `unmeasured` buckets had no sample, `silent`
+    outputs no sample that says yes; `guessed` is a line on what of its config nobody has looked at, "" if nothing is;
+    `artifacts` are as in run.json.
+    """
+
+    steps: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    unmeasured: Sequence[str] = ()
+    silent: Sequence[str] = ()
+    is_verified: bool = True
+    guessed: str = ""
+    artifacts: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        """As :meth:`from_json` reads it."""
+        return cast("dict[str, Json]", {name: getattr(self, name) for name in _MEMBERS})
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Account:
+        """Raises ValueError for what is no account."""
+        if {*content} != {*_MEMBERS} or not all(isinstance(content[name], kind) for name, kind in _MEMBERS.items()):
+            raise ValueError("this is no account of a model")
+        return cls(**content)
+
+
+def account_of(
+    steps: Sequence[Step],
+    current: Collection[str],
+    seen: Collection[str],
+    manifests: Mapping[str, Manifest],
+    results: Mapping[str, tuple[str, float]],
+) -> Account:
+    """What is told of a model with these steps.
+
+    `current` are those that are up to date, `seen` those of which figures are shown, which may be of a miss; `results`
+    says how those came out that were not current before.
+    """
+    path = steps[0].config.path
+    return Account(
+        [step.id for step in steps if step.id in current],
+        tables_of(steps, current, seen, manifests, results),
+        report.unmeasured(steps, current, manifests),
+        report.silent(steps, current, manifests),
+        any(step.stage == "verify" for step in steps),
+        still_guessed(path.name, found) if (found := guesses(path)) else "",
+        dict(artifacts(steps, seen, manifests)),
+    )
+
+
+def tables_of(
+    steps: Sequence[Step],
+    current: Collection[str],
+    seen: Collection[str],
+    manifests: Mapping[str, Manifest],
+    results: Mapping[str, tuple[str, float]],
+) -> list[Table]:
+    """Contexts, forecasts, accuracy, next tokens, what is judged by itself, scores: each with its heading."""
+    return [
+        report.contexts([step for step in steps if step.id in current], manifests, results),
+        report.forecasts(steps, seen, manifests),
+        report.accuracy(steps, seen, manifests),
+        report.language(steps, seen, manifests),
+        report.judged(steps, seen, manifests),
+        report.scores(steps, seen, manifests),
+    ]

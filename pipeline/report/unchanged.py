@@ -1,0 +1,222 @@
+"""Remembers models of which a build found all done: while what it looked at looks the same, so is the answer.
+
+A build with nothing to do would plan, resolve and judge each step of each model. Instead it looks at the files that the
+last full look at a model read: its config, the code, the sources and samples, what each step made last, payloads,
+artifacts. `.build/unchanged/<model>.json` has what they looked like, and what is told of the model. Anything that looks
+otherwise has its model looked at step by step, as if nothing were remembered; the files may be lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.command_line import CommandLine
+from pipeline.config.project_file import PROJECT_FILE
+from pipeline.errors import PipelineError
+from pipeline.plan.keys import READER_TOOLS, TOOLS, ExtraError, canonical_json, reader_versions, tool_versions
+from pipeline.plan.workspace import Workspace
+from pipeline.report.account import Account
+from pipeline.report.page.write import pages_of
+from pipeline.store import sealed_json
+from pipeline.store.durable import write_atomically
+from pipeline.store.looked import Looks, looking, stamp_of
+
+FOLDER = "unchanged"
+_VERSION = 1
+_SHARED_S = 86400  # what a shared store has is believed for a day
+_HARMLESS = re.compile(r"-(n\d*|c|v\d?)|--(process|continue|verbosity)(=.*)?")
+_CODE = Path(__file__).resolve().parents[1]
+
+
+def may_skip(line: CommandLine, variables: Collection[str]) -> bool:
+    """Whether a command builds whole models, and would do nothing to those of which all is done."""
+    whole = all(name == "build" or re.fullmatch(r"build:[^*?\[]+", name) for name in line.names)
+    harmless = all(_HARMLESS.fullmatch(option) for option in line.options)
+    return line.command == "run" and whole and harmless and not {*variables} - {"models"}
+
+
+class Unchanged:
+    """What is remembered of the models of a checkout.
+
+    It is made before the configs are read: what changes after that is not remembered.
+    """
+
+    def __init__(self, root: Path, code: Path = _CODE) -> None:
+        self._root = root
+        self._good: dict[str, bool] = {}
+        self._configs = {path: stamp_of(path) for path in _yaml_files(root / "configs")}
+        self._code = _code_stamp(root, code)
+
+    def accounts(self, models: Collection[str], workspace: Workspace) -> dict[str, Account]:
+        """What is told of those of the models of which nothing changed since all was done."""
+        basis = self._basis(workspace)
+        owes = workspace.shared is not None and workspace.shared.owes()
+        if not basis or owes or not (workspace.build / FOLDER).is_dir():
+            return {}
+        found = ((model, self._account(model, basis, workspace)) for model in models)
+        return {model: account for model, account in found if account is not None}
+
+    def keep(self, model: str, looks: Looks, account: Account, workspace: Workspace) -> None:
+        """Remember a model of which all was seen to be done, by what was looked at.
+
+        Does nothing if the shared store lacks some of it, or the disk can't be written.
+        """
+        basis = self._basis(workspace)
+        config = str(self._root / "configs" / f"{model}.yaml")
+        missing = workspace.shared is not None and not workspace.shared.has_all(looks.used)
+        if not basis or missing or config not in self._configs:
+            return
+        looks.files[config] = self._configs[config]
+        content: dict[str, Any] = {
+            "basis": basis,
+            "files": {self._short(path): stamp for path, stamp in looks.files.items()},
+            "payloads": looks.payloads,
+            "used": [*looks.used],
+            "account": account.to_json(),
+        }
+        with contextlib.suppress(OSError, ValueError), workspace.scratch.folder() as folder:
+            data = sealed_json.dump(content, indent=None, sort_keys=False)
+            write_atomically(_path(model, workspace), data, durable=False, folder=folder)
+
+    def _account(self, model: str, basis: str, workspace: Workspace) -> Account | None:
+        path = _path(model, workspace)
+        try:
+            if workspace.shared is not None and time.time() - path.stat().st_mtime > _SHARED_S:
+                return None
+            content = sealed_json.load(path.read_bytes())
+            if content["basis"] != basis:
+                return None
+            looks = Looks({self._long(name): stamp for name, stamp in content["files"].items()}, content["payloads"])
+            if not looks.hold(workspace.store.payloads.fault, self._good):
+                return None
+            if not all(self._is_used(key, workspace) for key in content["used"]):
+                return None
+            return Account.from_json(content["account"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def _is_used(self, key: str, workspace: Workspace) -> bool:
+        try:
+            return workspace.store.still_used(key)
+        except OSError:  # a read-only store needs no note, as nothing is removed from it
+            return True
+
+    def _basis(self, workspace: Workspace) -> str:
+        """A digest of what decides about every model; empty where that can't be told."""
+        try:
+            tools: dict[str, Any] = {stage: dict(tool_versions(stage)) for stage in TOOLS}
+        except PipelineError:
+            return ""
+        for reader in READER_TOOLS:
+            with contextlib.suppress(ExtraError):
+                tools[f"reader {reader}"] = dict(reader_versions(reader))
+        shared = workspace.shared.name if workspace.shared is not None else ""
+        settings = self._configs.get(str(self._root / "configs" / PROJECT_FILE))
+        about: list[Any] = [_VERSION, self._code, tools, shared, os.fspath(workspace.store.root), settings]
+        return hashlib.sha256(canonical_json(about)).hexdigest()
+
+    def _short(self, path: str) -> str:
+        return path.removeprefix(f"{self._root}/")
+
+    def _long(self, name: str) -> str:
+        return name if name.startswith("/") or Path(name).is_absolute() else f"{self._root}/{name}"
+
+
+class Keeper:
+    """Notes what a build looks at, model by model, and has what it found done remembered. For one thread."""
+
+    def __init__(self, unchanged: Unchanged, workspace: Workspace) -> None:
+        self._unchanged, self._workspace = unchanged, workspace
+        self._looks: dict[str, Looks] = {}
+        self._done: dict[str, set[str]] = {}
+        self._not_done: set[str] = set()
+
+    def saw(self, model: str, part: str, is_done: Callable[[], bool]) -> bool:
+        """Whether a part of a model is done.
+
+        A model of which something is told meanwhile is not remembered: the next build has to tell it again.
+        """
+        store = self._workspace.store
+        tell = store.tell
+
+        def told(text: str) -> None:
+            self._not_done.add(model)
+            tell(text)
+
+        store.tell = told
+        try:
+            with looking(self._looks.setdefault(model, Looks())):
+                found = is_done()
+        finally:
+            store.tell = tell
+        if found:
+            self._done.setdefault(model, set()).add(part)
+        else:
+            self._not_done.add(model)
+        return found
+
+    def keep(self, model: str, checks: Mapping[str, Callable[[], bool]], account: Account) -> None:
+        """Remember a model that was built or found to be done; `checks` say of each part of it whether it is.
+
+        What was built is looked at once more: others may have changed it meanwhile.
+        """
+        besides = (page for page in pages_of(model, self._workspace) if page.exists())
+        if not self._saw_all(model, checks):
+            self._forget(model)
+            store = self._workspace.store
+            tell, store.tell = store.tell, lambda _: None  # who looked first has told
+            try:
+                if not all(self.saw(model, part, check) for part, check in checks.items()):
+                    return
+            finally:
+                store.tell = tell
+            if not self._saw_all(model, checks):
+                return
+        looks = self._looks.pop(model)
+        looks.files |= {str(page): stamp_of(str(page)) for page in besides}
+        self._unchanged.keep(model, looks, account, self._workspace)
+
+    def _saw_all(self, model: str, parts: Collection[str]) -> bool:
+        """Whether all parts of a model were found done, and look now as they did then."""
+        whole = model not in self._not_done and self._done.get(model, set()) >= {*parts}
+        return whole and self._looks[model].settled()
+
+    def _forget(self, model: str) -> None:
+        self._looks.pop(model, None)
+        self._done.pop(model, None)
+        self._not_done.discard(model)
+
+
+def _path(model: str, workspace: Workspace) -> Path:
+    return workspace.build / FOLDER / f"{model}.json"
+
+
+def _yaml_files(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.path for entry in entries if entry.name.endswith(".yaml")]
+    except OSError:
+        return []
+
+
+def _code_stamp(root: Path, code: Path) -> str:
+    """A digest of what our code, in the folder `code`, and the project's looks like.
+
+    Of a module that scripts import from elsewhere in the project, the file is looked at where its key is made; here is
+    which names an import could find.
+    """
+    names = sorted(path.name for path in root.iterdir())
+    stamps = [name for name in names if not name.startswith(".") and name != "artifacts"]
+    for top in (code, root / "calibration"):
+        for folder, folders, names in os.walk(top):
+            folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
+            paths = (f"{folder}/{name}" for name in sorted(names) if name.endswith(".py"))
+            stamps += [f"{path} {stamp_of(path)}" for path in paths]
+    return hashlib.sha256("\n".join(stamps).encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,116 @@
+"""What was looked at while something was decided, and what it looked like: the answer holds for as long as it does.
+
+Whatever decides by a file notes it here before it reads it: :func:`note_file`, :func:`note_payload`,
+:func:`note_used`. Outside of :func:`looking` that does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.model import FileEntry, Manifest
+
+MISSING = ""
+"""The stamp of what is missing, or can't be reached."""
+# A file changed again within the clock's granularity keeps its mtime; such a stamp is not remembered (git's "racy"
+# rule). 100 ms is above the timer tick of every supported kernel and below what a person notices.
+RACY_NS = 100_000_000
+_here = threading.local()
+
+
+class Looks:
+    """What was looked at.
+
+    `files` has the stamp of each file and folder, "" for one that is missing. `payloads` has the bytes of each payload
+    by its digest: its seal tells whether it changed. `used` are the keys of outputs whose manifests in the store say
+    when they were last of use.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, str] | None = None,
+        payloads: Mapping[str, int] | None = None,
+        used: Iterable[str] = (),
+    ) -> None:
+        self.files = {**(files or {})}
+        self.payloads = {**(payloads or {})}
+        self.used = dict.fromkeys(used)
+
+    def hold(self, fault: Callable[[FileEntry], str], known: dict[str, bool]) -> bool:
+        """Whether files and payloads look the same now.
+
+        `fault` says what is wrong with a payload, "" if nothing is; `known` has which are good, and is added to. Raises
+        what `fault` raises.
+        """
+        for path, stamp in self.files.items():
+            if stamp_of(path) != stamp:
+                return False
+        for sha256, size in self.payloads.items():
+            if sha256 not in known:
+                known[sha256] = not fault(FileEntry(sha256, size))
+            if not known[sha256]:
+                return False
+        return True
+
+    def settled(self) -> bool:
+        """Whether each file looks the same now, and changed so long ago that another change would show in its stamp."""
+        now_ns = time.time_ns()
+        for path, stamp in self.files.items():
+            try:
+                status = os.stat(path)
+            except OSError:
+                if stamp != MISSING:
+                    return False
+                continue
+            if _stamp(status) != stamp or now_ns - max(status.st_mtime_ns, status.st_ctime_ns) < RACY_NS:
+                return False
+        return True
+
+
+@contextmanager
+def looking(looks: Looks) -> Iterator[None]:
+    """Note in `looks` what this thread looks at meanwhile."""
+    outer = getattr(_here, "looks", None)
+    _here.looks = looks
+    try:
+        yield
+    finally:
+        _here.looks = outer
+
+
+def note_file(path: Path | str) -> None:
+    """Note a file or folder that is about to be looked at."""
+    looks: Looks | None = getattr(_here, "looks", None)
+    if looks is not None and (name := os.path.abspath(path)) not in looks.files:
+        looks.files[name] = stamp_of(name)
+
+
+def note_payload(entry: FileEntry) -> None:
+    """Note a payload that is about to be looked at."""
+    looks: Looks | None = getattr(_here, "looks", None)
+    if looks is not None:
+        looks.payloads[entry.sha256] = entry.bytes
+
+
+def note_used(manifest: Manifest) -> None:
+    """Note an output that is of use."""
+    looks: Looks | None = getattr(_here, "looks", None)
+    if looks is not None:
+        looks.used[manifest.key] = None
+
+
+def stamp_of(path: str) -> str:
+    """What changes when a file's content does: size, times and inode; "" if it is missing or can't be reached."""
+    try:
+        return _stamp(os.stat(path))
+    except OSError:
+        return MISSING
+
+
+def _stamp(status: os.stat_result) -> str:
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"
