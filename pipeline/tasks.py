@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -95,7 +96,8 @@ class Project:
         self.crew.cluster = engine(line.variables, self.workspace)
         self.guard = Guard(self.workspace)
         self.announce: Callable[[Step], None] = lambda _: None
-        self._gated = GatedSteps(self.steps, self.workspace, self.crew, self._start)
+        self.announce_end: Callable[[Step], None] = lambda _: None
+        self._gated = GatedSteps(self.steps, self.workspace, self.crew, self._shown)
         whole = "targets" not in variables
         self._publishing = Publishing(self.workspace, self._gated, self._built, whole)
         self.results, self.missed, self.waiting = self._gated.results, self._gated.missed, self._gated.waiting
@@ -242,9 +244,18 @@ class Project:
             return self._gated.is_current(step)
         return self._keeper.saw(step.config.name, step.id, partial(self._gated.is_current, step))
 
-    def _start(self, step: Step) -> None:
-        self.guard.before_work()
-        self.announce(step)
+    @contextmanager
+    def _shown(self, step: Step) -> Iterator[Callable[[], None]]:
+        """Gives what is to be called when the step's worker starts; at the end it runs no more."""
+
+        def start() -> None:
+            self.guard.before_work()
+            self.announce(step)
+
+        try:
+            yield start
+        finally:
+            self.announce_end(step)
 
     def _is_published(self, config: ModelConfig, *_: object) -> bool:
         if self._keeper is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -73,6 +73,10 @@ def is_current(step: Step, workspace: Workspace) -> bool:
     workspace.store.used(manifest)
     _share(manifest, workspace)
     return True
+
+
+Shown = Callable[[Step], AbstractContextManager[Callable[[], None]]]
+"""A step while it is brought up to date: gives what is to be called when its worker starts."""
 
 
 def bring_up_to_date(

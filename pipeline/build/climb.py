@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 
 from pipeline.build import gates
-from pipeline.build.bring import bring_up_to_date, is_current
+from pipeline.build.bring import Shown, bring_up_to_date, is_current
 from pipeline.build.chains import able_of, chain_of, figures_of, method_of
 from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import judge, wanting
@@ -84,13 +84,11 @@ class _Fit:
 class Climber:
     """Climbs for the components of one build. Safe to use from several threads: one climbs for all of a component."""
 
-    def __init__(
-        self, steps: Mapping[str, Step], workspace: Workspace, crew: Crew, started: Callable[[Step], None]
-    ) -> None:
+    def __init__(self, steps: Mapping[str, Step], workspace: Workspace, crew: Crew, shown: Shown) -> None:
         self._steps = steps
         self._workspace = workspace
         self._crew = crew
-        self._started = started
+        self._shown = shown
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._refused: dict[str, PipelineError] = {}
@@ -226,9 +224,9 @@ class Climber:
         return min((db for db in found if db is not None), default=-1e9)
 
     def _made(self, step: Step) -> _Miss | None:
-        started = partial(self._started, self._steps.get(step.id, step))
         try:
-            bring_up_to_date(step, self._workspace, self._crew, started)
+            with self._shown(self._steps.get(step.id, step)) as started:
+                bring_up_to_date(step, self._workspace, self._crew, started)
         except (WaitingError, DamagedError):
             raise
         except FAILURES as error:
@@ -253,7 +251,8 @@ class Climber:
         if search is None:
             return ()
         try:
-            bring_up_to_date(search, self._workspace, self._crew, partial(self._started, search))
+            with self._shown(search) as started:
+                bring_up_to_date(search, self._workspace, self._crew, started)
         except FAILURES:
             return ()
         facts = self._facts(search)

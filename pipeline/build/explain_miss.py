@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pipeline.build import gates
-from pipeline.build.bring import bring_up_to_date
+from pipeline.build.bring import Shown, bring_up_to_date
 from pipeline.build.crew import Crew
 from pipeline.build.schedule import WithdrawnError
 from pipeline.config.thresholds import SMALL_BYTES, WISHED_FEATURES_DB
@@ -53,12 +53,14 @@ def _is_small(step: Step, workspace: Workspace) -> bool:
     return 0 < max(sizes, default=0) <= SMALL_BYTES
 
 
-def explain(miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: Workspace, crew: Crew) -> PipelineError:
+def explain(
+    miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: Workspace, crew: Crew, shown: Shown
+) -> PipelineError:
     """The error for a miss, with what was forecast, and the first values that went wrong if it is one of the ladder."""
     foretold = _foretold(step, workspace) if miss.rung in ("compile", "total") and step.stage == "emulate" else ()
     lines = "".join(f"\n    | {forecast.line()}" for forecast in foretold[:_MOST])
     error = _with(miss.error, f"forecast before it was compiled:{lines}") if foretold else miss.error
-    return _first_wrong(replace(miss, error=error), step, steps, workspace, crew)
+    return _first_wrong(replace(miss, error=error), step, steps, workspace, crew, shown)
 
 
 def _foretold(step: Step, workspace: Workspace) -> tuple[Forecast, ...]:
@@ -73,13 +75,14 @@ def _foretold(step: Step, workspace: Workspace) -> tuple[Forecast, ...]:
 
 
 def _first_wrong(
-    miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: Workspace, crew: Crew
+    miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: Workspace, crew: Crew, shown: Shown
 ) -> PipelineError:
     search = steps.get(f"{_SEARCHES.get(step.stage, '')}:{step.name}")
     if search is None or not miss.rung:
         return miss.error
     try:
-        bring_up_to_date(search, workspace, crew)
+        with shown(search) as started:
+            bring_up_to_date(search, workspace, crew, started)
     except WithdrawnError:
         return miss.error
     except WaitingError as error:

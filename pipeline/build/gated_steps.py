@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from pipeline.build import failed
-from pipeline.build.bring import ChangedError, Outcome, bring_up_to_date, is_current, needed
+from pipeline.build.bring import ChangedError, Outcome, Shown, bring_up_to_date, is_current, needed
 from pipeline.build.climb import CURABLE, FAILURES, Climber
 from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import explain, judge
@@ -27,15 +27,13 @@ class GatedSteps:
     out otherwise since.
     """
 
-    def __init__(
-        self, steps: Mapping[str, Step], workspace: Workspace, crew: Crew, start: Callable[[Step], None]
-    ) -> None:
-        """`start` is called when a step's worker starts."""
+    def __init__(self, steps: Mapping[str, Step], workspace: Workspace, crew: Crew, shown: Shown) -> None:
+        """`shown` is what a step is brought up to date in."""
         self._steps = steps
         self._workspace = workspace
         self._crew = crew
-        self._start = start
-        self._climber = Climber(steps, workspace, crew, start)
+        self._shown = shown
+        self._climber = Climber(steps, workspace, crew, shown)
         self.results: dict[str, tuple[str, float]] = {}
         self.missed: set[str] = set()
         self.waiting: dict[str, WaitingError] = {}
@@ -68,7 +66,7 @@ class GatedSteps:
             if self._climbed(step, miss.rung):
                 return
             self.missed.add(step.id)
-            missed = explain(miss, step, self._steps, self._workspace, self._crew)
+            missed = explain(miss, step, self._steps, self._workspace, self._crew, self._shown)
             raise failed.kept(step, missed, self._steps, self._workspace, made=True)
         if self._climber.wishes(step):
             self._climbed(step, "total")
@@ -92,9 +90,10 @@ class GatedSteps:
 
     def bring_ungated(self, step: Step) -> None:
         """Bring a step up to date, whatever its gates say."""
-        bring = partial(bring_up_to_date, step, self._workspace, self._crew, partial(self._start, step))
         try:
-            result = self.healed(bring, needed(step, self._steps))
+            with self._shown(step) as started:
+                bring = partial(bring_up_to_date, step, self._workspace, self._crew, started)
+                result = self.healed(bring, needed(step, self._steps))
         except WaitingError as error:
             self.waiting[error.step] = error
             raise

@@ -294,8 +294,8 @@ class ModelFile:
     buckets for a target, which have the same weights; `socs`, all targets of a bucket; `auto` estimates the bytes of
     each and takes the smallest."""
     outputs: Annotated[tuple[ExportKind, ...], Distinct()] = ()
-    """What else is made of the contexts, for other engines: `pte`, an ExecuTorch program for each component and target
-    in which each bucket is a method."""
+    """What else is made, for other engines: `pte`, an ExecuTorch program for each component and target in which each
+    bucket is a method; `dlc`, the graph of each bucket before HTP's compiler, for Qualcomm's tools."""
     limits: ModelLimits = field(default_factory=ModelLimits)
     """What one step of this model may take before it is ended."""
     release: ReleaseSettings | None = None

@@ -268,8 +268,8 @@ def _check_packing(fields: Mapping[str, Any], targets: Sequence[Target], node: N
         what = "targets that are compiled with other options can't share a binary"
         expected = "packing: separate or buckets, or the same optimization, priority and provider_options everywhere"
         problems.add(place_of(node, ("packing",)), ("packing",), what, expected=expected)
-    if packing in ("socs", "auto") and "pte" in fields.get("outputs", ()):
-        what = "an ExecuTorch program holds no binary that targets share"
+    if packing in ("socs", "auto") and fields.get("outputs"):
+        what = "an ExecuTorch program holds no binary that targets share, and a DLC is held against a context of one"
         problems.add(place_of(node, ("outputs",)), ("outputs",), what, expected="packing: separate or buckets")
     if packing != "buckets":
         return

@@ -10,8 +10,8 @@ from pipeline.contracts.measures import OverBuckets
 from pipeline.contracts.target import HtpTarget
 from pipeline.frozen import dataclass
 
-ExportKind = Literal["pte"]
-"""What contexts can be put into: an ExecuTorch program."""
+ExportKind = Literal["pte", "dlc"]
+"""What is made beside contexts: an ExecuTorch program that holds them, or the graphs that they were compiled of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +36,16 @@ class EncodedTensor(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedGraph(Contract):
-    """The method that a bucket is in the `file`; its inputs and outputs in order."""
+    """The method or graph that a bucket is in the `file`; its inputs and outputs in order.
+
+    `emulated` is of a graph: whether it ran on the emulator, composed for the target, and gave what the context gives.
+    """
 
     file: str
     method: str
     inputs: tuple[EncodedTensor, ...]
     outputs: tuple[EncodedTensor, ...]
+    emulated: bool | None = left_out()
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "context": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "bundle": ("jinja2", "numpy", "onnx", "onnxruntime-qnn", "qairt", "tokenizers"),
     "emulate": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
-    "export": ("flatbuffers", "numpy", "onnx", "onnxruntime-qnn", "qairt"),
+    "export": ("flatbuffers", "numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "converse": ("jinja2", "numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt", "tokenizers"),
     "blame": ("numpy", "onnx", "onnxruntime"),
     "probe": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),

@@ -274,7 +274,7 @@ class _Planner(Measurements):
             component=component, buckets=self._buckets, kind=kind, target=made_for, performance_mode=mode
         )
         form = self._forms[0]
-        inputs = (
+        inputs = [
             Input(
                 "context/{bucket}",
                 f"context:{self._name}/{component}/{bucket.name if form == 'separate' else form}/{target.soc}",
@@ -282,7 +282,9 @@ class _Planner(Measurements):
                 part=bucket,
             )
             for bucket in self._config.buckets
-        )
+        ]
+        if kind == "dlc":
+            inputs += [self._last(component, bucket, role="model/{bucket}") for bucket in self._config.buckets]
         return Step(
             "export",
             f"{self._name}/{component}/{kind}/{target.soc}",

@@ -85,7 +85,8 @@ def _lines(
 ) -> Iterator[str]:
     yield "# yaml-language-server: $schema=config.schema.json"
     yield "#"
-    yield f"# Written by 'doit init {name}'. GUESS marks what the model does not say: look at those lines first."
+    yield f"# Written by 'doit init {name}'. GUESS marks what the model does not say: compare with the application, and"
+    yield "# take the word out of lines that are right. A build names those that have it."
     yield "# Every key is described in docs/config.md, readers in docs/calibration.md."
     for text in refused:
         yield "#"

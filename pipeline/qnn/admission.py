@@ -109,6 +109,12 @@ def _check_blocks(model: ModelProto, folder: Path) -> None:
             )
 
 
+def weights_in_blocks(model: ModelProto) -> list[str]:
+    """The operators that read a weight with scales in blocks, each with its node's name, as in ``MatMul 'product'``."""
+    blocks = {node.output[0] for node in model.graph.node if node.op_type == "DequantizeLinear" and _block_size(node)}
+    return [f"{node.op_type} {node.name!r}" for node in model.graph.node if blocks & {*node.input}]
+
+
 def _check_scales(model: ModelProto, folder: Path) -> None:
     in_blocks = {node.input[1] for node in model.graph.node if _block_size(node)}
     for scale in _scales(model):

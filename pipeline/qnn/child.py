@@ -25,10 +25,14 @@ from pipeline.model import Json
 from pipeline.processes import lifeline
 from pipeline.processes.exit_status import exit_reason
 from pipeline.processes.log_tail import log_tail
-from pipeline.qnn import failures, raw
+from pipeline.qnn import compose, failures, raw
 from pipeline.qnn.compile import compile_context, compile_shared
+from pipeline.qnn.compiler import COMPILE_OPTIONS
+from pipeline.qnn.dlc import write_dlc
 from pipeline.qnn.emulate import TimeLimit, run_each
+from pipeline.qnn.interface import ANSWER
 from pipeline.qnn.native_log import STEP_LOG
+from pipeline.qnn.provider_options import OPTIMIZATION
 from pipeline.store.durable import is_full, no_room
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -136,6 +140,48 @@ def run_raw_apart(binary: Path, graph: str, target: HtpTarget, inputs: Arrays, w
         return [archive[name] for name in archive.files]
 
 
+def write_dlc_apart(model: Path, name: str, target: HtpTarget, path: Path, work: Path) -> str:
+    """:func:`pipeline.qnn.dlc.write_dlc` in a child.
+
+    Raises:
+        PipelineError: what the child raised.
+        CompileError: the child died.
+    """
+    answer = answer_of(
+        {"do": "dlc", "model": str(model), "name": name, "out": str(path), "target": target.to_json()}, work
+    )
+    if isinstance(answer, int):
+        raise _died(f"QNN's serializer ended its process on {name}", answer, CompileError)
+    return str(answer["graph"])
+
+
+def compose_apart(dlc: Path, graph: str, target: HtpTarget, work: Path) -> Path:
+    """:func:`pipeline.qnn.compose.compose` in a child: the context binary, in the folder `work`.
+
+    Raises:
+        CompileError: HTP does not take the graph; the message has the operator that QNN names.
+    """
+    binary, log = work / f"{graph}.bin", work / "compose.log"
+    optimization = dict(target.options or ()).get(OPTIMIZATION, COMPILE_OPTIONS[OPTIMIZATION])
+    request: dict[str, Json] = {
+        "dlc": str(dlc),
+        "graph": graph,
+        "soc_model": target.soc_model,
+        "vtcm_mb": target.vtcm_mb,
+        "optimization": int(optimization),
+        "binary": str(binary),
+    }
+    log.unlink(missing_ok=True)
+    answer = answer_of(request, work, "pipeline.qnn.compose", log)
+    if not isinstance(answer, int) and "refused" not in answer:
+        return binary
+    ended = exit_reason(answer) if isinstance(answer, int) else str(answer["refused"])
+    errors = compose.errors(log.read_text("utf-8", "replace"))
+    why, remedy = failures.explain([*errors[-_LOG_LINES:], ended], "")
+    what = ", ".join(compose.refused_operators(errors)) or "the graph"
+    raise CompileError(f"{target} does not take {what} of {dlc.name}", where=dlc.name, why=why, remedy=remedy)
+
+
 def answer_of(
     request: Mapping[str, Json],
     work: Path,
@@ -148,7 +194,7 @@ def answer_of(
     `environment` is added to its own. On Windows it is in its caller's job, and there is nothing to pass on.
     """
     path = work / "request.json"
-    answer = work / raw.ANSWER
+    answer = work / ANSWER
     answer.unlink(missing_ok=True)
     path.write_text(json.dumps(request), "utf-8")
     # In the caller's process group, with which it ends; without a log its output goes to the caller's.
@@ -196,7 +242,7 @@ def main(request_path: str) -> None:
     request: dict[str, Any] = json.loads(Path(request_path).read_text("utf-8"))
     work = Path(request_path).resolve().parent  # the emulator runs in another folder
     try:
-        (work / raw.ANSWER).write_text(json.dumps(_answer(request, work)), "utf-8")
+        (work / ANSWER).write_text(json.dumps(_answer(request, work)), "utf-8")
     except OSError as error:
         if not is_full(error):
             raise
@@ -212,6 +258,8 @@ def _answer(request: Mapping[str, Any], work: Path) -> Mapping[str, Json]:
             models = {name: Path(path) for name, path in request["models"].items()}
             made = compile_shared(models, target, Path(request["out"]), binary=request["binary"])
             return {name: each.to_json() for name, each in made.items()}
+        if request["do"] == "dlc":
+            return {"graph": write_dlc(Path(request["model"]), request["name"], target, Path(request["out"]))}
         _emulate(request, work, target)
     except PipelineError as error:
         fields = {"type": type(error).__name__, "what": error.what, "where": error.where}

@@ -136,15 +136,24 @@ def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None =
     for key, value in (entries or {}).items():
         settings.add_session_config_entry(key, value)
     # The arrays must live until the compiler is done with them.
+    arrays = give_model(settings, source, work)
+    with contextlib.chdir(work):
+        _compile(settings, source)
+    del arrays
+    return read_trace(work / source.trace_folder)
+
+
+def give_model(settings: ort.SessionOptions, source: Source, work: Path) -> list[NDArray[Any]]:
+    """Put `<name>.onnx` into the folder `work` and its weights into `settings`.
+
+    The arrays returned must live until the session or compiler that gets the settings is done with them.
+    """
     arrays = _hand_over_external(settings, source.model, source.path.parent)
     if any(form_of(tensor) for tensor in source.model.graph.initializer):
         save_graph(without_forms(source.model), work / f"{source.name}.onnx")
     else:
         shutil.copyfile(source.path, work / f"{source.name}.onnx")
-    with contextlib.chdir(work):
-        _compile(settings, source)
-    del arrays
-    return read_trace(work / source.trace_folder)
+    return arrays
 
 
 def _hand_over_external(settings: ort.SessionOptions, model: ModelProto, folder: Path) -> list[NDArray[Any]]:

@@ -30,6 +30,7 @@ from pipeline.graph.ir.index import FLOATS, GraphIndex
 from pipeline.graph.ir.traverse import label, reads
 from pipeline.graph.quantization.qdq import Q_OPS, computing_node, encoding_of, standing_for
 from pipeline.ladder import EXACT_DB
+from pipeline.progress import tell
 from pipeline.qnn.child import compile_apart, run_apart
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -69,6 +70,7 @@ def probe(
         chosen = _evenly(span, AT_ONCE)
         if not chosen:
             break
+        tell(f"compile {number + 1} of {most_compiles} at most")
         folder = work / str(number)
         folder.mkdir()
         try:

@@ -19,7 +19,7 @@ from pipeline.graph.files.model_file import load_graph, signature
 from pipeline.graph.quantization.cost import count, origins
 from pipeline.qnn.format.compiled_work import work_digest
 from pipeline.qnn.format.context_binary import HTP_BACKEND, BinaryInfo, read_binaries
-from pipeline.qnn.format.context_edges import contradictions
+from pipeline.qnn.format.context_edges import contradictions, is_edge
 from pipeline.qnn.format.context_model import binary_names, compatibility, is_plain, partition_name, partitions
 from pipeline.qnn.format.schematic import read_traffic, schematic_name
 from pipeline.qnn.provider_options import OPTIMIZATION
@@ -91,7 +91,7 @@ def read_context(
         outputs=values.outputs,
         partitions=len(nodes),
         cpu_nodes=tuple(
-            CpuNode(node.name, node.op_type, trace.reason(node), _is_edge(node, model))
+            CpuNode(node.name, node.op_type, trace.reason(node), is_edge(node, model))
             for node in model.graph.node
             if node.op_type != "EPContext"
         ),
@@ -248,12 +248,6 @@ def _check_compatibility(context_model: str, given: str, targets: Sequence[HtpTa
             f"its compatibility string is {given!r}, not {want!r}",
             "run 'uv sync'; if that gives the same, onnxruntime-qnn has changed the string's form",
         )
-
-
-def _is_edge(node: NodeProto, model: ModelProto) -> bool:
-    if node.op_type == "QuantizeLinear":
-        return any(value.name == node.input[0] for value in model.graph.input)
-    return node.op_type == "DequantizeLinear" and any(value.name == node.output[0] for value in model.graph.output)
 
 
 def _refused(file: str, why: str, remedy: str) -> CompileError:

@@ -2,8 +2,8 @@
 
 The context model says how floats become the binary's integers and back; so does the binary. Programs that load the
 binary alone (Genie, ExecuTorch, an application of QNN's own) have only the latter. A context model is followed node by
-node here: its QuantizeLinear and DequantizeLinear by the binary's encodings, each EPContext by
-:mod:`pipeline.qnn.raw`, and outputs must be those of ONNX Runtime, bit for bit.
+node here: its QuantizeLinear and DequantizeLinear by the binary's encodings, the Cast of a float64 by numpy, each
+EPContext by :mod:`pipeline.qnn.raw`, and outputs must be those of ONNX Runtime, bit for bit.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, helper
 
 from pipeline.contracts.emulate import SecondOpinion
 from pipeline.contracts.target import HtpTarget
 from pipeline.graph.files.model_file import load_graph
 from pipeline.qnn.child import run_raw_apart
 from pipeline.qnn.format.context_binary import read_binaries
-from pipeline.qnn.format.context_edges import contradictions, paired
+from pipeline.qnn.format.context_edges import contradictions, is_edge, paired
 from pipeline.qnn.format.context_model import binary_names, partition_name, partitions
 from pipeline.qnn.format.graph_io import EdgeTensor
 
@@ -44,7 +44,7 @@ def second_opinion(
     """
     model = load_graph(folder / context_model)
     nodes = partitions(model)
-    inside = [node.op_type for node in model.graph.node if node.op_type not in _EDGES]
+    inside = [node.op_type for node in model.graph.node if node.op_type not in _EDGES and not is_edge(node, model)]
     if inside:
         return SecondOpinion(0, not_asked=f"{len(inside)} nodes run on the CPU, the first is {inside[0]}")
     return SecondOpinion(len(nodes), tuple(_Reading(folder, model, target, work).disagreements(feed, outputs)))
@@ -74,6 +74,8 @@ class _Reading:
                 self._to_encode[node.output[0]] = node
             elif node.op_type == "DequantizeLinear":
                 self._decode(node)
+            elif node.op_type == "Cast":
+                self._cast(node)
             else:
                 yield from self._execute(node)
         for name, expected in outputs.items():
@@ -111,6 +113,11 @@ class _Reading:
             yield f"input {value!r} is {array.dtype} {list(array.shape)} for the context model, {tensor} in the binary"
         else:
             given[tensor.name] = array.reshape(tensor.shape)
+
+    def _cast(self, node: NodeProto) -> None:
+        if node.input[0] in self._values:
+            to = next(attribute.i for attribute in node.attribute if attribute.name == "to")
+            self._values[node.output[0]] = self._values[node.input[0]].astype(helper.tensor_dtype_to_np_dtype(to))
 
     def _decode(self, node: NodeProto) -> None:
         value = node.input[0]

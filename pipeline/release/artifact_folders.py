@@ -174,7 +174,7 @@ def _bucket(
     made = part.read(context.PartFacts.from_json)
     assert step.component is not None
     graphs = {kind: other.read(export.Facts.from_json).graphs for kind, other in exported.items()}
-    others = {name: entry for other in exported.values() for name, entry in other.files.items()}
+    others = {each[made.bucket].file: exported[kind].files[each[made.bucket].file] for kind, each in graphs.items()}
     return {
         "axes": dict(made.axes),
         "context_model": made.context_model,

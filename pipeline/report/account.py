@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from typing import Any, cast
 
+from pipeline.config.guesses import guesses, still_guessed
 from pipeline.frozen import dataclass
 from pipeline.model import Json, Manifest
 from pipeline.plan.steps import Step
@@ -17,7 +18,8 @@ from pipeline.report.run_artifacts import artifacts
 from pipeline.report.tables import Table
 
 _MEMBERS: Mapping[str, type] = {
-    "steps": list, "tables": list, "unmeasured": list, "silent": list, "is_verified": bool, "artifacts": dict,
+    "steps": list, "tables": list, "unmeasured": list, "silent": list, "is_verified": bool, "guessed": str,
+    "artifacts": dict,
 }  # fmt: skip
 
 
@@ -26,7 +28,8 @@ class Account:
     """What is told of a model.
 
     `steps` are those that are up to date; `tables` are :func:`tables_of`; `unmeasured` buckets had no sample, `silent`
-    outputs no sample that says yes; `artifacts` are as in run.json.
+    outputs no sample that says yes; `guessed` is a line on what of its config nobody has looked at, "" if nothing is;
+    `artifacts` are as in run.json.
     """
 
     steps: Sequence[str] = ()
@@ -34,6 +37,7 @@ class Account:
     unmeasured: Sequence[str] = ()
     silent: Sequence[str] = ()
     is_verified: bool = True
+    guessed: str = ""
     artifacts: Mapping[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
@@ -60,12 +64,14 @@ def account_of(
     `current` are those that are up to date, `seen` those of which figures are shown, which may be of a miss; `results`
     says how those came out that were not current before.
     """
+    path = steps[0].config.path
     return Account(
         [step.id for step in steps if step.id in current],
         tables_of(steps, current, seen, manifests, results),
         report.unmeasured(steps, current, manifests),
         report.silent(steps, current, manifests),
         any(step.stage == "verify" for step in steps),
+        still_guessed(path.name, found) if (found := guesses(path)) else "",
         dict(artifacts(steps, seen, manifests)),
     )
 

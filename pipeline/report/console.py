@@ -65,6 +65,11 @@ class Console:
                 self._ticker = threading.Thread(target=self._tick, daemon=True)
                 self._ticker.start()
 
+    def ended(self, step: str) -> None:
+        """Show no more that a step runs. It may do so again, as with another precision."""
+        with self._lock:
+            self._running.pop(step, None)
+
     def finished(self, step: str, outcome: str, seconds: float) -> None:
         """Show that a step ended well, unless it was current."""
         with self._lock:

@@ -52,6 +52,7 @@ class Build(Protocol):
     """What a reporter knows of the project that is built."""
 
     announce: Callable[[Step], None]
+    announce_end: Callable[[Step], None]
     workspace: Workspace
     configs: dict[str, ModelConfig]
     steps: dict[str, Step]
@@ -110,6 +111,7 @@ class Reporter:
         sys.stdout = cast("TextIO", LastingStream(outstream))  # actions print there, too
         self._console = Console(sys.stdout)
         self.project.announce = self._started
+        self.project.announce_end = self._ended
         self._failures: dict[str, BuildFailure] = {}
         self._needs: dict[str, str] = {}
         self._checked: set[str] = set()
@@ -120,6 +122,8 @@ class Reporter:
         self._refusal: PipelineError | None = None
         self._partial: Mapping[str, Sequence[str]] = {}
         self._began: dict[str, float] = {}
+        self._running: dict[str, float] = {}
+        self._runs: dict[str, list[tuple[float, float]]] = {}
 
     def initialize(self, tasks: Mapping[str, Task], selected_tasks: Iterable[str]) -> None:
         """Called once, before anything runs."""
@@ -146,8 +150,16 @@ class Reporter:
 
     def _started(self, step: Step) -> None:
         """Called when a step's worker starts."""
-        self._began.setdefault(step.id, self._clock.since())
+        since = self._running[step.id] = self._clock.since()
+        self._began.setdefault(step.id, since)
         self._console.started(step.id, self.project.workspace.log(step))
+
+    def _ended(self, step: Step) -> None:
+        """Called when a step's worker has ended, whatever comes of it."""
+        self._console.ended(step.id)
+        since = self._running.pop(step.id, None)
+        if since is not None:
+            self._runs.setdefault(step.id, []).append((since, self._clock.since() - since))
 
     def add_success(self, task: Task) -> None:
         """Called when a task ended well."""
@@ -302,6 +314,7 @@ class Reporter:
             self._needs,
             self._partial,
             dict(self._began),
+            {step: [*runs] for step, runs in self._runs.copy().items()},
             {name: told for name, told in project.unchanged.items() if f"build:{name}" in self._checked},
         )
 

@@ -39,7 +39,7 @@ _RESTORED: Mapping[str, Mapping[str, Json]] = {
     "restored": {"outcome": "restored", "from": "store"},
     "shared": {"outcome": "restored", "from": "shared"},
 }
-_BY_LINE = frozenset({"failures", "steps", "artifacts"})
+_BY_LINE = frozenset({"failures", "steps", "runs", "artifacts"})
 _OUTCOMES = ("built", "restored", "current", "failed", "waiting", "not tried")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -125,6 +125,7 @@ def record(
         "counts": {name.replace(" ", "_"): outcomes.count(name) for name in _OUTCOMES},
         "failures": [_failure(failure) for failure in ran.failures],
         "steps": {name: dict(step) for name, step in steps.items()},
+        "runs": {name: [[round(each, 1) for each in run] for run in runs] for name, runs in ran.runs.items()},
         "published": {name: f"artifacts/{name}" for name in built},
         "artifacts": {name: each for account in ran.accounts.values() for name, each in account.artifacts.items()},
     }

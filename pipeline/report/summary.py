@@ -51,8 +51,9 @@ class Ran:
     `checked` are tasks that ended well, `missed` steps whose output may not ship, `waiting` steps for other hosts.
     `needs` maps each task that was not tried to a task that it needs and that failed, waits or was not tried either.
     `partial` maps each model that was published in part to its components that failed. `began` says when workers
-    started, in seconds since the command did. `unchanged` has the accounts of models whose steps are not among `steps`,
-    as nothing of them changed since a build found all to be done.
+    started, in seconds since the command did; `runs` has each time that one ran: from when, and for how long.
+    `unchanged` has the accounts of models whose steps are not among `steps`, as nothing of them changed since a build
+    found all to be done.
     """
 
     selected: Sequence[str]
@@ -67,6 +68,7 @@ class Ran:
     needs: Mapping[str, str] = field(default_factory=dict)
     partial: Mapping[str, Sequence[str]] = field(default_factory=dict)
     began: Mapping[str, float] = field(default_factory=dict)
+    runs: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     unchanged: Mapping[str, Account] = field(default_factory=dict)
 
     @cached_property
@@ -140,6 +142,10 @@ def last_lines(ran: Ran) -> str:
     if unverified := [name for name in models if name not in accounts or not accounts[name].is_verified]:
         names = _listed(unverified)
         lines.append(f"Not proven, as nothing is measured: {names}. See 'verification' in docs/config.md.")
+    guessed = [accounts[name].guessed for name in models if name in accounts and accounts[name].guessed]
+    lines += guessed[:_NAMES]
+    if len(guessed) > _NAMES:
+        lines.append(f"and {len(guessed) - _NAMES} more configs with guesses")
     skipped = [name for name in ran.on_request if built_all and f"build:{name}" not in ran.checked]
     if skipped:
         lines.append(f"Not built, as only on request: {', '.join(f'doit build:{name}' for name in skipped)}")

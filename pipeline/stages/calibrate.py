@@ -82,7 +82,7 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts, call
     decode = by_width[0]
     prefill = max(shapes, key=lambda bucket: (shapes[bucket].total, shapes[bucket].sequence))
     runs = dict.fromkeys(params.buckets, 0)
-    for call in calls:
+    for call in counted(calls, "conversation", len(calls)):
         tokens = [int(token) for token in call.load()[TOKENS]]
         walk = Walk(language, shapes[prefill].past)
         split = max(1, len(tokens) - _DECODED)

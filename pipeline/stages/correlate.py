@@ -23,7 +23,7 @@ from pipeline.graph.quantization.weight_inputs import Matrix, WeightInputs
 from pipeline.graph.shapes.buckets import pad, refilled
 from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
 from pipeline.model import StageRequest, StageResult
-from pipeline.progress import counted
+from pipeline.progress import counted, within
 
 _SAMPLES = 64
 """Samples that are run; of more, some that lie evenly spread."""
@@ -53,22 +53,26 @@ def run(request: StageRequest) -> StageResult:
     placed = feeder.placed(calls)
     matrices = _matrices(models)
     writer = CorrelationWriter(request.out)
+    done = 0
     for matrices_at_once in _passes(matrices):
+        part = f"inputs of weights {done + 1} to {done + len(matrices_at_once)} of {len(matrices)}"
+        done += len(matrices_at_once)
         sums = {
             matrix.weights[0]: [(part, Sums(part.stop - part.start)) for part in split(matrix.inputs)]
             for matrix in matrices_at_once
         }
-        for bucket, own in placed.items():
-            model = models[bucket]
-            model.watch(sums.keys())
-            for call in counted(own, f"bucket {bucket}, sample", len(own)):
-                for given in feeder.runs(call, bucket, model):
-                    for weight, rows in model.rows(given.feeds, list(sums), given.refilled, given.shapes):
-                        for part, summed in sums[weight]:
-                            summed.add(rows[: given.count, part])
-            model.close()
-        for matrix in matrices_at_once:
-            writer.add(matrix.weights, [summed.correlation() for _, summed in sums.pop(matrix.weights[0])])
+        with within(part if len(matrices_at_once) < len(matrices) else ""):
+            for bucket, own in placed.items():
+                model = models[bucket]
+                model.watch(sums.keys())
+                for call in counted(own, f"bucket {bucket}, sample", len(own)):
+                    for given in feeder.runs(call, bucket, model):
+                        for weight, rows in model.rows(given.feeds, list(sums), given.refilled, given.shapes):
+                            for columns, summed in sums[weight]:
+                                summed.add(rows[: given.count, columns])
+                model.close()
+            for matrix in counted(matrices_at_once, "adding up", len(matrices_at_once)):
+                writer.add(matrix.weights, [summed.correlation() for _, summed in sums.pop(matrix.weights[0])])
     writer.finish()
     weights = sum(len(matrix.weights) for matrix in matrices)
     doubtful = set[str]().union(*(model.doubtful for model in models.values()))

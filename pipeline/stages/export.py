@@ -1,18 +1,23 @@
-"""export: put the contexts of a component for a target into one file of another engine, and read that back.
+"""export: what other engines take, made of the contexts of a component for a target, and read back.
 
-Inputs: ``context/<bucket>``, what was compiled for it. Output: ``<component>.pte``, an ExecuTorch program in which each
-bucket is a method.
+Inputs: ``context/<bucket>``, what was compiled for it; for DLCs ``model/<bucket>``, what it was compiled of.
+
+    pte    <component>.pte               an ExecuTorch program in which each context is a method
+    dlc    <component>_<bucket>.dlc      the graph before HTP's compiler, one for each bucket
 """
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from pipeline.contracts import context
 from pipeline.contracts.export import EncodedTensor, ExportedGraph, Facts, Params
 from pipeline.errors import CompileError
-from pipeline.graph.files.model_file import load_graph
+from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.model import StageInput, StageRequest, StageResult
+from pipeline.qnn.child import compose_apart, write_dlc_apart
+from pipeline.qnn.composed import check_composed, compare
 from pipeline.qnn.format.context_binary import GraphInfo, read_binary
 from pipeline.qnn.format.context_model import partition_name, partitions
 from pipeline.qnn.format.graph_io import EdgeTensor
@@ -22,12 +27,18 @@ from pipeline.store.digests import sha256_file
 
 
 def run(request: StageRequest) -> StageResult:
-    """Write the program, and believe only what can be read back.
+    """Write the files, and believe only what can be read back.
 
     Raises:
-        CompileError: a context is not one graph on the NPU, or the program does not hold what was put into it.
+        CompileError: a context is not one graph on the NPU, a program does not hold what was put into it, or HTP does
+            not make the context of a DLC.
     """
     params = Params.from_json(request.params)
+    exported = _program(request, params) if params.kind == "pte" else _dlcs(request, params)
+    return StageResult(Facts(exported).to_json())
+
+
+def _program(request: StageRequest, params: Params) -> dict[str, ExportedGraph]:
     binaries: dict[str, ProgramBinary] = {}
     graphs: dict[str, GraphInfo] = {}
     for bucket in params.buckets:
@@ -37,8 +48,27 @@ def run(request: StageRequest) -> StageResult:
     write_program(request.out / file, [*binaries.values()], params.target, params.performance_mode)
     check_program(request.out / file, [*binaries.values()])
     print(f"{file}: {len(graphs)} methods, {len(binaries)} binaries, {(request.out / file).stat().st_size} bytes")
-    exported = {bucket: _exported(file, graph) for bucket, graph in graphs.items()}
-    return StageResult(Facts(exported).to_json())
+    return {bucket: _exported(file, graph) for bucket, graph in graphs.items()}
+
+
+def _dlcs(request: StageRequest, params: Params) -> dict[str, ExportedGraph]:
+    exported = {}
+    for bucket in params.buckets:
+        binary, graph = _graph(request.inputs[f"context/{bucket}"])
+        name = f"{params.component}_{bucket}"
+        dlc, model = request.out / f"{name}.{params.kind}", request.inputs[f"model/{bucket}"].folder / MODEL
+        # The emulator does not run a graph of a binary that several share.
+        alone = len(binary.graphs) == 1
+        with tempfile.TemporaryDirectory(prefix="dlc-", dir=request.out.parent) as folder:
+            work = Path(folder)
+            composed = compose_apart(dlc, write_dlc_apart(model, name, params.target, dlc, work), params.target, work)
+            own = check_composed(composed, binary.path, graph, params.target)
+            if alone:
+                compare(composed, own, binary.path, graph, params.target, work)
+        exported[bucket] = _exported(dlc.name, own, emulated=alone)
+        told = "gives what the context gives" if alone else "not run, as the context is in a shared binary"
+        print(f"{dlc.name}: {dlc.stat().st_size} bytes; composed for {params.target}, {told}")
+    return exported
 
 
 def _graph(given: StageInput) -> tuple[ProgramBinary, GraphInfo]:
@@ -47,7 +77,7 @@ def _graph(given: StageInput) -> tuple[ProgramBinary, GraphInfo]:
     if made.fallbacks or made.partitions != 1:
         node = made.fallbacks[0] if made.fallbacks else None
         raise CompileError(
-            "a program of another engine holds one graph, all of it on the NPU",
+            "what other engines take is one graph, all of it on the NPU",
             where=made.context_model,
             why=f"{node.op} {node.name!r} runs on the CPU: {node.reason}" if node else f"{made.partitions} partitions",
             remedy="see what the message of the context says of it, or leave 'outputs' out",
@@ -59,9 +89,9 @@ def _graph(given: StageInput) -> tuple[ProgramBinary, GraphInfo]:
     return ProgramBinary(path, info.graphs), graph
 
 
-def _exported(file: str, graph: GraphInfo) -> ExportedGraph:
+def _exported(file: str, graph: GraphInfo, *, emulated: bool | None = None) -> ExportedGraph:
     inputs, outputs = (tuple(map(_told, tensors)) for tensors in (graph.inputs, graph.outputs))
-    return ExportedGraph(file=file, method=graph.name, inputs=inputs, outputs=outputs)
+    return ExportedGraph(file=file, method=graph.name, inputs=inputs, outputs=outputs, emulated=emulated)
 
 
 def _told(tensor: EdgeTensor) -> EncodedTensor:

@@ -39,6 +39,7 @@ from pipeline.graph.quantization.quantizer import float_nodes, quantize
 from pipeline.graph.quantization.ranges import Range, Ranges, read_integers, read_ranges
 from pipeline.graph.quantization.states import check_tied, groups, integer_edges, tied
 from pipeline.model import StageRequest, StageResult
+from pipeline.progress import within
 
 
 def run(request: StageRequest) -> StageResult:
@@ -56,10 +57,11 @@ def run(request: StageRequest) -> StageResult:
     # Named so that the QDQ models of all components and buckets can lie in one folder.
     with BlobWriter(request.out / f"{params.component}_weights.bin") as blob:
         shared = SharedConstants(blob)
-        parts = {
-            bucket: _quantized(request, f"{params.component}_{bucket}", bucket, ranges, scheme, shared, correlations)
-            for bucket in params.buckets
-        }
+        parts: dict[str, Part] = {}
+        for bucket in params.buckets:
+            with within(f"bucket {bucket}"):
+                name = f"{params.component}_{bucket}"
+                parts[bucket] = _quantized(request, name, bucket, ranges, scheme, shared, correlations)
     unchanged = scheme.name == FP16 and all(
         _nodes(request.inputs[f"rewrite/{bucket}"].folder / MODEL) == _nodes(request.out / part.files[MODEL])
         for bucket, part in parts.items()

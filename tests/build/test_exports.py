@@ -1,4 +1,4 @@
-"""`outputs: [pte]`: contexts in files of other engines, from the config to a release, run by those engines."""
+"""`outputs`: contexts in files of other engines, from the config to a release, run by those engines."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.contracts.target import HtpTarget
 from pipeline.qnn.child import run_apart
+from pipeline.qnn.format.dlc import read_records
 from pipeline.qnn.format.pte_reading import read_program
 from pipeline.release.verify import verify_release
 from tests.support import programs, tiny_project
@@ -28,9 +29,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     root = tmp_path_factory.mktemp("here")
     project = tiny_project.create(root / "project", root / "store", targets=["sm8650"])
     config = project.root / tiny_project.CONFIG
-    config.write_text(config.read_text("utf-8") + 'outputs: [pte]\nrelease: {version: "1.0"}\n', "utf-8")
+    config.write_text(
+        config.read_text("utf-8") + 'quantization: {weights: uint8}\noutputs: [pte, dlc]\nrelease: {version: "1.0"}\n',
+        "utf-8",
+    )
     run = project.doit("package:tiny")
-    assert "export:tiny/net/pte/sm8650" in run.built
+    assert run.built >= {"export:tiny/net/pte/sm8650", "export:tiny/net/dlc/sm8650"}
     return project
 
 
@@ -51,6 +55,38 @@ def test_the_manifest_and_the_release_say_which_method_a_bucket_is(built: Projec
     assert context["exports"]["pte"]["file"] == "contexts/sm8650/net.pte"
     assert context["exports"]["pte"]["file"] in index["files"]
     assert "Files for other engines" in (built.root / "artifacts/tiny/report.html").read_text("utf-8")
+
+
+def test_each_bucket_has_a_dlc_of_its_own(built: Project) -> None:
+    told = [bucket["exports"]["dlc"] for bucket in buckets_of(built)]
+    assert [each["file"] for each in told] == ["net_8.dlc", "net_16.dlc"]
+    for each, bucket in zip(told, buckets_of(built), strict=True):
+        assert each["emulated"] is True
+        ((mine,), (context,)) = (bucket["exports"][kind]["inputs"] for kind in ("dlc", "pte"))
+        assert mine == context
+        assert set(bucket["files"]) & {"net_8.dlc", "net_16.dlc"} == {each["file"]}
+        path = built.root / "artifacts/tiny/sm8650" / each["file"]
+        assert {record.name for record in read_records(path)} >= {"model", "model.params", "model.params.bin"}
+    index = verify_release(built.root / "artifacts/releases/tiny-1.0.qnn.zip").index
+    context = index["components"]["net"]["buckets"][1]["contexts"]["sm8650"]
+    assert context["exports"]["dlc"]["file"] == "contexts/sm8650/net_16.dlc"
+    assert context["exports"]["dlc"]["emulated"] is True
+    assert index["files"]["contexts/sm8650/net_16.dlc"]
+
+
+def test_a_dlc_beside_a_shared_binary_is_composed_and_not_run(built: Project, tmp_path: Path) -> None:
+    project = built.copy(tmp_path / "project")
+    project.edit(tiny_project.CONFIG, "[sm8650]", "[sm8650]\npacking: buckets")
+    assert "export:tiny/net/dlc/sm8650" in project.doit("build:tiny").built
+    assert [bucket["exports"]["dlc"]["emulated"] for bucket in buckets_of(project)] == [False, False]
+
+
+def test_weights_in_blocks_are_in_no_dlc(built: Project, tmp_path: Path) -> None:
+    project = built.copy(tmp_path / "project")
+    project.edit(tiny_project.CONFIG, "quantization: {weights: uint8}\n", "")
+    run = project.doit("build:tiny", check=False)
+    assert run.status == 15
+    assert "can't be in a DLC, as its weight has scales in blocks" in run.text
 
 
 def test_nothing_to_do_is_nothing_done(built: Project) -> None:

@@ -3,11 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from ml_dtypes import int4, uint4
-from numpy.typing import ArrayLike
-from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from pipeline.contracts.context import CompiledModel
 from pipeline.errors import QuantizationError
@@ -16,38 +13,11 @@ from pipeline.qnn import admission
 from pipeline.qnn.compile import compile_context
 from pipeline.qnn.emulate import run_context
 from tests.conformance.batches import X_ELITE
+from tests.support.block_models import in_blocks
 from tests.support.fresh import fresh
 from tests.support.graphs import outputs
 
 X = np.random.default_rng(0).uniform(-2.9, 2.9, (1, 8, 64)).astype(np.float32)
-
-
-def in_blocks(kind: type, zero_point: int) -> ModelProto:
-    """A MatMul of 16 bit activations with a weight of 4 bits in blocks of 32."""
-    numbers = np.random.default_rng(1)
-    low = 0 if kind is uint4 else -8
-    constants: dict[str, ArrayLike] = {
-        "w": numbers.integers(low, low + 16, (64, 32)).astype(kind),
-        "s": numbers.uniform(0.01, 0.05, (2, 32)).astype(np.float32), "z": np.full((2, 32), zero_point).astype(kind),
-        "xs": np.float32(6 / 65535), "ys": np.float32(20 / 65535), "middle": np.uint16(32768),
-    }  # fmt: skip
-    nodes = [
-        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["weight"], "weights", axis=0, block_size=32),
-        helper.make_node("QuantizeLinear", ["x", "xs", "middle"], ["xq"], "in"),
-        helper.make_node("DequantizeLinear", ["xq", "xs", "middle"], ["xd"], "given"),
-        helper.make_node("MatMul", ["xd", "weight"], ["m"], "product"),
-        helper.make_node("QuantizeLinear", ["m", "ys", "middle"], ["yq"], "made"),
-        helper.make_node("DequantizeLinear", ["yq", "ys", "middle"], ["y"], "out"),
-    ]
-    graph = helper.make_graph(
-        nodes, "blocks",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 64])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 32])],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    inferred: ModelProto = onnx.shape_inference.infer_shapes(model)
-    return inferred
 
 
 @pytest.mark.parametrize(("kind", "zero_point"), [(uint4, 8), (int4, 3)])

@@ -9,14 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import ModelProto, TensorProto, helper
 
+from pipeline.contracts.context import PartFacts
 from pipeline.contracts.emulate import SecondOpinion
-from pipeline.qnn import raw
+from pipeline.qnn import interface
 from pipeline.qnn.emulate import run_context
 from pipeline.qnn.format.context_binary import read_binary
 from pipeline.qnn.format.graph_io import EdgeTensor
+from pipeline.qnn.raw import run_graph
 from pipeline.qnn.second_opinion import Arrays, second_opinion
-from tests.support.contexts import X_ELITE, build
+from tests.support.contexts import X_ELITE, build, edit
 from tests.support.fresh import fresh
 from tests.support.tiny_models import float_model, qdq_model, sample
 
@@ -61,6 +64,29 @@ def test_a_float_context_is_equal(tmp_path: Path) -> None:
     assert second_opinion(out, NAME, X_ELITE, FEED, outputs, tmp_path) == SecondOpinion(1)
 
 
+def widen(model: ModelProto) -> None:
+    """Take and give float64."""
+    for node in model.graph.node:
+        node.input[:] = ["x_single" if name == "x" else name for name in node.input]
+        node.output[:] = ["y_single" if name == "y" else name for name in node.output]
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    model.graph.node.insert(0, helper.make_node("Cast", ["x"], ["x_single"], "in", to=TensorProto.FLOAT))
+    model.graph.node.append(helper.make_node("Cast", ["y_single"], ["y"], "out", to=TensorProto.DOUBLE))
+
+
+def test_float64_at_the_edges_is_cast_on_the_cpu_and_followed(tmp_path: Path) -> None:
+    (tmp_path / "double").mkdir()
+    model, out = float_model(tmp_path / "double"), tmp_path / "out"
+    edit(model, widen)
+    facts = PartFacts.from_json(build(model, out))
+    assert [(node.name, node.edge) for node in facts.cpu_nodes] == [("in", True), ("out", True)]
+    feed = {"x": FEED["x"].astype(np.float64)}
+    outputs = {"y": fresh(run_context, out, NAME, X_ELITE, [feed])[0][0]}
+    assert outputs["y"].dtype == np.float64
+    assert second_opinion(out, NAME, X_ELITE, feed, outputs, tmp_path) == SecondOpinion(1)
+
+
 @pytest.mark.parametrize("kind", ["inputs", "outputs"])
 def test_an_encoding_edited_by_hand_is_caught(kind: str, built: Path, by_onnxruntime: Arrays, tmp_path: Path) -> None:
     tensors = getattr(read_binary(built / "encoder_8_ctx_qnn.bin").graphs[0], kind)
@@ -94,10 +120,10 @@ def test_a_binary_that_qnn_refuses_is_told(built: Path, by_onnxruntime: Arrays, 
 
 def refusal(core: int, minor: int, binary: Path, graph: str) -> str:
     """What is said where these are the versions that are known; in a process of its own."""
-    raw.CORE_API, raw.LEAST_MINOR = core, minor
+    interface.CORE_API, interface.LEAST_MINOR = core, minor
     try:
-        raw.run_graph(binary, graph, X_ELITE.soc_model, FEED)
-    except raw.RawError as error:
+        run_graph(binary, graph, X_ELITE.soc_model, FEED)
+    except interface.QnnError as error:
         return str(error)
     return ""
 

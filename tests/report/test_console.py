@@ -24,7 +24,6 @@ def until(true: Callable[[], bool]) -> None:
 def test_items_are_counted_and_told_to_the_file_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = progress.file_of(tmp_path / "step.log")
     monkeypatch.setenv(progress.VARIABLE, str(file))
-    monkeypatch.setattr(progress, "_APART_S", 0.0)
     seen = [(item, progress.told(file)) for item in progress.counted("abc", "sample", 3)]
     assert seen == [("a", "sample 1 of 3"), ("b", "sample 2 of 3"), ("c", "sample 3 of 3")]
     assert [*progress.counted("ab", "call")] == ["a", "b"]
@@ -33,11 +32,41 @@ def test_items_are_counted_and_told_to_the_file_that_is_named(tmp_path: Path, mo
     assert [*progress.counted("ab", "call")] == ["a", "b"], "no step fails for want of a line"
 
 
-def test_not_every_item_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_item_that_takes_long_is_the_one_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "now"
     monkeypatch.setenv(progress.VARIABLE, str(file))
-    assert sum(1 for _ in progress.counted(range(1000), "sample", 1000)) == 1000
-    assert progress.told(file) == "sample 1 of 1000"
+    for item in progress.counted(range(1, 1001), "node", 1000):
+        if item in (7, 999):  # whatever the items before it took
+            assert progress.told(file) == f"node {item} of 1000"
+    progress.tell("short")
+    assert progress.told(file) == "short"
+
+
+def test_what_is_told_inside_stands_behind_what_it_is_inside_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "now"
+    monkeypatch.setenv(progress.VARIABLE, str(file))
+    with progress.within("bucket 64"):
+        assert progress.told(file) == "bucket 64"
+        with progress.within(""):
+            assert [*progress.counted("a", "node", 1)] == ["a"]
+        assert progress.told(file) == "bucket 64, node 1 of 1"
+    progress.tell("é" * 1000)
+    assert progress.told(file) == "é" * 200
+
+
+def test_a_step_that_ended_is_not_said_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "EVERY_S", 0.02)
+    stream = io.StringIO()
+    shown = Console(stream)
+    shown.start({"verify:a", "context:a"}, None)
+    shown.started("verify:a", tmp_path / "a.log")
+    shown.ended("verify:a")
+    shown.started("context:a", tmp_path / "b.log")
+    until(lambda: stream.getvalue().count("context:a") > 2)
+    shown.stop()
+    assert "verify:a" not in stream.getvalue()
 
 
 def test_in_a_log_long_steps_have_a_line_now_and_then_with_what_is_left(

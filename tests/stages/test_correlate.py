@@ -13,7 +13,7 @@ from pipeline.graph.quantization.correlations import Correlation, Correlations
 from pipeline.model import StageInput
 from pipeline.stages import correlate
 from tests.support.graphs import attention, graph, sentence
-from tests.support.stage_runs import Component
+from tests.support.stage_runs import Component, heard
 
 CALLS = [sentence(length, seed=length) for length in (3, 5, 5, 4)]
 
@@ -87,3 +87,15 @@ def test_what_does_not_fit_into_memory_is_looked_at_in_several_passes(
         with monkeypatch.context() as patched:
             patched.setattr(correlate, limit, 1)
             assert component.correlate(CALLS).files == whole.files
+
+
+def test_it_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = heard(tmp_path, monkeypatch)
+    component = Component(tmp_path / "net", attention(), {"8": {"sequence": 8}})
+    component.correlate(CALLS)
+    assert any(line.startswith("bucket 8, sample 1 of ") for line in said)
+    assert any(line.startswith("adding up 1 of ") for line in said)
+    said.clear()
+    monkeypatch.setattr(correlate, "_VALUE_BYTES", 1)
+    component.correlate(CALLS)
+    assert any(line.startswith("inputs of weights 2 to 2 of ") and "sample 1 of" in line for line in said)

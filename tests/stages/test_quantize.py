@@ -25,7 +25,7 @@ from pipeline.graph.quantization.ranges import Range, read_ranges, write_ranges
 from pipeline.graph.quantization.weight_encodings import Integers
 from pipeline.model import StageInput
 from tests.support.graphs import attention, graph, operators, outputs, save, sentence
-from tests.support.stage_runs import Component, given, part
+from tests.support.stage_runs import Component, given, heard, part
 
 BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
 CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
@@ -333,3 +333,15 @@ def test_what_a_where_selects_from_has_the_encoding_of_its_result(tmp_path: Path
     assert encoding(other.input[2]) != results[other.name], "what it can't hold keeps an encoding of its own"
     expected = outputs(path, feeds)
     np.testing.assert_allclose(outputs(quantized, feeds)["y"], expected["y"], atol=0.01)
+
+
+def test_it_tells_which_node_of_which_bucket_it_is_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = heard(tmp_path, monkeypatch)
+    component = Component(tmp_path / "net", attention(), BUCKETS)
+    ranges = component.calibrate(CALLS)
+    said.clear()
+    component.quantize_all(ranges, Scheme("uint16", "uint8", per_channel=True), ["8", "16"])
+    for bucket in BUCKETS:
+        told = [line for line in said if line.startswith(f"bucket {bucket}, node ")]
+        assert told[0].startswith(f"bucket {bucket}, node 1 of ")
+        assert told[-1].split()[-3] == told[-1].split()[-1], "the last of all"

@@ -10,9 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
+from pipeline import progress
 from pipeline.contracts import quantize, verify
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.scheme import Rule, Scheme
@@ -235,3 +237,17 @@ class Component:
 
 def _entry(path: Path) -> FileEntry:
     return FileEntry(hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size)
+
+
+def heard(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """All that steps tell of how far they are, from now on; a worker's file would have the last line alone."""
+    said: list[str] = []
+    write = progress._Line.write
+
+    def listening(line: progress._Line, text: str) -> None:
+        write(line, text)
+        said.append(progress.told(folder / "now"))
+
+    monkeypatch.setenv(progress.VARIABLE, str(folder / "now"))
+    monkeypatch.setattr(progress._Line, "write", listening)
+    return said

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from onnx import NodeProto
 
+from pipeline.graph.accuracy.rounded_numbers import zero_of
 from pipeline.graph.accuracy.states import state_outputs
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
@@ -43,6 +44,7 @@ class Makeup:
 
     `shares`: its entries add up to 1 along some axis, so each may be small without being near nothing. `state`: it is
     handed to the next run. `classes`: it is the sums of a last layer of so many columns, as scores of classes are.
+    `zero`: it has integers that are rounded numbers, and this stands for 0.
     """
 
     bounded: bool = False
@@ -51,6 +53,7 @@ class Makeup:
     axis: int = 0
     parts: tuple[Part, ...] = ()
     classes: int = 0
+    zero: float | None = None
 
 
 NOTHING_KNOWN = Makeup()
@@ -64,6 +67,7 @@ def makeup_of_outputs(index: GraphIndex) -> dict[str, Makeup]:
         found[name] = Makeup(bounded=True, shares=kind in _SHARES) if kind else _parts(index, name)
         if found[name] == NOTHING_KNOWN:
             found[name] = Makeup(classes=_classes(index, name))
+        found[name] = replace(found[name], zero=zero_of(index, name))
     return found | {name: replace(found[name], state=True) for name in states}
 
 

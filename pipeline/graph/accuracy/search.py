@@ -8,11 +8,12 @@ tried. Nothing in it depends on time or chance: the same model, samples and budg
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pipeline.graph.accuracy.sensitivity import Choice
-from pipeline.progress import tell
+from pipeline.progress import within
 
 MARGIN_DB = 0.5
 """By how much a choice has to exceed a threshold: other samples will be a little less accurate."""
@@ -93,8 +94,8 @@ class Search:
     def measure(self, choice: Choice) -> Trial:
         """Try a choice by rounding."""
         if choice not in self.trials:
-            tell(f"trial {len(self.trials) + 1} of {self._limits.max_trials} at most")
-            self.trials[choice] = Trial(choice, self._judge.rounded(choice))
+            with self._told(len(self.trials) + 1):
+                self.trials[choice] = Trial(choice, self._judge.rounded(choice))
         return self.trials[choice]
 
     def first(self, candidates: Sequence[Choice], *, spare: int = 0) -> Trial | None:
@@ -157,12 +158,16 @@ class Search:
         trial = self.measure(choice)
         if trial.emulation is None and (trial.quantized_db is None or trial.cpu_db >= least_db):
             # Quantized again if need be: the judge emulates what it quantized last.
-            trial = replace(trial, quantized_db=self._judge.quantized(choice))
-            if trial.cpu_db >= least_db and self._limits.max_emulations:
-                self._emulations += 1
-                trial = replace(trial, emulation=self._judge.emulated(choice))
+            with self._told([*self.trials].index(choice) + 1):
+                trial = replace(trial, quantized_db=self._judge.quantized(choice))
+                if trial.cpu_db >= least_db and self._limits.max_emulations:
+                    self._emulations += 1
+                    trial = replace(trial, emulation=self._judge.emulated(choice))
             self.trials[choice] = trial
         return trial
+
+    def _told(self, number: int) -> AbstractContextManager[None]:
+        return within(f"trial {number} of {self._limits.max_trials} at most")
 
     def _short(self, trial: Trial, margin: float) -> float:
         """How much a trial is short of what it must reach, in dB."""

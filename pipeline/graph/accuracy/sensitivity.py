@@ -25,6 +25,7 @@ from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.quantizer import quantize
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.rounding import EXACT, Encoded, Grid, RoundingModel, Site, direct_readers, sites
+from pipeline.progress import counted
 
 REFERENCE = Scheme("uint16", "uint8", per_channel=True, rounding="gptq", clip="hessian")
 LOW = replace(REFERENCE, activations="uint8")
@@ -143,13 +144,15 @@ class Trials:
     def sensitivity(self, feeds: Sequence[Feed]) -> Sensitivity:
         """Try each point at 8 bits and each weight at 4, on all of `feeds`."""
         noise = self._noise(feeds)
-        points = {point: noise([point], Choice()) for point in self.points}
-        return Sensitivity(points, {name: noise([], Choice(narrow=frozenset([name]))) for name in self.weights})
+        points = {point: noise([point], Choice()) for point in counted(self.points, "8 bits: place", len(self.points))}
+        names = counted(self.weights, "4 bits: weight", len(self.weights))
+        return Sensitivity(points, {name: noise([], Choice(narrow=frozenset([name]))) for name in names})
 
     def exact_gains(self, feeds: Sequence[Feed]) -> list[float]:
         """By group, the noise that the reference loses when the group stays in float."""
         noise = self._noise(feeds)
-        return [noise([], Choice(exact=frozenset([number]))) for number in range(len(self.groups))]
+        groups = counted(range(len(self.groups)), "in float: layer", len(self.groups))
+        return [noise([], Choice(exact=frozenset([number]))) for number in groups]
 
     def _noise(self, feeds: Sequence[Feed]) -> Callable[[Collection[Point], Choice], float]:
         """A function for the noise over signal, summed over the outputs, that points of 8 bits and a choice add."""

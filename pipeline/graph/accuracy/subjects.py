@@ -61,13 +61,16 @@ def choose(
         elif not slices:
             chosen |= _by_default(output, [sample[output] for sample in truth], makeup.get(output, NOTHING_KNOWN))
         elif "" not in slices and _leaves_something(slices, truth[0][output]):
-            chosen[f"{output} (rest)"] = Subject(output, without=tuple(slices))
+            rest = Subject(output, without=tuple(slices))
+            chosen[f"{output} (rest)"] = _by_kind(rest, truth[0][output], makeup.get(output, NOTHING_KNOWN))
     return chosen
 
 
 def part_of(subject: Subject, outputs: Outputs) -> NDArray[Any]:
-    """The part of one sample's outputs that a subject is about."""
+    """The part of one sample's outputs that a subject is about; integers that are numbers become float64."""
     array = outputs[subject.output]
+    if subject.zero is not None:
+        array = array.astype(np.float64) - subject.zero
     if subject.without:
         kept = np.ones(array.shape, np.bool_)
         for text in subject.without:
@@ -114,9 +117,16 @@ def _declared(
         output, entry.slice or "", bounded=_is_bounded(makeup.get(output, NOTHING_KNOWN), parts, array.shape)
     )
     if entry.choice is None:
-        return subject
+        return _by_kind(subject, array, makeup.get(output, NOTHING_KNOWN))
     arrays = [part_of(subject, sample) for sample in truth]
     return Subject(output, entry.slice or "", by="choice", axis=entry.choice, tie=_tie(entry.tie, arrays))
+
+
+def _by_kind(subject: Subject, array: NDArray[Any], makeup: Makeup) -> Subject:
+    """A subject of values; of integers by their equality, unless they are rounded numbers."""
+    if array.dtype.kind not in "biu":
+        return subject
+    return replace(subject, zero=makeup.zero) if makeup.zero is not None else replace(subject, by="equality")
 
 
 def _tie(given: float | None, arrays: Sequence[NDArray[Any]]) -> float:
@@ -140,7 +150,7 @@ def _leaves_something(slices: Sequence[str], array: NDArray[Any]) -> bool:
 
 def _by_default(output: str, arrays: Sequence[NDArray[Any]], makeup: Makeup) -> Iterator[tuple[str, Subject]]:
     if arrays[0].dtype.kind in "biu":
-        yield output, Subject(output, by="equality")
+        yield output, _by_kind(Subject(output), arrays[0], makeup)
     elif makeup.state:
         # h and c have units of their own.
         slices = [_slice(part, arrays, makeup.axis) for part in _fitting(arrays, makeup)]

@@ -17,6 +17,7 @@ from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import FLOATS, GraphIndex
 from pipeline.graph.ir.inference import is_static, shape_of
 from pipeline.graph.ir.traverse import live_nodes, reads
+from pipeline.progress import counted
 
 BYTES_AT_ONCE = 1 << 28
 """Values looked at in one run of each model; a model that makes more is run again for the rest."""
@@ -133,7 +134,8 @@ def side_by_side(
 
     All samples of one value come before the next value's of another group, and no model is loaded twice at a time.
     """
-    for group in _groups(views, values):
+    groups = list(_groups(views, values))
+    for group in counted(groups, "part of the graph", len(groups)):
         opened = [view.opened(group) for view in views]
         for sample in range(len(views[0].feeds)):
             found = [each.look(sample) for each in opened]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -29,10 +29,20 @@ def inline_branch(node: NodeProto, condition: NDArray[Any]) -> GraphProto:
             where=f"its input {node.input[0]!r} is {condition.dtype} {list(condition.shape)}",
             remedy="export the model again",
         )
-    wanted = "then_branch" if condition.item() else "else_branch"
-    branch = GraphProto()
-    branch.CopyFrom(next(attribute.g for attribute in node.attribute if attribute.name == wanted))
     prefix = f"{node.name or node.output[0]}/"
+    return take_branch(node, "then_branch" if condition.item() else "else_branch", prefix, node.output)
+
+
+def take_branch(node: NodeProto, which: str, prefix: str, outputs: Sequence[str]) -> GraphProto:
+    """One branch of an If, `then_branch` or `else_branch`, to stand in the graph around it.
+
+    Names that the branch defines get `prefix` in front; an Identity gives each of its outputs a name of `outputs`.
+
+    Raises:
+        ModelError: the branch has not as many outputs as the If.
+    """
+    branch = GraphProto()
+    branch.CopyFrom(next(attribute.g for attribute in node.attribute if attribute.name == which))
     names: dict[str, str] = {}
     for tensor in branch.initializer:
         tensor.name = names.setdefault(tensor.name, prefix + tensor.name)
@@ -46,7 +56,7 @@ def inline_branch(node: NodeProto, condition: NDArray[Any]) -> GraphProto:
             f"node {label(node)} has {len(node.output)} outputs, its branch gives {len(branch.output)}",
             remedy="export the model again",
         )
-    for made, given in zip(node.output, branch.output, strict=True):
+    for made, given in zip(outputs, branch.output, strict=True):
         if made:
             source = names.get(given.name, given.name)
             branch.node.append(helper.make_node("Identity", [source], [made], name=f"{prefix}{made}"))

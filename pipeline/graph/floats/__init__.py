@@ -9,6 +9,7 @@ they stood for, bounds stay, only the rounding of activations is gone (docs/adr/
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from onnx import ModelProto, NodeProto, TensorProto
 
@@ -46,6 +47,9 @@ WRITTEN_IN_FLOATS: Mapping[str, Callable[[Replacing], None]] = {
 }
 """Operators on quantized values, and what writes each in floats."""
 
+_PRODUCTS = ("ConvInteger", "MatMulInteger")
+"""Operators that give int32."""
+
 _LINEAR = ("Cast", "Mul", "Sub")
 """What else may read a value whose range is found at run time: what gives the same for the value itself."""
 
@@ -64,17 +68,24 @@ def write_in_floats(model: ModelProto) -> int:
     counted = 0
     tensors: dict[str, TensorProto] = {}
     real: set[str] = set()
+    products: dict[str, bool] = {}
+    makers: dict[str, NodeProto] = {}
     for graph in all_graphs(model.graph):  # outer before inner, so that constants of the outer are known
         tensors |= {tensor.name: tensor for tensor in graph.initializer}
         nodes: list[NodeProto] = []
         constants: list[TensorProto] = []
         counted += sum(node.op_type in ENCODINGS for node in graph.node)
         for node in graph.node:
+            makers |= dict.fromkeys(node.output, node)
+            if node.op_type in _PRODUCTS:
+                products[node.output[0]] = node.input[0] in real
             if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
                 tensors[node.output[0]] = node.attribute[0].t
             write = WRITTEN_IN_FLOATS.get(node.op_type)
             if node.op_type == "DequantizeLinear" and node.input[0] in real:
                 write = _pass
+            if node.op_type == "Add" and not products.keys().isdisjoint(node.input):
+                write = partial(dynamic.write_sum, products=products, maker=makers.get)
             if write is None and real.isdisjoint(node.input):
                 nodes.append(node)
                 continue

@@ -13,12 +13,17 @@ weights as numbers, nothing else changes::
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
+from onnx import NodeProto, TensorProto
 
 from pipeline.graph.floats.rewriting import Replacing
 
 _LSTM_STATE = 8
 _TABLES = 5
+_SHAPES = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+"""What brings a bias into the dims of a product."""
 
 
 def write_dynamic(made: Replacing) -> None:
@@ -36,6 +41,34 @@ def write_integer_product(made: Replacing) -> None:
     a, b, a_zero, b_zero = (made.given(place) for place in range(4))
     left, right = made.difference(a, a_zero), made.difference(b, b_zero, axis=0 if conv else -1)
     made.give(made.op("Conv" if conv else "MatMul", left, right, **made.attributes()))
+
+
+def write_sum(made: Replacing, products: Mapping[str, bool], maker: Callable[[str], NodeProto | None]) -> None:
+    """Add of an integer product and a bias in its units, which onnxruntime before 1.6 divides, rounds and makes int32.
+
+    The bias is taken as it was before that: next to a scale of 1 its steps are no longer small. `products` says of each
+    product whether its scale is found at run time.
+    """
+    dynamic = any(products.get(name, False) for name in made.node.input)
+    given = [name if name in products else _unrounded(made, name, maker, dynamic) for name in made.node.input]
+    made.give(made.op("Add", *given))
+
+
+def _unrounded(made: Replacing, name: str, maker: Callable[[str], NodeProto | None], dynamic: bool) -> str:
+    """An int32 value as a float, without the rounding that made it; with it where scales are constants."""
+    node = maker(name)
+    if node is not None and node.op_type in _SHAPES:
+        before = _unrounded(made, node.input[0], maker, dynamic)
+        moved = NodeProto.FromString(node.SerializeToString())
+        moved.input[0], moved.output[0] = before, f"{made.node.output[0]}/{len(made.nodes) + len(made.constants) + 1}"
+        moved.name = moved.output[0]
+        made.nodes.append(moved)
+        return str(moved.output[0])
+    rounding = maker(node.input[0]) if node is not None and node.op_type == "Cast" else None
+    if rounding is not None and rounding.op_type in ("Floor", "Round"):
+        return str(rounding.input[0])
+    made.refuse_unless(not dynamic, f"{name!r} is added to a product whose scale is found at run time")
+    return made.op("Cast", name, to=TensorProto.FLOAT)
 
 
 def write_product_to_float(made: Replacing) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.graph.quantization.settling import Settling
 from pipeline.graph.quantization.triangular_factor import upper_factor
 
 _BITS = 7
@@ -51,6 +52,15 @@ class Correlation:
         """
         length = np.sqrt(np.where(self.power > 0, self.power, 1.0))
         return upper_factor(self.matrix(), self.damping) * length[:, None]
+
+    @cached_property
+    def settling(self) -> Settling:
+        """The damped correlations, to improve what is rounded already by."""
+        counts = self.matrix()
+        counts *= _WHOLE
+        np.rint(counts, out=counts)
+        np.fill_diagonal(counts, np.rint(_WHOLE * (1 + self.damping)))
+        return Settling(counts, self.power)
 
     @property
     def damping(self) -> float:

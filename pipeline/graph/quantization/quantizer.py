@@ -38,6 +38,7 @@ from pipeline.graph.quantization.raise_floors import raise_floors
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.rule_checks import check_rules
 from pipeline.graph.quantization.value_encodings import ValueEncodings
+from pipeline.progress import counted
 
 _IN_MODEL = InModel()
 
@@ -134,7 +135,7 @@ class _Wiring:
         for value in graph.input:
             if value.name not in self._index.initializers and is_float(self._index, value.name):
                 self._store(value.name)
-        for node in list(graph.node):
+        for node in counted(list(graph.node), "node", len(graph.node)):  # rounding a large weight takes minutes
             copy = NodeProto.FromString(node.SerializeToString())
             self._read_all(node, copy)
             self._new.nodes.append(copy)

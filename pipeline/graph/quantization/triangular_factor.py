@@ -43,6 +43,7 @@ def _lower_factor(given: NDArray[np.float64], damping: float) -> NDArray[np.floa
         end = min(start + _PANEL, size)
         panel = rest[start:, start:end].T.copy()  # a row for each column
         for number, column in enumerate(panel):
+            column[number:] -= panel[:number, number] @ panel[:number, number:]
             pivot = column[number]
             if pivot < _LEAST_PIVOT:
                 return None
@@ -50,7 +51,6 @@ def _lower_factor(given: NDArray[np.float64], damping: float) -> NDArray[np.floa
             column[:number] = 0.0
             column[number:] = np.rint(column[number:] / head * _GRID) / _GRID
             column[number] = head
-            panel[number + 1 :] -= column[number + 1 : len(panel), None] * column
         rest[start:, start:end] = panel.T
         rest[start:end, end:] = 0.0
         below = np.ascontiguousarray(panel[:, end - start :].T)

@@ -11,6 +11,8 @@ from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op
 
+_PLANE = 4  # dims of the weight of a Conv over height and width
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -67,6 +69,8 @@ def why_no_blocks(index: GraphIndex, node: NodeProto, block: int) -> str | None:
         if is_op(node, "Gather", "GatherElements"):
             return "the table of a Gather that is in blocks is looked up on the CPU"
         return "blocks are for the constant matrices of MatMul, Gemm and Conv 1x1"
+    if is_op(node, "Conv") and len(index.initializers[node.input[1]].dims) != _PLANE:
+        return "QNN takes blocks of a Conv over planes alone, and leaves one over rows to the CPU"
     count = index.initializers[node.input[1]].dims[layout.inputs]
     return f"its {count} inputs can't be split into blocks of {block}" if count % block else None
 

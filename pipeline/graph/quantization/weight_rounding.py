@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.contracts.scheme import Clip, Rounding, bits
 from pipeline.graph.quantization.correlations import Correlation
-from pipeline.graph.quantization.error_feedback import Rounder, fed_back
+from pipeline.graph.quantization.error_feedback import fed_back
 from pipeline.graph.quantization.weight_encodings import Integers, dtype, largest, least_widths
 from pipeline.graph.quantization.weight_layout import Layout
 
@@ -33,6 +32,10 @@ _LEAST_IMPORTANCE = 1e-4
 """Of an input that was zero, beside the most important one: it may differ from zero elsewhere."""
 _CHANNELS = 256
 """Channels that scales are looked for at once."""
+
+
+_SETTLED_BITS, _SETTLED_PASSES = 4, 1
+"""Weights of so few bits gain enough by it to be worth the time: see :mod:`.settling`."""
 
 
 @dataclass(frozen=True)
@@ -62,29 +65,45 @@ def encode_weight(
     importance = power if recipe.clip == "hessian" else None
     scale = _scales(numbers, layout.block, recipe, importance)
     scale = np.copysign(np.maximum(np.abs(scale), np.broadcast_to(smallest, scale.shape[1:])), scale)
+    scale = scale.astype(np.float32).astype(np.float64)
     half = largest(recipe.kind)
-    step = np.repeat(scale.astype(np.float32), len(numbers) // len(scale), axis=0).astype(np.float64)
-    near = np.empty(numbers.shape, np.int32)
-
-    def rounded(row: int, part: slice, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-        whole = np.clip(np.rint(wanted / step[row, part]), -half - 1, half)
-        near[row, part] = whole
-        return np.asarray(whole * step[row, part])
-
     if correlations and recipe.rounding == "gptq":
-        start = 0
-        for part in correlations:
-            end = start + len(part.power)
-            fed_back(numbers[start:end], part.factor, partial(_from, rounded, start))
-            start = end
+        smallest = np.broadcast_to(smallest, scale.shape)
+        near = _fed_back(numbers, scale, correlations, np.asarray(smallest), recipe)
     else:
-        for row, wanted in enumerate(numbers):
-            rounded(row, slice(None), wanted.astype(np.float64))
-    return _stored(near, scale, layout, weight.ndim, recipe.kind)
+        step = scale[:, None]
+        near = np.clip(np.rint(numbers.reshape(len(scale), -1, numbers.shape[1]) / step), -half - 1, half)
+    return _stored(near.reshape(numbers.shape).astype(np.int32), scale, layout, weight.ndim, recipe.kind)
 
 
-def _from(rounded: Rounder, start: int, row: int, part: slice, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-    return rounded(start + row, part, wanted)
+def _fed_back(
+    numbers: NDArray[np.float32],
+    scale: NDArray[np.float64],
+    correlations: Sequence[Correlation],
+    smallest: NDArray[np.float64],
+    recipe: Recipe,
+) -> NDArray[np.float64]:
+    """The integers of a weight, part after part of its inputs; changes `scale` where that gains something."""
+    half, size = largest(recipe.kind), len(numbers) // len(scale)
+    near = np.empty(numbers.shape)
+    start = 0
+    for known in correlations:
+        end = start + len(known.power)
+        blocks = slice(start // size, max(end // size, 1))
+        near[start:end] = fed_back(numbers[start:end], known.factor, scale[blocks], half)
+        if bits(recipe.kind) <= _SETTLED_BITS:
+            known.settling.settle(
+                numbers[start:end],
+                near[start:end],
+                scale[blocks],
+                smallest[blocks],
+                half,
+                passes=_SETTLED_PASSES,
+                # With clip none a scale holds all; and one that several parts share is not for one to change.
+                refit=recipe.clip != "none" and (len(scale) > 1 or len(correlations) == 1),
+            )
+        start = end
+    return near
 
 
 def _stored(near: NDArray[np.int32], scale: NDArray[np.float64], layout: Layout, rank: int, kind: str) -> Integers:

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from onnx import NodeProto, TypeProto, ValueInfoProto
 
 from pipeline.errors import ModelError
-from pipeline.graph.ir.inference import Types, shape_of, spell
+from pipeline.graph.ir.inference import Types, is_static, shape_of, spell
 from pipeline.graph.ir.traverse import label, reads
 from pipeline.sizes import human_bytes
 
@@ -129,13 +129,13 @@ def control_flow(
     inside = decider and decider not in reads(node)
     decider = decider or next((name for name in reads(node) if name not in constants), "")
     origin = _origin(decider, constants, kept)
-    settings = [name for name in origin or [decider] if name in types and math.prod(shape_of(types[name])) == 1]
     fixing = ""
-    if settings and len(settings) == len(origin or [decider]) and not inside:
-        given = ", ".join(f"{name}: <its value>" for name in settings)
+    if not inside and is_a_setting(decider, constants, kept, types):
+        given = ", ".join(f"{name}: <its value>" for name in origin or [decider])
         fixing = f"if that never varies where the model is used, say so in the config: constants: {{{given}}}; else "
     instead = (
-        "export each branch as a model of its own (on the hub a 'merged' decoder has unmerged files beside it)"
+        "export each branch as a model of its own (on the hub a 'merged' decoder has unmerged files beside it), or"
+        " export the model so that both give values of the same shapes: then both are computed, and one is chosen"
         if node.op_type == "If"
         else "run the loop in the application with its body as a model of its own, or export the model so that the loop"
         " runs a number of times that is constant or follows from shapes: then it is unrolled here"
@@ -147,6 +147,12 @@ def control_flow(
         why="HTP runs one fixed sequence of operators, without branches or loops",
         remedy=fixing + _cutting(ends) + instead,
     )
+
+
+def is_a_setting(name: str, constants: Container[str], kept: Sequence[NodeProto], types: Types) -> bool:
+    """Whether a value follows from inputs of one element alone, as of a flag or a rate."""
+    given = _origin(name, constants, kept) or [name]
+    return all(each in types and is_static(types[each]) and math.prod(shape_of(types[each])) == 1 for each in given)
 
 
 def wrong_output(declared: ValueInfoProto, actual: TypeProto) -> ModelError:

@@ -27,6 +27,7 @@ from pipeline.graph.ir.inference import Opsets, ShapeError, infer_outputs, is_st
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, live_nodes, reads
 from pipeline.graph.shapes import shape_errors
 from pipeline.graph.shapes.axes import DimError, dim_size, fix_inputs
+from pipeline.graph.shapes.choosing import UnlikeBranchesError, compute_both
 from pipeline.graph.shapes.ends import ends_before
 from pipeline.graph.shapes.folding import Constants, type_bytes
 from pipeline.graph.shapes.lists import Lists
@@ -112,6 +113,7 @@ class _Pass:
         self._kept: list[NodeProto] = []
         self._made: set[str] = set()
         self._folded = 0
+        self._choosing: list[NodeProto] = []
         self._unroller = Unroller(self._known, self._dims)
         self._lists = Lists(self._known, self._dims)
 
@@ -128,21 +130,16 @@ class _Pass:
             for position, name in enumerate(node.input):
                 if name in self._same_as:
                     node.input[position] = self._same_as[name]
-            if node.op_type == "If" and node.input[0] in self._constants:
-                branch = inline_branch(node, self._constants.value(node.input[0]))
-                self._take_in(branch)
-                waiting.extendleft(reversed(branch.node))
-                continue
             try:
-                if self._is_loop(node):
-                    waiting.appendleft(self._written_out(node))
-                elif (part := self._written_in_tensors(node)) is not None:
-                    self._take_in(part)
-                    waiting.extendleft(reversed(part.node))
+                if parts := self._in_parts(node):
+                    waiting.appendleft(parts)
                 else:
                     self._visit(node)
             except ShapeError as error:
-                raise shape_errors.contradiction(node, self._types, self._axes, str(error)) from None
+                refused = shape_errors.contradiction(node, self._types, self._axes, str(error))
+                raise self._of_branches(refused) from None
+            except ModelError as error:
+                raise self._of_branches(error) from None
 
     @property
     def types(self) -> dict[str, TypeProto]:
@@ -187,8 +184,7 @@ class _Pass:
         if self._constants.fold(node, types):
             self._fold(node)
         elif types is None:
-            ends = ends_before(self._model.graph, node, self._constants.types)
-            raise shape_errors.control_flow(node, self._constants.types, self._kept, self._types, ends=ends)
+            raise self._left(node)
         else:
             self._keep(node, types)
 
@@ -201,13 +197,43 @@ class _Pass:
             self._fold(node)
         return folded
 
+    def _in_parts(self, node: NodeProto) -> Iterator[GraphProto] | None:
+        """What to put where a node stands, None if it stays: of an If one branch or both, of a loop its iterations."""
+        if node.op_type == "If" and node.domain in DEFAULT_DOMAINS:
+            if node.input[0] in self._constants:
+                return iter([inline_branch(node, self._constants.value(node.input[0]))])
+            if not shape_errors.is_a_setting(node.input[0], self._constants.types, self._kept, self._types):
+                return self._both_branches(node)
+        if self._is_loop(node):
+            return self._written_out(node)
+        part = self._written_in_tensors(node)
+        return iter([part]) if part is not None else None
+
+    def _both_branches(self, node: NodeProto) -> Iterator[GraphProto]:
+        self._choosing.append(node)
+        try:
+            yield from compute_both(node, lambda name: self._types.get(self._same_as.get(name, name)))
+        except UnlikeBranchesError:
+            raise self._left(node) from None
+        self._choosing.remove(node)
+
+    def _of_branches(self, error: ModelError) -> ModelError:
+        """An error as it is, but inside of a branch that is computed on trial: then that of the If around it."""
+        if not self._choosing:
+            return error
+        refused = self._left(self._choosing[0])
+        return refused.but(why=f"{refused.why}; computing both branches fails: {error.what}")
+
+    def _left(self, node: NodeProto, decider: str = "") -> ModelError:
+        """The error for control flow that is left."""
+        found, ends = self._constants.types, ends_before(self._model.graph, node, self._constants.types)
+        return shape_errors.control_flow(node, found, self._kept, self._types, decider, ends)
+
     def _written_out(self, node: NodeProto) -> Iterator[GraphProto]:
         try:
             yield from self._unroller.unroll(node)
         except DataDependentError as error:
-            found, decider = self._constants.types, self._same_as.get(error.value, error.value)
-            ends = ends_before(self._model.graph, node, self._constants.types)
-            raise shape_errors.control_flow(node, found, self._kept, self._types, decider, ends) from None
+            raise self._left(node, self._same_as.get(error.value, error.value)) from None
 
     def _written_in_tensors(self, node: NodeProto) -> GraphProto | None:
         """ONNX's operators on tensors in place of a fused operator, or of one on lists."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.qnn.raw import ANSWER
+from pipeline.qnn.interface import ANSWER
 
 PACKAGE = "onnxruntime-genai"
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pipeline.qnn import libraries
 from pipeline.qnn.engines.genie_config import CONFIG
-from pipeline.qnn.raw import ANSWER
+from pipeline.qnn.interface import ANSWER
 
 API = 1
 """Genie's major version."""

@@ -77,7 +77,7 @@ def read_binaries(path: Path) -> tuple[BinaryInfo, ...]:
 
 def parse(data: NDArray[np.uint8], name: str) -> BinaryInfo:
     """Like :func:`read_binary` for bytes in memory; `name` is for the message."""
-    api = _system_interface()
+    api = system_interface()
     handle = ctypes.c_void_p()
     _check(_CREATE(api.create)(ctypes.byref(handle)), name)
     try:
@@ -123,15 +123,19 @@ def _text(data: bytes | None) -> str:
     return (data or b"").decode("utf-8", "replace")
 
 
-def _system_interface() -> _Interface:
-    """The functions of the SDK's system library; the process keeps it loaded."""
+def system_interface() -> SystemInterface:
+    """The functions of the SDK's system library; the process keeps it loaded.
+
+    Raises:
+        CompileError: it is of another major version than the one that is known here.
+    """
     library = ctypes.CDLL(str(libraries.sdk_library("QnnSystem")))
-    providers = ctypes.POINTER(ctypes.POINTER(_Interface))()
+    providers = ctypes.POINTER(ctypes.POINTER(SystemInterface))()
     count = ctypes.c_uint32()
     status = library.QnnSystemInterface_getProviders(ctypes.byref(providers), ctypes.byref(count))
     if status or not count.value or providers[0].contents.api_version.major != 1:
         raise _unreadable("the QNN SDK's system library has an interface that is not known here", "")
-    interface: _Interface = providers[0].contents
+    interface: SystemInterface = providers[0].contents
     return interface
 
 
@@ -158,7 +162,9 @@ class Version(ctypes.Structure):
         return f"{self.major}.{self.minor}.{self.patch}"
 
 
-class _Interface(ctypes.Structure):
+class SystemInterface(ctypes.Structure):
+    """`QnnSystemInterface_t`, as far as it is used here."""
+
     _fields_ = (
         ("backend", ctypes.c_uint32),
         ("name", ctypes.c_char_p),
@@ -167,6 +173,13 @@ class _Interface(ctypes.Structure):
         ("get_binary_info", ctypes.c_void_p),
         ("get_metadata", ctypes.c_void_p),
         ("free", ctypes.c_void_p),
+        ("get_memory_footprint", ctypes.c_void_p),
+        ("log_create", ctypes.c_void_p),
+        ("log_set_level", ctypes.c_void_p),
+        ("log_free", ctypes.c_void_p),
+        ("dlc_create_from_file", ctypes.c_void_p),
+        ("dlc_create_from_binary", ctypes.c_void_p),
+        ("dlc_compose_graphs", ctypes.c_void_p),
     )
 
 

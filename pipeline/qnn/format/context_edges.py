@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from pipeline.qnn.format.context_binary import GraphInfo
 from pipeline.qnn.format.context_model import partition_name, partitions, tensor_name
@@ -31,6 +31,23 @@ def contradictions(model: ModelProto, graphs: Mapping[str, GraphInfo]) -> Iterat
             for tensor_in_binary, value in wanted.items():
                 if value in converted and tensor_in_binary in named:
                     yield from _other(named[tensor_in_binary], converted[value])
+
+
+def is_edge(node: NodeProto, model: ModelProto) -> bool:
+    """Whether a node of a context model does no more than convert an input or output: its encoding, or its float64.
+
+    Binaries have no float64 at all, so its Cast is the CPU's wherever it stands.
+    """
+    doubles = {
+        value.name
+        for value in (*model.graph.input, *model.graph.output)
+        if value.type.tensor_type.elem_type == TensorProto.DOUBLE
+    }
+    if node.op_type == "Cast":
+        return node.input[0] in doubles or node.output[0] in doubles
+    if node.op_type == "QuantizeLinear":
+        return any(value.name == node.input[0] for value in model.graph.input)
+    return node.op_type == "DequantizeLinear" and any(value.name == node.output[0] for value in model.graph.output)
 
 
 def paired(node: NodeProto, values: Sequence[str], tensors: Sequence[EdgeTensor]) -> list[tuple[str, EdgeTensor]]:

@@ -141,6 +141,22 @@ def without_timestamps(path: Path) -> None:
         file.write(_TIMESTAMP.sub(_NO_TIME, text))
 
 
+def with_fixed_times(dlc: Path, path: Path) -> None:
+    """Write an archive of any records again, with a fixed time in place of those in its metadata.
+
+    Raises:
+        CompileError: it is not an archive as QNN writes it.
+    """
+    records: list[DlcRecord | NewRecord] = []
+    for record in read_records(dlc):
+        if record.name.startswith(_METADATA) and record.size <= _MAX_METADATA:
+            data = _TIMESTAMP.sub(_NO_TIME, b"".join(record.chunks()))
+            records.append(NewRecord(record.name, record.alignment, data))
+        else:
+            records.append(record)
+    write_records(path, records)
+
+
 def prune(context_model: Path, socs: Sequence[int], out: Path) -> Pruned:
     """Write a context model and its binary again into the folder `out`, for the SoCs with these ids only.
 

@@ -126,27 +126,31 @@ def timeline(source: PageSource) -> Element | None:
     """When each step of the last build ran that made something of this model."""
     if source.run is None:
         return None
-    own = {step.id for step in source.steps}
-    ran = [
-        (float(each["at"]), float(each["seconds"]), name)
-        for name, each in source.run["steps"].items()
-        if name in own and "at" in each and "seconds" in each
-    ]
+    own = f"{source.config.name}/"
+    ran = {
+        name: [(float(at), float(seconds)) for at, seconds in runs]
+        for name, runs in source.run.get("runs", {}).items()
+        if f"{name.partition(':')[2]}/".startswith(own)
+    }
     if not ran:
         return section("The build", "build", note("Nothing had to be made: all of it was built before."))
-    longest = sorted(sorted(ran, key=lambda each: -each[1])[:_LONGEST])
-    names = [name for _, _, name in longest]
-    begins, ends = [at for at, _, _ in longest], [at + seconds for at, seconds, _ in longest]
+    in_all = {name: sum(seconds for _, seconds in runs) for name, runs in ran.items()}
+    longest = sorted(sorted(ran, key=lambda name: -in_all[name])[:_LONGEST], key=lambda name: ran[name])
+    begins = {name: [at for at, _ in ran[name]] for name in longest}
+    ends = {name: [at + seconds for at, seconds in ran[name]] for name in longest}
     caption = (
         f"The {len(longest)} longest of {len(ran)} steps"
         if len(ran) > len(longest)
         else f"All {len(ran)} steps that ran"
     )
-    rows = [(name, f"{at:.1f}", f"{seconds:.1f}") for at, seconds, name in sorted(ran)]
+    if any(len(runs) > 1 for runs in ran.values()):
+        caption += "; one that ran more than once did so with each precision that was tried"
+    each_run = sorted((at, seconds, name) for name, runs in ran.items() for at, seconds in runs)
+    rows = [(name, f"{at:.1f}", f"{seconds:.1f}") for at, seconds, name in each_run]
     figures = table([("step", ">began at", ">seconds"), *rows], "Steps that ran", codes=(0,))
     about = note(f"Begun {moment(source.run['started'])}; steps that may run at once do.")
     assert figures is not None
-    chart = figure(charts.spans(names, begins, ends, "seconds since the build began"), f"{caption}, by when they ran")
+    chart = figure(charts.spans(begins, ends, "seconds since the build began"), f"{caption}, by when they ran")
     return section("The build", "build", about, chart, folded("As numbers", figures))
 
 

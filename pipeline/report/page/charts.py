@@ -7,7 +7,7 @@ light and one for dark.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -37,6 +37,7 @@ Element { edge_color: none; }
 _MARKS = ("round", "square", "triangle", "triangled", "x", "+")
 _DASHES = ("-", "--", ":", "-.", "-", "--")
 _STEP_DB = 20
+_MOST_COUNTED = 20
 COLOURS = 6
 """How many colours series may have."""
 
@@ -79,6 +80,8 @@ def scatter(lines: Sequence[Line], x: str, y: str, asked: float | None = None) -
         points = sorted((at, value) for at, value in zip(line.xs, line.ys, strict=True) if value is not None)
         if points:
             graph.add(_drawn(points, number).name(shown(line.name)))
+    if all(at == int(at) for at in xs) and 0 < len(set(xs)) <= _MOST_COUNTED:
+        graph.xticks(sorted(set(xs)), [f"{at:.0f}" for at in sorted(set(xs))])
     return _svg(graph)
 
 
@@ -92,7 +95,7 @@ def overlay(expected: tuple[Numbers, Numbers], got: tuple[Numbers, Numbers], len
     for number, row in enumerate(got):
         line = ziaplot.PolyLine(xs, [*row]).color("var(--s1)").strokewidth(1).stroke("--")
         graph.add(line.name("artifact") if number == 0 else line)
-    return _svg(graph)
+    return _svg(_framed(graph, [*expected[0], *expected[1], *got[0], *got[1]], length))
 
 
 def curve(low: Numbers, high: Numbers, length: int) -> Element:
@@ -100,7 +103,21 @@ def curve(low: Numbers, high: Numbers, length: int) -> Element:
     graph = _graph("", "", "none", 720, 140, 0.0)
     xs = [(at + 0.5) * length / max(1, len(low)) for at in range(len(low))]
     graph.add(ziaplot.LineFill(xs, [*high], [*low]).fill("var(--band)").color("var(--s0)").strokewidth(1))
-    return _svg(graph)
+    return _svg(_framed(graph, [*low, *high], length))
+
+
+def _framed(graph: Any, values: Numbers, length: int) -> Any:
+    """A graph of a row of numbers from its first to its last, with at most six levels that are short to write."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if low == high:
+        return graph
+    rough = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= rough * (1 - 1e-9))
+    levels = [at * step for at in range(math.floor(low / step), math.ceil(high / step) + 1)]
+    # Written by the step's digits: sums of steps are off by what floats can't hold, -2.8e-17 in place of 0.
+    graph.yticks(levels, [f"{float(f'{level:.12g}') if abs(level) > step / 2 else 0:g}" for level in levels])
+    return graph.xrange(0, length)
 
 
 def bars(names: Sequence[str], values: Numbers, unit: str) -> Element:
@@ -112,14 +129,15 @@ def bars(names: Sequence[str], values: Numbers, unit: str) -> Element:
     return _svg(chart)
 
 
-def spans(names: Sequence[str], begins: Numbers, ends: Numbers, unit: str) -> Element:
-    """When each of these began and ended, the first on top."""
+def spans(begins: Mapping[str, Numbers], ends: Mapping[str, Numbers], unit: str) -> Element:
+    """When each of these began and ended, each time, by name; the first on top."""
+    names = [*begins]
     graph = _graph(unit, "", "none", 720, 70 + 21 * len(names), 0.02)
     rows = [len(names) - 1 - at for at in range(len(names))]
-    for row, begin, end in zip(rows, begins, ends, strict=True):
-        least = max(end, begin + max([*ends, 1.0]) / 300)
-        span = ziaplot.BarsHoriz([row], [least], [begin], width=0.6).color("var(--s0)")
-        graph.add(span)
+    thin = max([1.0, *(end for name in names for end in ends[name])]) / 300
+    for row, name in zip(rows, names, strict=True):
+        for begin, end in zip(begins[name], ends[name], strict=True):
+            graph.add(ziaplot.BarsHoriz([row], [max(end, begin + thin)], [begin], width=0.6).color("var(--s0)"))
     graph.yticks(rows, [shown(name) for name in names]).yrange(-0.6, len(names) - 0.4)
     return _svg(graph)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from xml.etree.ElementTree import Element
 
+from pipeline.config.guesses import guesses, still_guessed
 from pipeline.contracts.codec import Contract
 from pipeline.frozen import dataclass
 from pipeline.graph.accuracy.verdict import TOTAL
@@ -146,7 +147,9 @@ def _head(source: PageSource) -> list[Element]:
         )
     title = element("h1", found.model)
     when = note(f"Built {moment(found.started)}") if found.started else None
-    return [each for each in (title, badge, when, figures) if each is not None]
+    found_guesses = guesses(source.config.path)
+    guessed = note(still_guessed(source.config.path.name, found_guesses)) if found_guesses else None
+    return [each for each in (title, badge, when, guessed, figures) if each is not None]
 
 
 def _failures(source: PageSource) -> list[Element]:

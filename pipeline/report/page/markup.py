@@ -21,6 +21,7 @@ from pipeline.report.tables import Table
 Content = Element | str | None
 """What an element holds: another one, text, or nothing."""
 
+_LONG = 60
 _BLOCK = 0xFFFF  # the most that a stored block of deflate holds
 
 
@@ -84,6 +85,8 @@ def table(rows: Table, caption: str, *, codes: Sequence[int] = ()) -> Element | 
 def _cell(tag: str, content: Content, heading: str, **attributes: str) -> Element:
     if heading.startswith(">"):
         attributes["class_"] = "number"
+    elif isinstance(content, str) and len(content) > _LONG:
+        attributes["class_"] = "long"
     return element(tag, content, **attributes)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
 from pipeline.config.load import Auto
@@ -18,7 +18,7 @@ from pipeline.report.page.source import PageSource
 from pipeline.sizes import human_bytes
 
 _CURVE = ("precision", ">weights", ">in 8 bits", ">cost", ">dB on the CPU", ">dB emulated", "")
-_CLIMB = ("precision", *(f">{rung}" for rung in (*RUNGS, "total")), ">weights", "what it missed")
+_CLIMB = (">attempt", "precision", *(f">{rung}" for rung in (*RUNGS, "total")), ">weights", "what it missed")
 
 
 def precisions(source: PageSource) -> Element | None:
@@ -75,24 +75,36 @@ def _climbed(component: str, step: Step, source: PageSource) -> Iterator[Content
         attempts = climb.Facts.from_json(manifest.facts).attempts
     except ContractError:
         return
+    yield note(f"{component} missed a threshold as it was written, so the build looked for another precision.")
+    yield from tried(component, attempts)
+
+
+def tried(component: str, attempts: Sequence[climb.Attempt]) -> Iterator[Element]:
+    """The curve and the table of what a climb tried, both with the number of each attempt."""
+    rungs = [rung for rung in (*RUNGS, "total") if any(rung in attempt.sqnr_db for attempt in attempts)]
     rows = [
         (
+            str(number),
             attempt.label,
-            *(_db(attempt.sqnr_db[rung]) if rung in attempt.sqnr_db else "–" for rung in (*RUNGS, "total")),
+            *(_figure(attempt, rung) if rung in rungs else "" for rung in (*RUNGS, "total")),
             human_bytes(attempt.weight_bytes) if attempt.weight_bytes else "–",
             attempt.why or "✓ keeps to all",
         )
-        for attempt in attempts
+        for number, attempt in enumerate(attempts, 1)
     ]
-    yield note(f"{component} missed a threshold as it was written, so the build looked for another precision.")
-    places = [*range(len(attempts))]
-    rungs = [rung for rung in (*RUNGS, "total") if any(rung in attempt.sqnr_db for attempt in attempts)]
+    places = [*range(1, len(attempts) + 1)]
     lines = [
         charts.Line(rung, places, [each.sqnr_db.get(rung) for each in attempts]) for rung in rungs[-charts.COLOURS :]
     ]
     if len(attempts) > 1:
         yield figure(charts.scatter(lines, "attempt", "dB"), f"{component}: decibels of each attempt, in that order")
-    yield table([_CLIMB, *rows], f"{component}: what was tried")
+    made = table([_CLIMB, *rows], f"{component}: what was tried")
+    if made is not None:
+        yield made
+
+
+def _figure(attempt: climb.Attempt, rung: str) -> str:
+    return _db(attempt.sqnr_db[rung]) if rung in attempt.sqnr_db else "–"
 
 
 def _db(value: float | None) -> str:

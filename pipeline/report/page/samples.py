@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
+from pipeline.config.readers import ImagesReader
 from pipeline.contracts.preview import Pair, Preview, Shown
 from pipeline.report.page import charts
 from pipeline.report.page.markup import Content, element, figure, folded, note, picture, section, table
@@ -37,7 +38,7 @@ def samples(source: PageSource) -> Element | None:
             out.append(f"{each.component}, bucket {each.bucket}")
             continue
         left -= size
-        parts.append(_sample(each, preview, emulated=bool(how), opened=not parts))
+        parts.append(_sample(each, preview, emulated=bool(how), opened=not parts, turned=_is_turned(source)))
     if out:
         parts.append(note(f"Not shown, as this page is kept small: {'; '.join(out)}."))
     if not parts:
@@ -54,7 +55,13 @@ def _db(each: Measurement) -> float:
     return min((-1000.0 if db is None else db for db in found), default=1000.0)
 
 
-def _sample(each: Measurement, preview: Preview, *, emulated: bool, opened: bool) -> Element:
+def _is_turned(source: PageSource) -> bool:
+    """Whether the channels of pictures go in as blue, green, red."""
+    read = source.config.verification.samples or source.config.calibration
+    return isinstance(read, ImagesReader) and read.color == "bgr"
+
+
+def _sample(each: Measurement, preview: Preview, *, emulated: bool, opened: bool, turned: bool) -> Element:
     db = _db(each)
     made = f"the context for {each.target}, emulated" if emulated else "the model that is compiled, on the CPU"
     least = "no number" if db == -1000.0 else f"{decibels(db)} dB"
@@ -63,7 +70,7 @@ def _sample(each: Measurement, preview: Preview, *, emulated: bool, opened: bool
         parts.append(element("blockquote", preview.text))
     if preview.label is not None:
         parts.append(note("Its label: ", element("b", preview.label)))
-    inputs = [_shown(each, "input") for each in preview.inputs]
+    inputs = [_shown(each, "input", turned=turned) for each in preview.inputs]
     if preview.text is not None:
         parts.append(folded("As numbers", *inputs))
     else:
@@ -89,7 +96,7 @@ def _pair(pair: Pair) -> Iterator[Content]:
     db = "no number" if pair.sqnr_db is None else f"{decibels(pair.sqnr_db)} dB"
     yield _title(expected, f"{db} on this sample")
     if expected.picture and got.picture and pair.error.picture:
-        three = {"original": expected, "artifact": got, "difference": pair.error}
+        three = {"original": expected, "artifact": got, _difference(pair.error): pair.error}
         drawn = [figure_of for name, shown in three.items() if (figure_of := _picture(shown, name))]
         yield element("div", *drawn, class_="pictures")
     elif expected.curve and got.curve:
@@ -99,6 +106,13 @@ def _pair(pair: Pair) -> Iterator[Content]:
         yield figure(charts.overlay(*both, length), caption)
     else:
         yield _values(pair)
+
+
+def _difference(error: Shown) -> str:
+    """What the picture of a difference is called, with the numbers that are its black and its white."""
+    if error.low is None or error.high is None:
+        return "difference"
+    return f"difference, {error.low:.2g} (black) to {error.high:.2g} (white)"
 
 
 def _values(pair: Pair) -> Content:
@@ -111,10 +125,10 @@ def _values(pair: Pair) -> Content:
     return table([(">place", ">original", ">artifact", ">difference"), *rows], f"The values of {pair.expected.name}")
 
 
-def _shown(shown: Shown, what: str) -> Element:
+def _shown(shown: Shown, what: str, *, turned: bool = False) -> Element:
     parts: list[Content] = [_title(shown, "")]
     if shown.picture:
-        parts.append(_picture(shown, what))
+        parts.append(_picture(shown, what, turned=turned))
     elif shown.curve:
         length = max(shown.shape, default=1)
         parts.append(figure(charts.curve(shown.curve.low, shown.curve.high, length), f"{shown.name}{_part(shown)}"))
@@ -139,7 +153,7 @@ def _part(shown: Shown) -> str:
     return f" ({shown.part})" if shown.part else ""
 
 
-def _picture(shown: Shown, what: str) -> Element | None:
+def _picture(shown: Shown, what: str, *, turned: bool = False) -> Element | None:
     if shown.picture is None:
         return None
     try:
@@ -148,6 +162,8 @@ def _picture(shown: Shown, what: str) -> Element | None:
         return None
     if shown.picture.channels not in (1, 3):
         return None
+    if turned and shown.picture.channels == 3:  # blue, green, red as the model has it: seen as it was photographed
+        pixels = b"".join(pixels[at : at + 3][::-1] for at in range(0, len(pixels), 3))
     image = picture(shown.picture.width, shown.picture.height, shown.picture.channels, pixels, f"{shown.name}: {what}")
     return element("figure", image, element("figcaption", f"{what}{_part(shown)}"))
 

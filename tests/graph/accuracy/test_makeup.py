@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,3 +109,28 @@ def test_what_an_argmax_chose_from() -> None:
     found = argmax_outputs(index_of("a = ArgMax <axis = 1, keepdims = 0> (x) y = Cast <to = 6> (a)", "int32[1,5] y"))
     assert found == {"y": ("x", 1)}
     assert not argmax_outputs(index_of("y = Relu (x)"))
+
+
+UINT8, INT64 = "uint8[a,b,c] y", "int64[a,b,c] y"
+
+
+@pytest.mark.parametrize(
+    ("body", "result", "zero"),
+    [
+        ("s = Sigmoid (x) m = Mul (s, top) r = Round (m) y = Cast <to = 2> (r)", UINT8, 0.0),
+        ("e = Exp (x) c = Cast <to = 7> (e) y = Transpose <perm = [2, 0, 1]> (c)", INT64, 0.0),
+        ("e = Exp (x) q = QuantizeLinear (e, hi, middle) y = Reshape (q, dims)", UINT8, 128.0),
+        ("y = Cast <to = 7> (x)", INT64, 0.0),
+        ("a = ArgMax <axis = 1> (x) y = Cast <to = 6> (a)", "int32[a,b,c] y", None),
+        ("a = ArgMax <axis = 1> (x) f = Cast <to = 1> (a) m = Mul (f, top) y = Cast <to = 2> (m)", UINT8, None),
+        ("c = Greater (x, hi) y = Cast <to = 2> (c)", UINT8, None),
+        ("c = Greater (x, hi) w = Where (c, hi, lo) y = Cast <to = 2> (w)", UINT8, None),
+        ("v, y = TopK (x, one)", INT64, None),
+        ("s = Sigmoid (x) y = Mul (s, top)", "float[a,b,c] y", None),
+    ],
+)
+def test_integers_that_are_rounded_numbers(body: str, result: str, zero: float | None) -> None:
+    constants: dict[str, Any] = CONSTANTS | {"middle": np.uint8(128), "dims": np.array([4, 5, 1]), "one": np.array([1])}
+    model = graph(f"g (float[1,4,5] x) => ({result}) {{ {body} }}", constants)
+    index = GraphIndex(shape_inference.infer_shapes(model), Path())
+    assert makeup_of_outputs(index)["y"].zero == zero

@@ -155,3 +155,19 @@ def test_silence_is_held_against_the_mean_signal() -> None:
     found = figures({"y": Subject("y")}, truth, tested)["y"]
     assert found.worst_db is not None
     assert found.worst_db > 35, "an error as large as that of the other sample, not one of -40 dB"
+
+
+def test_integers_that_are_numbers_are_judged_by_their_values() -> None:
+    rng = np.random.default_rng(0)
+    truth = [{"y": rng.integers(100, 156, (8, 8)).astype(np.uint8)} for _ in range(4)]
+    tested = [{"y": sample["y"] + np.uint8(1)} for sample in truth]
+    subjects = chosen(truth, {"y": Makeup(zero=128.0)})
+    assert subjects == {"y": Subject("y", zero=128.0)}
+    found = figures(subjects, truth, tested)["y"]
+    signal = np.mean([(sample["y"].astype(float) - 128) ** 2 for sample in truth])
+    assert db(found) == pytest.approx(10 * np.log10(signal), abs=0.01), "against 128, which stands for 0"
+    assert found.max_abs_error == 1
+    assert db(figures(chosen(truth), truth, tested)["y"]) == 0, "labels: none is equal"
+    declared = chosen(truth, {"y": Makeup(zero=0.0)}, y=Declared("y", ":, :4"))
+    assert declared["y"] == Subject("y", ":, :4", zero=0.0)
+    assert chosen(truth, y=Declared("y", ":, :4"))["y"].by == "equality"

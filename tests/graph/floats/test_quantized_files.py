@@ -96,6 +96,38 @@ def test_a_quantized_file_is_built_from_its_floats(case: str, tmp_path: Path) ->
     assert decibels(outputs(source, feeds)[0], outputs(made, feeds)[0]) >= 15, "weights have 8 bits a matrix"
 
 
+BIASED: Mapping[str, NDArray[Any]] = {
+    "wq": np.random.default_rng(0).integers(0, 256, (8, 3, 3, 3)).astype(np.uint8), "wz": np.array(130, np.uint8),
+    "ws": np.array(0.2, np.float32), "b": numbers(8), "dims": np.array([1, 8, 1, 1]), "z": np.array(128, np.uint8),
+    "s": np.array(0.03, np.float32), "n": np.arange(8, dtype=np.float32) * 9,
+}  # fmt: skip
+BIASED_CONV = """g (float[1,3,12,12] x) => (float[1,8,10,10] y) {{
+    {start} p = ConvInteger <kernel_shape = [3, 3]> (q, wq, z, wz) u = Mul (s, ws) {bias} r = Reshape (i, dims)
+    a = Add (p, r) c = Cast <to = 1> (a) y = Mul (c, u) }}"""
+FLOAT_CONV = "g (float[1,3,12,12] x) => (float[1,8,10,10] y) { y = Conv <kernel_shape = [3, 3]> (x, w) }"
+RUN_TIME, FIXED = "q, s, z = DynamicQuantizeLinear (x)", "q = QuantizeLinear (x, s, z)"
+ROUNDED, WHOLE = "d = Div (b, u) f = Floor (d) i = Cast <to = 6> (f)", "i = Cast <to = 6> (n)"
+
+
+@pytest.mark.parametrize(("start", "bias"), [(RUN_TIME, ROUNDED), (FIXED, ROUNDED), (FIXED, WHOLE)])
+def test_a_bias_in_the_units_of_a_product_is_not_rounded(start: str, bias: str, tmp_path: Path) -> None:
+    """As onnxruntime before 1.6 wrote it: next to a scale of 1, which the input gets, a step would be a large part."""
+    known = {name: each for name, each in BIASED.items() if start == FIXED or name not in "sz"}
+    made = ingested(tmp_path, model(BIASED_CONV.format(start=start, bias=bias), known)).folder / MODEL
+    x = numbers(1, 3, 12, 12) / 4
+    weights = (BIASED["wq"] - np.float32(130)) * BIASED["ws"]
+    added = BIASED["b"] if bias == ROUNDED else BIASED["n"] * BIASED["ws"] * BIASED["s"]
+    wanted = outputs(model(FLOAT_CONV, {"w": weights}), {"x": x})[0] + added.reshape(1, 8, 1, 1)
+    assert decibels(wanted, outputs(made, {"x": x})[0]) > 100
+
+
+def test_integers_are_added_to_no_product_whose_scale_is_found_at_run_time(tmp_path: Path) -> None:
+    known = {name: each for name, each in BIASED.items() if name not in "sz"}
+    with pytest.raises(ModelError, match="can't be written in floats") as caught:
+        ingested(tmp_path, model(BIASED_CONV.format(start=RUN_TIME, bias=WHOLE), known))
+    assert caught.value.why == "'i' is added to a product whose scale is found at run time"
+
+
 def test_a_relu_that_the_quantizer_left_to_the_range_stays(tmp_path: Path) -> None:
     source = model(
         """g (float[1,4] x) => (float[1,4] y) {

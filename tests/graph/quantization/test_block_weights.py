@@ -85,6 +85,25 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Component:
     return Component(tmp_path_factory.mktemp("mixed"), model, {"all": {}})
 
 
+ROWS = """
+net (float[1, 32, 10] x) => (float[1, 24, 2, 5] y)
+{
+  a = Conv (x, w)
+  p = Reshape (a, planes)
+  y = Conv (p, w2)
+}
+"""
+
+
+def test_a_convolution_over_rows_has_none(tmp_path: Path) -> None:
+    given = {**constants(w=(32, 32, 1), w2=(24, 32, 1, 1)), "planes": np.array([1, 32, 2, 5], np.int64)}
+    component = Component(tmp_path, graph(ROWS, given), {"all": {}})
+    rows = [{"x": np.random.default_rng(5).normal(size=(1, 32, 10)).astype(np.float32)}]
+    index = indexed(part(component.quantize_all(component.calibrate(rows), BLOCKS), "all"))
+    found = [weight_of(index, node) for node in index.model.graph.node if node.op_type == "Conv"]
+    assert found == [("int8", (32,), 0), ("int8", (24, 2, 1, 1), 16)]
+
+
 def pictures(count: int) -> list[dict[str, NDArray[Any]]]:
     made = np.random.default_rng(5)
     return [{"x": made.normal(size=(1, 32, 6, 6)).astype(np.float32)} for _ in range(count)]

@@ -82,6 +82,25 @@ def test_a_chip_before_v69_takes_none(tmp_path: Path) -> None:
         on_chip(made, [], tmp_path / "chip", OLD)
 
 
+def test_a_convolution_over_rows_is_no_matter_for_the_cpu(tmp_path: Path) -> None:
+    """As a spectrum is computed, with a kernel of sines: QNN takes blocks of weights with 4 dims alone."""
+    rng = np.random.default_rng(3)
+    model = graph(
+        "net (float[1, 64, 20] x) => (float[1, 32, 20] y) { y = Conv (x, w) }",
+        {"w": rng.normal(size=(32, 64, 1)).astype(np.float32)},
+    )
+    component = with_rewrites(tmp_path / "model", model)
+    given = [{"x": rng.normal(size=(1, 64, 20)).astype(np.float32)} for _ in range(4)]
+    scheme = Scheme("uint16", "int8", per_channel=True, block=32)
+    made = part(component.quantize_all(component.calibrate(given), scheme), "all")
+
+    chip = on_chip(made, given, tmp_path / "chip")
+
+    assert chip.context.partitions == 1
+    assert not chip.cpu_ops
+    assert sqnr_db(on_cpu(made, given), chip.outputs, "y") > 55
+
+
 def net(root: Path) -> Component:
     numbers = np.random.default_rng(3)
     shapes = {

@@ -49,7 +49,8 @@ DATA: list[tuple[str, list[str]]] = [
     ("{ s = SplitToSequence <axis = 0> (x)  y = SequenceAt (s, k) }",
      ["what node 'y' (SequenceAt) does to a list depends on data", "its input 'k'", "don't split them"]),
     ("{ s = ReduceSum <keepdims = 0> (x)  c = Cast <to = 9> (s)  y = If (c) <"
-     "then_branch = t () => (float[a,b] p) { p = Relu (x) }, else_branch = e () => (float[a,b] q) { q = Neg (x) }> }",
+     "then_branch = t () => (float[a,b] p) { p = Relu (x) }, else_branch = e () => (float[a,b] q) {"
+     " q = Concat <axis = 0> (x, x) }> }",
      ["what node 'y' (If) runs depends on data", "its input 'c', computed from 'x'", "unmerged files beside it"]),
     ("{ c = Constant <value_int = 1> ()  t = Cast <to = 9> (c)  q = Squeeze (k)  y = Loop (q, t, x) <"
      "body = l (int64 i, bool m, float[n,4] v) => (bool o, float[n,4] w) { o = Identity (m)  w = Relu (v) }> }",

@@ -37,7 +37,7 @@ def evil_page() -> bytes:
     table = markup.table([("name", f">{EVIL}"), (EVIL, EVIL)], EVIL, codes=(0,))
     chart = charts.ladder([EVIL, "b"], [charts.Line(EVIL, [0, 1], [1.0, 2.0])], [1.0, None], 100.0)
     bars = charts.bars([EVIL, "b"], [1.0, 2.0], EVIL)
-    spans = charts.spans([EVIL], [0.0], [1.0], EVIL)
+    spans = charts.spans({EVIL: [0.0]}, {EVIL: [1.0]}, EVIL)
     picture = markup.picture(1, 1, 1, b"\0", EVIL)
     parts = [markup.figure(each, EVIL) for each in (chart, bars, spans)]
     return markup.page(EVIL, [markup.section(EVIL, "a", table, *parts, picture, markup.folded(EVIL, EVIL))])

@@ -52,7 +52,22 @@ def test_a_build_writes_a_page_for_each_model_and_one_over_all(tiny_built: Proje
     assert "sm8650" in said
     assert re.search(r"w8a16 [\d.]+ M", said), "what a run takes"
     assert "verify:tiny/net/8" in said, "the build's timeline"
+    runs = json.loads((tiny_built.root / ".build/run.json").read_text("utf-8"))["runs"]
+    assert [len(each) for each in runs["verify:tiny/net/8"]] == [2], "it ran once: from when, for how long"
     assert "uv run doit blame:tiny/net/8" in said, "how to see errors along the graph"
+
+
+def test_what_init_guessed_is_named_by_the_build_and_on_the_page(built: Project) -> None:
+    config = (built.root / "configs/tiny.yaml").read_text("utf-8")
+    assert config.count("\ntargets:") == 1
+    guessed = config.replace("\ntargets:", "\n# GUESS: a chip\ntargets:")
+    built.write("configs/tiny.yaml", guessed)
+    said = "configs/tiny.yaml has guesses in it: targets. What was measured holds for samples prepared like that"
+    assert said in built.doit("build").text
+    built.doit("report", "--no-browser")
+    assert said in text(built)
+    built.write("configs/tiny.yaml", config)
+    assert "guesses" not in built.doit("build").text
 
 
 def test_what_is_current_is_not_written_again(built: Project) -> None:
