@@ -15,6 +15,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -114,7 +115,7 @@ class Walk:
         self.alone.doit("-n", "2", f"build:{model}")
         self.alone_s = time.monotonic() - since
         steps = json.loads((self.alone.root / ".build" / "run.json").read_bytes())["steps"].values()
-        self._longest_s = max(step.get("seconds", 0.0) for step in steps)
+        self.longest_s = max(step.get("seconds", 0.0) for step in steps)
 
     def chapters(self, kills: int, schedulers: int) -> Iterator[Chapter]:
         """All of them."""
@@ -179,8 +180,8 @@ class Walk:
         turn = 0
         while not ended and (chapter.kills < kills or chapter.schedulers < schedulers):
             before = len(self._made(at))
-            self._until(lambda before=before: len(self._made(at)) > before or ended, 5 * self._longest_s + 60)  # type: ignore[misc]
-            time.sleep(self._chance.uniform(0.0, self._longest_s / 2))
+            self._until(lambda before=before: len(self._made(at)) > before or ended, 5 * self.longest_s + 60)  # type: ignore[misc]
+            time.sleep(self._chance.uniform(0.0, self.longest_s / 2))
             turn += 1
             if chapter.schedulers < schedulers and turn % 4 == 2:
                 assert at.scheduler is not None
@@ -254,7 +255,7 @@ class Walk:
             times.setdefault(path.stem, []).append(path.stat().st_mtime)
         chapter.again += sum(len(each) > 1 for each in times.values())
         known = self._watch.first_s
-        most_s = 3 * self._longest_s + _SLACK_S
+        most_s = 3 * self.longest_s + _SLACK_S
         chapter.late += [key for key, each in times.items() if key in known and max(each) > known[key] + most_s]
         assert known, f"the bucket has nothing at {manifest_name('0' * 64)}"
 
@@ -299,9 +300,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not is_permitted():
         print("this needs 'ip' and the right to make network namespaces: run it as root", file=sys.stderr)
         return 1
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that hosts and servers are ended, too
     with tempfile.TemporaryDirectory() as folder:
         walk = Walk(Path(folder), given.model, given.seed)
-        print(f"{given.model} on one host: {walk.alone_s:.0f} s, its longest step {walk._longest_s:.1f} s", flush=True)
+        print(f"{given.model} on one host: {walk.alone_s:.0f} s, its longest step {walk.longest_s:.1f} s", flush=True)
         right = True
         for chapter in walk.chapters(given.kills, given.schedulers):
             print(chapter.line(), flush=True)

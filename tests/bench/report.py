@@ -170,8 +170,8 @@ def _scale(results: Results) -> Iterator[str]:
     yield "## What many steps cost"
     yield (
         "One tiny model in five buckets for ten targets, and copies of it under other names, all of it done"
-        " ([growth.py](../tests/bench/growth.py)). `plan` makes every step and keeps it in memory. Medians; a build"
-        " with nothing to do, and one of a named model, look at files and plan nothing"
+        " ([growth.py](../tests/bench/growth.py)): CPU, and the largest process. `plan` makes every step and keeps it."
+        " A build with nothing to do, and one of a named model, look at files and plan nothing"
         " ([ADR 38](adr/0038-a-model-that-looks-the-same-is-done.md))."
     )
     yield _plot("scale")
@@ -185,9 +185,8 @@ def _steps_of(results: Results, count: int) -> float:
 
 
 def _cost(results: Results, case: str) -> str:
-    figures = [results.median(GROWN, case, OURS, figure) for figure in (cpu_s, wall_s, process_bytes)]
-    cpu, wall, peak = (figure or 0.0 for figure in figures)
-    return f"{cpu:.2f} s CPU, {wall:.2f} s, {peak / 1e6:.0f} MB"
+    cpu, peak = (results.median(GROWN, case, OURS, figure) or 0.0 for figure in (cpu_s, process_bytes))
+    return f"{cpu:.2f} s, {peak / 1e6:.0f} MB"
 
 
 def _apart(results: Results) -> Iterator[str]:
