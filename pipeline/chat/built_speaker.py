@@ -70,7 +70,7 @@ class ChatModel:
             else:
                 self.edges[bucket.name] = part.read(quantize.PartFacts.from_json).edges
             workspace.store.place(part, folder / bucket.name)
-        self.voice = Voice(folder / "ingest", language.bos)
+        self.voice = Voice(folder / "ingest", language)
 
     def on_cpu(self) -> Speaker:
         """A speaker over onnxruntime's CPU."""

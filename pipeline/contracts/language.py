@@ -22,7 +22,8 @@ class LanguageFacts(Contract):
 
     `rotations` are by the suffix of the inputs that take their cosines and sines: "" and, where some layers have a
     rotation of their own, "_local". `stops` end an answer; `bos` begins every text where it is not None. `context` is
-    the most tokens that the model was made for.
+    the most tokens that the model was made for. `named` has the texts of tokens that a chat template calls by a name,
+    `bos_token` and `eos_token`, those that the source names.
     """
 
     architecture: str
@@ -37,6 +38,7 @@ class LanguageFacts(Contract):
     stops: tuple[int, ...] = ()
     bos: int | None = left_out()
     pad: int | None = left_out()
+    named: Mapping[str, str] | None = left_out()
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.contracts.bundle import Facts
@@ -69,7 +70,7 @@ def write_bundle(
 
 def _said(source: Path, language: LanguageFacts) -> tuple[str, bool]:
     """What the template writes around a conversation, and whether the model's first token is not part of that."""
-    voice = Voice(source)
+    voice = Voice(source, replace(language, bos=None))
     try:
         said = voice.render(_TURNS, answer=True, where=TEMPLATE)
         first = voice.encode(_TURNS, answer=True)[:1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +20,15 @@ from pipeline.graph.language.names import TEMPLATE, TOKENIZER
 from pipeline.graph.shapes.axes import model_axes
 from pipeline.model import StageRequest, StageResult
 
+NAMED = ("bos_token", "eos_token")
+
 
 @dataclass(frozen=True)
 class LanguageSource:
     """Sizes, weights, and how texts become tokens: a tokenizer.json, a chat template, tokens with a part of their own.
 
-    `stops` end an answer; `bos` begins every text where it is not None.
+    `stops` end an answer; `bos` begins every text where it is not None; `named` has the texts of
+    tokens by what a chat template calls them, :data:`NAMED`.
     """
 
     hyper: Hyper
@@ -35,6 +38,7 @@ class LanguageSource:
     stops: tuple[int, ...]
     bos: int | None
     pad: int | None
+    named: Mapping[str, str]
 
 
 def ingest_language(request: StageRequest, name: str, read: Callable[[Path], LanguageSource]) -> StageResult:
@@ -93,6 +97,7 @@ def ingest_language(request: StageRequest, name: str, read: Callable[[Path], Lan
             stops=source.stops,
             bos=source.bos,
             pad=source.pad,
+            named=source.named,
         ),
     )
     reused = {name: ("fetch", path.relative_to(given.folder).as_posix()) for path, name in kept.items()}

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from pipeline.contracts.emulate import SecondOpinion
 from pipeline.contracts.target import HtpTarget
@@ -61,6 +61,7 @@ class _Reading:
             for info in read_binaries(folder / name)
             for graph in info.graphs
         }
+        self._types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
         self._values: dict[str, NDArray[Any]] = {}
         self._to_encode: dict[str, NodeProto] = {}
         self._tensors: dict[str, EdgeTensor] = {}
@@ -122,7 +123,9 @@ class _Reading:
     def _decode(self, node: NodeProto) -> None:
         value = node.input[0]
         if value in self._tensors and (encoding := self._tensors[value].encoding):
-            self._values[node.output[0]] = encoding.decoded(self._values[value])
+            # Of a model in float16 the scale is in float16, too, and what it gives is rounded to that.
+            kind = helper.tensor_dtype_to_np_dtype(self._types.get(node.input[1], TensorProto.FLOAT))
+            self._values[node.output[0]] = encoding.decoded(self._values[value]).astype(kind)
 
 
 def _unequal(name: str, expected: NDArray[Any], made: NDArray[Any]) -> Iterator[str]:

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.contracts import emulate, ingest
+from pipeline.contracts import emulate, ingest, quantize
 from pipeline.contracts.device import MeasuredContext
+from pipeline.contracts.language import Lengths
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import ConfigError, StoreError
 from pipeline.frozen import dataclass
@@ -28,6 +29,7 @@ from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_on_cpu
 from pipeline.graph.files.model_file import MODEL
 from pipeline.inputs.samples.held_out import held_out
+from pipeline.inputs.samples.spoken import runs_of, texts_of
 from pipeline.model import Json
 from pipeline.plan.keys import package_version, qairt_version
 from pipeline.plan.resolve import resolve
@@ -51,7 +53,8 @@ Arrays = Mapping[str, NDArray[Any]]
 class ToRecord:
     """A context of a release, `samples` by name to run it on, as the original takes them and padded, and `truth`.
 
-    `context` and `target` are those of release.json; `truth` is what the original gave, its `outputs` their names.
+    `context` and `target` are those of release.json; `truth` is what the original gave, of a language model the logits
+    alone, and `outputs` names what a context gives.
     """
 
     component: str
@@ -210,22 +213,34 @@ def _to_record(
             f"what {step.id} stands on is not there", where=archive.name, remedy=f"run 'doit build:{step.config.name}'"
         )
     params = resolved.params
+    ingested = ingest.Facts.from_json(resolved.inputs["ingest"].facts)
     with workspace.store.scratch() as work:
         for role in ("ingest", "samples"):
             workspace.store.place(resolved.inputs[role], work / role)
-        inputs = ingest.Facts.from_json(resolved.inputs["ingest"].facts).inputs
-        given = held_out(work / "samples", params, inputs)
-        session = load_session(work / "ingest" / MODEL)
-        return ToRecord(
-            params.component,
-            params.axes,
-            target,
-            context_in(index, params.component, params.axes, target["name"]),
-            tuple(sample.name for sample in given.samples[:samples]),
-            given.padded[:samples],
-            tuple(run_on_cpu(session, original) for original in given.given[:samples]),
-            tuple(output.name for output in session.get_outputs()),
-        )
+        if ingested.language is not None:
+            quantized = params.last == "quantization"
+            edges = quantize.PartFacts.from_json(resolved.inputs["model"].facts).edges if quantized else {}
+            lengths = Lengths(params.axes["sequence"], params.axes["past"])
+            texts = texts_of(work / "samples", params)[:samples]
+            runs = runs_of(texts, work / "ingest", ingested.language, lengths, edges)
+            names = tuple(run.name for run in runs)
+            padded, truth = tuple(run.given for run in runs), tuple({"logits": run.logits} for run in runs)
+        else:
+            given = held_out(work / "samples", params, ingested.inputs)
+            session = load_session(work / "ingest" / MODEL)
+            names = tuple(sample.name for sample in given.samples[:samples])
+            padded = given.padded[:samples]
+            truth = tuple(run_on_cpu(session, original) for original in given.given[:samples])
+    return ToRecord(
+        params.component,
+        params.axes,
+        target,
+        context_in(index, params.component, params.axes, target["name"]),
+        names,
+        padded,
+        truth,
+        tuple(output.name for output in ingested.outputs),
+    )
 
 
 def context_in(index: Mapping[str, Any], component: str, axes: Mapping[str, int], target: str) -> Mapping[str, Any]:

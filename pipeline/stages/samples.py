@@ -89,11 +89,7 @@ def _read_request(request: StageRequest) -> ReadRequest:
         if params.calibration.inside is not None
         else request.files.get("samples"),
         request.files.get("code"),
-        {
-            component: facts.language.bos
-            for component, facts in interfaces.items()
-            if facts.language is not None and facts.language.bos is not None
-        },
+        {component: facts.language for component, facts in interfaces.items() if facts.language is not None},
     )
 
 

@@ -21,6 +21,9 @@ from pipeline.qnn.raw import run_graph
 from pipeline.qnn.second_opinion import Arrays, second_opinion
 from tests.support.contexts import X_ELITE, build, edit
 from tests.support.fresh import fresh
+from tests.support.graphs import graph
+from tests.support.on_htp import with_rewrites
+from tests.support.stage_runs import part
 from tests.support.tiny_models import float_model, qdq_model, sample
 
 NAME = "encoder_8_ctx.onnx"
@@ -84,6 +87,21 @@ def test_float64_at_the_edges_is_cast_on_the_cpu_and_followed(tmp_path: Path) ->
     feed = {"x": FEED["x"].astype(np.float64)}
     outputs = {"y": fresh(run_context, out, NAME, X_ELITE, [feed])[0][0]}
     assert outputs["y"].dtype == np.float64
+    assert second_opinion(out, NAME, X_ELITE, feed, outputs, tmp_path) == SecondOpinion(1)
+
+
+def test_a_model_that_takes_and_gives_float16_is_equal(tmp_path: Path) -> None:
+    net = graph(
+        "net (float16[1, 8, 16] x) => (float16[1, 8, 4] y) { y = MatMul (x, w) }",
+        {"w": np.random.default_rng(3).normal(size=(16, 4)).astype(np.float16)},
+    )
+    component = with_rewrites(tmp_path / "net", net)
+    feed = {"x": np.random.default_rng(4).normal(size=(1, 8, 16)).astype(np.float16)}
+    made = part(component.quantize_all(component.calibrate([feed])), "all")
+    out = tmp_path / "out"
+    build(made.folder / "model.onnx", out)
+    outputs = {"y": fresh(run_context, out, NAME, X_ELITE, [feed])[0][0]}
+    assert outputs["y"].dtype == np.float16
     assert second_opinion(out, NAME, X_ELITE, feed, outputs, tmp_path) == SecondOpinion(1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TypeVar
@@ -13,36 +12,16 @@ from pipeline.contracts import context, correlate, emulate, ingest, quantize, ve
 from pipeline.contracts.codec import Contract
 from pipeline.qnn.format.context_binary import read_binaries
 from pipeline.store.manifests import read_manifest
-from tests.support.gguf_files import tiny_gguf
+from tests.support.language_project import CONFIG, language_project
 from tests.support.project import ROOT, Project
 
 Kind = TypeVar("Kind", bound=Contract)
 pytestmark = pytest.mark.slow
 
-CONFIG = """\
-source: {path: ../models/tiny}
-components: {model: {file: tiny.gguf}}
-language_model: {context: 32, prefill: 8}
-calibration: {reader: chat, file: calibration/chat/chats.jsonl, max_samples: 8}
-targets: [snapdragon-x-elite]
-thresholds: {kl: 0.1, top1: 0.8, perplexity: 0.1}
-"""
-CHATS = [
-    [{"role": "user", "content": f"then and there {word}"}, {"role": "assistant", "content": f"the {word} and in"}]
-    for word in ("other", "inner", "ant", "her", "hand", "den", "rather", "thin")
-]
-
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    root = tmp_path_factory.mktemp("language")
-    made = Project.create(root / "project", root / "store")
-    (made.root / "models" / "tiny").mkdir(parents=True)
-    tiny_gguf(made.root / "models" / "tiny" / "tiny.gguf")
-    (made.root / "calibration" / "chat").mkdir(parents=True)
-    lines = "".join(f"{json.dumps(chat)}\n" for chat in CHATS)
-    (made.root / "calibration" / "chat" / "chats.jsonl").write_text(lines, "utf-8")
-    made.write("configs/tiny.yaml", CONFIG)
+    made = language_project(tmp_path_factory.mktemp("language"))
     made.doit("build:tiny")
     return made
 

@@ -134,7 +134,18 @@ def tiny_weights(sizes: TinySizes, vocabulary: int, *, architecture: str = "llam
             found |= {f"{blk}.attn_{name}_norm.weight": gamma(sizes.head_dim) for name in "qk"}
         if architecture == "gemma3":
             found |= {f"{blk}.post_{name}_norm.weight": gamma(sizes.hidden) for name in ("attention", "ffw")}
-    return found
+    return joined(found, sizes.layers) if architecture == "phi3" else found
+
+
+def joined(weights: dict[str, Floats], layers: int) -> dict[str, Floats]:
+    """The same with queries, keys and values of a layer in one matrix, and gate and product."""
+    for layer in range(layers):
+        blk = f"blk.{layer}"
+        parts = [weights.pop(f"{blk}.attn_{name}.weight") for name in "qkv"]
+        weights[f"{blk}.attn_qkv.weight"] = np.concatenate(parts)
+        gate = weights.pop(f"{blk}.ffn_gate.weight")
+        weights[f"{blk}.ffn_up.weight"] = np.concatenate([gate, weights[f"{blk}.ffn_up.weight"]])
+    return weights
 
 
 def interleaved(matrix: Floats, heads: int) -> Floats:

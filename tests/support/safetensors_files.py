@@ -11,10 +11,17 @@ import numpy as np
 
 from pipeline.inputs.gguf.file import read_gguf
 from pipeline.inputs.gguf.tokenizer import tokenizer_json
-from pipeline.inputs.safetensors.weights import OF_GEMMA, OF_LAYER, OF_MODEL
+from pipeline.inputs.safetensors.weights import OF_ARCHITECTURE, OF_LAYER, OF_MODEL
 from tests.support.gguf_files import TEMPLATE, Floats, TinySizes, tiny_gguf
 
-HF_NAMES = {"llama": "llama", "mistral": "mistral", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
+HF_NAMES = {
+    "llama": "llama",
+    "mistral": "mistral",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gemma3": "gemma3_text",
+    "phi3": "phi3",
+}
 """The names that config.json gives to architectures, by those of GGUF."""
 Entry = Mapping[str, object]
 
@@ -48,7 +55,7 @@ def write(path: Path, arrays: Mapping[str, Floats], dtype: str = "F32") -> None:
 
 def renamed(weights: Mapping[str, Floats], architecture: str) -> dict[str, Floats]:
     """The same under the names of transformers; norms of Gemma without the 1 that GGUF has in them."""
-    of_layer = {**OF_LAYER, **(OF_GEMMA if architecture == "gemma3" else {})}
+    of_layer = {**OF_LAYER, **OF_ARCHITECTURE.get(HF_NAMES[architecture], {})}
     found = {}
     for name, array in weights.items():
         stem, _, kind = name.rpartition(".")
@@ -101,6 +108,11 @@ def tiny_folder(folder: Path, *, architecture: str = "llama", dtype: str = "F32"
     config = tiny_config(sizes, weights["token_embd.weight"].shape[0], architecture)
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     (folder / "tokenizer.json").write_text(tokenizer_json(read_gguf(folder / "tiny.gguf")), "utf-8")
-    told_config = {"chat_template": TEMPLATE, "bos_token": "<|im_start|>", "pad_token": {"content": "<|endoftext|>"}}
+    told_config = {
+        "chat_template": TEMPLATE,
+        "bos_token": "<|im_start|>",
+        "eos_token": {"content": "<|im_end|>"},
+        "pad_token": {"content": "<|endoftext|>"},
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(told_config), "utf-8")
     return weights

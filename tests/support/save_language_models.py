@@ -33,6 +33,7 @@ KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mistral": ("mistral", {"sliding_window": None}),
     "qwen2": ("qwen2", {"tie_word_embeddings": True}),
     "qwen3": ("qwen3", {"tie_word_embeddings": True}),
+    "phi3": ("phi3", {"tie_word_embeddings": False, "sliding_window": None}),
     "gemma3": ("gemma3_text", {"query_pre_attn_scalar": 16, "sliding_window": 128}),
 }
 

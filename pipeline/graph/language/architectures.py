@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pipeline.errors import ModelError
-from pipeline.graph.language import gemma3, llama, qwen2, qwen3
+from pipeline.graph.language import gemma3, llama, phi3, qwen2, qwen3
 from pipeline.graph.language.builder import GraphBuilder
 
 BUILDERS: Mapping[str, Callable[[GraphBuilder], None]] = {
-    name: module.build for module in (llama, qwen2, qwen3, gemma3) for name in module.NAMES
+    name: module.build for module in (llama, qwen2, qwen3, gemma3, phi3) for name in module.NAMES
 }
 
 

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pipeline.contracts.language import Rotation
+from pipeline.errors import ModelError
 from pipeline.graph.files.stored_form import StoredWeight
 from pipeline.graph.ir.tensor_chunks import Pieces
+
+_LARGEST = 1 << 24
+"""What no size of a model reaches."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,21 @@ class Weights(Protocol):
 
     def pieces(self, name: str) -> Pieces:
         """The elements of a tensor as float32; of norms what they multiply by."""
+
+
+def checked_size(found: float | None, key: str, where: str) -> int:
+    """A size that a file claims, as a number; `key` is its name in the file `where`.
+
+    Raises:
+        ModelError: it is missing, or none that a model has.
+    """
+    if found is None or not 1 <= found <= _LARGEST or found != int(found):
+        raise ModelError(
+            f"{where} does not say a size of its model",
+            why=f"{key!r} is {'missing, or no number' if found is None else f'{found:g}'}",
+            remedy="fetch the file again; if it is whole, convert the model again",
+        )
+    return int(found)
 
 
 def frequencies(theta: float, head_dim: int) -> tuple[float, ...]:

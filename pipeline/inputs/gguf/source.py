@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.inputs.gguf.file import read_gguf
+from pipeline.inputs.gguf.file import GgufFile, read_gguf
 from pipeline.inputs.gguf.language import GgufWeights, hyper_of
 from pipeline.inputs.gguf.tokenizer import special, stops, tokenizer_json
-from pipeline.inputs.language_source import LanguageSource
+from pipeline.inputs.language_source import NAMED, LanguageSource
 
 
 def gguf_source(path: Path) -> LanguageSource:
@@ -29,4 +29,11 @@ def gguf_source(path: Path) -> LanguageSource:
         stops=stops(file),
         bos=special(file, "bos") if begins else None,
         pad=special(file, "padding"),
+        named=_named(file),
     )
+
+
+def _named(file: GgufFile) -> dict[str, str]:
+    tokens = file.strings("tokenizer.ggml.tokens")
+    numbers = {name: special(file, name.removesuffix("_token")) for name in NAMED}
+    return {name: tokens[at] for name, at in numbers.items() if at is not None and at < len(tokens)}

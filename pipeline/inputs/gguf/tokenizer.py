@@ -177,5 +177,5 @@ def _refused(file: GgufFile, why: str) -> ModelError:
     return ModelError(
         f"no tokenizer can be made of {file.path.name}",
         why=why,
-        remedy="put the model's tokenizer.json beside it in the source and name it under language_model.tokenizer",
+        remedy="take the model as safetensors, whose tokenizer.json is read as it is: file: model.safetensors",
     )

@@ -14,14 +14,12 @@ from pathlib import Path
 from pipeline.contracts.language import Rotation
 from pipeline.errors import ModelError
 from pipeline.graph.language.architectures import check_architecture
-from pipeline.graph.language.hyper import Hyper, frequencies
+from pipeline.graph.language.hyper import Hyper, checked_size, frequencies
 from pipeline.inputs.safetensors.index import read_object
 from pipeline.model import Json
 
 LARGEST_CONFIG = 1 << 24
 """Bytes of a config.json."""
-_LARGEST = 1 << 24
-"""What no size of a model reaches."""
 _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {"gemma3_text": ("gelu_pytorch_tanh",)}
 _SILU = ("silu", "swish")
 _GEMMA_PATTERN = 6
@@ -59,14 +57,7 @@ class ModelConfigJson:
             ModelError: it is missing, or none that a model has.
         """
         found = self.number(key)
-        found = default if found is None else found
-        if found is None or not 1 <= found <= _LARGEST or found != int(found):
-            raise ModelError(
-                f"{self.where} does not say a size of its model",
-                why=f"{key!r} is {str(self.values.get(key, 'missing'))[:40]}",
-                remedy="fetch the file again",
-            )
-        return int(found)
+        return checked_size(default if found is None else found, key, self.where)
 
     def ids(self, key: str) -> tuple[int, ...]:
         """Numbers of tokens: one, or a list of them."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.errors import ModelError
 from pipeline.graph.language.names import TEMPLATE
-from pipeline.inputs.language_source import LanguageSource
+from pipeline.inputs.language_source import NAMED, LanguageSource
 from pipeline.inputs.safetensors.hyper import LARGEST_CONFIG, ModelConfigJson, hyper_of_config
 from pipeline.inputs.safetensors.index import CONFIG, TOKENIZER, TOKENIZER_CONFIG, read_object
 from pipeline.inputs.safetensors.tokenizer import TokenizerJson
@@ -53,6 +53,7 @@ def safetensors_source(path: Path) -> LanguageSource:
         stops=tuple(sorted(stops)),
         bos=_bos(tokenizer, told, config),
         pad=pads[0] if pads else None,
+        named={name: text for name in NAMED if (text := _text(told, name))},
     )
 
 
@@ -82,6 +83,10 @@ def _bos(tokenizer: TokenizerJson, told: ModelConfigJson, config: ModelConfigJso
 
 def _named(tokenizer: TokenizerJson, told: ModelConfigJson, name: str) -> tuple[int, ...]:
     """The number of a token that the tokenizer's config names, as a text or as an object with its content."""
-    text = told.text(name) or told.inner(name).text("content")
+    text = _text(told, name)
     number = tokenizer.number(text) if text else None
     return () if number is None else (number,)
+
+
+def _text(told: ModelConfigJson, name: str) -> str | None:
+    return told.text(name) or told.inner(name).text("content")

@@ -35,11 +35,14 @@ OF_LAYER: Mapping[str, str] = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+OF_PHI: Mapping[str, str] = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 OF_GEMMA: Mapping[str, str] = {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+OF_ARCHITECTURE = {"gemma3_text": OF_GEMMA, "phi3": OF_PHI}
+"""Names of layers that differ, by `model_type` of config.json."""
 
 
 def read_tensors(path: Path) -> dict[str, SafeTensor]:
@@ -65,7 +68,7 @@ class SafetensorsWeights:
         self._tensors = tensors
         self._tied = tied
         self._gemma = architecture == "gemma3_text"
-        self._of_layer = {**OF_LAYER, **(OF_GEMMA if self._gemma else {})}
+        self._of_layer = {**OF_LAYER, **OF_ARCHITECTURE.get(architecture, {})}
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a tensor; None if there is none of that name."""

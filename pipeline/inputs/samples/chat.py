@@ -17,6 +17,7 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from pipeline.contracts.language import LanguageFacts
 from pipeline.errors import CalibrationError
 from pipeline.graph.language.names import ANSWER, TEMPLATE, TOKENIZER, TOKENS
 from pipeline.inputs.samples.lines import read_lines
@@ -38,7 +39,7 @@ def read(request: ReadRequest) -> Iterator[Call]:
     """
     for component, interface in request.interfaces.items():
         folder = request.models[component].parent
-        voice = Voice(folder, request.bos.get(component))
+        voice = Voice(folder, request.languages.get(component))
         limit = interface.longest("past") + 1
         for line in read_lines(request.existing(request.samples, "file"), request.calibration.max_samples):
             messages = messages_of(line.text or "", line.name)
@@ -77,11 +78,15 @@ def messages_of(text: str, where: str) -> list[Message]:
 
 
 class Voice:
-    """Tokenizer and template of a language model in the output of ingest; every text begins with token `bos`."""
+    """Tokenizer and template of a language model in the output of ingest; `language` says how texts begin.
 
-    def __init__(self, folder: Path, bos: int | None = None) -> None:
+    Without it they begin with nothing of their own, and the template's names for tokens stand for no text.
+    """
+
+    def __init__(self, folder: Path, language: LanguageFacts | None = None) -> None:
         self.tokenizer: Tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-        self._bos = bos
+        self._bos = language.bos if language else None
+        self._named = (language.named if language else None) or {}
         template = folder / TEMPLATE
         self._template = template.read_text("utf-8") if template.is_file() else None
 
@@ -96,7 +101,7 @@ class Voice:
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = _DAY.strftime
-        names = {name: self._special(name) for name in ("bos_token", "eos_token")}
+        names = {name: self._named.get(name, "") for name in ("bos_token", "eos_token")}
         try:
             made = environment.from_string(self._template).render(
                 messages=list(messages), add_generation_prompt=answer, **names
@@ -116,10 +121,6 @@ class Voice:
         if self._bos is not None and tokens[:1] != [self._bos]:
             return [self._bos, *tokens]
         return tokens
-
-    def _special(self, name: str) -> str:
-        known = {"bos_token": ("<|im_start|>", "<bos>", "<s>"), "eos_token": ("<|im_end|>", "<eos>", "</s>")}
-        return next((text for text in known[name] if self.tokenizer.token_to_id(text) is not None), "")
 
 
 def _first_answer(voice: Voice, messages: Sequence[Message], tokens: Sequence[int]) -> int | None:

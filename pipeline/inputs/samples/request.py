@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
+from pipeline.contracts.language import LanguageFacts
 from pipeline.contracts.samples import Reading
 from pipeline.errors import CalibrationError
 from pipeline.inputs.samples.conform import Interface, conform
@@ -43,8 +44,8 @@ class ReadRequest:
     """All a reader may look at.
 
     `interfaces` and `models` (each the dynamic model.onnx) cover every component. `source` holds the fetched files;
-    `samples` is the file or folder of the calibration set, `code` the file that holds the function. `bos` has the token
-    that begins every text, of components that are language models and have one.
+    `samples` is the file or folder of the calibration set, `code` the file that holds the function. `languages`
+    has the facts of components that are language models.
     """
 
     calibration: Reading
@@ -53,7 +54,7 @@ class ReadRequest:
     source: Path
     samples: Path | None = None
     code: Path | None = None
-    bos: Mapping[str, int] = field(default_factory=dict)
+    languages: Mapping[str, LanguageFacts] = field(default_factory=dict)
 
     def call(self, component: str, arrays: Mapping[str, ArrayLike], sample: Sample) -> Call:
         """A call whose arrays are checked against the component's inputs; raises CalibrationError."""

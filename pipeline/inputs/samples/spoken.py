@@ -16,7 +16,7 @@ from pipeline.contracts.verify import UNMEASURED, Facts
 from pipeline.graph.accuracy.language import Divergence
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import MODEL
-from pipeline.graph.language.loop import Run, Walk
+from pipeline.graph.language.loop import Arrays, Run, Walk, stored
 from pipeline.graph.language.names import ANSWER, TOKENS
 from pipeline.inputs.samples.sample_set import stored_calls
 from pipeline.model import StageRequest, StageResult
@@ -36,15 +36,48 @@ class SpokenText:
 
     tokens: list[int]
     answer: int | None
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class SpokenRun:
+    """One run of a graph in the midst of a text: what it is given, and the original's logits of the same tokens."""
+
+    name: str
+    given: Arrays
+    logits: NDArray[np.float32]
 
 
 def texts_of(folder: Path, params: Measuring | converse.Params) -> list[SpokenText]:
     """The conversations that are held out, the first few of them; `folder` is a samples step's."""
-    loaded = [call.load() for call in stored_calls(folder, params.component, params.part)[:_TEXTS]]
+    loaded = [(call.name, call.load()) for call in stored_calls(folder, params.component, params.part)[:_TEXTS]]
     return [
-        SpokenText([int(token) for token in arrays[TOKENS]], int(arrays[ANSWER][0]) if ANSWER in arrays else None)
-        for arrays in loaded
+        SpokenText([int(token) for token in arrays[TOKENS]], int(arrays[ANSWER][0]) if ANSWER in arrays else None, name)
+        for name, arrays in loaded
     ]
+
+
+def runs_of(
+    texts: Sequence[SpokenText], folder: Path, language: LanguageFacts, lengths: Lengths, edges: Edges
+) -> list[SpokenRun]:
+    """A run of a graph for each text: its first window, or of decode the first token of its answer.
+
+    What comes before it the original reads, the model in `folder`; its keys and values are rounded to the encodings of
+    the graph's cache, `edges`. So a run depends on no run before it.
+    """
+    original = runner(folder)
+    found = []
+    for text in texts:
+        start = min(text.answer or 0, lengths.past, len(text.tokens) - 1) if lengths.sequence == 1 else 0
+        window = text.tokens[start : start + lengths.sequence]
+        every = Lengths(start + len(window), 1)
+        made = original(Walk(language, every.past).feed(every, text.tokens[: every.sequence]))
+        walk = Walk(language, lengths.past, edges)
+        walk.went(start, {name: stored(array, edges, name) for name, array in made.items() if name != "logits"})
+        found.append(
+            SpokenRun(text.name, walk.feed(lengths, window), np.asarray(made["logits"][:, start:], np.float32))
+        )
+    return found
 
 
 def reference_logits(folder: Path, language: LanguageFacts, tokens: Sequence[int]) -> NDArray[np.float32]:

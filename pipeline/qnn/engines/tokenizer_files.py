@@ -59,5 +59,6 @@ def tokenizer_config(vocabulary: Vocabulary, template: str | None, facts: Langua
         "add_bos_token": False,
         "add_eos_token": False,
         **{name: text for name, text in texts.items() if text is not None},
+        **(facts.named or {}),
         **({"chat_template": template} if template else {}),
     }

@@ -8,47 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.errors import ModelError, SourceError
-from pipeline.graph.cpu import load_session, run
-from pipeline.graph.files.blob_writer import BlobWriter
-from pipeline.graph.language.architectures import BUILDERS
-from pipeline.graph.language.builder import GraphBuilder
 from pipeline.graph.language.hyper import Hyper
-from pipeline.graph.language.loop import Walk
 from pipeline.inputs.gguf.source import gguf_source
-from pipeline.inputs.language_source import LanguageSource
 from pipeline.inputs.safetensors.hyper import ModelConfigJson, hyper_of_config
 from pipeline.inputs.safetensors.source import safetensors_source
 from pipeline.inputs.source import local_files
 from tests.support.gguf_files import TEMPLATE, TinySizes
-from tests.support.safetensors_files import tiny_config, tiny_folder
-
-TOKENS = [5, 70, 33, 33, 250, 101, 7, 64, 12, 90, 3]
-
-
-def logits(source: LanguageSource, folder: Path) -> NDArray[np.float32]:
-    """What the graph of a model computes; `folder` holds its weights."""
-    hyper = source.hyper
-    with BlobWriter(folder / "converted.bin") as blob:
-        builder = GraphBuilder(hyper, source.weights, blob)
-        BUILDERS[hyper.architecture](builder)
-        (folder / "model.onnx").write_bytes(builder.model("tiny"))
-    session = load_session(folder / "model.onnx")
-    facts = LanguageFacts(
-        hyper.architecture, hyper.layers, hyper.hidden, hyper.heads, hyper.kv_heads, hyper.head_dim, hyper.vocabulary,
-        hyper.context, hyper.rotations,
-    )  # fmt: skip
-    lengths = Lengths(4, 12)
-    return np.concatenate(list(Walk(facts, lengths.past).run(lambda feed: run(session, feed), lengths, TOKENS)))
+from tests.support.language_logits import logits
+from tests.support.safetensors_files import renamed, tiny_config, tiny_folder, write
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3", "gemma3"])
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3", "gemma3", "phi3"])
 def test_one_model_computes_the_same_from_either_form(architecture: str, shards: int, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     tiny_folder(folder, architecture=architecture, shards=shards)
@@ -61,6 +36,31 @@ def test_one_model_computes_the_same_from_either_form(architecture: str, shards:
     np.testing.assert_allclose(found, expected, atol=1e-4 if architecture == "gemma3" else 0)
     assert (ours.template, ours.bos, ours.pad) == (TEMPLATE, None, other.pad)
     assert {*ours.stops} == {*other.stops}
+    assert other.named == {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    assert ours.named == other.named
+
+
+def test_matrices_in_one_compute_what_they_do_by_themselves(tmp_path: Path) -> None:
+    tiny_folder(tmp_path / "joined", architecture="phi3")
+    tiny_folder(tmp_path / "apart", architecture="llama")
+
+    found, expected = (
+        logits(gguf_source(tmp_path / name / "tiny.gguf"), tmp_path / name) for name in ("joined", "apart")
+    )
+
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("part", "said"), [("attn_qkv", r"attn_q\.weight' has shape \[127, 64\]"), ("ffn_up", "ffn_down")]
+)
+def test_matrices_in_one_of_other_sizes_are_refused(part: str, said: str, tmp_path: Path) -> None:
+    weights = tiny_folder(tmp_path, architecture="phi3")
+    name = f"blk.1.{part}.weight"
+    write(tmp_path / "model.safetensors", renamed({**weights, name: weights[name][:-1]}, "phi3"))
+
+    with pytest.raises(ModelError, match=rf"tensor 'blk\.1\.{said}"):
+        logits(safetensors_source(tmp_path / "model.safetensors"), tmp_path)
 
 
 @pytest.mark.parametrize(("dtype", "digits"), [("F16", 2**-11), ("BF16", 2**-7)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from pipeline.graph.language.names import ANSWER, TEMPLATE, TOKENIZER, TOKENS
 from pipeline.inputs.samples.chat import read
 from pipeline.inputs.samples.conform import Interface
 from pipeline.inputs.samples.request import ReadRequest
+from tests.support.spoken_graphs import tiny_facts
 
 WORDS = ["<bos>", "a", "b", "c"]
 
@@ -30,7 +32,12 @@ MARKED = (
 
 
 def arrays_of(
-    folder: Path, template: str, bos: int | None, chat: Sequence[Mapping[str, str]] = (QUESTION,), past: int = 511
+    folder: Path,
+    template: str,
+    bos: int | None,
+    chat: Sequence[Mapping[str, str]] = (QUESTION,),
+    past: int = 511,
+    named: Mapping[str, str] | None = None,
 ) -> dict[str, list[int]]:
     """What the reader makes of one conversation, in a context of `past` tokens and one more."""
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="a"))
@@ -40,9 +47,15 @@ def arrays_of(
     chats = folder / "chats.jsonl"
     chats.write_text(json.dumps([*chat]) + "\n", "utf-8")
     interface = Interface((TensorSpec("past", "float32", (1, 64)),), {"bucket": {"past": past}}, {})
-    begins = {} if bos is None else {"model": bos}
+    language = dataclasses.replace(tiny_facts(), bos=bos, named=named)
     request = ReadRequest(
-        Reading("chat"), {"model": interface}, {"model": folder / "model.onnx"}, folder, chats, None, begins
+        Reading("chat"),
+        {"model": interface},
+        {"model": folder / "model.onnx"},
+        folder,
+        chats,
+        None,
+        {"model": language},
     )
     (call,) = read(request)
     return {name: [int(number) for number in array] for name, array in call.arrays.items()}
@@ -55,6 +68,14 @@ def test_a_text_begins_with_the_token_that_the_model_begins_with(template: str, 
 
 def test_a_model_without_one_begins_with_the_text(tmp_path: Path) -> None:
     assert arrays_of(tmp_path, "{{ messages[0]['content'] }}", None)[TOKENS][:2] == [2, 3]
+
+
+def test_a_template_calls_tokens_by_the_names_that_the_source_gives_them(tmp_path: Path) -> None:
+    named = {"bos_token": "c", "eos_token": "b"}
+
+    found = arrays_of(tmp_path, "{{ bos_token }} {{ messages[0]['content'] }} {{ eos_token }}", None, named=named)
+
+    assert (found[TOKENS][0], found[TOKENS][-1]) == (3, 2)
 
 
 @pytest.mark.parametrize("bos", [None, 0])

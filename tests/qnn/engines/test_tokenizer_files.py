@@ -46,3 +46,11 @@ def test_the_config_names_special_tokens_by_their_texts() -> None:
 
     assert (made["bos_token"], made["eos_token"], made["pad_token"]) == ("<|im_start|>", "<|im_end|>", "<spare>")
     assert made["chat_template"] == "template"
+
+
+def test_names_that_the_source_gives_tokens_go_before_those_that_follow_from_their_use() -> None:
+    facts = dataclasses.replace(facts_with(3, (0, 2)), named={"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"})
+
+    made = tokenizer_config(Vocabulary(9, SPECIALS), None, facts, 3)
+
+    assert (made["bos_token"], made["eos_token"]) == ("<|im_start|>", "<|im_end|>")
