@@ -293,9 +293,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "a compiler that makes no binaries that share": (
         changed("[sm8650]", "[sm8650, sm8550]") + "packing: buckets\ncompiler: qairt\n",
-        [
-            "9:11: compiler: the QAIRT SDK's tools make one binary for one bucket and target here, and no language models"
-        ],
+        ["9:11: compiler: the QAIRT SDK's tools make one binary for one bucket and target here"],
     ),
     "neither host nor device": (
         changed("[sm8650]", "[{soc: sm8350, compile: phone}]"),
