@@ -81,7 +81,8 @@ def test_the_chip_still_misplaces_16_rows(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(quantizer, "ROWS_MISPLACED", 0)
     rng = np.random.default_rng(7)
     constants = {
-        "gain": rng.uniform(0.5, 1.5, WIDTH), "gamma": np.ones(WIDTH), "beta": rng.normal(size=WIDTH), "weight": rng.normal(size=(WIDTH, WIDTH)) / 8
+        "gain": rng.uniform(0.5, 1.5, WIDTH), "gamma": np.ones(WIDTH), "beta": rng.normal(size=WIDTH),
+        "weight": rng.normal(size=(WIDTH, WIDTH)) / 8,
     }  # fmt: skip
     text = f"g = Mul (x, gain) [float_norm] h = {FLOAT['layer_norm'].format(x='g')} y = MatMul (h, weight)"
     model = graph(
