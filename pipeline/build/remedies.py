@@ -70,8 +70,8 @@ class Tried:
 def may_be_cured(rung: str, scheme: Scheme, tried: Sequence[Tried]) -> bool:
     """Whether another precision may cure what `scheme` misses, after those that were `tried`.
 
-    None keeps padding out. Nor does one make QNN take an operator (`rung` is empty), except that weights in blocks may be
-    why it does not: so that is looked at without them before it counts.
+    None keeps padding out. Nor does one make QNN take an operator (`rung` is empty), except that weights in blocks may
+    be why it does not: so that is looked at without them before it counts.
     """
     if rung:
         return rung in CURABLE or bool(tried)
