@@ -27,6 +27,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 from pipeline.errors import PipelineError
 from pipeline.graph.cpu import unoptimized_session
 from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.fused import ATTENTION
 from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.ir.inference import is_static
 from pipeline.graph.rewrites import apply_all
@@ -42,6 +43,9 @@ STEPS = 8
 """How many steps of its float type, relative to the largest element, an output may move by where a rewrite reorders
 arithmetic, or float16 is folded (which leaves out roundings between nodes). Four roundings in a row before, four
 after; an error of meaning is a thousand times that."""
+
+KEYLESS = ("test_attention_causal_boolmask_nan_robustness", "test_attention_23_boolmask_fullymasked_row_nan_robustness")
+"""Rows that may look at no key: onnxruntime makes 0 of them, `make_masks_finite` the mean of all."""
 
 _REFUSED_BY_ORT = (
     errors.Fail,
@@ -77,7 +81,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
 
 
 def test_no_output_changes(outcomes: list[Outcome]) -> None:
-    assert [outcome for outcome in outcomes if outcome.problem] == []
+    changed = [outcome for outcome in outcomes if outcome.problem]
+    assert [outcome for outcome in changed if outcome.name.partition(",")[0] not in KEYLESS] == []
+    assert {outcome.name.partition(",")[0] for outcome in changed} == {*KEYLESS}, "they may be judged as others are"
 
 
 def test_most_of_the_tests_go_through(outcomes: list[Outcome]) -> None:
@@ -117,7 +123,8 @@ def _outcome(name: str, model: ModelProto, feeds: Arrays, folder: Path) -> Outco
     counts = rewritten.facts["applied"]
     assert isinstance(counts, dict)
     applied = tuple(rewrite for rewrite, count in counts.items() if count)
-    problem = _problem(before, feeds, rewritten, bool(applied))
+    written_out = any(node.op_type in ATTENTION for node in model.graph.node)
+    problem = _problem(before, feeds, rewritten, bool(applied) or written_out)
     if problem and not all(map(_equal, before, _run(model, feeds, folder))):
         return Outcome(name, refused="onnxruntime: other outputs each time")
     return Outcome(name, applied=applied, problem=problem)
@@ -189,7 +196,8 @@ def _close(expected: NDArray[Any], actual: NDArray[Any]) -> bool:
         return False
     largest = np.abs(expected[finite]).max(initial=0.0)
     error = np.abs(expected[finite].astype(np.float64) - actual[finite].astype(np.float64))
-    return bool((error <= STEPS * np.finfo(expected.dtype).eps * largest).all())
+    dtype = np.float32 if expected.dtype == np.float64 else expected.dtype  # `narrow_doubles` computes it in float32
+    return bool((error <= STEPS * np.finfo(dtype).eps * largest).all())
 
 
 def _reason(error: PipelineError) -> str:

@@ -164,7 +164,7 @@ class Climber:
                 fits.append(_Fit(scheme, chain, attempts[-1], self._total(chain), alike))
                 if short is None:
                     break
-            if missed and missed.miss.rung not in CURABLE and not tried:
+            if missed and self._is_hopeless(missed, scheme, tried):
                 return False
             tell(f"{_name(quantize)}: {attempts[-1].line()}")
             tried.append(self._tried(scheme, chain, missed, short))
@@ -178,6 +178,15 @@ class Climber:
             raise nothing_keeps(_name(quantize), attempts, tried, able)
         self._settle(quantize, resolved, fits, attempts)
         return True
+
+    def _is_hopeless(self, missed: _Miss, scheme: Scheme, tried: Sequence[Tried]) -> bool:
+        """Whether what a first precision misses no other cures: padding, or what QNN leaves to the CPU.
+
+        That may hang on weights in blocks, so it is looked at without them first.
+        """
+        if missed.miss.rung:
+            return missed.miss.rung not in CURABLE and not tried
+        return scheme.block is None and all(each.left_to_cpu for each in tried)
 
     def _settle(self, quantize: Step, resolved: Resolved, fits: Sequence[_Fit], attempts: Sequence[Attempt]) -> None:
         """Take the best of what keeps to the gates, the cheapest if it is as good; its steps are what is built then."""
@@ -240,9 +249,12 @@ class Climber:
         assert found is not None
         reached = self._reached(missed) if missed else (len(WAVES), self._total(chain))
         nodes = tuple if found.failed else cache(partial(self._to_blame, chain, found.step))
-        miss, foretold = found.miss, self._foretold(chain)
-        failed = miss.error if found.failed else None
-        return Tried(scheme, miss.rung, reached, nodes, foretold, miss.state, miss.read, miss.accepts, failed)
+        inputs_db = partial(self._lost_by_inputs, chain, found.step)
+        miss = found.miss
+        return Tried(
+            scheme, miss.rung or "compile", reached, nodes, self._foretold(chain), miss.state, miss.read, miss.accepts,
+            miss.error if found.failed else None, inputs_db, not miss.rung,
+        )  # fmt: skip
 
     def _to_blame(self, chain: Sequence[Step], step: Step) -> tuple[str, ...]:
         """The nodes that went wrong, the worst first."""
@@ -261,6 +273,12 @@ class Climber:
         if stage == "blame":
             return _nodes(blame.Facts.from_json(facts).worst)
         return _nodes(probe.Facts.from_json(facts).first_wrong.get("compile", ()))
+
+    def _lost_by_inputs(self, chain: Sequence[Step], step: Step) -> float | None:
+        """What was found of the inputs where nodes to blame were looked for on the chip."""
+        search = next((each for each in chain if each.stage == "probe" and each.name == step.name), None)
+        facts = self._facts(search) if search is not None and step.stage == "emulate" else None
+        return probe.Facts.from_json(facts).inputs_db if facts is not None else None
 
     def _foretold(self, chain: Sequence[Step]) -> tuple[Forecast, ...]:
         return harmful(told for part in self._quantized(chain) for told in part.forecasts)

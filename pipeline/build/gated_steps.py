@@ -72,8 +72,11 @@ class GatedSteps:
             self._climbed(step, "total")
 
     def _climbed(self, step: Step, rung: str) -> bool:
-        """Whether the component was brought to another precision that keeps to its gates, of which this is one."""
-        if rung not in CURABLE or not self._climber.may_climb(step):
+        """Whether the component was brought to another precision that keeps to its gates, of which this is one.
+
+        What misses no rung is climbed for as well: another step of the component may miss one at the same time.
+        """
+        if (rung and rung not in CURABLE) or not self._climber.may_climb(step):
             return False
         try:
             if not self._climber.climb(step):

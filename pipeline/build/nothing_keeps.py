@@ -32,7 +32,14 @@ def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried]
         remedies.append("leave out targets below HTP v73, which have no float16; on them this model can't be had")
     elif len(failures) < len(tried):
         wrong = "HTP computes it wrongly in every precision they have"
-        if failures:
+        inputs_db = min((db for each in tried if (db := each.inputs_db()) is not None), default=None)
+        if inputs_db is not None:
+            wrong = (
+                "they take inputs in float16 or 16 bit integers, and rounding the inputs, with all else in float32,"
+                f" leaves {inputs_db:g} dB of the worst sample. Compute what hears that (such as the spectrum in front"
+                " of a logarithm) in the application, and export the model from there on"
+            )
+        elif failures:
             wrong = f"what could be made of it HTP computes wrongly, and for the rest {failures[-1].remedy}"
         remedies.append(f"this model can't be had on these targets: {wrong}")
     accepted = [number for number, each in enumerate(tried) if each.accepts]

@@ -48,7 +48,8 @@ class Tried:
     `reached` grows with the rung that was missed and, on one rung, with its SQNR in dB. `nodes` are those that went
     wrong, the worst first; `foretold` is the forecast for this scheme; `state` says whether a state missed, `read`
     whether something else is read off an output; `accepts` is what a config says to have this all the same. `failed` is
-    why it could not even be made.
+    why it could not even be made. `inputs_db` is what rounding the inputs leaves, if that alone explains the miss.
+    `left_to_cpu`: it missed no rung of the ladder, but nodes that QNN does not take.
     """
 
     scheme: Scheme
@@ -60,6 +61,8 @@ class Tried:
     read: bool = False
     accepts: str = ""
     failed: PipelineError | None = None
+    inputs_db: Callable[[], float | None] = lambda: None
+    left_to_cpu: bool = False
 
 
 def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Scheme | None:

@@ -30,6 +30,7 @@ from pipeline.config.written_values import (
     path_under,
 )
 from pipeline.config.yaml.field_types import Between, Distinct, Pattern, Size
+from pipeline.contracts.context import Compiler
 from pipeline.contracts.export import ExportKind
 from pipeline.frozen import dataclass
 
@@ -293,6 +294,9 @@ class ModelFile:
     """What shares a context binary, to be smaller: `separate`, nothing, so that each runs by itself; `buckets`, all
     buckets for a target, which have the same weights; `socs`, all targets of a bucket; `auto` estimates the bytes of
     each and takes the smallest."""
+    compiler: Compiler = "onnxruntime-qnn"
+    """What makes the context binaries. `qairt` is the tools of the QAIRT SDK, in the folder that QAIRT_SDK_ROOT names;
+    with `packing: separate` and weights without blocks. It never ran with an SDK ([outputs.md](outputs.md))."""
     outputs: Annotated[tuple[ExportKind, ...], Distinct()] = ()
     """What else is made, for other engines: `pte`, an ExecuTorch program for each component and target in which each
     bucket is a method; `dlc`, the graph of each bucket before HTP's compiler, for Qualcomm's tools."""

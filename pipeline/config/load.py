@@ -196,6 +196,7 @@ def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
         places={dotted(keys): str(found.place) for keys, found in walk(node)},
         language=spoken,
         outputs=fields["outputs"],
+        compiler=fields["compiler"],
     )
 
 
@@ -271,6 +272,9 @@ def _check_packing(fields: Mapping[str, Any], targets: Sequence[Target], node: N
     if packing in ("socs", "auto") and fields.get("outputs"):
         what = "an ExecuTorch program holds no binary that targets share, and a DLC is held against a context of one"
         problems.add(place_of(node, ("outputs",)), ("outputs",), what, expected="packing: separate or buckets")
+    if fields.get("compiler") == "qairt" and (packing != "separate" or fields.get("language_model")):
+        what = "the QAIRT SDK's tools make one binary for one bucket and target here, and no language models"
+        problems.add(place_of(node, ("compiler",)), ("compiler",), what, expected="packing: separate")
     if packing != "buckets":
         return
     for soc in (catalog.resolve(target.soc) for target in targets):

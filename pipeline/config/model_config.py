@@ -18,6 +18,7 @@ from pipeline.config.targets import Target
 from pipeline.config.thresholds import Thresholds
 from pipeline.config.written_values import PythonFunction
 from pipeline.contracts.codec import NumberTree
+from pipeline.contracts.context import Compiler
 from pipeline.contracts.export import ExportKind
 from pipeline.contracts.packing import Form
 from pipeline.frozen import dataclass
@@ -72,6 +73,7 @@ class ModelConfig:
     places: Mapping[str, str] = field(compare=False, repr=False)
     language: LanguageModel | None = None
     outputs: tuple[ExportKind, ...] = ()
+    compiler: Compiler = "onnxruntime-qnn"
 
     @property
     def twins(self) -> tuple[Bucket, ...]:

@@ -13,19 +13,24 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.contracts.values import TensorSpec
 from pipeline.frozen import dataclass
 
+Compiler = Literal["onnxruntime-qnn", "qairt"]
+"""What makes context binaries: QNN's execution provider, or the tools of the QAIRT SDK on a host that has it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Params(OverBuckets):
     """`compile: device` says that contexts are compiled on the device.
 
     The plan sees to that; it is in the key, so that those of another host are not taken for them. `parts` is there for
-    a language model: into how many it is split by layers; 0 is as few as hold its weights.
+    a language model: into how many it is split by layers; 0 is as few as hold its weights. `compiler` is there where
+    it is not that of onnxruntime-qnn.
     """
 
     form: Form
     targets: tuple[HtpTarget, ...]
     compile: Literal["device"] | None = left_out()
     parts: int | None = left_out()
+    compiler: Compiler | None = left_out()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pipeline.contracts.blame import RowFacts
-from pipeline.contracts.codec import Contract
+from pipeline.contracts.codec import Contract, left_out
 from pipeline.contracts.measures import Measuring
 from pipeline.contracts.target import HtpTarget
 from pipeline.frozen import dataclass
@@ -24,8 +24,12 @@ class Params(Measuring):
 
 @dataclass(frozen=True)
 class Facts(Contract):
-    """The `sample` that was run (None: there is none), how many values were measured, the first wrong by rung."""
+    """The `sample` that was run (None: there is none), how many values were measured, the first wrong by rung.
+
+    `inputs_db` is the SQNR that is left where float inputs alone are rounded to float16, if that explains the error.
+    """
 
     sample: str | None
     values: int
     first_wrong: Mapping[str, tuple[RowFacts, ...]]
+    inputs_db: float | None = left_out()

@@ -306,6 +306,7 @@ class _Planner(Measurements):
             targets=tuple(stage_params.of_target(target) for target in targets),
             compile="device" if any(target.compile == DEVICE for target in targets) else None,
             parts=self._split,
+            compiler=None if self._config.compiler == "onnxruntime-qnn" else self._config.compiler,
         )
         choice = Input("packing", f"packing:{self._name}/{component}", facts=packing.PackingChoice)
         chosen = (choice,) if len(self._forms) > 1 else ()

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -269,15 +269,26 @@ def _answer(request: Mapping[str, Any], work: Path) -> Mapping[str, Json]:
 
 def _emulate(request: Mapping[str, Any], work: Path, target: HtpTarget) -> None:
     limit = TimeLimit(request["cpu_s"]) if request["cpu_s"] is not None else None
-    feeds = (_loaded(work / _feed(number), request["names"]) for number in range(request["count"]))
+    feeds = _Feeds([work / _feed(number) for number in range(request["count"])], request["names"])
     results = run_each(Path(request["folder"]), request["context_model"], target, feeds, limit)
     for number, arrays in enumerate(results):
         np.savez(work / _result(number), *arrays, allow_pickle=False)
 
 
-def _loaded(path: Path, names: Sequence[str]) -> Arrays:
-    with np.load(path, allow_pickle=False) as archive:
-        return dict(zip(names, archive.values(), strict=True))
+class _Feeds:
+    """Samples that are loaded one after the other; how many there are is known before."""
+
+    def __init__(self, paths: Sequence[Path], names: Sequence[str]) -> None:
+        self._paths, self._names = paths, names
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __iter__(self) -> Iterator[Arrays]:
+        for path in self._paths:
+            with np.load(path, allow_pickle=False) as archive:
+                feed = dict(zip(self._names, archive.values(), strict=True))
+            yield feed
 
 
 if __name__ == "__main__":

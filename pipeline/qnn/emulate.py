@@ -7,6 +7,7 @@ a context that the emulator can't take may end the one it is in.
 from __future__ import annotations
 
 import contextlib
+import operator
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,7 +133,7 @@ def _within(
     limit: TimeLimit | None, session: ort.InferenceSession, feeds: Iterable[Mapping[str, NDArray[Any]]]
 ) -> Iterator[list[NDArray[Any]]]:
     start, dearest = time.process_time(), 0.0
-    most = len(feeds) if isinstance(feeds, Sequence) else None
+    most = operator.length_hint(feeds)  # 0 where nobody knows
     for number, feed in enumerate(counted(feeds, "on the emulator: sample", most)):
         before = time.process_time()
         if limit is not None and not limit.allows(number, before - start, dearest):

@@ -40,7 +40,12 @@ def run(request: StageRequest) -> StageResult:
         return StageResult(Facts(form, parts={}).to_json())
     models = {f"{component}_{bucket}": request.inputs[f"model/{bucket}"].folder / MODEL for bucket in params.buckets}
     at = _cuts(next(iter(models.values())), params)
-    if at:
+    if params.compiler == "qairt":
+        from pipeline.qnn.qairt import compile_by_sdk
+
+        ((name, model),) = models.items()
+        contexts = {name: compile_by_sdk(model, name, params.targets[0], request.out)}
+    elif at:
         contexts = _compiled_in_parts(form, component, models, at, params.targets, request.out)
     else:
         contexts = _compiled(form, component, models, params.targets, request.out)

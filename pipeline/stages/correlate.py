@@ -7,7 +7,7 @@ Inputs: ``ingest``, ``samples``, ``rewrite/<bucket>`` for every bucket. Output: 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.contracts import ingest
@@ -19,6 +19,7 @@ from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.language.loop import Walk
 from pipeline.graph.language.names import TOKENS
 from pipeline.graph.quantization.correlations import ROWS_AT_ONCE, CorrelationWriter, Sums, split
+from pipeline.graph.quantization.own_rows import Shapes
 from pipeline.graph.quantization.weight_inputs import Matrix, WeightInputs
 from pipeline.graph.shapes.buckets import pad, refilled
 from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
@@ -94,7 +95,7 @@ class _Run:
 
     feeds: Arrays
     refilled: Arrays
-    shapes: Hashable = None
+    shapes: Shapes = ()
     count: int | None = None
 
 

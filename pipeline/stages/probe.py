@@ -16,6 +16,7 @@ from pathlib import Path
 from pipeline.contracts import emulate, ingest
 from pipeline.contracts.probe import Facts, Params
 from pipeline.graph.accuracy.blame import first_wrong
+from pipeline.graph.accuracy.input_rounding import lost_by_inputs
 from pipeline.graph.accuracy.worst_sample import write_worst
 from pipeline.graph.files.model_file import MODEL
 from pipeline.inputs.samples.held_out import ScoredSample, held_out
@@ -54,14 +55,18 @@ def run(request: StageRequest) -> StageResult:
     if found.got:
         write_worst(request.out, given.padded[place], found.expected, found.got)
     wrong = first_wrong(rows, least)
+    model = request.inputs["model"].folder / MODEL
+    inputs_db = lost_by_inputs(model, given.padded[place], found.expected, found.got) if wrong else None
     told = [
         *(row.line() for row in rows),
         f"{sample.name}: {len(wrong)} of {len(rows)} values are the first under {least:g} dB",
+        *([f"inputs rounded to float16 leave {inputs_db:g} dB, all else in float32"] if inputs_db is not None else []),
     ]
     text = "\n".join(told) + "\n"
     print(text, end="")
     (request.out / "report.txt").write_text(text, "utf-8", newline="\n")
-    facts = Facts(sample.name, values=len(rows), first_wrong={"compile": tuple(row.facts() for row in wrong)})
+    named = {"compile": tuple(row.facts() for row in wrong)}
+    facts = Facts(sample.name, values=len(rows), first_wrong=named, inputs_db=inputs_db)
     return StageResult(facts.to_json())
 
 

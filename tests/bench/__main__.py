@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.bench import machine, models, report
 from tests.bench.peers import olive
 from tests.bench.results import Results, load, save
-from tests.bench.suite import SECTIONS, Bench
+from tests.bench.suite import OF_TINY_MODELS, SECTIONS, Bench
 
 DOCS = models.ROOT / "docs"
 CORES = 2
@@ -51,7 +51,9 @@ def main() -> int:
 def _measure(asked: argparse.Namespace, results: Results, work: Path, path: Path) -> None:
     machine.use_cores(CORES)
     work.mkdir(parents=True, exist_ok=True)
-    model = models.stand_in(work / "stand-in") if asked.quick else models.minilm(asked.minilm, work / "minilm")
+    alone = {*(asked.sections or SECTIONS)} <= OF_TINY_MODELS
+    small = asked.quick or alone
+    model = models.stand_in(work / "stand-in") if small else models.minilm(asked.minilm, work / "minilm")
     repeats = 1 if asked.quick else asked.repeats
     bench = Bench(results, path, work, asked.checkout.resolve(), model, repeats, asked.olive)
     about = {
@@ -62,7 +64,7 @@ def _measure(asked: argparse.Namespace, results: Results, work: Path, path: Path
         "buckets": list(model.buckets),
     }
     sections = results.about.get("sections", {})
-    results.about = {**results.about, **about, "sections": sections}
+    results.about = {**about, **results.about, **({} if alone else about), "sections": sections}
     for name in asked.sections or SECTIONS:
         if asked.quick and name == "large":
             continue

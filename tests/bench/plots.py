@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
+from tests.bench.growth import COMMANDS, MODELS
 from tests.bench.ours import by_stage
 from tests.bench.results import Figure, Results, Run, cpu_s, number, tree_bytes, wall_s
-from tests.bench.suite import FLOOR, OLIVE, OURS, PLAIN
+from tests.bench.suite import FLOOR, GROWN, OLIVE, OURS, PLAIN
 from tests.bench.svg import BAR_PX, CHARACTER_PX, GAP_PX, TEXT_PX, TITLE_PX, Bar, Svg, bars, bars_height, legend
 
 WIDTH, MARGIN = 900, 16
+_PANEL_PX = 300
 # The colours of Okabe and Ito, which people tell apart whatever they see of colour.
 _TOOLS = {OURS: "#0072B2", PLAIN: "#E69F00", OLIVE: "#CC79A7", FLOOR: "#009E73"}
 _STAGES = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#8c6bb1", "#66c2a4", "#a6761d")
@@ -140,6 +143,62 @@ def growth(results: Results) -> str:
         bars(svg, MARGIN, top, WIDTH - 2 * MARGIN, title, found)
         top += bars_height(len(found)) + MARGIN
     return svg.document("What buckets and SoCs cost")
+
+
+def scale(results: Results) -> str:
+    """CPU and memory of commands over the number of steps in a project, both axes logarithmic."""
+    svg = Svg(WIDTH, _PANEL_PX + 2 * MARGIN)
+    wide = (WIDTH - 3 * MARGIN) / 2
+    megabytes: Figure = lambda run: run.usage.peak_process_bytes / 1e6 if run.usage else None  # noqa: E731
+    for place, (title, figure, unit) in enumerate((("CPU", cpu_s, "s"), ("Largest process", megabytes, "MB"))):
+        _curves(svg, MARGIN + place * (wide + MARGIN), wide, title, unit, _grown(results, figure))
+    return svg.document("What commands cost as projects grow")
+
+
+def _grown(results: Results, figure: Figure) -> dict[str, list[tuple[float, float]]]:
+    """Of each command, how much it took with how many steps."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for kind in COMMANDS:
+        for count in MODELS:
+            runs = results.of(GROWN, f"{kind}, {count}", OURS)
+            value = results.median(GROWN, f"{kind}, {count}", OURS, figure)
+            if runs and value:
+                found.setdefault(kind, []).append((runs[0].numbers["steps"], value))
+    return found
+
+
+def _curves(
+    svg: Svg, left: float, wide: float, title: str, unit: str, found: dict[str, list[tuple[float, float]]]
+) -> None:
+    points = [point for each in found.values() for point in each]
+    if not points:
+        return
+    spans = [
+        [math.floor(math.log10(min(axis))), math.ceil(math.log10(max(axis)))] for axis in zip(*points, strict=True)
+    ]
+    top, bottom, start = MARGIN + 2 * TITLE_PX, MARGIN + _PANEL_PX - TITLE_PX, left + 60
+    end = left + wide - 110
+
+    def x(steps: float) -> float:
+        (low, high), value = spans[0], math.log10(steps)
+        return start + (value - low) / max(high - low, 1) * (end - start)
+
+    def y(amount: float) -> float:
+        (low, high), value = spans[1], math.log10(amount)
+        return bottom - (value - low) / max(high - low, 1) * (bottom - top)
+
+    svg.text(left, MARGIN + TEXT_PX, f"{title} by steps in the project", bold=True)
+    for power in range(spans[0][0], spans[0][1] + 1):
+        svg.line(x(10**power), top, x(10**power), bottom)
+        svg.text(x(10**power), bottom + TEXT_PX + 4, f"{10**power:,}", anchor="middle")
+    for power in range(spans[1][0], spans[1][1] + 1):
+        svg.line(start, y(10**power), end, y(10**power))
+        svg.text(start - 6, y(10**power) + 4, f"{10**power:g} {unit}", anchor="end")
+    last = float(bottom + TEXT_PX)
+    for (kind, each), colour in sorted(zip(found.items(), _STAGES[1:], strict=False), key=lambda one: one[0][1][-1][1]):
+        svg.curve([(x(steps), y(amount)) for steps, amount in each], colour)
+        last = min(last - TEXT_PX - 2, y(each[-1][1]) + 4)
+        svg.text(end + 8, last, kind)
 
 
 def _seconds(value: float) -> str:

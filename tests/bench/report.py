@@ -6,12 +6,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.bench import goals, plots
+from tests.bench.growth import COMMANDS, MODELS
 from tests.bench.processes import INTERVAL_S, TREE_INTERVAL_S
 from tests.bench.results import Figure, Results, cpu_s, number, process_bytes, tree_bytes, wall_s
-from tests.bench.suite import FLOOR, OLIVE, OURS, PLAIN
+from tests.bench.suite import FLOOR, GROWN, OLIVE, OURS, PLAIN
 from tests.bench.tools import TARGETS
 
-PLOTS = {"tools": plots.tools, "stages": plots.stages, "timeline": plots.timeline, "growth": plots.growth}
+PLOTS = {
+    "tools": plots.tools,
+    "stages": plots.stages,
+    "timeline": plots.timeline,
+    "growth": plots.growth,
+    "scale": plots.scale,
+}
 _CASES = {
     "cold": "cold build",
     "again": "nothing changed",
@@ -45,6 +52,7 @@ def markdown(results: Results) -> str:
         *_comparison(results),
         *_work(results),
         *_growth(results),
+        *_scale(results),
         *_apart(results),
         *_method(),
         *_failures(results),
@@ -153,6 +161,32 @@ def _growth(results: Results) -> Iterator[str]:
     if packings:
         counts = (f"{count} SoC{'s' * (count > 1)}" for count in range(1, len(TARGETS) + 1))
         yield _table(("packing, shipped", *counts), packings)
+
+
+def _scale(results: Results) -> Iterator[str]:
+    counts = [count for count in MODELS if results.of(GROWN, f"list, {count}", OURS)]
+    if not counts:
+        return
+    yield "## What many steps cost"
+    yield (
+        "One tiny model in five buckets for ten targets, and copies of it under other names, all of it done"
+        " ([growth.py](../tests/bench/growth.py)): CPU, and the largest process. `plan` makes every step and keeps it."
+        " A build with nothing to do, and one of a named model, look at files and plan nothing"
+        " ([ADR 38](adr/0038-a-model-that-looks-the-same-is-done.md))."
+    )
+    yield _plot("scale")
+    heads = ["", *(f"{_steps_of(results, count):,.0f} steps, {count} model{'s' * (count > 1)}" for count in counts)]
+    rows = [[kind, *(_cost(results, f"{kind}, {count}") for count in counts)] for kind in COMMANDS]
+    yield _table(heads, rows)
+
+
+def _steps_of(results: Results, count: int) -> float:
+    return results.of(GROWN, f"list, {count}", OURS)[0].numbers["steps"]
+
+
+def _cost(results: Results, case: str) -> str:
+    cpu, peak = (results.median(GROWN, case, OURS, figure) or 0.0 for figure in (cpu_s, process_bytes))
+    return f"{cpu:.2f} s, {peak / 1e6:.0f} MB"
 
 
 def _apart(results: Results) -> Iterator[str]:

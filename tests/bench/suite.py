@@ -9,12 +9,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.bench import floor
+from tests.bench import floor, growth
 from tests.bench.measure import CommandFailedError, run
 from tests.bench.models import ROOT, Model, bert_base
 from tests.bench.ours import Ours
@@ -28,6 +28,8 @@ OURS, PLAIN, OLIVE = Ours.name, Plain.name, Olive.name
 FLOOR = "QNN and ORT"
 """The tool that does only what can't be left out."""
 STEPS_REPEATS = 5
+GROWN = "growing project"
+"""The model of what was measured as projects grow."""
 
 
 @dataclass
@@ -158,6 +160,24 @@ def steps(bench: Bench) -> None:
         bench.record("tiny models", "again", OURS, turn, build)
 
 
+def grown(bench: Bench) -> None:
+    """What commands cost in projects of 176 to 176,000 steps, all of them done: see :mod:`tests.bench.growth`."""
+    root = bench.work / "growth"
+    shutil.rmtree(root, ignore_errors=True)
+    project = growth.GrowingProject(root)
+    for count in growth.MODELS:
+        project.grow(count)
+        for turn in range(bench.repeats):
+            for kind, arguments in growth.COMMANDS.items():
+
+                def work(arguments: Sequence[str] = arguments, count: int = count) -> Outcome:
+                    usage = run([sys.executable, *arguments], cwd=root, log=bench.work / "growth.log")
+                    return Outcome(usage, {"steps": project.planned * count, "models": count})
+
+                bench.record(GROWN, f"{kind}, {count}", OURS, turn, work)
+    shutil.rmtree(root)
+
+
 SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "compare": compare,
     "buckets": buckets,
@@ -165,5 +185,8 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "verified": verified,
     "large": large,
     "steps": steps,
+    "growth": grown,
 }
 """In the order in which they are run."""
+OF_TINY_MODELS = frozenset({"steps", "growth"})
+"""Sections that do without the model of the others."""

@@ -34,6 +34,12 @@ class Svg:
         """A faint line."""
         self.parts.append(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{FAINT}"/>')
 
+    def curve(self, points: Sequence[tuple[float, float]], colour: str) -> None:
+        """A line through points, with a dot on each."""
+        listed = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self.parts.append(f'<polyline points="{listed}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        self.parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
+
     def document(self, title: str) -> str:
         """The drawing as a file."""
         head = (

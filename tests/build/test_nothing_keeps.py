@@ -68,6 +68,14 @@ def test_a_state_that_misses_is_accepted_as_an_output_not_by_thresholds() -> Non
     assert "thresholds" not in remedy
 
 
+def test_where_inputs_are_too_coarse_that_is_what_is_said() -> None:
+    tried = [Tried(W8A16, "quantization", (1, 15.0)), Tried(FP16, "compile", (4, 3.0), inputs_db=lambda: 5.6)]
+    remedy = nothing_keeps("net/net", [attempt("w8a16", 15.0), attempt("fp16", 3.0)], tried, ALL).remedy
+    assert WRONGLY not in remedy
+    assert "rounding the inputs, with all else in float32, leaves 5.6 dB of the worst sample" in remedy
+    assert "export the model from there on" in remedy
+
+
 def test_noise_is_offered_to_nobody() -> None:
     error = nothing_keeps("net/net", [attempt("fp16", 3.0)], [Tried(FP16, "compile", (4, 3.0))], ALL)
     assert error.remedy.endswith(f"{WRONGLY} in every precision they have")

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
+from pipeline import progress
 from pipeline.contracts.context import PartFacts
 from pipeline.contracts.emulate import SecondOpinion
 from pipeline.qnn import interface
+from pipeline.qnn.child import run_apart
 from pipeline.qnn.emulate import run_context
 from pipeline.qnn.format.context_binary import read_binary
 from pipeline.qnn.format.graph_io import EdgeTensor
@@ -57,6 +59,15 @@ def edited(built: Path, folder: Path, tensor: EdgeTensor) -> Path:
 
 def test_a_quantized_context_is_equal(built: Path, by_onnxruntime: Arrays, tmp_path: Path) -> None:
     assert second_opinion(built, NAME, X_ELITE, FEED, by_onnxruntime, tmp_path) == SecondOpinion(1)
+
+
+def test_the_emulator_tells_which_sample_of_how_many(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "now"))
+    (tmp_path / "work").mkdir()
+    run_apart(built, NAME, X_ELITE, [FEED, FEED], tmp_path / "work")
+    assert progress.told(tmp_path / "now") == "on the emulator: sample 2 of 2"
 
 
 def test_a_float_context_is_equal(tmp_path: Path) -> None:

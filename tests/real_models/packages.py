@@ -7,6 +7,7 @@ elsewhere under a name of its own.
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import zipfile
@@ -93,11 +94,11 @@ def wheel(package: Package) -> Path:
 
 
 def _pip(command: list[str]) -> list[str]:
-    """The command with an interpreter that has pip; uv makes environments without."""
+    """The command with an interpreter that has pip; uv makes environments without, and puts them first on the path."""
     if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0:
         return command
-    base = Path(sys.base_prefix) / ("python.exe" if sys.platform == "win32" else "bin/python3")
-    return [str(base), *command[1:]]  # not python3 of PATH: with 'uv run' that is the environment's own
+    base = Path(sys.base_prefix, "python.exe") if os.name == "nt" else Path(sys.base_prefix, "bin", "python3")
+    return [str(base), *command[1:]]
 
 
 def _last_error(text: str) -> str:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from pipeline.graph.cpu import Arrays
 from pipeline.graph.quantization.correlations import Correlation, Correlations
+from pipeline.graph.quantization.weight_inputs import WeightInputs
 from pipeline.model import StageInput
 from pipeline.stages import correlate
 from tests.support.graphs import attention, graph, sentence
@@ -99,3 +101,34 @@ def test_it_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(correlate, "_VALUE_BYTES", 1)
     component.correlate(CALLS)
     assert any(line.startswith("inputs of weights 2 to 2 of ") and "sample 1 of" in line for line in said)
+
+
+def test_padding_that_is_told_from_other_lengths_is_what_would_be_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    component = Component(tmp_path, attention(), {"12": {"sequence": 12}})
+    calls = [sentence(length, seed=length) for length in (3, 5, 8, 4, 10, 7, 6)]
+    runs: list[int] = []
+    run = WeightInputs._run
+
+    def counted(self: WeightInputs, feeds: Arrays) -> Arrays:
+        runs.append(1)
+        return run(self, feeds)
+
+    monkeypatch.setattr(WeightInputs, "_run", counted)
+    told = component.correlate(calls)
+    with monkeypatch.context() as patched:
+        patched.setattr("pipeline.graph.quantization.own_rows._ENOUGH", 99)
+        few = len(runs)
+        looked_for = component.correlate(calls)
+
+    assert told.files == looked_for.files
+    assert len(runs) - few == few + 4  # lengths that are not run once more
+
+
+def test_weights_that_are_widened_in_every_run_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    component = Component(tmp_path, attention(), {"8": {"sequence": 8}})
+    once = component.correlate(CALLS)
+    monkeypatch.setattr("pipeline.graph.quantization.weight_inputs._WIDENED_BYTES", 0)
+
+    assert component.correlate(CALLS).files == once.files

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,40 +26,50 @@ def free_port() -> int:
 
 @dataclass
 class Cluster:
-    """One scheduler, at a port that outlives it, and workers by name."""
+    """One scheduler, at a port that outlives it, and workers by name.
+
+    `at` says what comes before a command of the scheduler or a worker, which puts it on a host of its own; `environ` is
+    what they need besides to reach the shared store.
+    """
 
     root: Path
-    shared: Path
+    shared: Path | str
     port: int
+    address: str = "127.0.0.1"
+    at: Callable[[str], Sequence[str]] = lambda _: ()
+    environ: Mapping[str, str] = field(default_factory=dict)
     scheduler: subprocess.Popen[bytes] | None = None
     workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
         """The scheduler's address."""
-        return f"tcp://127.0.0.1:{self.port}"
+        return f"tcp://{self.address}:{self.port}"
 
     def start_scheduler(self) -> None:
         """Start the scheduler: plain Dask, in a folder where our code is not."""
         command = ["-m", "distributed.cli.dask_scheduler", "--port", str(self.port), "--no-dashboard", "--no-show"]
+        command += ["--host", self.address]
         self.scheduler = self._started("scheduler", command, self.root, {"PYTHONPATH": ""})
         self._until("scheduler", "Scheduler at", self.scheduler)
 
-    def start_worker(self, name: str, project: Project, **environ: str) -> None:
+    def start_worker(self, name: str, project: Project, host: str = "", **environ: str) -> None:
         """Start a worker in a checkout, and wait until the scheduler knows it."""
         own = {"PIPELINE_STORE": str(project.store), "PIPELINE_SHARED_STORE": str(self.shared)} | environ
         command = ["-m", "pipeline.build.cluster", self.url, "--name", name, "--steps", "2"]
-        worker = self.workers[name] = self._started(name, command, project.root, own)
+        worker = self.workers[name] = self._started(name, command, project.root, {**self.environ, **own}, host)
         self._until(name, f"worker {name} at", worker)
 
     def log(self, name: str) -> str:
         """What the scheduler or a worker has printed."""
         return (self.root / f"{name}.log").read_text("utf-8", "replace")
 
-    def _started(self, name: str, command: list[str], at: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _started(
+        self, name: str, command: list[str], at: Path, environ: Mapping[str, str], host: str = ""
+    ) -> subprocess.Popen[bytes]:
         with (self.root / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, *command],
+                [*self.at(host or name), sys.executable, *command],
                 cwd=at,
                 env={**inherited(), **environ},
                 stdin=subprocess.DEVNULL,
@@ -78,10 +88,16 @@ class Cluster:
 
 @contextmanager
 def cluster(root: Path) -> Iterator[Cluster]:
-    """A cluster with a scheduler and no worker yet; nothing of it is left afterwards."""
+    """A cluster with a scheduler and no worker yet, and a folder to share; nothing of it is left afterwards."""
     root.mkdir()
-    made = Cluster(root, root / "shared", free_port())
-    made.shared.mkdir()
+    (root / "shared").mkdir()
+    with running(Cluster(root, root / "shared", free_port())) as made:
+        yield made
+
+
+@contextmanager
+def running(made: Cluster) -> Iterator[Cluster]:
+    """A cluster with its scheduler; nothing of it is left afterwards."""
     try:
         made.start_scheduler()
         yield made

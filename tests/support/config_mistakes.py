@@ -40,8 +40,8 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         GOOD + "zzz: 1\n",
         [
             "8:1: zzz: unknown key; expected one of source, components, targets, files, fixed, constants, buckets, "
-            "language_model, cross, calibration, quantization, verification, thresholds, packing, outputs, limits, "
-            "release, on_request"
+            "language_model, cross, calibration, quantization, verification, thresholds, packing, compiler, outputs, "
+            "limits, release, on_request"
         ],
     ),
     "a misspelt optional key is one mistake": (
@@ -290,6 +290,10 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "targets in one binary that are compiled otherwise": (
         changed("[sm8650]", "[sm8650, {soc: sm8550, priority: high}]") + "packing: socs\n",
         ["8:10: packing: targets that are compiled with other options can't share a binary"],
+    ),
+    "a compiler that makes no binaries that share": (
+        changed("[sm8650]", "[sm8650, sm8550]") + "packing: buckets\ncompiler: qairt\n",
+        ["9:11: compiler: the QAIRT SDK's tools make one binary for one bucket and target here"],
     ),
     "neither host nor device": (
         changed("[sm8650]", "[{soc: sm8350, compile: phone}]"),

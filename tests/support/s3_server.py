@@ -44,9 +44,11 @@ _PARTS = ("master", "volume", "filer", "s3")
 class S3Server:
     """The server; it runs while the context is open. Two users: one may do all, the other may read."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, address: str = "127.0.0.1") -> None:
+        """`address`: where it listens, one of this machine's."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
+        self._address = address
         self._ports: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         both = ("List", "Read")
@@ -63,7 +65,7 @@ class S3Server:
     @property
     def endpoint(self) -> str:
         """Where it is."""
-        return f"http://127.0.0.1:{self._ports[6]}"
+        return f"http://{self._address}:{self._ports[6]}"
 
     def __enter__(self) -> Self:
         for tries in range(_TRIES):
@@ -83,7 +85,8 @@ class S3Server:
     def start(self) -> None:
         """Start it, again with what it held; returns when it answers."""
         ports = iter(self._ports)
-        command = [str(_PROGRAM), "-logtostderr=true", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
+        command = [str(_PROGRAM), "-logtostderr=true", "server", "-filer", "-s3"]
+        command += [f"-ip={self._address}", f"-ip.bind={self._address}"]
         command += [f"-{part}.port{kind}={next(ports)}" for part in _PARTS for kind in ("", ".grpc")]
         command += [f"-dir={self._folder}", f"-s3.config={self._folder / 'users.json'}"]
         command += [f"-{part}.localSocket={self._folder / part}.sock" for part in ("filer", "s3")]
@@ -128,7 +131,7 @@ class S3Server:
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
             "AWS_EC2_METADATA_DISABLED": "true",
-            "NO_PROXY": "127.0.0.1",
+            "NO_PROXY": self._address,
         }
 
     def system(self) -> Any:

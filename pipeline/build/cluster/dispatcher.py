@@ -26,9 +26,11 @@ Future: TypeAlias = Any
 """Both of distributed, an optional package without types."""
 _ANSWERS_S = 15.0  # within which a scheduler answers that is there
 _AWAKE_S = 0.2
+_KNOWN_S = 1.0  # for which it is believed who is there: among many workers, the answer is long
 _LOOKS_S = 5.0  # between two looks at who is there for a step that nobody takes
 _PATIENCE_S = 600.0  # for a scheduler that is gone, or for a worker that may run a step: clusters grow and restart
 _DEATHS = 5  # of workers at one step, one after the other
+_PAUSE_S = 2.0  # before a step is asked for again of which a worker could not read or write the data; then twice that
 
 
 class Dispatcher:
@@ -47,6 +49,7 @@ class Dispatcher:
         self._lock = threading.Lock()
         self._client: Client = None
         self._refused: dict[str, str] = {}
+        self._known: tuple[float, Client, dict[str, set[str]]] = (0.0, None, {})
 
     def takes(self, resolved: Resolved) -> bool:
         """Whether a step is made there: those are made here that read files of this checkout or secrets."""
@@ -68,14 +71,18 @@ class Dispatcher:
         deaths, since = 0, time.monotonic()
         while True:
             answer = self._asked(job, resolved)
-            if answer is None:
+            if answer is None or _is_cut_off(answer):
                 deaths += 1
                 if deaths >= _DEATHS or time.monotonic() - since > _PATIENCE_S * _DEATHS:
+                    if answer is not None and answer.failure:
+                        raise answer.failure.error()
                     raise WorkerError(
                         f"{deaths} workers of the cluster died of {step.id}, or were lost at it",
                         where=self._url,
                         remedy="look at the logs of the workers; run the same command again to go on",
                     )
+                if answer is not None:
+                    self._pause(_PAUSE_S * deaths)
                 continue
             if answer.refusal:
                 self._refuse(answer)
@@ -89,6 +96,12 @@ class Dispatcher:
             if answer.failure:
                 raise answer.failure.error()
             return answer.seconds
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            stopping.check()
+            time.sleep(_AWAKE_S)
 
     def lost(self, resolved: Resolved) -> StoreError:
         """The error for an output that a worker has made and that is not to be had."""
@@ -143,9 +156,10 @@ class Dispatcher:
     def _wait(self, future: Future, client: Client, resolved: Resolved) -> None:
         """Wait until a future is done, or its scheduler is gone; raises WaitingError if no worker may run it."""
         since = looked = time.monotonic()
-        while not future.done():
+        done = threading.Event()
+        future.add_done_callback(lambda _: done.set())
+        while not (done.wait(_AWAKE_S) or future.done()):
             stopping.check()
-            time.sleep(_AWAKE_S if time.monotonic() - since > 1 else _AWAKE_S / 20)
             if client.status != "running":
                 raise OSError("the scheduler is gone")
             if time.monotonic() - looked < _LOOKS_S:
@@ -215,9 +229,13 @@ class Dispatcher:
         return any(all(names & {*rule} for rule in rules) for names in there)
 
     def _names(self, client: Client) -> dict[str, set[str]]:
-        """The host names that each worker announces, by its name."""
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        return {str(each["name"]): on_worker.host_names(each["resources"]) for each in workers}
+        """The host names that each worker announces, by its name, as they were a second ago at most."""
+        asked_s, of, names = self._known
+        if of is not client or time.monotonic() - asked_s > _KNOWN_S:
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            names = {str(each["name"]): on_worker.host_names(each["resources"]) for each in workers}
+            self._known = time.monotonic(), client, names
+        return names
 
     def _others(self, client: Client) -> list[str] | None:
         """The workers that were not refused; None if none was: newcomers may then take a step as well."""
@@ -243,3 +261,8 @@ class Dispatcher:
             hosts=tuple(rules[0]) if rules else (),
             step=resolved.step.id,
         )
+
+
+def _is_cut_off(answer: Answer) -> bool:
+    """Whether a worker could not reach its data: another one may, or the same when its network is back."""
+    return answer.failure is not None and answer.failure.kind == StoreError.__name__

@@ -14,12 +14,18 @@ from pipeline.graph.ir.index import CONTRIB_DOMAIN
 from pipeline.graph.ir.inference import Opsets
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_nodes
 
-_SINCE = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 1 << 30}
+_NEVER = 1 << 30
+_SINCE = {"LayerNormalization": 17, "SimplifiedLayerNormalization": _NEVER}
 """The opset that ONNX has each from on."""
 
 
 _BACK = frozenset({*_SINCE, "Resize"})
 """What is ever set aside; ``com.microsoft`` has no operators of these names."""
+
+
+def is_of_onnxruntime(node: NodeProto) -> bool:
+    """Whether an operator of ONNX's own domain is onnxruntime's alone, at every opset the same."""
+    return node.domain in DEFAULT_DOMAINS and _SINCE.get(node.op_type) == _NEVER
 
 
 def set_runtime_operators_aside(model: ModelProto) -> list[NodeProto]:

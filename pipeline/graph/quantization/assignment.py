@@ -16,7 +16,7 @@ from pipeline.graph.quantization.weight_rounding import Recipe
 FLOAT = "float"
 """The type of a node that stays in float."""
 
-_EIGHT_BITS = "uint8"
+_EIGHT_BITS, _SIXTEEN_BITS = "uint8", "uint16"
 _TAKE_FOUR_BITS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
@@ -124,8 +124,13 @@ class Assignment:
         return None
 
     def _table_type(self, node: NodeProto, operand: Operand) -> str:
-        """That of the reader; 8 bits where weights were asked for by a rule, or have 4."""
-        if self._asked_weights(node, operand.name) or bits(self._scheme.weights) == 4:
+        """As wide as a rule wants weights to be, 8 bits in place of 4; else that of the reader, 8 bits where weights
+        have 4. Its result has the same encoding, so it is of a type that activations have.
+        """
+        asked = self._asked_weights(node, operand.name)
+        if asked is not None:
+            return _SIXTEEN_BITS if bits(asked[0]) == 16 else _EIGHT_BITS
+        if bits(self._scheme.weights) == 4:
             return _EIGHT_BITS
         return self.ruled(operand.name) or self._asked_type(node) or self._scheme.activations
 

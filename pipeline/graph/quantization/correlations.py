@@ -27,6 +27,7 @@ ROWS_AT_ONCE = 512
 _MOST_ROWS = 1024
 """Rows of a sample that are looked at."""
 _WHOLE = 32767
+_ROWS_WRITTEN = 64
 _MOST_INPUTS = 4096
 _LEAST_DAMPING = 0.01
 _MOST_CHANCE = 0.99
@@ -51,7 +52,7 @@ class Correlation:
         An input that was always zero counts as one that goes its own way.
         """
         length = np.sqrt(np.where(self.power > 0, self.power, 1.0))
-        return upper_factor(self.matrix(), self.damping) * length[:, None]
+        return upper_factor(self._below(), self.damping) * length[:, None]
 
     @cached_property
     def settling(self) -> Settling:
@@ -76,16 +77,20 @@ class Correlation:
 
     def matrix(self) -> NDArray[np.float64]:
         """The correlations, [inputs, inputs], from -1 to 1, with ones on the diagonal."""
-        size = len(self.power)
-        full = np.zeros((size, size))
-        start = 0
-        for row in range(1, size):
-            full[row, :row] = self.pairs[start : start + row]
-            start += row
-        full /= _WHOLE
+        full = self._below()
         full += full.T
         np.fill_diagonal(full, 1.0)
         return full
+
+    def _below(self) -> NDArray[np.float64]:
+        """What the matrix has below its diagonal, and zeros."""
+        size = len(self.power)
+        below = np.zeros((size, size))
+        start = 0
+        for row in range(1, size):
+            np.divide(self.pairs[start : start + row], _WHOLE, out=below[row, :row])
+            start += row
+        return below
 
 
 def split(inputs: int) -> list[slice]:
@@ -122,7 +127,8 @@ class Sums:
         self._filled = 0
         exponents = np.frexp(np.abs(rows).max(axis=0, initial=0))[1]
         exponents[exponents < -60] = -60
-        whole = np.rint(np.ldexp(rows, _BITS - exponents)).astype(np.float32)
+        whole = rows * np.ldexp(1.0, _BITS - exponents)
+        whole = np.rint(whole, out=whole).astype(np.float32)
         steps = np.ldexp(np.float32(1), exponents - _BITS)
         product = whole.T @ whole
         product *= steps[:, None]
@@ -140,9 +146,14 @@ class Sums:
         size = len(power)
         pairs = np.empty(size * (size - 1) // 2, np.int16)
         start = 0
-        for row in range(1, size):
-            pairs[start : start + row] = np.rint(total[row, :row] * (inverse[row] * _WHOLE) * inverse[:row])
-            start += row
+        for first in range(0, size, _ROWS_WRITTEN):
+            last = min(first + _ROWS_WRITTEN, size)
+            near = total[first:last, :last] * (inverse[first:last] * _WHOLE)[:, None]
+            near *= inverse[:last]
+            near = np.rint(near, out=near).astype(np.int16)
+            for row in range(first, last):
+                pairs[start : start + row] = near[row - first, :row]
+                start += row
         return Correlation(power, pairs, self._count)
 
 

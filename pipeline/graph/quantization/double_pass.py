@@ -7,9 +7,12 @@ for one in some 1e12 (ADR 29).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from pipeline.graph.ir.index import CONTRIB_DOMAIN, GraphIndex, element_type, is_op
@@ -57,6 +60,32 @@ def in_double(index: GraphIndex, outputs: Collection[str]) -> Wide:
     External initializers stay where they are, and are widened as the model runs.
     """
     return _Widening(index).widen(sorted(outputs))
+
+
+def widened_once(index: GraphIndex, model: ModelProto, most: int) -> dict[str, NDArray[np.float64]]:
+    """Initializers in float64 that become inputs of `model`, made by :func:`in_double`, in place of nodes that widen
+    them in every run: in the order of the graph, as many as take `most` bytes.
+    """
+    found: dict[str, NDArray[np.float64]] = {}
+    nodes = []
+    for node in model.graph.node:
+        name = node.input[0] if node.op_type == "Cast" and node.output[0] == f"{_WIDE}{node.input[0]}" else ""
+        dims = index.initializers[name].dims if name in index.initializers else ()
+        if name in index.initializers and (size := 8 * math.prod(dims)) <= most:
+            array = index.constant(name)
+            assert array is not None
+            found[node.output[0]] = np.ascontiguousarray(array, np.float64)
+            model.graph.input.append(helper.make_tensor_value_info(node.output[0], TensorProto.DOUBLE, dims))
+            most -= size
+        else:
+            nodes.append(node)
+    if found:
+        read = {name for node in nodes for name in reads(node)}
+        left = [tensor for tensor in model.graph.initializer if tensor.name in read]
+        del model.graph.node[:], model.graph.initializer[:]
+        model.graph.node.extend(nodes)
+        model.graph.initializer.extend(left)
+    return found
 
 
 class _Widening:

@@ -9,6 +9,7 @@ from onnx import ModelProto, NodeProto, TensorProto, defs, helper
 
 from pipeline.errors import QuantizationError
 from pipeline.graph.files.model_file import inline_tensor
+from pipeline.graph.files.runtime_operators import is_of_onnxruntime
 from pipeline.graph.ir.index import opset
 from pipeline.graph.ir.traverse import all_nodes, attribute_graphs, label
 
@@ -68,7 +69,7 @@ def _with_branches(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
 
 def _check(nodes: Sequence[NodeProto], version: int) -> None:
     for node in _with_branches(nodes):
-        if node.domain in ("", "ai.onnx") and node.op_type not in _SAME:
+        if node.domain in ("", "ai.onnx") and node.op_type not in _SAME and not is_of_onnxruntime(node):
             schema = defs.get_schema(node.op_type, OWN_OPSET)
             if schema.since_version > version or version < _FIRST:
                 raise QuantizationError(

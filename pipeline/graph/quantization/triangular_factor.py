@@ -15,8 +15,6 @@ _GRID = 2.0**26
 """Entries of the factor are multiples of its inverse. Rows of the factor have a length of at most 1, so that a sum of
 products is at most 1, in steps of 2^-52."""
 _PANEL = 64
-_ACROSS = 512
-"""Columns that are updated at once behind a panel."""
 _LEAST_PIVOT = 2.0**-16
 _MORE = (0.0, 0.1, 1.0)
 """What is added to the damping where the correlations are no sums of squares, as they were rounded."""
@@ -25,23 +23,26 @@ _MORE = (0.0, 0.1, 1.0)
 def upper_factor(correlations: NDArray[np.float64], damping: float) -> NDArray[np.float64]:
     """``U``, upper triangular, with ``U @ U.T`` equal to ``(correlations + damping * identity) / (1 + damping)``.
 
-    `correlations` is [inputs, inputs], symmetric, with ones on its diagonal.
+    `correlations` is [inputs, inputs], symmetric, with ones on its diagonal; what is below that is read.
     """
     for more in _MORE:
-        lower = _lower_factor(correlations[::-1, ::-1], damping + more)
+        lower = _lower_factor(correlations, damping + more)
         if lower is not None:
             return lower[::-1, ::-1]
     return np.eye(len(correlations))  # nothing is known, and all is rounded to the nearest
 
 
 def _lower_factor(given: NDArray[np.float64], damping: float) -> NDArray[np.float64] | None:
-    """The factor of Cholesky, panel by panel; None where a pivot is too small."""
+    """The factor of Cholesky of what is given in the reverse order, panel by panel; None where a pivot is too small."""
     size = len(given)
-    rest = np.rint(given * (_GRID / (1 + damping))) / _GRID
-    rest[np.arange(size), np.arange(size)] = 1.0
+    lower, turned = np.zeros((size, size)), given[::-1, ::-1]
     for start in range(0, size, _PANEL):
         end = min(start + _PANEL, size)
-        panel = rest[start:, start:end].T.copy()  # a row for each column
+        panel = turned[start:end, start:] * (_GRID / (1 + damping))  # a row for each column
+        np.rint(panel, out=panel)
+        panel /= _GRID
+        panel[np.arange(end - start), np.arange(end - start)] = 1.0
+        panel -= lower[start:end, :start] @ lower[start:, :start].T
         for number, column in enumerate(panel):
             column[number:] -= panel[:number, number] @ panel[:number, number:]
             pivot = column[number]
@@ -51,10 +52,5 @@ def _lower_factor(given: NDArray[np.float64], damping: float) -> NDArray[np.floa
             column[:number] = 0.0
             column[number:] = np.rint(column[number:] / head * _GRID) / _GRID
             column[number] = head
-        rest[start:, start:end] = panel.T
-        rest[start:end, end:] = 0.0
-        below = np.ascontiguousarray(panel[:, end - start :].T)
-        for first in range(0, size - end, _ACROSS):
-            last = min(first + _ACROSS, size - end)
-            rest[end + first :, end + first : end + last] -= below[first:] @ below[first:last].T
-    return rest
+        lower[start:, start:end] = panel.T
+    return lower

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,15 @@ from pipeline.graph.cpu import Arrays, run, unoptimized_session
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import FLOATS, GraphIndex
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.quantization.double_pass import in_double
-from pipeline.graph.quantization.weight_layout import layout_of, rows_of
+from pipeline.graph.quantization.double_pass import in_double, widened_once
+from pipeline.graph.quantization.own_rows import OwnRows, Shapes
+from pipeline.graph.quantization.weight_layout import layout_of, row_dims, rows_of
 from pipeline.graph.shapes.cost import macs
 
 _SAME = 1e-9
 """Of the largest: a difference that float64 makes, and the contents of padding do not."""
+_WIDENED_BYTES = 256 << 20
+"""What weights may take in float64 that are widened once and not in every run."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,9 @@ class WeightInputs:
         outputs = [value for value in self._model.graph.output if value.type.tensor_type.elem_type in FLOATS]
         self._results = {value.name for value in outputs if shape_of(value.type)}
         self._contents: frozenset[str] | None = None
-        self._kept: dict[Hashable, Mapping[str, NDArray[np.bool_]]] = {}
+        self._kept: dict[Shapes, Mapping[str, NDArray[np.bool_]]] = {}
+        self._own = OwnRows()
+        self._widened: Arrays = {}
         self._session: ort.InferenceSession | None = None
         self._watched: Mapping[str, str] = {}
         self.made: Arrays = {}
@@ -85,11 +90,12 @@ class WeightInputs:
         values = {node.input[0] for weight in weights for node in self._readers.get(weight, [])}
         wide = in_double(self._index, values | self._results)
         self._watched = wide.outputs
-        self._kept = {}
+        self._kept, self._own = {}, OwnRows()
+        self._widened = widened_once(self._index, wide.model, _WIDENED_BYTES)
         self._session = unoptimized_session(wide.model, self._folder) if values else None
 
     def rows(
-        self, feeds: Arrays, weights: Sequence[str], refilled: Arrays, shapes: Hashable
+        self, feeds: Arrays, weights: Sequence[str], refilled: Arrays, shapes: Shapes
     ) -> Iterator[tuple[str, NDArray[Any]]]:
         """For one sample, each of the weights with rows that one of its readers multiplies it with.
 
@@ -102,31 +108,40 @@ class WeightInputs:
         values = self._run(feeds)
         self.made = {name: values[name] for name in self._results}
         if refilled and shapes not in self._kept:
-            self._kept[shapes] = self._own_rows(values, feeds, refilled)
+            told = self._own.told(shapes)
+            self._kept[shapes] = self._own_rows(values, feeds, refilled, shapes) if told is None else told
         kept = self._kept[shapes] if refilled else {}
         for weight in weights:
             for node in self._readers.get(weight, []):
                 rows = rows_of(node, values[node.input[0]])
                 yield weight, rows[kept[node.name]] if node.name in kept else rows
 
-    def _own_rows(self, values: Arrays, feeds: Arrays, refilled: Arrays) -> Mapping[str, NDArray[np.bool_]]:
+    def _own_rows(
+        self, values: Arrays, feeds: Arrays, refilled: Arrays, shapes: Shapes
+    ) -> Mapping[str, NDArray[np.bool_]]:
         """By reader, which rows are not of padding alone; nothing where all are to be taken."""
+        alone: dict[str, Arrays] = {}
         if self._contents is None:
             alone = {name: self._run({**feeds, name: array}) for name, array in refilled.items()}
             self._contents = frozenset(name for name, changed in alone.items() if self._leaves_some(values, changed))
         contents = {name: array for name, array in refilled.items() if name in self._contents}
         if not contents:
             return {}
-        others = self._run({**feeds, **contents})
+        (first, *more) = contents
+        others = alone[first] if first in alone and not more else self._run({**feeds, **contents})
         watched = [node for nodes in self._readers.values() for node in nodes if node.input[0] in values]
-        return {
+        found = {
             node.name: _unchanged(*(rows_of(node, each[node.input[0]]) for each in (values, others)))
             for node in watched
         }
+        self._own.learn(
+            shapes, {node.name: (row_dims(node, values[node.input[0]]), found[node.name]) for node in watched}
+        )
+        return found
 
     def _run(self, feeds: Arrays) -> Mapping[str, NDArray[Any]]:
         assert self._session is not None
-        made = run(self._session, feeds, [*self._watched.values()])
+        made = run(self._session, {**feeds, **self._widened}, [*self._watched.values()])
         return {name: made[wide] for name, wide in self._watched.items()}
 
     def _leaves_some(self, values: Arrays, changed: Arrays) -> bool:
@@ -137,6 +152,7 @@ class WeightInputs:
     def close(self) -> None:
         """Give the session's memory back."""
         self._session = None
+        self._widened = {}
 
     def _matrix(self, values: Sequence[str], weights: tuple[str, ...]) -> Matrix:
         layout = layout_of(self._index, self._readers[weights[0]][0])

@@ -60,6 +60,11 @@ def rows_of(node: NodeProto, inputs: NDArray[Any]) -> NDArray[Any]:
     return inputs.reshape(-1, inputs.shape[-1])
 
 
+def row_dims(node: NodeProto, inputs: NDArray[Any]) -> tuple[int, ...]:
+    """The dims that the rows of :func:`rows_of` are spread over."""
+    return (inputs.shape[0], *inputs.shape[2:]) if is_op(node, "Conv") else inputs.shape[:-1]
+
+
 def why_no_blocks(index: GraphIndex, node: NodeProto, block: int) -> str | None:
     """Why a node's weight can't have scales in blocks, as far as its form goes; None if it can."""
     layout = layout_of(index, node)

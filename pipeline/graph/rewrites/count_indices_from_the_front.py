@@ -8,7 +8,8 @@ After (n is the size of the axis)::
 
     GatherElements(x, Where(Less(indices, 0), Add(indices, n), indices))
 
-The same for Gather, ScatterElements and OneHot, and for ScatterND, whose indices have a size for each place. HTP (2.51,
+The same for Gather, ScatterElements and OneHot, and for ScatterND, whose indices have a size for each place. An index
+of OneHot below -n is outside of the axis, and nothing is added to it. HTP (2.51,
 emulated) takes a computed index as it is: of a negative one GatherElements makes 0, scatters and OneHot write nothing,
 and a Gather is right in float16 and makes 0 in integers. Constants are right, and so is GatherND.
 
@@ -47,15 +48,15 @@ def apply(model: ModelProto, folder: Path) -> int:
     index = GraphIndex(model, folder)
     added = Additions(index)
     known: dict[str, bool] = {}
-    counted: dict[tuple[str, bytes], str] = {}
+    counted: dict[tuple[str, bytes, bool], str] = {}
     found = [node for node in model.graph.node if _may_count_from_the_end(index, node, known)]
     for node in found:
         position = _PLACES[node.op_type]
         sizes = _sizes(index, node)
         name = node.input[position]
-        key = (name, sizes.tobytes())
+        key = (name, sizes.tobytes(), node.op_type == "OneHot")
         if key not in counted:
-            counted[key] = _counted(index, added, name, sizes)
+            counted[key] = _counted(index, added, name, sizes, may_be_outside=is_op(node, "OneHot"))
         inputs = [counted[key] if at == position else given for at, given in enumerate(node.input)]
         attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         added.replace(node.op_type, *inputs, out=node.output[0], **attributes)
@@ -64,10 +65,13 @@ def apply(model: ModelProto, folder: Path) -> int:
     return len(found)
 
 
-def _counted(index: GraphIndex, added: Additions, name: str, sizes: NDArray[np.int64]) -> str:
+def _counted(index: GraphIndex, added: Additions, name: str, sizes: NDArray[np.int64], *, may_be_outside: bool) -> str:
     dtype = helper.tensor_dtype_to_np_dtype(element_type(index, name))
     zero = added.constant(f"{name}_zero", np.array(0, dtype))
     size = added.constant(f"{name}_size", sizes.astype(dtype))
+    if may_be_outside:  # what is below the axis stays there, where CPU and HTP write nothing
+        outside = added.op("Less", name, added.constant(f"{name}_least", (-sizes).astype(dtype)), out=f"{name}_outside")
+        size = added.op("Where", outside, zero, size, out=f"{name}_step")
     negative = added.op("Less", name, zero, out=f"{name}_negative")
     return added.op("Where", negative, added.op("Add", name, size, out=f"{name}_turned"), name, out=f"{name}_counted")
 

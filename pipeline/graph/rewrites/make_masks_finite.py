@@ -10,7 +10,8 @@ Before::
     Add(scores, Mul(Sub(1, Cast(mask)), -10000)) -> Softmax
 
 After: the same with -100. Softmax gives a key so masked e^-100 of the weight of the others, 0 in every type that HTP
-computes in.
+computes in. A row in which every key is ignored has equal weights then, where onnxruntime's Attention makes 0 of it and
+a Softmax of -inf NaN: nothing reads the answer to a question that has no keys.
 
 Changed are constants of magnitude :data:`HUGE` or more, floats and integers, element by element and for the nodes
 concerned only, where

@@ -13,7 +13,7 @@ IO"). Exporters write it where a model was made with numbers of Python or numpy,
 on shapes is gone by now, in which float32 might round to another size.
 
 Values keep their names; constants beyond what float32 holds become its ends. Inputs and outputs keep their type, with a
-Cast behind or in front of each.
+Cast behind or in front of each. A graph that reads the bits of a float64 (BitCast) is left alone: float32 has others.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ def apply(model: ModelProto, folder: Path) -> int:
     index = GraphIndex(model, folder)
     inner = [value for value in graph.value_info if _is_double(value.type) and value.name not in edges]
     constants = [tensor for tensor in graph.initializer if tensor.data_type == TensorProto.DOUBLE]
-    inputs = [value.name for value in graph.input if _is_double(value.type)]
-    outputs = [value.name for value in graph.output if _is_double(value.type) and value.name in index.makers]
+    inputs = [value.name for value in graph.input if _is_double(value.type) and not _is_cast_at_once(index, value.name)]
+    outputs = [value.name for value in graph.output if _is_double(value.type) and _is_computed(index, value.name)]
     count = len(inner) + len(constants) + len(inputs) + len(outputs)
-    if not count:
+    if not count or any(_takes_bits(node, index) for node in graph.node):
         return 0
     for tensor in constants:
         tensor.CopyFrom(numpy_helper.from_array(_narrowed(tensor_array(tensor, folder)), tensor.name))
     for node in graph.node:
-        _narrow_attributes(node)
+        if not ({*node.output} & edges - {*outputs}):  # what casts an output to its type goes on doing so
+            _narrow_attributes(node)
     for value in inner:
         value.type.tensor_type.elem_type = TensorProto.FLOAT
     singles = {name: f"{name}_single" for name in (*inputs, *outputs)}
@@ -102,6 +103,23 @@ def _narrowed(values: NDArray[Any]) -> NDArray[np.float32]:
 
 def _cast(given: str, made: str, kind: int) -> NodeProto:
     return helper.make_node("Cast", [given], [made], f"{made}_cast", to=kind)
+
+
+def _is_cast_at_once(index: GraphIndex, name: str) -> bool:
+    """Whether all that reads an input is a Cast to float32; so it is where nothing does."""
+    readers = index.readers.get(name, ())
+    return all(is_op(node, "Cast") and element_type(index, node.output[0]) == TensorProto.FLOAT for node in readers)
+
+
+def _is_computed(index: GraphIndex, name: str) -> bool:
+    """Whether an output is more than a Cast of a float32."""
+    cast = index.maker(name, "Cast")
+    return name in index.makers and not (cast and element_type(index, cast.input[0]) == TensorProto.FLOAT)
+
+
+def _takes_bits(node: NodeProto, index: GraphIndex) -> bool:
+    kinds = {element_type(index, name) for name in (*node.input, *node.output)}
+    return is_op(node, "BitCast") and TensorProto.DOUBLE in kinds
 
 
 def _is_double(kind: TypeProto) -> bool:

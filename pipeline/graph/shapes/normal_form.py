@@ -52,10 +52,15 @@ def inline_functions(model: ModelProto) -> ModelProto:
 def lift_opset(model: ModelProto) -> ModelProto:
     """The model at :data:`OPSET`, or as it is if it is at a later one.
 
+    A model of operators of other domains alone imports none: it gets this one, as rewrites put in ONNX's own.
+
     Raises:
         ModelError: an operator of an earlier opset can't be converted, or would be converted to something else.
     """
-    opset = Opsets.of(model).versions.get("", OPSET)
+    opset = Opsets.of(model).versions.get("")
+    if opset is None:
+        model.opset_import.append(helper.make_opsetid("", OPSET))
+        return model
     if opset >= OPSET:
         return model
     for node in all_nodes(model.graph):

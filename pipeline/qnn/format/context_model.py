@@ -12,7 +12,8 @@ from onnx import AttributeProto, ModelProto, NodeProto
 from pipeline.errors import CompileError
 from pipeline.qnn.compatibility import Compatibility
 
-_COMPATIBILITY = "ep_compatibility_info.QNNExecutionProvider"
+COMPATIBILITY = "ep_compatibility_info.QNNExecutionProvider"
+"""The entry of the metadata that has the compatibility string."""
 
 
 def partitions(model: ModelProto) -> list[NodeProto]:
@@ -59,13 +60,13 @@ def is_flexible(model: ModelProto) -> bool:
 
 def compatibility(model: ModelProto) -> str:
     """The string by which ONNX Runtime decides whether a device can load the context; empty if it has none."""
-    return next((str(entry.value) for entry in model.metadata_props if entry.key == _COMPATIBILITY), "")
+    return next((str(entry.value) for entry in model.metadata_props if entry.key == COMPATIBILITY), "")
 
 
 def set_compatibility(model: ModelProto, value: Compatibility) -> None:
     """Replace the compatibility string."""
     for entry in model.metadata_props:
-        if entry.key == _COMPATIBILITY:
+        if entry.key == COMPATIBILITY:
             entry.value = str(value)
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.build.cluster import on_worker
+from pipeline.build.cluster.dispatcher import _is_cut_off
 from pipeline.build.cluster.job import Answer, StepFailure, StepJob
 from pipeline.build.cluster.member import _refusal
-from pipeline.errors import CompileError, WorkerError
+from pipeline.errors import CompileError, PipelineError, StoreError, WorkerError
 from pipeline.model import FileEntry, Manifest
 from pipeline.plan.keys import CodeDigests, step_key, tool_versions
 from pipeline.store.digests import StatMemo
@@ -80,3 +81,13 @@ def test_a_worker_announces_its_names_and_steps_use_none_of_them_up() -> None:
 def test_a_process_that_is_no_worker_of_ours_says_so(job: StepJob) -> None:
     with pytest.raises(RuntimeError, match=r"docs/cluster\.md"):
         on_worker.make(job.to_json())
+
+
+def test_a_worker_that_lost_its_data_is_no_fault_of_the_step() -> None:
+    def failed(error: PipelineError) -> Answer:
+        return Answer("w", failure=StepFailure.of(error))
+
+    assert _is_cut_off(failed(StoreError("the shared store does not take what a worker would read")))
+    assert not _is_cut_off(failed(CompileError("QNN takes no node of it")))
+    assert not _is_cut_off(failed(WorkerError("the worker died")))
+    assert not _is_cut_off(Answer("w", seconds=1.0))

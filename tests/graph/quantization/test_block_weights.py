@@ -104,6 +104,34 @@ def test_a_convolution_over_rows_has_none(tmp_path: Path) -> None:
     assert found == [("int8", (32,), 0), ("int8", (24, 2, 1, 1), 16)]
 
 
+NORM = """
+net (float[1, 8, 32] x) => (float[1, 8, 24] y)
+{
+  two = Constant <value = float {2.0}> ()
+  square = Pow (x, two)
+  mean = ReduceMean <axes = [-1]> (square)
+  shifted = Add (mean, epsilon)
+  root = Sqrt (shifted)
+  scaled = Div (x, root)
+  normal = Mul (gamma, scaled)
+  y = MatMul (normal, w)
+}
+"""
+
+
+def test_a_norm_that_is_onnxruntime_s_own_goes_with_blocks(tmp_path: Path) -> None:
+    """As T5 and Llama have it: the chip takes it as SimplifiedLayerNormalization, which ONNX does not know."""
+    given = {**constants(gamma=(32,), w=(32, 24)), "epsilon": np.array(1e-6, np.float32)}
+    component = Component(tmp_path, graph(NORM, given, opset=17), {"all": {}})
+    rows = [{"x": np.random.default_rng(5).normal(size=(1, 8, 32)).astype(np.float32)}]
+    index = indexed(part(component.quantize_all(component.calibrate(rows), BLOCKS), "all"))
+    kinds = [node.op_type for node in index.model.graph.node]
+    assert "SimplifiedLayerNormalization" in kinds
+    (product,) = (node for node in index.model.graph.node if node.op_type in ("MatMul", "Gemm"))
+    assert weight_of(index, product) == ("int8", (2, 24), 16)
+    assert opset(index.model) == 21
+
+
 def pictures(count: int) -> list[dict[str, NDArray[Any]]]:
     made = np.random.default_rng(5)
     return [{"x": made.normal(size=(1, 32, 6, 6)).astype(np.float32)} for _ in range(count)]

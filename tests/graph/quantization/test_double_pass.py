@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.graph.cpu import run, unoptimized_session
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.double_pass import Wide, in_double
+from pipeline.graph.quantization.double_pass import Wide, in_double, widened_once
 from tests.support.graphs import graph
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -149,3 +149,17 @@ def test_sums_in_another_order_fall_to_the_same_side_of_every_rounding() -> None
     }
     assert off["float32"] > 1e-7
     assert off["float64"] < 1e-12
+
+
+def test_weights_are_widened_once_where_they_are_few() -> None:
+    text = "net (float[2, 6] x) => (float[2, 4] y) { a = MatMul (x, w) y = MatMul (a, v) }"
+    index, wide = widened(text, {"w": drawn(6, 5), "v": drawn(5, 4)})
+    feeds = {"x": drawn(2, 6)}
+    expected = run(unoptimized_session(wide.model, Path()), feeds)[wide.outputs["y"]]
+
+    given = widened_once(index, wide.model, 8 * 30)
+
+    assert [array.shape for array in given.values()] == [(6, 5)]
+    assert [tensor.name for tensor in wide.model.graph.initializer] == ["v"]
+    made = run(unoptimized_session(wide.model, Path()), {**feeds, **given})[wide.outputs["y"]]
+    assert (made == expected).all()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from pipeline.contracts.scheme import Rule
+from pipeline.graph.quantization import quantizer
 from tests.support.graphs import graph
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
 
@@ -74,3 +75,27 @@ def test_a_node_in_float_hands_on_what_it_computes(rows: int, before: str, tmp_p
     found = {at: sqnr_db(cpu, chip.outputs, at) for at in outputs}
     assert chip.context.partitions == 1
     assert {at: db for at, db in found.items() if db < 50} == {}
+
+
+def test_the_chip_still_misplaces_16_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantizer, "ROWS_MISPLACED", 0)
+    rng = np.random.default_rng(7)
+    constants = {
+        "gain": rng.uniform(0.5, 1.5, WIDTH), "gamma": np.ones(WIDTH), "beta": rng.normal(size=WIDTH),
+        "weight": rng.normal(size=(WIDTH, WIDTH)) / 8,
+    }  # fmt: skip
+    text = f"g = Mul (x, gain) [float_norm] h = {FLOAT['layer_norm'].format(x='g')} y = MatMul (h, weight)"
+    model = graph(
+        f"net (float[1, 16, {WIDTH}] x) => (float[1, 16, {WIDTH}] y) {{ {text} }}",
+        {name: array.astype(np.float32) for name, array in constants.items()},
+    )
+    component = with_rewrites(tmp_path / "net", model)
+    feeds = [{"x": rng.normal(size=(1, 16, WIDTH)).astype(np.float32)}]
+    rules = [Rule(nodes=("float_norm",), precision="fp16")]
+    quantized = component.quantize("all", component.calibrate(feeds), rules=rules)
+
+    chip = on_chip(quantized, feeds, tmp_path / "chip")
+
+    made, right = chip.outputs[0]["y"], on_cpu(quantized, feeds)[0]["y"]
+    assert sqnr_db([{"y": right}], [{"y": made}], "y") < 20, "HTP places 16 rows rightly now: drop ROWS_MISPLACED"
+    np.testing.assert_allclose(made[0, 4:6], right[0, 2:4], atol=0.05)

@@ -180,6 +180,15 @@ def test_a_rule_about_a_table_makes_it_smaller(component: Component, ranges: Sta
     assert accuracy_db(component, quantized) > 25
 
 
+@pytest.mark.parametrize("weights", ["uint8", "int4"])
+def test_a_table_that_a_rule_wants_in_16_bits_has_16(component: Component, ranges: StageInput, weights: str) -> None:
+    rules = [Rule(ops=("Gather",), weights="int16")]
+    index = indexed(component.quantize("8", ranges, weights=weights, rules=rules))
+
+    assert index.initializers["words_quantized"].data_type == TensorProto.UINT16
+    assert made_as(index, index.makers["tokens"]) == "uint16"
+
+
 def test_nodes_in_float_stand_between_conversions(component: Component, ranges: StageInput) -> None:
     quantized = component.quantize("8", ranges, activations="uint8", rules=[FP16])
 

@@ -36,10 +36,31 @@ def test_inputs_and_outputs_keep_their_type(tmp_path: Path) -> None:
     after = outputs(model, {"x": given})["y"]
     assert after.dtype == np.float64
     np.testing.assert_allclose(after, before, rtol=1e-5)
+    assert narrow_doubles.apply(model, tmp_path) == 0
 
 
 def test_models_without_doubles_are_left_alone(tmp_path: Path) -> None:
     model = graph("g (float[1,8] x) => (int64[1,8] y) { a = Relu (x) y = Cast <to = 7> (a) }")
+    before = model.SerializeToString()
+    assert narrow_doubles.apply(model, tmp_path) == 0
+    assert model.SerializeToString() == before
+
+
+def test_what_is_cast_at_the_edges_stays_so(tmp_path: Path) -> None:
+    text = """g (double[1,8] x) => (double[1,8] y) {
+        s = Cast <to = 1> (x) d = Cast <to = 11> (s) m = Mul (d, c) t = Cast <to = 1> (m) y = Cast <to = 11> (t) }"""
+    model = graph(text, {"c": CONSTANTS["c"]})
+    given = X.astype(np.float64)
+    before = outputs(model, {"x": given})["y"]
+    assert narrow_doubles.apply(model, tmp_path) == 3
+    assert operators(model) == {"Cast": 2, "Mul": 1}
+    after = outputs(model, {"x": given})["y"]
+    assert after.dtype == np.float64
+    np.testing.assert_allclose(after, before, rtol=1e-5)
+
+
+def test_the_bits_of_a_double_are_left_alone(tmp_path: Path) -> None:
+    model = graph("g (double[1,8] x) => (int64[1,8] y) { a = Neg (x) y = BitCast <to = 7> (a) }", opset=26)
     before = model.SerializeToString()
     assert narrow_doubles.apply(model, tmp_path) == 0
     assert model.SerializeToString() == before

@@ -1,0 +1,42 @@
+"""What a model loses by its float inputs alone, where a chip takes them in float16.
+
+HTP has no float32: whatever comes in is rounded to 11 bits before anything can be computed with it. Most models don't
+hear that, as what they were trained on was noisier. One that takes the logarithm of what is 70 dB below the loudest
+does, and no scheme cures it: 16 bit integers are as coarse, and all that follows has the rounding in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.graph.accuracy.accuracy import Outputs, sqnr_db
+from pipeline.graph.cpu import Arrays, load_session, run
+
+_SHARE_DB = 6.0
+"""An error is the inputs' if their rounding alone makes a quarter of its power."""
+
+
+def lost_by_inputs(model: Path, feeds: Arrays, expected: Outputs, got: Outputs) -> float | None:
+    """The SQNR in dB that rounded inputs leave of the output that is furthest off on the chip.
+
+    None if something else makes most of its error. `expected` and `got` are what the model gives for `feeds` on the CPU
+    and on the chip.
+    """
+    rounded = {
+        name: array.astype(np.float16).astype(array.dtype) if array.dtype == np.float32 else array
+        for name, array in feeds.items()
+    }
+    figures = {name: _db(array, got[name]) for name, array in expected.items() if array.dtype.kind == "f"}
+    if not figures:
+        return None
+    worst = min(figures, key=lambda name: figures[name])
+    left = _db(expected[worst], run(load_session(model), rounded)[worst])
+    return round(left, 1) if np.isfinite(left) and left <= figures[worst] + _SHARE_DB else None
+
+
+def _db(expected: np.ndarray, actual: np.ndarray) -> float:
+    wanted, made = expected.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
+    found = sqnr_db(float(wanted @ wanted), float((made - wanted) @ (made - wanted)))
+    return -np.inf if found is None else found
