@@ -11,12 +11,13 @@ import pytest
 
 from tests.bench import goals, report
 from tests.bench.floor import makespan
+from tests.bench.growth import COMMANDS
 from tests.bench.measure import CommandFailedError, Span, Usage, added, folder_bytes, run
 from tests.bench.ours import by_stage
 from tests.bench.peers import olive
 from tests.bench.plots import stage_seconds
 from tests.bench.results import Results, Run, cpu_s, load, number, save, wall_s
-from tests.bench.suite import FLOOR, OLIVE, OURS, PLAIN
+from tests.bench.suite import FLOOR, GROWN, OLIVE, OURS, PLAIN
 from tests.bench.svg import Bar, Svg, bars, legend
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the benchmark reads /proc")
@@ -198,12 +199,17 @@ def test_a_step_that_must_not_run_is_seen() -> None:
 def test_the_report_has_every_figure_and_well_formed_plots(tmp_path: Path) -> None:
     results = measured()
     results.add(Run("minilm", "cold, verified", OURS, 0, failure="CommandFailedError: exit status 16 | why\nlog"))
+    for count in (1, 10):
+        for place, kind in enumerate(COMMANDS):
+            used = Usage(9.0, 0.5 * (place + count), 40_000_000 * count, 1)
+            results.add(Run(GROWN, f"{kind}, {count}", OURS, 0, used, {"steps": 176.0 * count}))
     report.write(results, tmp_path)
     text = (tmp_path / "performance.md").read_text("utf-8")
     assert "2026-01-02 at commit 0123456789ab, on 2 cores of a CPU with 24 GB" in text
     assert "| cold build | Olive | 65.00 s (8.1×) | 70.00 s (7.0×) | 2000 MB |" in text
     assert "Olive did not notice the changed sample" in text
     assert "| minilm, cold, verified | ours | CommandFailedError: exit status 16 \\| why |" in text
+    assert "| list | 1.00 s, 40 MB | 5.50 s, 400 MB |" in text
     assert "{" not in text, "an unfilled template"
     for name in report.PLOTS:
         assert f"performance/{name}.svg" in text
