@@ -19,7 +19,7 @@ from pipeline.build.chains import able_of, chain_of, figures_of, method_of
 from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import judge, wanting
 from pipeline.build.nothing_keeps import nothing_keeps, out_of_time
-from pipeline.build.remedies import Tried, is_last, label, may_go_on, next_scheme, worth_most
+from pipeline.build.remedies import Tried, is_last, label, may_be_cured, may_go_on, next_scheme, worth_most
 from pipeline.contracts import blame, probe
 from pipeline.contracts import quantize as quantized
 from pipeline.contracts.blame import RowFacts
@@ -48,8 +48,6 @@ from pipeline.store.store import DamagedError
 
 WAVES = (("quantize",), ("verify",), ("packing",), ("context",), ("emulate",))
 """Stages that make and judge a precision, those that cost least first: what misses on the CPU is not compiled."""
-CURABLE = ("quantization", "compile", "total")
-"""Rungs that another precision can cure. It does not make QNN take an operator, nor a model keep its padding out."""
 _CHEAP = ("quantize", "verify")
 """Stages before anything is compiled; a try that ends there doesn't count among those for a margin."""
 _THREADS = 32
@@ -164,7 +162,7 @@ class Climber:
                 fits.append(_Fit(scheme, chain, attempts[-1], self._total(chain), alike))
                 if short is None:
                     break
-            if missed and self._is_hopeless(missed, scheme, tried):
+            if missed and not may_be_cured(missed.miss.rung, scheme, tried):
                 return False
             tell(f"{_name(quantize)}: {attempts[-1].line()}")
             tried.append(self._tried(scheme, chain, missed, short))
@@ -178,15 +176,6 @@ class Climber:
             raise nothing_keeps(_name(quantize), attempts, tried, able)
         self._settle(quantize, resolved, fits, attempts)
         return True
-
-    def _is_hopeless(self, missed: _Miss, scheme: Scheme, tried: Sequence[Tried]) -> bool:
-        """Whether what a first precision misses no other cures: padding, or what QNN leaves to the CPU.
-
-        That may hang on weights in blocks, so it is looked at without them first.
-        """
-        if missed.miss.rung:
-            return missed.miss.rung not in CURABLE and not tried
-        return scheme.block is None and all(each.left_to_cpu for each in tried)
 
     def _settle(self, quantize: Step, resolved: Resolved, fits: Sequence[_Fit], attempts: Sequence[Attempt]) -> None:
         """Take the best of what keeps to the gates, the cheapest if it is as good; its steps are what is built then."""

@@ -13,6 +13,8 @@ from pipeline.contracts.scheme import FP16, Rule, Scheme
 from pipeline.errors import PipelineError
 from pipeline.frozen import dataclass
 
+CURABLE = ("quantization", "compile", "total")
+"""Rungs that another precision can cure."""
 FEW, MANY = 6, 20
 """Nodes that are put into another precision at once: first those that are to blame most."""
 _MOST_RULES = 3
@@ -63,6 +65,17 @@ class Tried:
     failed: PipelineError | None = None
     inputs_db: Callable[[], float | None] = lambda: None
     left_to_cpu: bool = False
+
+
+def may_be_cured(rung: str, scheme: Scheme, tried: Sequence[Tried]) -> bool:
+    """Whether another precision may cure what `scheme` misses, after those that were `tried`.
+
+    None keeps padding out. Nor does one make QNN take an operator (`rung` is empty), except that weights in blocks may
+    be why it does not: so that is looked at without them before it counts.
+    """
+    if rung:
+        return rung in CURABLE or bool(tried)
+    return scheme.block is not None or not all(each.left_to_cpu for each in tried)
 
 
 def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Scheme | None:

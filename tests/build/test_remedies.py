@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pipeline.build.remedies import FLOAT, Able, Tried, is_float, is_last, label, may_go_on, next_scheme, worth_most
+from pipeline.build.remedies import (
+    FLOAT,
+    Able,
+    Tried,
+    is_float,
+    is_last,
+    label,
+    may_be_cured,
+    may_go_on,
+    next_scheme,
+    worth_most,
+)
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.scheme import Rule, Scheme
 
@@ -121,3 +132,18 @@ def test_a_precision_that_costs_more_is_taken_only_if_it_is_worth_it() -> None:
     assert worth_most([23.1, 58.9]) == 1
     assert worth_most([26.9, 28.0, 16.2]) == 0
     assert worth_most([23.0, 27.0, 29.0, 31.0]) == 3
+
+
+def test_what_qnn_leaves_to_the_cpu_is_looked_at_without_blocks() -> None:
+    blocks = replace(W8A16, weights="int8", block=32)
+    left = Tried(blocks, "compile", (3, -1e9), left_to_cpu=True)
+    assert may_be_cured("", blocks, [])
+    assert next_scheme([left], ALL) == replace(blocks, weights="uint8", block=None)
+    assert not may_be_cured("", W8A16, [left]), "then it is the operator"
+    assert not may_be_cured("", W8A16, [])
+    assert may_be_cured("", W8A16, [Tried(blocks, "quantization", (1, 13.0))]), "a rung was missed before"
+
+
+def test_padding_is_cured_by_no_precision() -> None:
+    assert not may_be_cured("padding", replace(W8A16, weights="int8", block=32), [])
+    assert may_be_cured("total", W8A16, [])

@@ -90,7 +90,7 @@ def _kind(index: GraphIndex, name: str, depth: int) -> str:
 
 
 def _classes(index: GraphIndex, name: str) -> int:
-    """The columns of the constant matrix that a value is the product with, biases and moves aside; 0 if it is none."""
+    """The columns of the constant matrix that a value is the product with, biases, scales and moves aside; or 0."""
     for _ in range(_DEEPEST):
         node = index.makers.get(name)
         if node is None:
@@ -101,7 +101,7 @@ def _classes(index: GraphIndex, name: str) -> int:
             return int(dims[0 if turned else -1]) if len(dims) == 2 else 0
         if is_op(node, *_RESHAPES):
             name = node.input[0]
-        elif is_op(node, "Add"):
+        elif is_op(node, "Add", "Mul"):
             computed = [given for given in node.input if given not in index.initializers]
             if len(computed) != 1:
                 return 0

@@ -65,6 +65,7 @@ def test_what_is_known_of_an_output_by_construction(body: str, expected: Makeup)
 @pytest.mark.parametrize(
     ("body", "classes"),
     [
+        ("m = MatMul (x, w) s = Mul (m, b) y = Add (s, b)", 3),
         ("p = MatMul (x, w) y = Add (p, b)", 3),
         ("p = MatMul (x, w) t = Transpose <perm = [0, 2, 1]> (p) y = LogSoftmax <axis = 1> (t)", 3),
         ("f = Flatten <axis = 2> (x) g = Gemm <transB = 1> (f, v) y = Unsqueeze (g, zero)", 3),
