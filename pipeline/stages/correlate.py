@@ -31,8 +31,8 @@ _SAMPLES = 64
 _FEWEST, _PRODUCTS = 8, 4e11
 """Of a model whose samples take more multiply-accumulates together, fewer are run, but so many in any case. That is
 half a minute on one core, in float64."""
-_SUM_BYTES = 600 << 20
-_VALUE_BYTES = 300 << 20
+_SUM_BYTES = 300 << 20
+_VALUE_BYTES = 150 << 20
 """What is added up, and what is kept of a run, at once; for a model that needs more, the samples are run again, so that
 memory stays bounded."""
 

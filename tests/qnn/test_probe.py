@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +128,11 @@ def test_the_stage_runs_the_sample_that_was_worst(norm: tuple[Component, StageIn
         "target": X_ELITE.to_json(),
         "thresholds": {"compile": 30},
     }  # fmt: skip
+    fine = Figures(40.0, 40.0, 40.0, worst_sample="samples:1", cosine=0.99, max_abs_error=0.1)
     worst = emulate.Facts(
         samples=2,
         of=2,
-        rungs={"compile": {"y": Figures(20.0, 20.0, 10.0, worst_sample="samples:2", cosine=0.99, max_abs_error=0.1)}},
+        rungs={"compile": {"x": fine, "y": replace(fine, worst_db=10.0, worst_sample="samples:2")}},
         outputs={},
         score=None,
     )

@@ -24,7 +24,7 @@ from pipeline.graph.shapes.cost import macs
 
 _SAME = 1e-9
 """Of the largest: a difference that float64 makes, and the contents of padding do not."""
-_WIDENED_BYTES = 256 << 20
+_WIDENED_BYTES = 128 << 20
 """What weights may take in float64 that are widened once and not in every run."""
 
 
