@@ -58,15 +58,32 @@ def _wider(measured: Range, room: float, bounds: tuple[float, float]) -> Range:
 
 
 def _bounds(index: GraphIndex, name: str) -> tuple[float, float]:
-    """Where a value ends. That of a Clip may be left to its encoding, so it is where the Clip says, not beyond."""
-    node = index.maker(name, "Clip", *_BOUNDS)
+    """Where a value ends. That of a Clip may be left to its encoding, so it is where the Clip says, not beyond.
+
+    A logarithm ends at that of the floor below what it is taken of. Encodings of 16 bits make 0 of floors such as
+    1e-12: the logarithm is minus infinity then, and becomes the end of its encoding, which has to be the floor's.
+    """
+    node = index.maker(name, "Clip", "Log", *_BOUNDS)
     if node is None:
         return -math.inf, math.inf
+    if node.op_type == "Log":
+        floor = _floor(index, str(node.input[0]))
+        return math.log(floor) if floor > 0 else -math.inf, math.inf
     if node.op_type in _BOUNDS:
         return _BOUNDS[node.op_type]
     given = [*node.input[1:], "", ""][:2]
     low, high = (index.scalar(bound) if bound else end for bound, end in zip(given, (-math.inf, math.inf), strict=True))
     return low if low is not None else 0.0, high if high is not None else 0.0
+
+
+def _floor(index: GraphIndex, name: str) -> float:
+    """The least that a Max or a Clip leaves of a value; 0 where neither is there, or it is not known."""
+    node = index.maker(name, "Max", "Clip")
+    if node is None:
+        return 0.0
+    among = node.input if node.op_type == "Max" else node.input[1:2]
+    known = (index.scalar(each) for each in among if each in index.initializers)
+    return max((each for each in known if each is not None), default=0.0)
 
 
 def _decisions(index: GraphIndex) -> dict[str, Range]:

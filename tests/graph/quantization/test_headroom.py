@@ -119,3 +119,24 @@ def test_a_decision_may_be_anything_from_no_to_yes() -> None:
     assert range_at(wider, "gate", 16).high < 1, "what is multiplied is no decision"
     assert range_at(wider, "x", 16) == Range(-5.5, 3.5)
     assert range_at(wider, "word", 8) == Range(0, 0.25)
+
+
+@pytest.mark.parametrize("bounded", ["Max (x, floor)", "Max (floor, x)", "Clip (x, floor)"])
+def test_a_logarithm_ends_where_that_of_its_floor_does(bounded: str, tmp_path: Path) -> None:
+    """Silence: 16 bits make 0 of the floor, and its logarithm became something quieter than silence by the headroom."""
+    model = graph(
+        f"g (float[1,64] x) => (float[1,64] y) {{ b = {bounded} y = Log (b) }}", {"floor": np.float32(1e-12)}, opset=17
+    )
+    loud = np.random.default_rng(3).uniform(0, 20, (1, 64)).astype(np.float32)
+    loud[0, :4] = 0
+    component = Component(tmp_path, model, {"all": {}})
+    made = component.quantize("all", component.calibrate([{"x": loud}]))
+    quiet = np.zeros((1, 64), np.float32)
+    (found,) = run(load_session(made.folder / "model.onnx"), {"x": quiet}).values()
+    assert np.abs(found - np.log(1e-12)).max() < 0.1  # ranges are rounded, by a 500th here; it was 7.7
+
+
+def test_a_logarithm_without_a_floor_has_room_below() -> None:
+    model = graph("g (float[4] x) => (float[4] y) { y = Log (x) }")
+    wider = with_headroom(GraphIndex(model, Path()), {"x": Range(0, 1), "y": Range(-4, 0)})
+    assert range_at(wider, "y", 16) == Range(-5, 0)
