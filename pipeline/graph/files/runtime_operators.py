@@ -10,8 +10,7 @@ from collections.abc import Iterable
 
 from onnx import ModelProto, NodeProto
 
-from pipeline.graph.ir.index import CONTRIB_DOMAIN
-from pipeline.graph.ir.inference import Opsets
+from pipeline.graph.ir.index import CONTRIB_DOMAIN, opset
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_nodes
 
 _NEVER = 1 << 30
@@ -30,11 +29,11 @@ def is_of_onnxruntime(node: NodeProto) -> bool:
 
 def set_runtime_operators_aside(model: ModelProto) -> list[NodeProto]:
     """Move operators that ONNX has not at the model's opset to ``com.microsoft``; returns them."""
-    opset = Opsets.of(model).versions.get("", 1)
+    version = opset(model) or 1
     found = [
         node
         for node in all_nodes(model.graph)
-        if node.domain in DEFAULT_DOMAINS and node.op_type in _SINCE and opset < _SINCE[node.op_type]
+        if node.domain in DEFAULT_DOMAINS and node.op_type in _SINCE and version < _SINCE[node.op_type]
     ]
     set_aside(model, found)
     return found
