@@ -155,7 +155,7 @@ class Project:
     def bucket_tasks(self) -> Iterator[Task]:
         """`buckets:<model>`, which says what buckets would serve a model best."""
         doc = "Say which buckets would serve a model's lengths best: doit buckets:MODEL [--lengths FILE]."
-        yield group("buckets", doc, [])
+        yield group("buckets", doc, [], [(say, ["name a model: doit buckets:MODEL"])])
         for name, config in self.configs.items():
             planning = BucketPlanning(config, self._steps_of(config), self.workspace)
             actions = [lambda lengths, planning=planning: reported(partial(planning.print_plans, lengths))]

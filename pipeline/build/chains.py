@@ -16,6 +16,7 @@ from pipeline.config.quantization import (
     Quantization,
     TensorsRule,
     Weights,
+    takes_blocks,
 )
 from pipeline.config.quantization import Rule as WrittenRule
 from pipeline.contracts import emulate, verify
@@ -74,7 +75,8 @@ def able_of(quantize: Step) -> Able:
     """What all targets of a component can compute."""
     socs = [catalog.resolve(target.soc) for target in quantize.config.targets]
     wide = all(soc.htp_arch >= WIDE_PRODUCTS_HTP_ARCH for soc in socs)
-    blocks = all(soc.htp_arch >= BLOCKS_HTP_ARCH for soc in socs)
+    config = quantize.config
+    blocks = all(soc.htp_arch >= BLOCKS_HTP_ARCH for soc in socs) and takes_blocks(config.outputs, config.compiler)
     return Able(all(soc.computes_float16 for soc in socs), wide, blocks)
 
 

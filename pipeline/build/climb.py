@@ -237,16 +237,16 @@ class Climber:
         found = missed or short
         assert found is not None
         reached = self._reached(missed) if missed else (len(WAVES), self._total(chain))
-        nodes = tuple if found.failed else cache(partial(self._to_blame, chain, found.step))
-        inputs_db = partial(self._lost_by_inputs, chain, found.step)
+        lost = list[float]()
+        nodes = tuple if found.failed else cache(partial(self._to_blame, chain, found.step, lost))
         miss = found.miss
         return Tried(
             scheme, miss.rung or "compile", reached, nodes, self._foretold(chain), miss.state, miss.read, miss.accepts,
-            miss.error if found.failed else None, inputs_db, not miss.rung,
+            miss.error if found.failed else None, lambda: min(lost, default=None), not miss.rung,
         )  # fmt: skip
 
-    def _to_blame(self, chain: Sequence[Step], step: Step) -> tuple[str, ...]:
-        """The nodes that went wrong, the worst first."""
+    def _to_blame(self, chain: Sequence[Step], step: Step, lost: list[float]) -> tuple[str, ...]:
+        """The nodes that went wrong, the worst first; `lost` gets what rounding the inputs leaves, in dB."""
         stage = {"verify": "blame", "emulate": "probe"}.get(step.stage)
         search = next((each for each in chain if each.stage == stage and each.name == step.name), None)
         if search is None:
@@ -261,13 +261,10 @@ class Climber:
             return ()
         if stage == "blame":
             return _nodes(blame.Facts.from_json(facts).worst)
-        return _nodes(probe.Facts.from_json(facts).first_wrong.get("compile", ()))
-
-    def _lost_by_inputs(self, chain: Sequence[Step], step: Step) -> float | None:
-        """What was found of the inputs where nodes to blame were looked for on the chip."""
-        search = next((each for each in chain if each.stage == "probe" and each.name == step.name), None)
-        facts = self._facts(search) if search is not None and step.stage == "emulate" else None
-        return probe.Facts.from_json(facts).inputs_db if facts is not None else None
+        found = probe.Facts.from_json(facts)
+        if found.inputs_db is not None:
+            lost.append(found.inputs_db)
+        return _nodes(found.first_wrong.get("compile", ()))
 
     def _foretold(self, chain: Sequence[Step]) -> tuple[Forecast, ...]:
         return harmful(told for part in self._quantized(chain) for told in part.forecasts)

@@ -36,8 +36,8 @@ def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried]
         if inputs_db is not None:
             wrong = (
                 "they take inputs in float16 or 16 bit integers, and rounding the inputs, with all else in float32,"
-                f" leaves {inputs_db:g} dB of the worst sample. Compute what hears that (such as the spectrum in front"
-                " of a logarithm) in the application, and export the model from there on"
+                f" leaves {inputs_db:g} dB of the worst sample. Compute what is sensitive to it (such as the spectrum in"
+                " front of a logarithm) in the application, and export the model from there on"
             )
         elif failures:
             wrong = f"what could be made of it HTP computes wrongly, and for the rest {failures[-1].remedy}"

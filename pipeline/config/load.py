@@ -30,7 +30,7 @@ from pipeline.config.file import (
 )
 from pipeline.config.judging import check_outputs, thresholds_of, wished_of
 from pipeline.config.model_config import Component, ModelConfig
-from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride, by_default
+from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride, by_default, takes_blocks
 from pipeline.config.readers import Reader
 from pipeline.config.sample_checks import check_samples
 from pipeline.config.targets import DEVICE, Target, read_targets
@@ -165,7 +165,9 @@ def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
     spoken: LanguageModel | None = fields.get("language_model")
     buckets = language.buckets_of(spoken) if spoken else read_buckets(fields, node, problems)
     # What rounds by samples was measured on encoders and vision; a language model has a default of its own.
-    default = Quantization() if spoken else by_default(catalog.resolve(target.soc).htp_arch for target in targets)
+    architectures = [catalog.resolve(target.soc).htp_arch for target in targets]
+    blocks = takes_blocks(fields.get("outputs", ()), fields.get("compiler", ""))
+    default = Quantization() if spoken else by_default(architectures, blocks=blocks)
     components = _components(fields, default)
     quantized = {name: component.quantization for name, component in components.items()}
     target_checks.check(quantized, [target.soc for target in targets], node, problems)

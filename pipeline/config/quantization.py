@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, Literal
 
 from pipeline.config.yaml.field_types import Between, Distinct, Pattern, Size
@@ -127,14 +127,23 @@ class Quantization:
         return self.rounding == "gptq" or self.clip == "hessian"
 
 
-def by_default(architectures: Iterable[int]) -> Quantization:
+def takes_blocks(outputs: Collection[str], compiler: str) -> bool:
+    """Whether all that is made of a model takes weights in blocks.
+
+    QNN (2.51) crashes where it composes a DLC with them (ADR 49); the QAIRT SDK's overrides can't say them (ADR 50).
+    """
+    return "dlc" not in outputs and compiler != "qairt"
+
+
+def by_default(architectures: Iterable[int], *, blocks: bool = True) -> Quantization:
     """What is built where nothing is said, for targets of these HTP architectures: the most exact with 8 bit weights.
 
-    On MiniLM 36 dB in place of 28, for 1 % more bytes (ADR 29).
+    On MiniLM 36 dB in place of 28, for 1 % more bytes (ADR 29). `blocks`: whether all that is made takes weights in
+    blocks.
     """
     oldest = min(architectures, default=0)
     return Quantization(
-        weights=BlockWeights("int8") if oldest >= BLOCKS_HTP_ARCH else "uint8",
+        weights=BlockWeights("int8") if blocks and oldest >= BLOCKS_HTP_ARCH else "uint8",
         rounding="gptq",
         clip="hessian",
         wide_products=oldest >= WIDE_PRODUCTS_HTP_ARCH,

@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.steps import STAGES
 
-WHOLE = ("build", "package", "report", "chat")
+WHOLE = ("build", "buckets", "package", "report", "chat")
 """Tasks of whole models."""
 _OF_MODELS = frozenset({*STAGES, *WHOLE})
 _GLOB = re.compile(r"[*?\[/]")
@@ -41,8 +41,8 @@ def models_read(line: CommandLine, folder: Path) -> set[str] | None:
     """The models whose configs a command needs to read; None for all of them, and where rules are held against all."""
     names = model_names(folder)
     about = models_about(line, names)
-    if line.command != "run" or len(about) == len(names):
-        return None
+    if line.command != "run" or not about or len(about) == len(names):
+        return None  # of a name that no model has, the message suggests one out of all
     try:
         return None if project_file.load(folder).settings.stages else about
     except ConfigError:  # to be told of with all other mistakes

@@ -183,8 +183,9 @@ class CodeDigests:
             )
             known = self._known[(path, root)] = hashlib.sha256("".join(lines).encode()).hexdigest()
             self._own[(path, root)] = [file for file in files if not file.is_relative_to(_CODE)]
-        for file in self._own[(path, root)]:
-            note_file(file)
+        own = self._own[(path, root)]
+        for each in {*own, *(file.parent for file in own)}:  # a new module beside one may be what an import finds
+            note_file(each)
         return known
 
     def closure(self, path: Path, root: Path) -> set[Path]:

@@ -180,10 +180,18 @@ def _run(sdk: Sdk, command: Sequence[str], work: Path) -> None:
     print(" ".join(command))
     with log.open("wb") as stream:
         # In the caller's process group, with which it ends.
-        status = subprocess.run(
-            command, cwd=work, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=sdk.environment,
-            pass_fds=lifeline.inherited(), check=False,
-        ).returncode  # fmt: skip
+        try:
+            status = subprocess.run(
+                command, cwd=work, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=sdk.environment,
+                pass_fds=lifeline.inherited(), check=False,
+            ).returncode  # fmt: skip
+        except OSError as error:
+            raise CompileError(
+                f"{tool} can't be run",
+                where=command[0],
+                why=error.strerror or str(error),
+                remedy=f"unpack the whole SDK, and set {PYTHON} to the Python it is installed for",
+            ) from error
     print(log.read_text("utf-8", "replace"))
     if status:
         said = "".join(f"\n    | {line}" for line in log_tail(log, _LOG_LINES))

@@ -249,7 +249,8 @@ class Reporter:
         exit_code = self._exit_code()
         self._record(ran, exit_code)
         if self._is_build():
-            project.keep_unchanged(ran)
+            with contextlib.suppress(PipelineError, OSError):  # it only saves time
+                project.keep_unchanged(ran)
         if exit_code:
             raise SystemExit(exit_code)
 

@@ -1,4 +1,4 @@
-"""What was looked at while something was decided, and what it looked like: the answer holds for as long as it does.
+"""Records the files and payloads that a decision read, and what their stats were; while these are equal, it holds.
 
 Whatever decides by a file notes it here before it reads it: :func:`note_file`, :func:`note_payload`,
 :func:`note_used`. Outside of :func:`looking` that does nothing.

@@ -63,6 +63,14 @@ def test_a_config_is_merged_and_resolved(tmp_path: Path) -> None:
     assert not config.on_request
 
 
+@pytest.mark.parametrize("more", ["outputs: [dlc]", "compiler: qairt"])
+def test_what_takes_no_blocks_gets_none_by_default(more: str, tmp_path: Path) -> None:
+    config = loaded(tmp_path, f"{GOOD}{more}\n")
+    quantization = config.components["encoder"].quantization
+    assert isinstance(quantization, Quantization)
+    assert quantization.weights == "uint8"
+
+
 @pytest.mark.parametrize(("soc", "weights"), [("sm8450", BlockWeights("int8", 32)), ("sm8350", "uint8")])
 def test_what_an_old_target_can_not_compute_is_not_the_default(tmp_path: Path, soc: str, weights: Weights) -> None:
     found = loaded(tmp_path, changed("[sm8650]", f"[sm8650, {soc}]")).components["encoder"].quantization

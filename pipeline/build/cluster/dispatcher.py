@@ -71,6 +71,10 @@ class Dispatcher:
         deaths, since = 0, time.monotonic()
         while True:
             answer = self._asked(job, resolved)
+            if answer is not None and answer.log:
+                path = workspace.log(step)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(answer.log, "utf-8")
             if answer is None or _is_cut_off(answer):
                 deaths += 1
                 if deaths >= _DEATHS or time.monotonic() - since > _PATIENCE_S * _DEATHS:
@@ -89,10 +93,6 @@ class Dispatcher:
                 if not self._able(resolved, self._connected()):
                     raise self._nobody(resolved)
                 continue
-            if answer.log:
-                path = workspace.log(step)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(answer.log, "utf-8")
             if answer.failure:
                 raise answer.failure.error()
             return answer.seconds

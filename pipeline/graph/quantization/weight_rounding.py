@@ -90,8 +90,10 @@ def _fed_back(
     for known in correlations:
         end = start + len(known.power)
         blocks = slice(start // size, max(end // size, 1))
-        near[start:end] = fed_back(numbers[start:end], known.factor, scale[blocks], half)
-        if bits(recipe.kind) <= _SETTLED_BITS:
+        begins_and_ends_blocks = len(scale) == 1 or not (start % size or end % size)
+        step = scale[blocks] if begins_and_ends_blocks else scale[np.arange(start, end) // size]
+        near[start:end] = fed_back(numbers[start:end], known.factor, step, half)
+        if begins_and_ends_blocks and bits(recipe.kind) <= _SETTLED_BITS:
             known.settling.settle(
                 numbers[start:end],
                 near[start:end],

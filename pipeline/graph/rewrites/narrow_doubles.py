@@ -112,9 +112,10 @@ def _is_cast_at_once(index: GraphIndex, name: str) -> bool:
 
 
 def _is_computed(index: GraphIndex, name: str) -> bool:
-    """Whether an output is more than a Cast of a float32."""
+    """Whether an output is more than a Cast of a float32, or something else is computed of it."""
     cast = index.maker(name, "Cast")
-    return name in index.makers and not (cast and element_type(index, cast.input[0]) == TensorProto.FLOAT)
+    is_cast = cast is not None and element_type(index, cast.input[0]) == TensorProto.FLOAT
+    return name in index.makers and (name in index.readers or not is_cast)
 
 
 def _takes_bits(node: NodeProto, index: GraphIndex) -> bool:

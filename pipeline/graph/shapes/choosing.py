@@ -6,7 +6,7 @@ becomes::
 
     if0/then/t = Relu(x);  y = Where(Reshape(c, one element of y's rank), if0/then/t, x)
 
-What a branch computes where it was not chosen is thrown away, whatever it is. Each branch stands there once, so a graph
+What a branch computes where it was not chosen is thrown away. Each branch stands there once, so a graph
 grows by no more than the Where nodes.
 """
 

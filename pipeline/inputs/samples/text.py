@@ -167,7 +167,8 @@ def _value(line: TextLine, spec: TensorSpec) -> NDArray[Any]:
 def _encode(tokenizer: Tokenizer, line: TextLine, limit: float, reading: Reading) -> Encoding:
     where, table = line.sample.name, reading.vocabulary
     if table is not None:
-        check_known(tokenizer, line.text + (line.pair or ""), where, table)
+        for part in filter(None, (line.text, line.pair)):
+            check_known(tokenizer, part, where, table)
     with _explained(partial(_not_encoded, where, table.file if table else reading.tokenizer or "tokenizer.json")):
         tokenizer.no_truncation()
         if limit < math.inf:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.build.bring import is_current
+from pipeline.config.guesses import guesses
 from pipeline.config.load import ModelConfig
 from pipeline.contracts.codec import ContractError
 from pipeline.errors import PipelineError
@@ -49,7 +50,8 @@ class BuiltModel:
     def digest(self) -> str:
         """Of all that decides what the page says, but for the run."""
         keys = {step.id: self.manifests[step.id].key for step in self.steps if self._is_seen(step)}
-        return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()
+        told = [keys, guesses(self.config.path)]
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
     def _is_seen(self, step: Step) -> bool:
         return step.id in self.seen and step.id in self.manifests and step.stage not in ON_DEMAND

@@ -125,6 +125,16 @@ def test_inputs_that_were_always_zero_and_rows_that_say_nothing_do_no_harm() -> 
     ).all()
 
 
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+def test_a_block_may_lie_in_two_parts(kind: str) -> None:
+    given, exact = rows(1000, 240), weight(240)
+    parts = [known(given[:, :128]), known(given[:, 128:])]
+    made = encode_weight(exact, Layout(0, 1, 48), Recipe(kind, "hessian", "gptq"), parts).real()
+    nearest = encode_weight(exact, Layout(0, 1, 48), Recipe(kind)).real()
+    assert np.abs(made - exact).max() < 3 * np.abs(nearest - exact).max()
+    assert loss(given, exact, made) < loss(given, exact, nearest)
+
+
 def test_many_inputs_are_looked_at_in_parts() -> None:
     given, exact = rows(2000, 128), weight()
     halves = [known(given[:, :64]), known(given[:, 64:])]

@@ -59,6 +59,17 @@ def test_what_is_cast_at_the_edges_stays_so(tmp_path: Path) -> None:
     np.testing.assert_allclose(after, before, rtol=1e-5)
 
 
+def test_an_output_that_others_read_is_narrowed_for_them(tmp_path: Path) -> None:
+    text = "g (float[1,8] s) => (double[1,8] y, double[1,8] z) { y = Cast <to = 11> (s) z = Mul (y, c) }"
+    model = graph(text, {"c": CONSTANTS["c"]})
+    before = outputs(model, {"s": X})
+    narrow_doubles.apply(model, tmp_path)
+    after = outputs(model, {"s": X})
+    assert {each.dtype for each in after.values()} == {np.dtype(np.float64)}
+    np.testing.assert_allclose(after["z"], before["z"], rtol=1e-5)
+    np.testing.assert_allclose(after["y"], before["y"], rtol=1e-5)
+
+
 def test_the_bits_of_a_double_are_left_alone(tmp_path: Path) -> None:
     model = graph("g (double[1,8] x) => (int64[1,8] y) { a = Neg (x) y = BitCast <to = 7> (a) }", opset=26)
     before = model.SerializeToString()

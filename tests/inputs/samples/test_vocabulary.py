@@ -71,6 +71,15 @@ def test_a_text_is_brought_to_the_letters_of_the_vocabulary(tmp_path: Path) -> N
     assert ids(made, tmp_path, "ab", begin="^", end="$") == [7, 3, 4, 8]
 
 
+def test_a_pair_is_two_texts(tmp_path: Path) -> None:
+    made = step(tmp_path, content={"good": 1, "day": 2})
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(json.dumps({"text": "good", "other": "day"}), "utf-8")
+    given = into(ids="letters") | reading(tokens="words") | {"fields": {"pair": "other"}}
+    (found,) = arrays(made.run(given, pairs), "net")
+    assert found["letters"].ravel().tolist() == [1, 2]
+
+
 def test_a_text_is_cut_and_its_end_stays(tmp_path: Path) -> None:
     made = step(tmp_path)
     assert ids(made, tmp_path, "ab" * 30, begin="^", end="$") == [7, *[3, 4] * 7, 8]
