@@ -110,7 +110,7 @@ def commands(
         before=[f"package:{config.name}" for config, _ in models if f"build:{config.name}" in given],
         check=lambda _: check_signing_key(),
     )
-    doc = "Write a first config: doit init [--targets sm8650,…] NAME SOURCE (ONNX, GGUF or safetensors: file, folder or hub repo)."
+    doc = "Write a first config: doit init [--targets sm8650,…] NAME SOURCE (a file, folder or hub repo)."
     yield ProjectCommand("init", doc, partial(_init, workspace), [_TARGETS], takes_names=True)
     doc = "Build a release again in a clean folder and compare: doit reproduce ARCHIVE or release.json."
     yield ProjectCommand("reproduce", doc, partial(_reproduce, workspace), takes_names=True)

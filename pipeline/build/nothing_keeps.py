@@ -36,7 +36,7 @@ def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried]
         if inputs_db is not None:
             wrong = (
                 "they take inputs in float16 or 16 bit integers, and rounding the inputs, with all else in float32,"
-                f" leaves {inputs_db:g} dB of the worst sample. Compute what is sensitive to it (such as the spectrum in"
+                f" leaves {inputs_db:g} dB of the worst sample. Compute what feels that (such as the spectrum in"
                 " front of a logarithm) in the application, and export the model from there on"
             )
         elif failures:
