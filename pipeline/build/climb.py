@@ -242,7 +242,7 @@ class Climber:
         miss = found.miss
         return Tried(
             scheme, miss.rung or "compile", reached, nodes, self._foretold(chain), miss.state, miss.read, miss.accepts,
-            miss.error if found.failed else None, lambda: min(lost, default=None), not miss.rung,
+            miss.error if found.failed or not miss.rung else None, lambda: min(lost, default=None), not miss.rung,
         )  # fmt: skip
 
     def _to_blame(self, chain: Sequence[Step], step: Step, lost: list[float]) -> tuple[str, ...]:

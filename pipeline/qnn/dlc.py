@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnxruntime as ort
@@ -68,8 +69,12 @@ def write_dlc(model: Path, name: str, target: HtpTarget, path: Path) -> str:
         if len(written) != 1:
             refused = read_trace(work / source.trace_folder).unsupported
             said += [*log.errors(), *(f"{node.op} {node.name!r}: {node.reason}" for node in refused[:5])]
-            why, remedy = failures.explain(said, log.text())
-            raise CompileError(f"QNN wrote {len(written)} DLCs of {name}, not one", why=why, remedy=remedy)
+            raise _not_one(len(written), name, said, log.text())
         with_fixed_times(written[0], work / path.name)
         os.replace(work / path.name, path)
         return written[0].stem
+
+
+def _not_one(count: int, name: str, said: Sequence[str], log: str) -> CompileError:
+    why, remedy = failures.explain(said, log)
+    return CompileError(f"QNN wrote {count} DLCs of {name}, not one", why=why, remedy=remedy)

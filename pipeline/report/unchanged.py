@@ -88,7 +88,8 @@ class Unchanged:
     def _account(self, model: str, basis: str, workspace: Workspace) -> Account | None:
         path = _path(model, workspace)
         try:
-            if workspace.shared is not None and time.time() - path.stat().st_mtime > _SHARED_S:
+            is_old = time.time() - path.stat().st_mtime > _SHARED_S
+            if workspace.shared is not None and (is_old or not workspace.shared_record.is_file()):
                 return None
             content = sealed_json.load(path.read_bytes())
             if content["basis"] != basis:

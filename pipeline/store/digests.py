@@ -61,9 +61,9 @@ class StatMemo:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._dirty = False
         self._kept = False
         self._entries: dict[str, list[Json]] = cache_file.read(path, MEMBER)
+        self._dirty = not self._entries and path.is_file()  # it is damaged, and written anew
 
     def value(self, path: Path, what: str, compute: Callable[[Path], Json]) -> Json:
         """`compute(path)`, or its last result if the file is unchanged; `what` names the computation."""
