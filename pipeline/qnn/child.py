@@ -176,10 +176,14 @@ def compose_apart(dlc: Path, graph: str, target: HtpTarget, work: Path) -> Path:
     if not isinstance(answer, int) and "refused" not in answer:
         return binary
     ended = exit_reason(answer) if isinstance(answer, int) else str(answer["refused"])
-    errors = compose.errors(log.read_text("utf-8", "replace"))
+    raise _not_composed(dlc.name, target, ended, log.read_text("utf-8", "replace"))
+
+
+def _not_composed(dlc: str, target: HtpTarget, ended: str, log: str) -> CompileError:
+    errors = compose.errors(log)
     why, remedy = failures.explain([*errors[-_LOG_LINES:], ended], "")
     what = ", ".join(compose.refused_operators(errors)) or "the graph"
-    raise CompileError(f"{target} does not take {what} of {dlc.name}", where=dlc.name, why=why, remedy=remedy)
+    return CompileError(f"{target} does not take {what} of {dlc}", where=dlc, why=why, remedy=remedy)
 
 
 def answer_of(
