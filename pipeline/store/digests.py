@@ -12,7 +12,7 @@ from pathlib import Path
 from pipeline.model import Json
 from pipeline.processes import stopping
 from pipeline.store import cache_file
-from pipeline.store.looked import RACY_NS, note_file
+from pipeline.store.looked import RACY_NS, note_file, spelt
 
 _CHUNK = 1 << 20
 MEMBER = "entries"
@@ -68,14 +68,14 @@ class StatMemo:
     def value(self, path: Path, what: str, compute: Callable[[Path], Json]) -> Json:
         """`compute(path)`, or its last result if the file is unchanged; `what` names the computation."""
         note_file(path)
-        stamp = _stamp(path)
+        stamp = spelt(path.stat())
         entry_name = f"{what}\0{os.path.abspath(path)}"
         with self._lock:
             known = self._entries.get(entry_name)
         if known is not None and known[0] == stamp:
             return known[1]
         value = compute(path)
-        if _stamp(path) == stamp and time.time_ns() - max(path.stat().st_mtime_ns, 0) > RACY_NS:
+        if spelt(path.stat()) == stamp and time.time_ns() - max(path.stat().st_mtime_ns, 0) > RACY_NS:
             with self._lock:
                 self._entries[entry_name] = [stamp, value]
                 self._dirty = True
@@ -93,7 +93,7 @@ class StatMemo:
     def remember(self, path: Path, sha256: str) -> None:
         """Note the digest of a file that was renamed into place just now, when nobody can have changed it yet."""
         with self._lock:
-            self._entries[f"sha256\0{os.path.abspath(path)}"] = [_stamp(path), sha256]
+            self._entries[f"sha256\0{os.path.abspath(path)}"] = [spelt(path.stat()), sha256]
             self._dirty = True
 
     def recorded(self, path: Path) -> str | None:
@@ -120,8 +120,3 @@ class StatMemo:
             content: dict[str, Json] = {**self._entries}
             self._dirty = False
         cache_file.write(self._path, MEMBER, content)
-
-
-def _stamp(path: Path) -> str:
-    status = path.stat()
-    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"

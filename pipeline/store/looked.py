@@ -67,7 +67,7 @@ class Looks:
                 if stamp != MISSING:
                     return False
                 continue
-            if _stamp(status) != stamp or now_ns - max(status.st_mtime_ns, status.st_ctime_ns) < RACY_NS:
+            if spelt(status) != stamp or now_ns - max(status.st_mtime_ns, status.st_ctime_ns) < RACY_NS:
                 return False
         return True
 
@@ -107,10 +107,11 @@ def note_used(manifest: Manifest) -> None:
 def stamp_of(path: str) -> str:
     """What changes when a file's content does: size, times and inode; "" if it is missing or can't be reached."""
     try:
-        return _stamp(os.stat(path))
+        return spelt(os.stat(path))
     except OSError:
         return MISSING
 
 
-def _stamp(status: os.stat_result) -> str:
+def spelt(status: os.stat_result) -> str:
+    """What is compared to see whether a file is still the same."""
     return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"

@@ -6,6 +6,8 @@ choice, a comparison or integers of the graph's inputs is compared for equality,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
@@ -24,18 +26,25 @@ def zero_of(index: GraphIndex, output: str) -> float | None:
     kind = index.types.get(output)
     if kind is None or kind.tensor_type.elem_type not in _INTEGERS or not _is_computed(index, output):
         return None
-    rounding = _rounding(index, output)
+    zeros = {_zero(index, node) for node in _roundings(index, output)} or {0.0}
+    return zeros.pop() if len(zeros) == 1 else None  # parts with zeros of their own have none together
+
+
+def _zero(index: GraphIndex, rounding: NodeProto | None) -> float | None:
     if rounding is None or len(rounding.input) < 3 or not rounding.input[2]:
         return 0.0
     return index.scalar(rounding.input[2])
 
 
-def _rounding(index: GraphIndex, name: str) -> NodeProto | None:
-    """The QuantizeLinear that makes an output, moves aside."""
-    node = index.makers.get(name)
-    while node is not None and is_op(node, *KEEPING, *MOVES) and not is_op(node, "Cast"):
-        node = index.makers.get(node.input[0])
-    return node if node is not None and is_op(node, "QuantizeLinear") else None
+def _roundings(index: GraphIndex, output: str) -> Iterator[NodeProto | None]:
+    """The QuantizeLinear that makes each part of an output, moves aside; None for a part that has another maker."""
+    waiting = [output]
+    while waiting:
+        node = index.makers.get(waiting.pop())
+        if node is not None and is_op(node, *KEEPING, *MOVES) and not is_op(node, "Cast"):
+            waiting += node.input if is_op(node, "Concat") else node.input[:1]
+        else:
+            yield node if node is not None and is_op(node, "QuantizeLinear") else None
 
 
 def _is_computed(index: GraphIndex, output: str) -> bool:

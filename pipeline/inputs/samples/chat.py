@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from pipeline.contracts.language import LanguageFacts
 from pipeline.errors import CalibrationError
 from pipeline.graph.language.names import ANSWER, TEMPLATE, TOKENIZER, TOKENS
+from pipeline.inputs.language_source import NAMED
 from pipeline.inputs.samples.lines import read_lines
 from pipeline.inputs.samples.request import Call, ReadRequest
 
@@ -101,7 +102,7 @@ class Voice:
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = _DAY.strftime
-        names = {name: self._named.get(name, "") for name in ("bos_token", "eos_token")}
+        names = {name: self._named.get(name, "") for name in NAMED}
         try:
             made = environment.from_string(self._template).render(
                 messages=list(messages), add_generation_prompt=answer, **names

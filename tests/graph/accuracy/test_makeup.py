@@ -121,6 +121,16 @@ UINT8, INT64 = "uint8[a,b,c] y", "int64[a,b,c] y"
         ("s = Sigmoid (x) m = Mul (s, top) r = Round (m) y = Cast <to = 2> (r)", UINT8, 0.0),
         ("e = Exp (x) c = Cast <to = 7> (e) y = Transpose <perm = [2, 0, 1]> (c)", INT64, 0.0),
         ("e = Exp (x) q = QuantizeLinear (e, hi, middle) y = Reshape (q, dims)", UINT8, 128.0),
+        (
+            "q = QuantizeLinear (x, hi, middle) p = Transpose (q) r = Transpose (q) y = Concat <axis = 1> (p, r)",
+            UINT8,
+            128.0,
+        ),
+        (
+            "q = QuantizeLinear (x, hi, middle) r = QuantizeLinear (x, hi, nil) y = Concat <axis = 1> (q, r)",
+            UINT8,
+            None,
+        ),
         ("y = Cast <to = 7> (x)", INT64, 0.0),
         ("a = ArgMax <axis = 1> (x) y = Cast <to = 6> (a)", "int32[a,b,c] y", None),
         ("a = ArgMax <axis = 1> (x) f = Cast <to = 1> (a) m = Mul (f, top) y = Cast <to = 2> (m)", UINT8, None),
@@ -131,7 +141,12 @@ UINT8, INT64 = "uint8[a,b,c] y", "int64[a,b,c] y"
     ],
 )
 def test_integers_that_are_rounded_numbers(body: str, result: str, zero: float | None) -> None:
-    constants: dict[str, Any] = CONSTANTS | {"middle": np.uint8(128), "dims": np.array([4, 5, 1]), "one": np.array([1])}
+    constants: dict[str, Any] = CONSTANTS | {
+        "middle": np.uint8(128),
+        "nil": np.uint8(0),
+        "dims": np.array([4, 5, 1]),
+        "one": np.array([1]),
+    }
     model = graph(f"g (float[1,4,5] x) => ({result}) {{ {body} }}", constants)
     index = GraphIndex(shape_inference.infer_shapes(model), Path())
     assert makeup_of_outputs(index)["y"].zero == zero
