@@ -31,7 +31,11 @@ _RENAMING = ("sftp", "ssh", "smb", "ftp", "hdfs", "arrow_hdfs", "webhdfs", "file
 def load(url: str, where: str) -> None:
     """Import what a URL needs, and keep its threads from holding up the end of the process. Raises ConfigError."""
     import_for(url, where)
-    get_loop().set_default_executor(_Abandonable(1))
+    loop = get_loop()
+    loop.set_default_executor(_Abandonable(1))
+    # What fails in a task that nobody awaits, such as half of a request whose connection broke, fails in the call as
+    # well. asyncio would print a traceback of it too, with the URL and whatever is secret in it.
+    loop.set_exception_handler(lambda *_: None)
 
 
 class _Abandonable(ThreadPoolExecutor):

@@ -429,6 +429,28 @@ def test_a_name_server_that_does_not_answer_keeps_no_process_from_ending(tmp_pat
     assert "it does not answer: nothing was heard for 1 s" in done.stdout
 
 
+def test_what_fails_in_a_task_that_nobody_awaits_is_not_printed() -> None:
+    """A request whose connection breaks leaves such a task behind, whose traceback has the URL in it."""
+    done = subprocess.run([sys.executable, "-c", _UNAWAITED], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("over\n", "")
+
+
+_UNAWAITED = """\
+import asyncio, gc
+from fsspec.asyn import get_loop, sync
+from pipeline.store.shared import fsspec_place
+fsspec_place.load("memory://x", "here")
+async def fail():
+    raise OSError("https://user:secret@host/")
+async def leave():
+    asyncio.create_task(fail())
+    await asyncio.sleep(0.01)
+    gc.collect()
+sync(get_loop(), leave)
+print("over")
+"""
+
+
 _NO_NAMES = """\
 import socket, sys, time
 from pathlib import Path
