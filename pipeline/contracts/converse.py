@@ -41,6 +41,8 @@ class Spoken(Contract):
 class Facts(Contract):
     """`prompt` tokens were given to graphs of the axes `twin`; `expected` is what the reference loop made of them.
 
+    `twin` says it where the weights are other than the shipped ones.
+
     `differences` are between a shared binary and its unshared form, in sentences; None where none is shared. `unasked`
     says of an engine, or of the loop, why it was not asked.
     """

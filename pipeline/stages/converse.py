@@ -1,7 +1,11 @@
 """converse: what onnxruntime-genai, Genie and the reference loop make of one prompt, on QNN's emulator.
 
+The prompt is the one of several whose answer is furthest from a tie on the CPU: engines round cosines in their own way,
+and where two tokens are nearly as likely that decides between them.
+
 The emulator takes no binary that graphs share, so each graph is compiled by itself, and its inputs and outputs are held
-against those of the shipped one. Genie opens these; the small twins answer a prompt of two windows.
+against those of the shipped one. Engines open these; the small twins answer a prompt of two windows. Twins of graphs
+with weights in blocks have them by channel: engines can't tell, and the emulator takes a tenth of the time.
 
 Inputs: ``ingest``, ``samples``, ``context/<bucket>``, ``model/<bucket>`` (what was compiled), ``twin/<bucket>``. No
 output but facts; the build's gates judge them.
@@ -17,8 +21,12 @@ from tempfile import TemporaryDirectory
 from pipeline.contracts import ingest
 from pipeline.contracts.context import CompiledModel, PartFacts
 from pipeline.contracts.converse import Facts, Params, Spoken
-from pipeline.contracts.language import LanguageFacts
+from pipeline.contracts.language import LanguageFacts, Lengths
+from pipeline.graph.cpu import load_session
+from pipeline.graph.cpu import run as run_on_cpu
 from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.language.speaker import RunnableGraph, Speaker
+from pipeline.graph.quantization.weights_by_channel import count_in_blocks, write_by_channel
 from pipeline.graph.shapes.cost import macs
 from pipeline.inputs.bundle_files import GENAI, GENIE, write_bundle
 from pipeline.inputs.samples.chat import Voice
@@ -27,12 +35,15 @@ from pipeline.model import StageRequest, StageResult
 from pipeline.qnn.child import compile_apart
 from pipeline.qnn.engines import asking
 from pipeline.qnn.engines.emulated_loop import answer
-from pipeline.qnn.engines.graphs import SpokenGraph, read_graphs, shares_binaries
+from pipeline.qnn.engines.graphs import SpokenGraph, longest_pair, read_graphs, shares_binaries
 
 MACS_PER_SECOND = 0.5e9
 """As in :mod:`pipeline.stages.emulate`: only the order of magnitude matters."""
 _MORE, _ANSWERED = 2, 3
 """Tokens of a prompt beyond the first window, and tokens to answer with."""
+_MODEL, _TWIN = "model", "twin"
+_PROMPTS = 8
+"""Prompts that are tried on the CPU. They begin at different places of texts, whose first tokens may be the same."""
 _NONE = "no conversation is held out"
 
 
@@ -77,13 +88,16 @@ class _Conversation:
             asked.remove(engine)
         engines = {engine: self._opened(engine, folder) for engine in asked}
         texts = [text.tokens for text in texts_of(self._request.inputs["samples"].folder, self._params)]
-        prompt = texts[0][: twin["sequence"] + _MORE] if texts else []
         if why := self._too_long() if texts else _NONE:
             unasked["the reference loop"] = why
             return Facts(prompt=0, twin=name, expected=(), engines=engines, differences=differences, unasked=unasked)
-        if {*self._params.twins} != {*self._params.buckets}:
-            folder, graphs = self._twins()
+        role = _MODEL if {*self._params.twins} == {*self._params.buckets} else _TWIN
+        if role == _TWIN:
+            folder, graphs = self._compiled(_TWIN, self._params.twins)
+            if self._in_blocks():
+                name += ", weights by channel"
             write_bundle(self._source, self._language, graphs, self._params.target, folder)
+        prompt = self._clearest(prompts_of(texts, twin["sequence"] + _MORE), graphs, role)
         expected = answer(folder, self._language, graphs, prompt, _ANSWERED, self._params.target, self._empty("loop"))
         for engine in asked:
             if engines[engine].refused is None:
@@ -126,7 +140,7 @@ class _Conversation:
     def _unshared(self, shipped: Sequence[SpokenGraph]) -> tuple[Path, tuple[SpokenGraph, ...]]:
         """The graphs of the shipped shapes, each with a binary of its own."""
         if shares_binaries(shipped):
-            return self._compiled("model", self._params.buckets)
+            return self._compiled(_MODEL, self._params.buckets)
         folder = self._empty("shipped")
         made: list[tuple[Path, CompiledModel]] = []
         for bucket in self._params.buckets:
@@ -137,20 +151,49 @@ class _Conversation:
             made.append((folder, context))
         return folder, read_graphs(made)
 
-    def _twins(self) -> tuple[Path, tuple[SpokenGraph, ...]]:
-        return self._compiled("twin", self._params.twins)
+    def _clearest(self, prompts: Sequence[Sequence[int]], graphs: Sequence[SpokenGraph], role: str) -> Sequence[int]:
+        """The prompt after which the model, on the CPU, is surest of all tokens of its answer."""
+
+        def runnable(graph: SpokenGraph) -> RunnableGraph:
+            lengths = Lengths(graph.sequence, graph.total - graph.sequence)
+            axes = {"sequence": lengths.sequence, "past": lengths.past}
+            bucket = next(name for name, each in self._params.twins.items() if each == axes)
+            session = load_session(self._model(role, bucket))
+            return RunnableGraph(lengths, lambda feed: run_on_cpu(session, feed))
+
+        decode, prefill = longest_pair(graphs)
+        speaker = Speaker(self._language, runnable(decode), runnable(prefill), prefill.edges)
+
+        return clearest(speaker, prompts)
+
+    def _model(self, role: str, bucket: str) -> Path:
+        """What is compiled of a bucket."""
+        model = self._request.inputs[f"{role}/{bucket}"].folder / MODEL
+        if role != _TWIN or not self._in_blocks():
+            return model
+        folder = self._work / f"{bucket}-by-channel"
+        if not folder.exists():
+            folder.mkdir()
+            write_by_channel(model, folder)
+        return folder / MODEL
 
     def _compiled(self, role: str, buckets: Mapping[str, Mapping[str, int]]) -> tuple[Path, tuple[SpokenGraph, ...]]:
         folder = self._empty(role)
         made = []
         for bucket in buckets:
             out = self._empty(f"{role}-{bucket}")
-            model = self._request.inputs[f"{role}/{bucket}"].folder / MODEL
-            context = compile_apart(model, f"{self._params.component}_{bucket}", self._params.target, out)
+            context = compile_apart(
+                self._model(role, bucket), f"{self._params.component}_{bucket}", self._params.target, out
+            )
             for name in (context.context_model, *context.binaries):
                 (out / name).rename(folder / name)
             made.append((folder, context))
         return folder, read_graphs(made)
+
+    def _in_blocks(self) -> bool:
+        """Whether twins have weights in blocks."""
+        folders = [self._request.inputs[f"{_TWIN}/{bucket}"].folder for bucket in self._params.twins]
+        return any(count_in_blocks(load_graph(folder / MODEL)) for folder in folders)
 
     def _too_long(self) -> str:
         """Why the twins are not run, by an estimate of the seconds that one engine takes; empty if they are."""
@@ -165,6 +208,26 @@ class _Conversation:
         folder = self._work / name
         folder.mkdir()
         return folder
+
+
+def prompts_of(texts: Sequence[Sequence[int]], length: int) -> list[Sequence[int]]:
+    """Different prompts of a length, of each text in turn, first from its beginning; shorter if no text is as long."""
+    starts = range(0, max(map(len, texts)) - length + 1, length)
+    windows = [tuple(text[start : start + length]) for start in starts for text in texts]
+    whole = [window for window in dict.fromkeys(windows) if len(window) == length]
+    return [*whole[:_PROMPTS]] or [max(texts, key=len)]
+
+
+def clearest(speaker: Speaker, prompts: Sequence[Sequence[int]]) -> Sequence[int]:
+    """The prompt after which a speaker is surest of all tokens of its answer; the first of equals."""
+
+    def sureness(prompt: Sequence[int]) -> tuple[int, float]:
+        speaker.forget()
+        speaker.read(prompt)
+        leads = [speaker.lead for _ in speaker.answer(_ANSWERED)]
+        return len(leads), min(leads, default=0.0)
+
+    return max(prompts, key=sureness)
 
 
 def _differences(shipped: Sequence[SpokenGraph], unshared: Sequence[SpokenGraph]) -> Iterator[str]:

@@ -26,7 +26,7 @@ from pipeline.contracts.measures import Measured, Score
 from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
 from pipeline.graph.accuracy.choices import values_of
 from pipeline.graph.accuracy.emulation_budget import is_doubtful, most_in_doubt, shares
-from pipeline.graph.accuracy.emulation_cost import sample_s
+from pipeline.graph.accuracy.emulation_cost import run_s
 from pipeline.graph.accuracy.language import Divergence
 from pipeline.graph.accuracy.measuring import measure
 from pipeline.graph.accuracy.preview import worst_sample, write_preview
@@ -151,7 +151,7 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
     edges = quantize.PartFacts.from_json(request.inputs["model"].facts).edges if params.last == "quantization" else {}
     decodes = lengths.sequence == 1
     graph = load_graph(request.inputs["model"].folder / MODEL)
-    most = decoded_count(sample_s(graph), params.max_seconds) if decodes else 1
+    most = decoded_count(run_s(graph), params.max_seconds) if decodes else 1
     if params.max_samples is not None:
         most = min(most, params.max_samples)
     tokens, read = texts[0].tokens[: lengths.total], 0

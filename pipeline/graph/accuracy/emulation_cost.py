@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from onnx import ModelProto
 
 from pipeline.graph.quantization.cost import count
+from pipeline.graph.quantization.weights_by_channel import count_in_blocks
 
 _MAC_S: Mapping[str, float] = {"a8": 1.0e-9, "a16": 2.1e-9, "fp16": 1.1e-9}
 """By what the format of a product ends with: see :attr:`pipeline.contracts.cost.CostFacts.macs`."""
@@ -19,6 +20,8 @@ _GROUPED_MAC_S = 25e-9
 _ELEMENT_S = 12e-9
 _FLOAT_ELEMENT_S = 0.7e-6
 """Of Add, Sigmoid and Softmax in float16: fifty times what integers take."""
+_BLOCKED_S = 0.2e-6
+"""Of a weight in blocks of 16 to 64, int8 or int4, in products of 1 to 128 rows: each run converts all of them."""
 _NODE_S = 0.3e-3
 
 
@@ -29,6 +32,15 @@ def sample_s(model: ModelProto) -> float:
     grouped = cost.grouped_macs * _GROUPED_MAC_S
     elements = (cost.elements - cost.float_elements) * _ELEMENT_S + cost.float_elements * _FLOAT_ELEMENT_S
     return float(f"{macs + grouped + elements + cost.nodes * _NODE_S:.3g}")
+
+
+def run_s(model: ModelProto) -> float:
+    """CPU seconds of one run, with what weights in blocks take, which is most of it where a run has few rows.
+
+    :func:`sample_s` leaves them out: counts of samples follow from it, and with them a model whose weights are in
+    blocks would have half as many run.
+    """
+    return sample_s(model) + count_in_blocks(model) * _BLOCKED_S
 
 
 def _of_format(name: str) -> float:

@@ -36,6 +36,14 @@ class Speaker:
         """Tokens that can still be taken in before the cache forgets the first."""
         return self._decode.lengths.total - len(self.tokens)
 
+    @property
+    def lead(self) -> float:
+        """By how much the logit of the likeliest next token is above the second's; infinite where nothing was read."""
+        if self._last is None:
+            return float("inf")
+        second, first = np.partition(self._last, -2)[-2:]
+        return float(first - second)
+
     def forget(self) -> None:
         """Begin anew, with an empty cache."""
         self.tokens.clear()

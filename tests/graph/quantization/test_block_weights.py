@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -14,10 +14,12 @@ from onnx import NodeProto, TensorProto
 
 from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.errors import QuantizationError
+from pipeline.graph.accuracy.emulation_cost import run_s, sample_s
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import GraphIndex, opset
 from pipeline.graph.quantization.qdq import dequantized_constant, is_dequantized_constant
+from pipeline.graph.quantization.weights_by_channel import count_in_blocks, write_by_channel
 from pipeline.model import StageInput
 from tests.support.graphs import attention, graph, sentence
 from tests.support.stage_runs import Component, part
@@ -223,6 +225,29 @@ def test_a_constant_in_blocks_is_read_back_as_it_is_computed(mixed: Component) -
             assert exact is not None
             assert is_dequantized_constant(index, name, exact.shape)
             assert np.abs(dequantized_constant(index, name) - exact).max() < 0.03
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_weights_in_blocks_get_a_scale_for_each_channel_instead(
+    mixed: Component, tmp_path: Path, weights: Literal["int8", "int4"]
+) -> None:
+    made = part(mixed.quantize_all(mixed.calibrate(pictures(2)), replace(BLOCKS, weights=weights)), "all")
+    blocks = load_graph(made.folder / "model.onnx")
+    path = write_by_channel(made.folder / "model.onnx", tmp_path)
+    channels = load_graph(path)
+    assert count_in_blocks(blocks) == 32 * 32 + 24 * 32 + 64 * 32 + 32 * 8
+    assert count_in_blocks(channels) == 0
+    assert [output.name for output in channels.graph.output] == [output.name for output in blocks.graph.output]
+    was, now = indexed(made), GraphIndex(channels, tmp_path)
+    for node in now.model.graph.node:
+        if node.op_type in ("Conv", "Gemm"):
+            name = now.makers[node.input[1]].output[0]
+            exact, rounded = dequantized_constant(was, name), dequantized_constant(now, name)
+            assert np.abs(rounded - exact).max() <= 0.501 * np.abs(exact).max() / 127
+    feed = pictures(1)[0]
+    one, other = (run(load_session(file), feed)["y"] for file in (made.folder / "model.onnx", path))
+    assert np.abs(one - other).max() < 0.02 * np.abs(one).max()
+    assert run_s(blocks) > sample_s(blocks) == run_s(channels) == sample_s(channels)
 
 
 @pytest.mark.parametrize(
