@@ -24,6 +24,7 @@ from pipeline.graph.files.inlining import inline_branch
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.fused import write_out
 from pipeline.graph.ir.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of, spell
+from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, live_nodes, reads
 from pipeline.graph.shapes import shape_errors
 from pipeline.graph.shapes.axes import DimError, dim_size, fix_inputs
@@ -35,7 +36,7 @@ from pipeline.graph.shapes.lists import Lists
 from pipeline.graph.shapes.unrolling import DataDependentError, Unroller
 
 # With an output of the very type of its first input, each of these gives that input.
-_NO_OPS = frozenset({"Identity", "Cast", "Dropout", "Expand", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Tile"})
+_NO_OPS = frozenset({*VIEWS, "Cast", "Dropout", "Expand", "Tile"})
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 LARGEST_VALUE = 1 << 32
