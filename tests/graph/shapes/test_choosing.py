@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from numpy.typing import NDArray
 
 from pipeline.errors import ModelError
 from tests.support.on_htp import on_chip, with_rewrites
@@ -26,7 +28,7 @@ HAZARDS = {
     "  v = Mul (x, r) }, else_branch = b () => (float[n,4] w) { g = Neg (t)  h = Add (g, ten)  r = Gather (table, h)"
     "  w = Mul (x, r) }>",
 }
-HAZARD_TABLES = {
+HAZARD_TABLES: dict[str, NDArray[Any]] = {
     "hundred": np.array([100], np.int64),
     "table": np.arange(40, dtype=np.float32).reshape(10, 4),
     "one": np.array([1]),
@@ -34,7 +36,7 @@ HAZARD_TABLES = {
     "five": np.array(5, np.float32),
 }
 TAIL = "s = ReduceSum <keepdims = 0> (x)  c = Greater (s, zero)"
-ZERO = {"zero": np.array(0, np.float32)}
+ZERO: dict[str, NDArray[Any]] = {"zero": np.array(0, np.float32)}
 BOTH = {
     "one output": "y = If (c) <then_branch = t () => (float[n,4] p) { p = Relu (x) }, else_branch = e () => (float[n,4]"
     " p) { p = Neg (x) }>",
