@@ -100,7 +100,9 @@ def test_a_state_before_what_the_model_is_run_on_is_told_by_its_name() -> None:
     text = FRAME.format(mix="frame", held="cache", left="cache_out", more="")
     swapped = text.replace("(float[1,4] frame, float[2,1,3] cache)", "(float[2,1,3] cache, float[1,4] frame)")
     constants = {"first": np.array(0), "m": np.ones((4, 3), np.float32), "n": np.ones((3, 4), np.float32)}
-    assert state_outputs(GraphIndex(graph(swapped, constants | {"shape": np.array([2, 1, 3])}), Path())) == {"cache_out"}
+    assert state_outputs(GraphIndex(graph(swapped, constants | {"shape": np.array([2, 1, 3])}), Path())) == {
+        "cache_out"
+    }
 
 
 def test_more_is_asked_of_a_state() -> None:
