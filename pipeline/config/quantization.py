@@ -23,7 +23,8 @@ Globs = Annotated[tuple[Glob, ...], Size(1, expected="at least one name, such as
 @dataclass(frozen=True)
 class BlockWeights:
     """Weights of which every few inputs of an output channel share a scale. For 16 bit activations, and the constant
-    matrices of MatMul, Gemm and Conv 1x1 whose inputs can be split so; others get a scale for each channel.
+    matrices of MatMul, Gemm and Conv 1x1 whose inputs can be split so; others get a scale for each channel. A rule with
+    int4 that names a Gather gives its table 4 bits, and every few columns of a row a scale.
     """
 
     dtype: Annotated[
