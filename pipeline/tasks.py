@@ -24,8 +24,8 @@ from pipeline.config.load import ModelConfig, load_healthy, model_names
 from pipeline.doit_adapter import Removal, Runner, group, reported, say, task
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.plan import hosts
-from pipeline.plan.about import check_names, models_about, models_read
-from pipeline.plan.planner import plan
+from pipeline.plan.about import check_names, models_about, models_read, names_stages
+from pipeline.plan.planner import compiled_after, plan
 from pipeline.plan.steps import ON_DEMAND, STAGES, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.project_commands import ENGINE, ProjectCommand, choose, commands, engine
@@ -38,7 +38,7 @@ from pipeline.report import run_record
 from pipeline.report.account import Account
 from pipeline.report.output_stream import end_with_reader
 from pipeline.report.page.write import built_models, remove_page, write_pages
-from pipeline.report.reporter import Reporter, refuse
+from pipeline.report.reporter import Given, Reporter, refuse
 from pipeline.report.run_report import RunRecord
 from pipeline.report.summary import Ran
 from pipeline.report.unchanged import Keeper, Unchanged, may_skip
@@ -98,13 +98,15 @@ class Project:
         self.announce: Callable[[Step], None] = lambda _: None
         self.announce_end: Callable[[Step], None] = lambda _: None
         self._gated = GatedSteps(self.steps, self.workspace, self.crew, self._shown)
-        whole = "targets" not in variables
-        self._publishing = Publishing(self.workspace, self._gated, self._built, whole)
+        self._publishing = Publishing(self.workspace, self._gated, self._built, is_whole="targets" not in variables)
+        # Of several machines each goes on with what it can.
+        self._compiles_late = not (names_stages(line) or self.crew.cluster or settings.stages)
         self.results, self.missed, self.waiting = self._gated.results, self._gated.missed, self._gated.waiting
         self.session = upkeep.StoreSession(self.workspace)
         self.status = ConfigError.exit_code if self.refusal is not None else 0
-        self._checks: dict[str, Callable[[Sequence[str]], None]] = {}
-        check_names(line.names, self.steps, self._models, lambda: (step.id for step in self._plan(self.configs)))
+        self._checks: dict[str, Callable[[Sequence[str], Mapping[str, Any]], None]] = {}
+        talking, every = {name for name, config in self.configs.items() if config.language}, self._plan(self.configs)
+        check_names(line.names, self.steps, self._models, talking, lambda: (step.id for step in every))
 
     def tasks(self, stage: str) -> Iterator[Task]:
         """The group task of a stage and one task for each of its steps."""
@@ -117,6 +119,7 @@ class Project:
                 doc=f"{stage} of {step.name}",
                 actions=[(reported, [partial(self._gated.bring, step)])],
                 file_dep=[self.workspace.current_name(name) for name in step.after],
+                task_dep=compiled_after(step, self.steps) if self._compiles_late else [],
                 targets=[self.workspace.current_name(step.id)],
                 uptodate=[partial(self._is_current, step)],
             )
@@ -180,17 +183,17 @@ class Project:
                 **takes,
             )
 
-    def open(self, given: Mapping[str, Sequence[str]], steps: Collection[str]) -> None:
-        """Check the names that commands were given, open the store, and let the guard look at the steps.
+    def open(self, given: Mapping[str, Given], steps: Collection[str]) -> None:
+        """Check the names and options that commands were given, open the store, and let the guard look at the steps.
 
         Raises PipelineError.
         """
-        for command, names in given.items():
+        for command, (names, options) in given.items():
             task, _, _ = command.partition(":")
             if task == "package":
                 check_signing_key()
             elif task in self._checks:
-                self._checks[task](names)
+                self._checks[task](names, options)
         self.session.open(given)
         self.guard.expect(step for name, step in self.steps.items() if name in steps)
 
