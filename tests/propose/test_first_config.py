@@ -81,7 +81,8 @@ def test_a_model_of_sound_with_a_state_and_a_length(tmp_path: Path, monkeypatch:
     assert [bucket.axes for bucket in config.buckets] == [{}]
 
 
-STREAM = """g (float[1,frames,40] {given}, float[1,1,40] cache{more}) => (float[1,frames,40] y, float[1,1,40] cache_out) {{
+STREAM = """g (float[1,frames,40] {given}, float[1,1,40] cache{more})
+    => (float[1,frames,40] y, float[1,1,40] cache_out) {{
     held = ReduceMean <axes = [1]> ({given})  cache_out = Add (held, cache)  y = Add ({given}, cache_out) }}"""
 
 
