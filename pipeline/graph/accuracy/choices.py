@@ -11,12 +11,10 @@ from pipeline.graph.accuracy.accuracy import Outputs
 from pipeline.graph.accuracy.trace import TracedModel
 from pipeline.graph.cpu import Arrays, run
 from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.moves import VIEWS
 
 Choices = Mapping[str, tuple[str, int]]
 """For each output that an ArgMax makes, the value that it chose from, and the axis."""
-
-_MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-"""Operators that keep the order of elements."""
 
 
 def argmax_outputs(index: GraphIndex) -> dict[str, tuple[str, int]]:
@@ -24,7 +22,7 @@ def argmax_outputs(index: GraphIndex) -> dict[str, tuple[str, int]]:
     found = {}
     for output in index.outputs:
         name = output
-        while (node := index.makers.get(name)) is not None and is_op(node, *_MOVES):
+        while (node := index.makers.get(name)) is not None and is_op(node, "Cast", *VIEWS):
             name = node.input[0]
         if node is not None and is_op(node, "ArgMax") and not _number(node, "select_last_index"):
             found[output] = (node.input[0], _number(node, "axis"))

@@ -16,6 +16,7 @@ from pipeline.graph.accuracy.rounded_numbers import zero_of
 from pipeline.graph.accuracy.states import state_outputs
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.moves import VIEWS
 
 _MAKES = ("Sigmoid", "HardSigmoid")
 _SHARES = ("Softmax",)
@@ -25,7 +26,7 @@ _KEEPS_FIRST = (
     "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze",
 )  # fmt: skip
 _KEEPS_ALL = ("Concat", "Max", "Min", "Mul")
-_RESHAPES = ("Cast", "Flatten", "Identity", "LogSoftmax", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_RESHAPES = (*VIEWS, "Cast", "LogSoftmax", "Transpose")
 _DEEPEST = 64
 
 

@@ -19,10 +19,11 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from pipeline.graph.floats.rewriting import Replacing
+from pipeline.graph.ir.moves import VIEWS
 
 _LSTM_STATE = 8
 _TABLES = 5
-_SHAPES = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_SHAPES = (*VIEWS, "Expand", "Transpose")
 """What brings a bias into the dims of a product."""
 
 

@@ -28,6 +28,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from pipeline.graph.ir.index import GraphIndex, element_type, is_op, substitute
 from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.moves import MOVES_FIRST
 from pipeline.graph.ir.node_builder import Additions
 
 NAME = "count_indices_from_the_front"
@@ -36,9 +37,6 @@ _PLACES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1, "ScatterND": 
 """Operator -> the position of its indices."""
 
 _NEVER_NEGATIVE = ("Abs", "ArgMax", "ArgMin", "NonZero", "Relu", "Shape", "Size")
-_MOVERS = ("Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice", "Split",
-           "Squeeze", "Tile", "Transpose", "Unsqueeze")  # fmt: skip
-"""What their first input has, their result has."""
 _OF_ALL = ("Add", "Concat", "Cast", "Div", "Max", "Min", "Mul", "ReduceSum", "CumSum", "Where")
 """Never negative if no input is."""
 
@@ -110,7 +108,7 @@ def _may_count_from_the_end(index: GraphIndex, node: NodeProto, known: dict[str,
 def _is_given(index: GraphIndex, name: str) -> bool:
     """Whether a value is an input of the model, or its elements moved."""
     maker = index.makers.get(name)
-    while maker is not None and is_op(maker, "Cast", *_MOVERS):
+    while maker is not None and is_op(maker, "Cast", *MOVES_FIRST):
         if maker.input[0] in index.initializers:
             return False
         name = maker.input[0]
@@ -137,7 +135,7 @@ def _rest_on(index: GraphIndex, name: str) -> list[str] | None:
     node = index.makers.get(name)
     if node is None:
         return None
-    if is_op(node, *_MOVERS) or (is_op(node, "Mod") and _is_plain_mod(node)):
+    if is_op(node, *MOVES_FIRST) or (is_op(node, "Mod") and _is_plain_mod(node)):
         return [node.input[1 if node.op_type == "Mod" else 0]]
     if is_op(node, "Clip"):
         return [node.input[1]] if len(node.input) > 1 and node.input[1] else None

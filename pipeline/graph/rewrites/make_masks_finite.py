@@ -53,7 +53,7 @@ FILLER = 100.0
 """What reaches Softmax instead. On MiniLM, 16 bit activations: 20 to 1000 differ by 0.02 dB, 10000 costs 1.7 dB."""
 
 _SOFTMAX = ("Softmax", "LogSoftmax")
-_MOVERS = (*MOVES, "Cast", "GatherElements", "GatherND", "Trilu")
+_MOVERS = (*MOVES, "Cast", "Trilu")
 _SUMS = ("Add", "Max", "Min", "Sub")
 _SCALES = ("Mul", "Div")
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)

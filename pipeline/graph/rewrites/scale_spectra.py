@@ -42,6 +42,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from pipeline.graph.ir.index import GraphIndex, is_op, opset, substitute
 from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions
 from pipeline.graph.ir.reductions import reduced_axes
 
@@ -53,7 +54,7 @@ _SMALLEST = 2.0**-14
 _QUARTER = 0.25  # 65504 / 4 is a divisor that HTP can take in float16: see docs/htp-arithmetic.md
 _AXES_ARE_INPUTS = 18
 """The opset from which ReduceMax takes its axes as an input."""
-_MOVES = ("Transpose", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Identity", "Slice", "Gather", "Neg", "Abs")
+_MOVES = (*VIEWS, "Transpose", "Slice", "Gather", "Neg", "Abs")
 _WEIGHS = ("Conv", "MatMul")
 
 

@@ -26,11 +26,11 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions
 
 NAME = "widen_scales"
 
-_MOVERS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 """What keeps the order of elements."""
 
 
@@ -68,7 +68,7 @@ def _factor(index: GraphIndex, node: NodeProto) -> int | None:
 def _is_sum(index: GraphIndex, name: str) -> bool:
     """Whether a value that nobody else reads is a sum with a constant of several elements."""
     node = index.makers.get(name)
-    while node is not None and is_op(node, *_MOVERS) and _is_read_once(index, name):
+    while node is not None and is_op(node, *VIEWS) and _is_read_once(index, name):
         name = node.input[0]
         node = index.makers.get(name)
     if node is None or not is_op(node, "Add") or not _is_read_once(index, name):

@@ -6,9 +6,10 @@ from collections.abc import Container, Sequence
 
 from onnx import GraphProto, NodeProto
 
+from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.traverse import reads
 
-_SPELLINGS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_SPELLINGS = frozenset({*VIEWS, "Cast", "Transpose"})
 """Operators whose input says as much as their output."""
 _MOST = 8
 

@@ -24,6 +24,7 @@ from pipeline.errors import ModelError
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import EXTERNAL_BYTES, SUB_BYTE_BITS, byte_size, is_external, tensor_array
 from pipeline.graph.ir.inference import Opsets, infer_outputs, is_static, one_node_session, shape_of
+from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.traverse import all_nodes, attribute_graphs, label, reads
 
 FOLD_LIMIT = 64 << 20
@@ -44,7 +45,6 @@ _DEFERRED = 3
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
-_VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Constants:
         size = sum(type_bytes(outputs[name]) for name in named)
         if size > max(FOLD_LIMIT, _GROWTH.get(node.op_type, 2) * given):
             return False
-        if node.op_type in _VIEWS and node.domain == "":
+        if node.op_type in VIEWS and node.domain == "":
             source = self._sources[node.input[0]]
             self._sources[node.output[0]] = source if isinstance(source, _View) else _View(node.input[0])
         elif size <= _AT_ONCE or (depth := self._depth(node)) > _DEFERRED:

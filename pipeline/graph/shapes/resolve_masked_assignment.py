@@ -23,10 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS
 from pipeline.graph.shapes.folding import Constants
 
-_SPREADS = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Unsqueeze")
+_SPREADS = (*VIEWS, "Expand", "Tile")
 """Operators that make of one number many times the same."""
 
 
