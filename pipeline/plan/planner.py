@@ -155,6 +155,7 @@ class _Planner(Measurements):
                 part=self._part("calibration", component),
                 method=how.method,
                 percentile=stage_params.percentile(how),
+                quiet=self._config.verification.quiet,
             ),
             (Input("ingest", self._ingests[component]), Input("samples", f"samples:{self._name}/calibration")),
         )

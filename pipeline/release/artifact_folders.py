@@ -34,7 +34,7 @@ MANIFEST = "manifest.json"
 QDQ = "qdq"
 SOCS = "socs"
 
-_WORKINGS = frozenset({"forecasts", "lengths", "order", "sample_s", "silent", "spans"})
+_WORKINGS = frozenset({"forecasts", "heard", "lengths", "order", "quiet_order", "sample_s", "silent", "spans"})
 """Facts of verify that emulate, the gates or a place of their own in the manifest have; the others are written."""
 
 
