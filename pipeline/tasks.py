@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import doit.cmd_run
 import doit.dependency
@@ -20,7 +20,8 @@ from pipeline.build.crew import Crew, cores
 from pipeline.build.gated_steps import GatedSteps
 from pipeline.command_line import CommandLine
 from pipeline.config import project_file
-from pipeline.config.load import ModelConfig, load_healthy, model_names
+from pipeline.config.file_names import model_names
+from pipeline.config.load import ModelConfig, load_healthy
 from pipeline.doit_adapter import Removal, Runner, group, reported, say, task
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.plan import hosts
@@ -49,7 +50,6 @@ from pipeline.upkeep import commands as upkeep
 from pipeline.upkeep.doctor.guard import Guard
 
 _LOOKS_AT_EACH = ("help", "info", "list")  # commands of doit that are of use for some configs while another is wrong
-_T = TypeVar("_T")
 REPORT = "report.txt"
 """The file of a step's output that is written for a reader."""
 Command = dict[str, Any]
@@ -61,7 +61,7 @@ class Project:
 
     def __init__(self, root: Path, line: CommandLine) -> None:
         self.workspace = Workspace.at(root)
-        unchanged = Unchanged(root)
+        unchanged = self._unchanged = Unchanged(root)
         variables = {name: value for name, value in line.variables.items() if name != ENGINE}
         folder = root / "configs"
         configs, self.refusal = load_healthy(folder, None if variables else models_read(line, folder))
@@ -72,16 +72,15 @@ class Project:
         targets = sorted({target.soc for config in configs.values() for target in config.targets})
         chosen = choose(variables, {"models": sorted(configs), "targets": targets})
         self.configs = {name: config for name, config in configs.items() if name in chosen["models"]}
-        self._named, self._given = "models" in variables, line.rest
-        self._targets = chosen["targets"]
+        self._named, self._given, self._targets = "models" in variables, line.rest, chosen["targets"]
         self.is_whole = not variables
-        settings = self.workspace.project.settings
-        # Rules of the project are held against every step, whatever is built.
-        about = {*self.configs} if settings.stages else models_about(line, self.configs)
+        about = models_about(line, self.configs)
+        if self.workspace.project.settings.stages and not about:
+            about = {*self.configs}  # who names no model hears of every rule that no host could meet
         self._keeper = Keeper(unchanged, self.workspace) if may_skip(line, variables) else None
         names = [name for name in self.configs if name in about]
         self.unchanged: Mapping[str, Account] = {}
-        if self._keeper and not settings.stages:
+        if self._keeper and not self.workspace.project.settings.stages:  # rules are held against each step
             self.unchanged = unchanged.accounts(names, self.workspace)
         self._planned = {name: self.configs[name] for name in names if name not in self.unchanged}
         self.steps = {step.id: step for step in self._plan(self._planned)}
@@ -99,8 +98,7 @@ class Project:
         self.announce_end: Callable[[Step], None] = lambda _: None
         self._gated = GatedSteps(self.steps, self.workspace, self.crew, self._shown)
         self._publishing = Publishing(self.workspace, self._gated, self._built, is_whole="targets" not in variables)
-        # Of several machines each goes on with what it can.
-        self._compiles_late = not (names_stages(line) or self.crew.cluster or settings.stages)
+        self._compiles_late = not (names_stages(line) or self.crew.cluster or self.workspace.project.settings.stages)
         self.results, self.missed, self.waiting = self._gated.results, self._gated.missed, self._gated.waiting
         self.session = upkeep.StoreSession(self.workspace)
         self.status = ConfigError.exit_code if self.refusal is not None else 0
@@ -268,6 +266,8 @@ class Project:
 
     def keep_unchanged(self, ran: Ran) -> None:
         """Remember the models of which all is done, for the next build."""
+        if self._keeper and self.refusal is None:
+            self._unchanged.keep_on_request(self.configs, self.workspace)
         for name, account in ran.accounts.items() if self._keeper else ():
             if self._keeper and name in self._planned and f"build:{name}" in ran.checked:
                 steps, config = self._steps_of(self._planned[name]), self._planned[name]
