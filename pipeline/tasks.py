@@ -20,7 +20,8 @@ from pipeline.build.crew import Crew, cores
 from pipeline.build.gated_steps import GatedSteps
 from pipeline.command_line import CommandLine
 from pipeline.config import project_file
-from pipeline.config.load import ModelConfig, load_healthy, model_names
+from pipeline.config.file_names import model_names
+from pipeline.config.load import ModelConfig, load_healthy
 from pipeline.doit_adapter import Removal, Runner, group, reported, say, task
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.plan import hosts
@@ -61,7 +62,7 @@ class Project:
 
     def __init__(self, root: Path, line: CommandLine) -> None:
         self.workspace = Workspace.at(root)
-        unchanged = Unchanged(root)
+        unchanged = self._unchanged = Unchanged(root)
         variables = {name: value for name, value in line.variables.items() if name != ENGINE}
         folder = root / "configs"
         configs, self.refusal = load_healthy(folder, None if variables else models_read(line, folder))
@@ -75,13 +76,13 @@ class Project:
         self._named, self._given = "models" in variables, line.rest
         self._targets = chosen["targets"]
         self.is_whole = not variables
-        settings = self.workspace.project.settings
-        # Rules of the project are held against every step, whatever is built.
-        about = {*self.configs} if settings.stages else models_about(line, self.configs)
+        about = models_about(line, self.configs)
+        if self.workspace.project.settings.stages and not about:
+            about = {*self.configs}  # who names no model hears of every rule that no host could meet
         self._keeper = Keeper(unchanged, self.workspace) if may_skip(line, variables) else None
         names = [name for name in self.configs if name in about]
         self.unchanged: Mapping[str, Account] = {}
-        if self._keeper and not settings.stages:
+        if self._keeper and not self.workspace.project.settings.stages:  # rules are held against each step
             self.unchanged = unchanged.accounts(names, self.workspace)
         self._planned = {name: self.configs[name] for name in names if name not in self.unchanged}
         self.steps = {step.id: step for step in self._plan(self._planned)}
@@ -265,6 +266,8 @@ class Project:
 
     def keep_unchanged(self, ran: Ran) -> None:
         """Remember the models of which all is done, for the next build."""
+        if self._keeper and self.refusal is None:
+            self._unchanged.keep_on_request(self.configs, self.workspace)
         for name, account in ran.accounts.items() if self._keeper else ():
             if self._keeper and name in self._planned and f"build:{name}" in ran.checked:
                 steps, config = self._steps_of(self._planned[name]), self._planned[name]

@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from pipeline.command_line import CommandLine
-from pipeline.config import project_file
-from pipeline.config.load import model_names
+from pipeline.config.file_names import model_names
 from pipeline.errors import ConfigError
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.steps import STAGES
@@ -38,15 +37,12 @@ def models_about(line: CommandLine, models: Collection[str]) -> set[str]:
 
 
 def models_read(line: CommandLine, folder: Path) -> set[str] | None:
-    """The models whose configs a command needs to read; None for all of them, and where rules are held against all."""
+    """The models whose configs a command needs to read; None for all of them."""
     names = model_names(folder)
     about = models_about(line, names)
     if line.command != "run" or not about or len(about) == len(names):
         return None  # of a name that no model has, the message suggests one out of all
-    try:
-        return None if project_file.load(folder).settings.stages else about
-    except ConfigError:  # to be told of with all other mistakes
-        return None
+    return about
 
 
 def check_names(

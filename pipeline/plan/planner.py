@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline.config.load import Auto, Bucket, Fp16, HubSource, ModelConfig, Quantization, Target
+from pipeline.config.quantization import FOR_SEARCH
 from pipeline.config.readers import HubData, Reader
 from pipeline.config.targets import DEVICE
 from pipeline.contracts import (
@@ -35,7 +36,7 @@ from pipeline.contracts.scheme import FP16
 from pipeline.model import Json
 from pipeline.plan import stage_params
 from pipeline.plan.measurements import Measurements
-from pipeline.plan.steps import FOR_SEARCH, ClimbBasis, Input, Step
+from pipeline.plan.steps import ClimbBasis, Input, Step
 from pipeline.qnn.provider_options import PERFORMANCE_MODE
 from pipeline.qnn.target import WIDE_PRODUCTS_HTP_ARCH
 

@@ -243,9 +243,8 @@ class Reporter:
         for step in ran.current:
             if text := project.report_of(step):
                 self._console.line(f"\n{step.id}\n{text}")
-        for text in (*summary.tables(ran), summary.last_lines(ran)) if self._is_build() else ():
-            if text:
-                self._console.line(f"\n{text}")
+        for text in summary.told(ran) if self._is_build() else ():
+            self._console.line(text)
         exit_code = self._exit_code()
         self._record(ran, exit_code)
         if self._is_build():

@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pipeline.config.load import RESERVED, LocalSource, ModelConfig, load
+from pipeline.config.file_names import RESERVED
+from pipeline.config.load import LocalSource, ModelConfig, load
 from pipeline.errors import PipelineError
 from pipeline.inputs.pins import read_pins
 from pipeline.inputs.source import local_files
