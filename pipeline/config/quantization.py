@@ -128,6 +128,10 @@ class Quantization:
         return self.rounding == "gptq" or self.clip == "hessian"
 
 
+FOR_SEARCH = Quantization(method="mse", rounding="gptq", clip="hessian")
+"""How a search calibrates. On MiniLM, mse leaves a third of all operations in 8 bits at 20 dB, minmax 29 %."""
+
+
 def takes_blocks(outputs: Collection[str], compiler: str) -> bool:
     """Whether all that is made of a model takes weights in blocks.
 
