@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import doit.cmd_run
 import doit.dependency
@@ -25,8 +25,8 @@ from pipeline.config.load import ModelConfig, load_healthy
 from pipeline.doit_adapter import Removal, Runner, group, reported, say, task
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.plan import hosts
-from pipeline.plan.about import check_names, models_about, models_read
-from pipeline.plan.planner import plan
+from pipeline.plan.about import check_names, models_about, models_read, names_stages
+from pipeline.plan.planner import compiled_after, plan
 from pipeline.plan.steps import ON_DEMAND, STAGES, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.project_commands import ENGINE, ProjectCommand, choose, commands, engine
@@ -39,7 +39,7 @@ from pipeline.report import run_record
 from pipeline.report.account import Account
 from pipeline.report.output_stream import end_with_reader
 from pipeline.report.page.write import built_models, remove_page, write_pages
-from pipeline.report.reporter import Reporter, refuse
+from pipeline.report.reporter import Given, Reporter, refuse
 from pipeline.report.run_report import RunRecord
 from pipeline.report.summary import Ran
 from pipeline.report.unchanged import Keeper, Unchanged, may_skip
@@ -50,7 +50,6 @@ from pipeline.upkeep import commands as upkeep
 from pipeline.upkeep.doctor.guard import Guard
 
 _LOOKS_AT_EACH = ("help", "info", "list")  # commands of doit that are of use for some configs while another is wrong
-_T = TypeVar("_T")
 REPORT = "report.txt"
 """The file of a step's output that is written for a reader."""
 Command = dict[str, Any]
@@ -73,8 +72,7 @@ class Project:
         targets = sorted({target.soc for config in configs.values() for target in config.targets})
         chosen = choose(variables, {"models": sorted(configs), "targets": targets})
         self.configs = {name: config for name, config in configs.items() if name in chosen["models"]}
-        self._named, self._given = "models" in variables, line.rest
-        self._targets = chosen["targets"]
+        self._named, self._given, self._targets = "models" in variables, line.rest, chosen["targets"]
         self.is_whole = not variables
         about = models_about(line, self.configs)
         if self.workspace.project.settings.stages and not about:
@@ -99,13 +97,14 @@ class Project:
         self.announce: Callable[[Step], None] = lambda _: None
         self.announce_end: Callable[[Step], None] = lambda _: None
         self._gated = GatedSteps(self.steps, self.workspace, self.crew, self._shown)
-        whole = "targets" not in variables
-        self._publishing = Publishing(self.workspace, self._gated, self._built, whole)
+        self._publishing = Publishing(self.workspace, self._gated, self._built, is_whole="targets" not in variables)
+        self._compiles_late = not (names_stages(line) or self.crew.cluster or self.workspace.project.settings.stages)
         self.results, self.missed, self.waiting = self._gated.results, self._gated.missed, self._gated.waiting
         self.session = upkeep.StoreSession(self.workspace)
         self.status = ConfigError.exit_code if self.refusal is not None else 0
-        self._checks: dict[str, Callable[[Sequence[str]], None]] = {}
-        check_names(line.names, self.steps, self._models, lambda: (step.id for step in self._plan(self.configs)))
+        self._checks: dict[str, Callable[[Sequence[str], Mapping[str, Any]], None]] = {}
+        talking, every = {name for name, config in self.configs.items() if config.language}, self._plan(self.configs)
+        check_names(line.names, self.steps, self._models, talking, lambda: (step.id for step in every))
 
     def tasks(self, stage: str) -> Iterator[Task]:
         """The group task of a stage and one task for each of its steps."""
@@ -118,6 +117,7 @@ class Project:
                 doc=f"{stage} of {step.name}",
                 actions=[(reported, [partial(self._gated.bring, step)])],
                 file_dep=[self.workspace.current_name(name) for name in step.after],
+                task_dep=compiled_after(step, self.steps) if self._compiles_late else [],
                 targets=[self.workspace.current_name(step.id)],
                 uptodate=[partial(self._is_current, step)],
             )
@@ -181,17 +181,17 @@ class Project:
                 **takes,
             )
 
-    def open(self, given: Mapping[str, Sequence[str]], steps: Collection[str]) -> None:
-        """Check the names that commands were given, open the store, and let the guard look at the steps.
+    def open(self, given: Mapping[str, Given], steps: Collection[str]) -> None:
+        """Check the names and options that commands were given, open the store, and let the guard look at the steps.
 
         Raises PipelineError.
         """
-        for command, names in given.items():
+        for command, (names, options) in given.items():
             task, _, _ = command.partition(":")
             if task == "package":
                 check_signing_key()
             elif task in self._checks:
-                self._checks[task](names)
+                self._checks[task](names, options)
         self.session.open(given)
         self.guard.expect(step for name, step in self.steps.items() if name in steps)
 

@@ -250,10 +250,11 @@ def _accepted(missed: Shortfall) -> dict[str, float]:
 
 
 def _exact_lengths(facts: Ladder) -> str:
-    """The buckets in which these samples would need no padding."""
+    """The buckets in which none of the samples would need padding."""
     lengths = facts.lengths if isinstance(facts, verify.Facts) else {}
     listed = ", ".join(f"{axis}: [{', '.join(map(str, sizes))}]" for axis, sizes in lengths.items())
-    return f", here buckets: {{{{{listed}}}}}" if len(lengths) == 1 else f", here {listed}" if lengths else ""
+    named = f"here buckets: {{{{{listed}}}}}" if len(lengths) == 1 else f"here {listed}"
+    return f", {named}, two samples or more of each" if lengths else ""
 
 
 def _acceptable(facts: Ladder, thresholds: Thresholds) -> str:

@@ -19,7 +19,7 @@ from pipeline.report.page import PAGE
 from pipeline.store import locks
 from pipeline.store.digests import StatMemo
 from pipeline.store.durable import disk_errors, is_temporary, sync_folder, visible, write_atomically
-from pipeline.store.looked import note_file
+from pipeline.store.files_read import note_file
 
 _OUTDATED = "is outdated"
 

@@ -26,7 +26,7 @@ from pipeline.plan.workspace import Workspace
 from pipeline.report.account import Account
 from pipeline.store import sealed_json
 from pipeline.store.durable import write_atomically
-from pipeline.store.looked import MISSING, Looks, looking, stamp_of
+from pipeline.store.files_read import MISSING, FilesRead, recording, stamp_of
 
 if TYPE_CHECKING:
     from pipeline.config.load import ModelConfig
@@ -66,22 +66,22 @@ class Unchanged:
         found = ((model, self._account(model, basis, workspace)) for model in models)
         return {model: account for model, account in found if account is not None}
 
-    def keep(self, model: str, looks: Looks, account: Account, workspace: Workspace) -> None:
+    def keep(self, model: str, read: FilesRead, account: Account, workspace: Workspace) -> None:
         """Remember a model of which all was seen to be done, by what was looked at.
 
         Does nothing if the shared store lacks some of it, or the disk can't be written.
         """
         basis = self._basis(workspace)
         config = self._config(model)
-        missing = workspace.shared is not None and not workspace.shared.has_all(looks.used)
+        missing = workspace.shared is not None and not workspace.shared.has_all(read.used)
         if not basis or missing or config not in self._configs:
             return
-        looks.files[config] = self._configs[config]
+        read.files[config] = self._configs[config]
         content: dict[str, Any] = {
             "basis": basis,
-            "files": {self._short(path): stamp for path, stamp in looks.files.items()},
-            "payloads": looks.payloads,
-            "used": [*looks.used],
+            "files": {self._short(path): stamp for path, stamp in read.files.items()},
+            "payloads": read.payloads,
+            "used": [*read.used],
             "account": account.to_json(),
         }
         self._write(_path(model, workspace), content, workspace)
@@ -118,8 +118,8 @@ class Unchanged:
         if known is not None and on_request.items() <= known.items():
             return
         all_known = {**(known or {}), **on_request}
-        looks = Looks({self._config(model): self._stamp(model) for model in all_known})
-        if (basis := self._basis(workspace)) and looks.settled():
+        files = FilesRead({self._config(model): self._stamp(model) for model in all_known})
+        if (basis := self._basis(workspace)) and files.are_unchanged_for_a_while():
             read: Json = {model: [self._stamp(model), only] for model, only in all_known.items()}
             self._write(self._settings_record(workspace), {"basis": basis, "read": read}, workspace)
 
@@ -141,8 +141,8 @@ class Unchanged:
             content = sealed_json.load(path.read_bytes())
             if content["basis"] != basis:
                 return None
-            looks = Looks({self._long(name): stamp for name, stamp in content["files"].items()}, content["payloads"])
-            if not looks.hold(workspace.store.payloads.fault, self._good):
+            read = FilesRead({self._long(name): stamp for name, stamp in content["files"].items()}, content["payloads"])
+            if not read.are_unchanged(workspace.store.payloads.fault, self._good):
                 return None
             if not all(self._is_used(key, workspace) for key in content["used"]):
                 return None
@@ -182,7 +182,7 @@ class Keeper:
 
     def __init__(self, unchanged: Unchanged, workspace: Workspace) -> None:
         self._unchanged, self._workspace = unchanged, workspace
-        self._looks: dict[str, Looks] = {}
+        self._read: dict[str, FilesRead] = {}
         self._done: dict[str, set[str]] = {}
         self._not_done: set[str] = set()
 
@@ -200,7 +200,7 @@ class Keeper:
 
         store.tell = told
         try:
-            with looking(self._looks.setdefault(model, Looks())):
+            with recording(self._read.setdefault(model, FilesRead())):
                 found = is_done()
         finally:
             store.tell = tell
@@ -229,17 +229,17 @@ class Keeper:
                 store.tell = tell
             if not self._saw_all(model, checks):
                 return
-        looks = self._looks.pop(model)
-        looks.files |= {str(page): stamp_of(str(page)) for page in besides}
-        self._unchanged.keep(model, looks, account, self._workspace)
+        read = self._read.pop(model)
+        read.files |= {str(page): stamp_of(str(page)) for page in besides}
+        self._unchanged.keep(model, read, account, self._workspace)
 
     def _saw_all(self, model: str, parts: Collection[str]) -> bool:
         """Whether all parts of a model were found done, and look now as they did then."""
         whole = model not in self._not_done and self._done.get(model, set()) >= {*parts}
-        return whole and self._looks[model].settled()
+        return whole and self._read[model].are_unchanged_for_a_while()
 
     def _forget(self, model: str) -> None:
-        self._looks.pop(model, None)
+        self._read.pop(model, None)
         self._done.pop(model, None)
         self._not_done.discard(model)
 

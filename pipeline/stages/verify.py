@@ -120,7 +120,7 @@ def run(request: StageRequest) -> StageResult:
         truth=params.truth,
         subjects=subjects,
         spans=spans_of(subjects, truth),
-        lengths=lengths_of(given.samples, inputs, params.axes),
+        lengths=lengths_of(request.inputs["samples"].folder, params, inputs),
         silent=_silent(subjects, truth),
         order=tuple(order),
         sample_s=sample_s(load_graph(_compiled(request) / MODEL)),

@@ -79,14 +79,17 @@ def held_out(folder: Path, params: Measuring, inputs: Sequence[TensorSpec]) -> H
     return fed([*own, *added], params, inputs, shorter=len(added))
 
 
-def lengths_of(samples: Sequence[ScoredSample], inputs: Sequence[TensorSpec], axes: Mapping[str, int]) -> Lengths:
-    """The lengths that samples have on the axes of a bucket, from the shortest."""
-    seen: dict[str, set[int]] = {}
-    for sample in samples:
-        for axis, length in axis_lengths(sample.inputs, inputs).items():
-            if axis in axes:
-                seen.setdefault(axis, set()).add(length)
-    return {axis: tuple(sorted(lengths)) for axis, lengths in seen.items()}
+def lengths_of(folder: Path, params: Measuring, inputs: Sequence[TensorSpec]) -> Lengths:
+    """The lengths of all samples of the set on the axes of the bucket, from the shortest, whichever bucket holds them.
+
+    Those that calibration takes are among them: who builds exact lengths needs all that are used.
+    """
+    seen: dict[str, set[int]] = {axis: set() for axis in params.axes}
+    for call in stored_calls(folder, params.component):
+        for axis, length in axis_lengths(call.load(), inputs).items():
+            if axis in seen:
+                seen[axis].add(length)
+    return {axis: tuple(sorted(lengths)) for axis, lengths in seen.items() if lengths}
 
 
 def fed(
