@@ -40,6 +40,8 @@ _RAISED = 1.01 * REQUANTIZE
 """A scale this close to the limit was raised to it."""
 _CUT_OFF = 0.01
 """The part of a range that may be cut off before it is worth a word."""
+_OUTWARD = 0.9
+"""Ends of ranges are moved outward by up to 0.4 %: of a logarithm of 2^-24 that is a 15th of what it is taken of."""
 _COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _STEPS = 2**16
 _SUMS = ("CumSum", "ReduceSum")
@@ -174,7 +176,7 @@ def _flushes(known: _Known) -> Iterator[Forecast]:
             smallest = given / results if given and results else 1.0
             largest = known.largest(node.input[-1])
             smallest = min(smallest, 1 / largest if largest else 1.0)  # HTP multiplies by the inverse
-        if smallest < limit:
+        if smallest < limit * _OUTWARD:
             divisor = node.input[1] if node.op_type == "Div" else node.input[0]
             maker = known.index.makers.get(divisor)
             nodes = (*((maker.name,) if maker is not None and known.in_float(maker) else ()), node.name)
