@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto
 
 from pipeline.graph.ir.index import GraphIndex, element_type, is_op
-from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.tensor_chunks import Pieces
 from pipeline.graph.quantization.qdq import Encoding
 from pipeline.graph.quantization.qdq_nodes import QdqNodes
@@ -101,7 +100,7 @@ def why_not_packed(index: GraphIndex, node: NodeProto, block: int) -> str | None
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
     if len(dims) != 2 or axis != 0 or element_type(index, node.input[0]) != TensorProto.FLOAT:
         return "it is no lookup of rows in a table of float32"
-    if len(shape_of(index.types[node.output[0]])) > _MOST_DIMS + 1:
+    if len(index.types[node.output[0]].tensor_type.shape.dim) > _MOST_DIMS + 1:
         return f"its indices have more than {_MOST_DIMS} dims"
     return f"rows of {dims[1]} can't be split into blocks of {block}" if dims[1] % block or dims[1] % 2 else None
 

@@ -23,7 +23,6 @@ from onnx import ModelProto, NodeProto, TensorProto
 from pipeline.contracts.scheme import Scheme
 from pipeline.errors import QuantizationError
 from pipeline.graph.ir.index import FLOATS, GraphIndex, element_type, is_float, is_op, prune, sort_nodes
-from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.assignment import FLOAT, Assignment
 from pipeline.graph.quantization.chip_limits import ROWS_MISPLACED
@@ -175,7 +174,7 @@ class _Wiring:
         pairs, scales = self._constants.packed(node, block)
         tables = self._new.constant(name, pairs, half=False), self._new.constant(name, scales, half=False)
         made = self._values.encoding(node.output[0], self._assignment.computes_in(node))
-        *rows, columns = shape_of(self._index.types[node.output[0]])
+        *rows, columns = (dim.dim_value for dim in self._index.types[node.output[0]].tensor_type.shape.dim)
         return look_up(self._new, node, tables, float(scales.scale), made, (*rows, columns // block, block))
 
     def _store(self, name: str) -> None:
