@@ -9,6 +9,10 @@ from pipeline.upkeep.doctor.entry import first
 ROOT = Path(__file__).resolve().parent
 
 with first(ROOT, sys.argv[1:]):  # `doit doctor` runs here, before what it may find to be broken
+    from pipeline.upkeep.nothing_to_do import leave_if_done
+
+    leave_if_done(ROOT, sys.argv)
+
     from doit.task import Task
 
     from pipeline.tasks import Command, declare

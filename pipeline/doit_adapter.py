@@ -7,15 +7,18 @@ import os
 import queue
 import traceback
 from collections.abc import Callable, Sequence
+from getopt import GetoptError
 from typing import Any
 
 from doit.action import PythonAction
+from doit.cmdparse import CmdParseError
 from doit.exceptions import BaseFail, TaskFailed, UnmetDependency
 from doit.runner import MThreadRunner
-from doit.task import Task, dict_to_task
+from doit.task import Task
 
 from pipeline.build.schedule import WithdrawnError
 from pipeline.errors import ConfigError, PipelineError, WaitingError
+from pipeline.plain_text import did_you_mean
 from pipeline.report.reporter import TRACEBACK_VARIABLE, Reporter, refuse
 
 _THREADS = 32  # each waits for the turn of one step; among more that wait, the order would hardly matter
@@ -83,6 +86,30 @@ class Runner(MThreadRunner):  # type: ignore[misc]  # doit is untyped
             self._stop_running = stopping
 
 
+class ProjectTask(Task):  # type: ignore[misc]  # doit is untyped
+    """A task of doit's that refuses options as everything else here is refused."""
+
+    def init_options(self, args: Sequence[str] | None = None) -> Any:
+        """What follows the options in `args`, which are read once."""
+        try:
+            return super().init_options(args)
+        except CmdParseError as error:
+            refuse(self._not_understood(args or (), error))
+
+    def _not_understood(self, args: Sequence[str], error: CmdParseError) -> ConfigError:
+        known = [f"--{option['long']}" for option in self.params]
+        wrong = error.__context__
+        word = wrong.opt if isinstance(wrong, GetoptError) else ""
+        asked = f"--{word}" if len(word) > 1 else f"-{word}"
+        near = "" if asked in known else did_you_mean(asked, known)
+        return ConfigError(
+            f"{self.name} does not understand its options{near}",
+            where=f"command line: {' '.join((self.name, *args))}",
+            why=str(wrong),
+            remedy=f"it takes {', '.join(known) or 'none'}; options of a build come before: doit -n 2 build",
+        )
+
+
 def say(line: str) -> None:
     """Print a line; doit takes no built-in function for an action."""
     print(line)
@@ -107,11 +134,12 @@ def _failure(error: PipelineError) -> StepFailed:
 
 def group(name: str, doc: str, members: list[str], actions: Sequence[object] = ()) -> Task:
     """A task that stands for others."""
-    return Task(name, [*actions] or None, doc=doc, has_subtask=True, task_dep=members, verbosity=2)
+    return ProjectTask(name, [*actions] or None, doc=doc, has_subtask=True, task_dep=members, verbosity=2)
 
 
 def task(name: str, group: str, **attributes: object) -> Task:
     """One of the tasks that a group stands for, "" for none; `attributes` are doit's own."""
-    made = dict_to_task({"name": name, "verbosity": 2, **attributes})
+    actions = attributes.pop("actions")
+    made = ProjectTask(name, actions, **{"verbosity": 2, **attributes})
     made.subtask_of = group or None
     return made

@@ -19,6 +19,8 @@ class PipelineError(Exception):
     """What went wrong (`what`), where, why, and the next thing to do (`remedy`); each but `what` may be empty."""
 
     exit_code: ClassVar[int] = 1
+    of_machine: bool = False
+    """Whether a disk of the machine that it happened on is at fault, so that another machine may do the same work."""
 
     def __init__(self, what: str, *, where: str = "", why: str = "", remedy: str = "") -> None:
         super().__init__(what)

@@ -17,6 +17,7 @@ from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.release.commands import (
     check_destinations,
+    check_device,
     check_signing_key,
     measure_on_device,
     nothing_to_package,
@@ -66,8 +67,8 @@ class ProjectCommand:
     """A command: its name, what it says of itself, what it does, and its options as doit takes them.
 
     `run` is given the options by name, and first the names after the command if it `takes_names`. It returns the exit
-    code, or raises PipelineError. `before` are tasks that come first; `check` is given the names before those run, and
-    raises PipelineError.
+    code, or raises PipelineError. `before` are tasks that come first; `check` is given the names and the options before
+    those run, and raises PipelineError.
     """
 
     name: str
@@ -76,7 +77,7 @@ class ProjectCommand:
     options: Sequence[Mapping[str, Any]] = ()
     takes_names: bool = False
     before: Sequence[str] = ()
-    check: Callable[[Sequence[str]], None] = lambda _: None
+    check: Callable[[Sequence[str], Mapping[str, Any]], None] = lambda names, options: None
 
 
 def commands(
@@ -108,7 +109,7 @@ def commands(
         _DEVICE,
         takes_names=True,
         before=[f"package:{config.name}" for config, _ in models if f"build:{config.name}" in given],
-        check=lambda _: check_signing_key(),
+        check=partial(check_device, models),
     )
     doc = "Write a first config: doit init [--targets sm8650,…] NAME SOURCE (a file, folder or hub repo)."
     yield ProjectCommand("init", doc, partial(_init, workspace), [_TARGETS], takes_names=True)
@@ -133,7 +134,7 @@ def commands(
         yield ProjectCommand(name, upkeep.DOCS[name], run, upkeep.OPTIONS[name])
 
 
-def _check_publish(urls: Sequence[str]) -> None:
+def _check_publish(urls: Sequence[str], _: Mapping[str, Any]) -> None:
     check_destinations(urls)
     check_signing_key()
 

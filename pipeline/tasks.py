@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import doit.cmd_run
 import doit.dependency
@@ -20,12 +20,13 @@ from pipeline.build.crew import Crew, cores
 from pipeline.build.gated_steps import GatedSteps
 from pipeline.command_line import CommandLine
 from pipeline.config import project_file
-from pipeline.config.load import ModelConfig, load_healthy, model_names
+from pipeline.config.file_names import model_names
+from pipeline.config.load import ModelConfig, load_healthy
 from pipeline.doit_adapter import Removal, Runner, group, reported, say, task
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.plan import hosts
-from pipeline.plan.about import check_names, models_about, models_read
-from pipeline.plan.planner import plan
+from pipeline.plan.about import check_names, models_about, models_read, names_stages
+from pipeline.plan.planner import compiled_after, plan
 from pipeline.plan.steps import ON_DEMAND, STAGES, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.project_commands import ENGINE, ProjectCommand, choose, commands, engine
@@ -38,7 +39,7 @@ from pipeline.report import run_record
 from pipeline.report.account import Account
 from pipeline.report.output_stream import end_with_reader
 from pipeline.report.page.write import built_models, remove_page, write_pages
-from pipeline.report.reporter import Reporter, refuse
+from pipeline.report.reporter import Given, Reporter, refuse
 from pipeline.report.run_report import RunRecord
 from pipeline.report.summary import Ran
 from pipeline.report.unchanged import Keeper, Unchanged, may_skip
@@ -49,7 +50,6 @@ from pipeline.upkeep import commands as upkeep
 from pipeline.upkeep.doctor.guard import Guard
 
 _LOOKS_AT_EACH = ("help", "info", "list")  # commands of doit that are of use for some configs while another is wrong
-_T = TypeVar("_T")
 REPORT = "report.txt"
 """The file of a step's output that is written for a reader."""
 Command = dict[str, Any]
@@ -61,7 +61,7 @@ class Project:
 
     def __init__(self, root: Path, line: CommandLine) -> None:
         self.workspace = Workspace.at(root)
-        unchanged = Unchanged(root)
+        unchanged = self._unchanged = Unchanged(root)
         variables = {name: value for name, value in line.variables.items() if name != ENGINE}
         folder = root / "configs"
         configs, self.refusal = load_healthy(folder, None if variables else models_read(line, folder))
@@ -72,16 +72,15 @@ class Project:
         targets = sorted({target.soc for config in configs.values() for target in config.targets})
         chosen = choose(variables, {"models": sorted(configs), "targets": targets})
         self.configs = {name: config for name, config in configs.items() if name in chosen["models"]}
-        self._named, self._given = "models" in variables, line.rest
-        self._targets = chosen["targets"]
+        self._named, self._given, self._targets = "models" in variables, line.rest, chosen["targets"]
         self.is_whole = not variables
-        settings = self.workspace.project.settings
-        # Rules of the project are held against every step, whatever is built.
-        about = {*self.configs} if settings.stages else models_about(line, self.configs)
+        about = models_about(line, self.configs)
+        if self.workspace.project.settings.stages and not about:
+            about = {*self.configs}  # who names no model hears of every rule that no host could meet
         self._keeper = Keeper(unchanged, self.workspace) if may_skip(line, variables) else None
         names = [name for name in self.configs if name in about]
         self.unchanged: Mapping[str, Account] = {}
-        if self._keeper and not settings.stages:
+        if self._keeper and not self.workspace.project.settings.stages:  # rules are held against each step
             self.unchanged = unchanged.accounts(names, self.workspace)
         self._planned = {name: self.configs[name] for name in names if name not in self.unchanged}
         self.steps = {step.id: step for step in self._plan(self._planned)}
@@ -98,13 +97,14 @@ class Project:
         self.announce: Callable[[Step], None] = lambda _: None
         self.announce_end: Callable[[Step], None] = lambda _: None
         self._gated = GatedSteps(self.steps, self.workspace, self.crew, self._shown)
-        whole = "targets" not in variables
-        self._publishing = Publishing(self.workspace, self._gated, self._built, whole)
+        self._publishing = Publishing(self.workspace, self._gated, self._built, is_whole="targets" not in variables)
+        self._compiles_late = not (names_stages(line) or self.crew.cluster or self.workspace.project.settings.stages)
         self.results, self.missed, self.waiting = self._gated.results, self._gated.missed, self._gated.waiting
         self.session = upkeep.StoreSession(self.workspace)
         self.status = ConfigError.exit_code if self.refusal is not None else 0
-        self._checks: dict[str, Callable[[Sequence[str]], None]] = {}
-        check_names(line.names, self.steps, self._models, lambda: (step.id for step in self._plan(self.configs)))
+        self._checks: dict[str, Callable[[Sequence[str], Mapping[str, Any]], None]] = {}
+        talking, every = {name for name, config in self.configs.items() if config.language}, self._plan(self.configs)
+        check_names(line.names, self.steps, self._models, talking, lambda: (step.id for step in every))
 
     def tasks(self, stage: str) -> Iterator[Task]:
         """The group task of a stage and one task for each of its steps."""
@@ -117,6 +117,7 @@ class Project:
                 doc=f"{stage} of {step.name}",
                 actions=[(reported, [partial(self._gated.bring, step)])],
                 file_dep=[self.workspace.current_name(name) for name in step.after],
+                task_dep=compiled_after(step, self.steps) if self._compiles_late else [],
                 targets=[self.workspace.current_name(step.id)],
                 uptodate=[partial(self._is_current, step)],
             )
@@ -180,17 +181,17 @@ class Project:
                 **takes,
             )
 
-    def open(self, given: Mapping[str, Sequence[str]], steps: Collection[str]) -> None:
-        """Check the names that commands were given, open the store, and let the guard look at the steps.
+    def open(self, given: Mapping[str, Given], steps: Collection[str]) -> None:
+        """Check the names and options that commands were given, open the store, and let the guard look at the steps.
 
         Raises PipelineError.
         """
-        for command, names in given.items():
+        for command, (names, options) in given.items():
             task, _, _ = command.partition(":")
             if task == "package":
                 check_signing_key()
             elif task in self._checks:
-                self._checks[task](names)
+                self._checks[task](names, options)
         self.session.open(given)
         self.guard.expect(step for name, step in self.steps.items() if name in steps)
 
@@ -265,6 +266,8 @@ class Project:
 
     def keep_unchanged(self, ran: Ran) -> None:
         """Remember the models of which all is done, for the next build."""
+        if self._keeper and self.refusal is None:
+            self._unchanged.keep_on_request(self.configs, self.workspace)
         for name, account in ran.accounts.items() if self._keeper else ():
             if self._keeper and name in self._planned and f"build:{name}" in ran.checked:
                 steps, config = self._steps_of(self._planned[name]), self._planned[name]

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.report.page.write import PAGE
+from pipeline.report.page import PAGE
 from tests.support.models import bert
 from tests.support.project import Project
 

@@ -7,6 +7,7 @@ from doit.doit_cmd import DoitMain
 
 from pipeline import command_line
 from pipeline.command_line import CommandLine, parse
+from pipeline.doit_adapter import task
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,28 @@ def test_the_options_and_commands_are_doit_s() -> None:
     }
     assert valued == command_line._OPTIONS_WITH_VALUE
     assert set(DoitMain(DodoTaskLoader()).get_cmds().to_dict()) == command_line._COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "told"),
+    [
+        (["dry-run", "json"], ["--bogus"], ["fsck does not understand its options\n", "option --bogus not recognized"]),
+        (["dry-run", "json"], ["--jsn"], ["did you mean '--json'?", "it takes --dry-run, --json; options of a build"]),
+        (
+            [],
+            ["-n", "2"],
+            ["command line: fsck -n 2", "it takes none; options of a build come before: doit -n 2 build"],
+        ),
+    ],
+)
+def test_an_option_that_a_task_does_not_take_is_refused_in_our_words(
+    options: list[str], given: list[str], told: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    params = [{"name": name, "long": name, "type": bool, "default": False} for name in options]
+    with pytest.raises(SystemExit) as ended:
+        task("fsck", "", actions=[], params=params).init_options(given)
+    assert ended.value.code == 10
+    printed = capsys.readouterr()
+    for text in told:
+        assert text in printed.out + printed.err
+    assert "CmdOption" not in printed.out + printed.err

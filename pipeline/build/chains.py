@@ -8,6 +8,7 @@ from typing import Literal, cast
 
 from pipeline.build.remedies import Able
 from pipeline.config.quantization import (
+    FOR_SEARCH,
     Activations,
     Auto,
     BlockWeights,
@@ -24,7 +25,7 @@ from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.ladder import RUNGS
 from pipeline.model import Json
 from pipeline.plan.planner import plan
-from pipeline.plan.steps import FOR_SEARCH, Step
+from pipeline.plan.steps import Step
 from pipeline.qnn import catalog
 from pipeline.qnn.target import BLOCKS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 

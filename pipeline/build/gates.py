@@ -61,6 +61,9 @@ _CAUSES: Mapping[str, tuple[str, str]] = {
 }
 
 
+_MISSES = " misses its threshold: "
+
+
 @dataclass(frozen=True)
 class Miss:
     """Why a step's output may not ship: `rung` is the one of the ladder that it misses, if it is one.
@@ -120,7 +123,7 @@ def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds, *, features_
         if missed.kind in _WISHED
     ]
     if not found:
-        return None
+        return _quiet_wish(ladder, wished)
     # A rung that is short tells more of the reason than the total that it is part of, and what is read the most.
     worst = max(found, key=lambda missed: (missed.kind in READ, missed.rung != TOTAL, missed.missing))
     if worst.kind in READ:
@@ -141,6 +144,7 @@ def _misses(name: str, facts: Ladder, thresholds: Thresholds) -> Iterator[Miss]:
         for missed in shortfalls(rung, facts.rungs.get(rung, {}), facts.subjects, thresholds):
             yield _miss(name, missed, facts, thresholds)
     yield from (_miss(name, missed, facts, thresholds) for missed in total)
+    yield from (_quiet_miss(name, missed) for missed in shortfalls(TOTAL, facts.quiet, _quiet(facts), thresholds))
     if isinstance(facts, verify.Facts):  # on the few samples that are emulated, one label may be a tenth of the score
         yield from map(Miss, _score_changed(name, facts, thresholds))
 
@@ -163,11 +167,42 @@ def _miss(name: str, missed: Shortfall, facts: Ladder, thresholds: Thresholds) -
     return Miss(error, RUNGS[-1] if compiled else rung, state, missed.kind in READ, accepts)
 
 
+def _quiet(facts: Ladder) -> dict[str, Subject]:
+    """What is judged on quieter samples, where neither a state nor what is read off an output counts."""
+    known = ((label, facts.subjects.get(label, Subject(label))) for label in facts.quiet)
+    return {label: replace(subject, state=False, reads=None) for label, subject in known}
+
+
+def _quiet_wish(ladder: Ladder, wished: Thresholds) -> Miss | None:
+    """The figure of quieter samples that is below what a default aims at; of what is near 0 in silence none is."""
+    values = {label: figures for label, figures in ladder.quiet.items() if not _quiet(ladder)[label].bounded}
+    for missed in shortfalls(TOTAL, values, _quiet(ladder), wished):
+        if missed.kind == "db":
+            told = (
+                f"keeps to every threshold, but {_shown(missed.figures.sqnr_db)} of output {missed.label!r} on quieter"
+            )
+            return Miss(VerificationError(f"{told} samples is less than the {missed.asked:g} dB aimed at"), TOTAL)
+    return None
+
+
+def _quiet_miss(name: str, missed: Shortfall) -> Miss:
+    error = VerificationError(
+        f"quieter samples miss their threshold: {_told(missed, state=False).split(_MISSES)[-1]}",
+        where=f"{name}, worst of them: {missed.figures.worst_sample} ({_shown(missed.figures.worst_db)})",
+        why="the model takes a logarithm of what scales with an input, and the quiet part of that is rounded away;"
+        " louder samples do not show it",
+        remedy="leave 'quantization' out, and the build looks for a precision that keeps to this; or keep what lies"
+        " between the input and the logarithm in float: quantization.overrides: [{nodes: [...], precision: fp16}];"
+        " or, if inputs are never quieter than the samples, accept it with verification: {quiet: false}",
+    )
+    return Miss(error, TOTAL, accepts="verification: {quiet: false}, if inputs are never quieter than the samples")
+
+
 def _told(missed: Shortfall, *, state: bool) -> str:
     """What misses what, in a line."""
     what = "the whole ladder" if missed.rung == TOTAL else f"the {missed.rung} rung"
     against = "the original model" if missed.rung in ("padding", TOTAL) else "the rung above"
-    head = f"{what} misses its threshold: output {missed.label!r}"
+    head = f"{what}{_MISSES}output {missed.label!r}"
     figures, outlier = missed.figures, missed.figures.outlier
     match missed.kind:
         case "outside":
@@ -215,10 +250,11 @@ def _accepted(missed: Shortfall) -> dict[str, float]:
 
 
 def _exact_lengths(facts: Ladder) -> str:
-    """The buckets in which these samples would need no padding."""
+    """The buckets in which none of the samples would need padding."""
     lengths = facts.lengths if isinstance(facts, verify.Facts) else {}
     listed = ", ".join(f"{axis}: [{', '.join(map(str, sizes))}]" for axis, sizes in lengths.items())
-    return f", here buckets: {{{{{listed}}}}}" if len(lengths) == 1 else f", here {listed}" if lengths else ""
+    named = f"here buckets: {{{{{listed}}}}}" if len(lengths) == 1 else f"here {listed}"
+    return f", {named}, two samples or more of each" if lengths else ""
 
 
 def _acceptable(facts: Ladder, thresholds: Thresholds) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from pipeline.contracts.forecast import Forecast
-from pipeline.contracts.scheme import FP16, Rule, Scheme
+from pipeline.contracts.scheme import FP16, Rule, Scheme, bits
 from pipeline.errors import PipelineError
 from pipeline.frozen import dataclass
 
@@ -151,6 +151,14 @@ def _remedies(tried: Tried, own_rules: int, able: Able) -> Iterator[Scheme]:
         # Integers cut a state off where calibration never was, and no single run shows it: silero-vad in w16a16 has 41
         # to 56 dB and is off by 0.09 to 0.25 after 500 runs; in float16 it has 55 and is off by 0.01.
         yield _ALL_FLOAT
+    heard = [name for told in tried.foretold if told.rule == "quiet_logarithm" for name in told.nodes]
+    if heard and able.float16:
+        # A spectrum is small, and no width of weights brings back what its encodings round away.
+        yield scheme.with_rules([Rule(nodes=tuple(dict.fromkeys(heard)), precision=FP16)])
+    if _is_narrow(scheme):
+        # A search chose it, on calibration samples: on others it misses, and what a default begins with may not.
+        wide = replace(scheme, activations=_INTEGERS, overrides=())
+        yield replace(wide, weights="int8", block=_BLOCK) if able.blocks else replace(wide, weights="uint8", block=None)
     eight = scheme.weights in ("uint8", "int8")
     rounding = tried.rung in ("quantization", "total") and eight and scheme.activations == _INTEGERS
     if rounding and able.blocks and scheme.block is None and scheme.per_channel and not tried.read:
@@ -168,6 +176,15 @@ def _remedies(tried: Tried, own_rules: int, able: Able) -> Iterator[Scheme]:
             yield scheme.with_rules([Rule(nodes=nodes, precision=FP16)])
     if able.float16:
         yield _ALL_FLOAT
+
+
+def _is_narrow(scheme: Scheme) -> bool:
+    """Whether some of a scheme is narrower than w8a16 and nothing of it is in float."""
+    places = [(scheme.activations, scheme.weights), *((rule.activations, rule.weights) for rule in scheme.overrides)]
+    narrow = any(activations == "uint8" or (weights and bits(weights) < 8) for activations, weights in places)
+    return (narrow or any(rule.weights for rule in scheme.overrides)) and all(
+        rule.precision != FP16 for rule in scheme.overrides
+    )
 
 
 def _stretches(tried: Tried, instead: str) -> Iterator[tuple[str, ...]]:

@@ -70,11 +70,13 @@ def load_answer(path: Path) -> StageResult:
         if "error" in raw:
             kind = BY_NAME[raw["error"]["type"]]
             what, where, why, remedy = (str(raw["error"][part]) for part in ("what", "where", "why", "remedy"))
-            raise kind(what, where=where, why=why, remedy=remedy)
+            error = kind(what, where=where, why=why, remedy=remedy)
+            error.of_machine = bool(raw["error"]["of_machine"])
+            raise error
         reused = {str(name): (str(role), str(file)) for name, (role, file) in raw["reused"].items()}
         return StageResult(dict(raw["facts"]), reused)
-    except (KeyError, TypeError, AttributeError) as error:  # code of the project runs in a worker too
-        raise ValueError(f"the answer has another form: {error}") from error
+    except (KeyError, TypeError, AttributeError) as problem:  # code of the project runs in a worker too
+        raise ValueError(f"the answer has another form: {problem}") from problem
 
 
 def load_usage(path: Path) -> tuple[float, int]:
@@ -148,7 +150,7 @@ def _log_traceback() -> None:
 def _error_text(error: PipelineError) -> str:
     fields = {"what": error.what, "where": error.where, "why": error.why, "remedy": error.remedy}
     told = {name: _without_secrets(text) for name, text in fields.items()}
-    return json.dumps({"error": {"type": type(error).__name__, **told}})
+    return json.dumps({"error": {"type": type(error).__name__, **told, "of_machine": error.of_machine}})
 
 
 def _without_secrets(text: str) -> str:

@@ -113,6 +113,10 @@ class Verification:
     """What a bucket is held against: `unpadded`, the original on samples as they come; `padded`, the original on
     samples that are padded to the bucket, for applications that always pad; `exact`, only samples that have exactly the
     bucket's lengths, for models that can't be padded and are built for each length that is used."""
+    quiet: bool = True
+    """Whether samples are judged quieter as well, where the model takes a logarithm of what scales with an input, as of
+    a spectrum: the loudest held-out ones, fading in steps to silence, at a 64th, and one silent. `false` for inputs
+    that are never quieter than the samples."""
     emulator_samples: Annotated[int, Between(0, 100_000)] | None = None
     """Most samples of a bucket to run on the emulator; 0 for none. As many as `emulator_seconds` allow when left
     out."""

@@ -28,6 +28,7 @@ from pipeline.config.file import (
     ReleaseSettings,
     Verification,
 )
+from pipeline.config.file_names import RESERVED
 from pipeline.config.judging import check_outputs, thresholds_of, wished_of
 from pipeline.config.model_config import Component, ModelConfig
 from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride, by_default, takes_blocks
@@ -45,8 +46,6 @@ from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH
 
 __all__ = [
     "DEVICE",
-    "PINS_FILE",
-    "RESERVED",
     "Auto",
     "Bucket",
     "Component",
@@ -65,13 +64,7 @@ __all__ = [
     "load",
     "load_all",
     "load_healthy",
-    "model_names",
 ]
-
-PINS_FILE = "pins.yaml"
-"""In `configs/`, but not a model: which commit each branch or tag was pinned to."""
-RESERVED = frozenset({PINS_FILE, project_file.PROJECT_FILE})
-"""Files of `configs/` that are no models."""
 
 
 def load(path: Path) -> ModelConfig:
@@ -99,15 +92,6 @@ def load_all(folder: Path) -> dict[str, ModelConfig]:
     if refusal is not None:
         raise refusal
     return configs
-
-
-def model_names(folder: Path) -> list[str]:
-    """The models that have a file in `folder`, in the order of :func:`load_all`; none if it can't be read."""
-    try:
-        names = sorted(path.name for path in folder.iterdir())
-    except OSError:
-        return []
-    return [name[:-5] for name in names if name.endswith(".yaml") and name[0] != "." and name not in RESERVED]
 
 
 def load_healthy(

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pipeline.config import host_names
+from pipeline.config.file_names import PROJECT_FILE
 from pipeline.config.written_values import CONFIGS, PROJECT
 from pipeline.config.yaml.decode import decode_fields
 from pipeline.config.yaml.field_types import Convert, Distinct, Pattern, Record, Size, record_of
 from pipeline.config.yaml.problems import Keys, Problems, dotted
 from pipeline.config.yaml.tree import MapNode, Node, Value, place_of, read, walk
 from pipeline.frozen import dataclass
-
-PROJECT_FILE = "project.yaml"
-"""In `configs/`, but not a model."""
 
 EVERY_STAGE = "*"
 ENGINE_ADDRESS = r"(tcp|tls|ucx|ws|wss)://[^\s/@]{1,250}"

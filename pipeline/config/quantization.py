@@ -23,7 +23,8 @@ Globs = Annotated[tuple[Glob, ...], Size(1, expected="at least one name, such as
 @dataclass(frozen=True)
 class BlockWeights:
     """Weights of which every few inputs of an output channel share a scale. For 16 bit activations, and the constant
-    matrices of MatMul, Gemm and Conv 1x1 whose inputs can be split so; others get a scale for each channel.
+    matrices of MatMul, Gemm and Conv 1x1 whose inputs can be split so; others get a scale for each channel. A rule with
+    int4 that names a Gather gives its table 4 bits, and every few columns of a row a scale.
     """
 
     dtype: Annotated[
@@ -125,6 +126,10 @@ class Quantization:
     def looks_at_data(self) -> bool:
         """Whether weights are rounded or scaled by what calibration samples make of their inputs."""
         return self.rounding == "gptq" or self.clip == "hessian"
+
+
+FOR_SEARCH = Quantization(method="mse", rounding="gptq", clip="hessian")
+"""How a search calibrates. On MiniLM, mse leaves a third of all operations in 8 bits at 20 dB, minmax 29 %."""
 
 
 def takes_blocks(outputs: Collection[str], compiler: str) -> bool:

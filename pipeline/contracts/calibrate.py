@@ -14,12 +14,16 @@ MethodName = Literal["minmax", "percentile", "entropy", "mse"]
 
 @dataclass(frozen=True, kw_only=True)
 class Params(OverBuckets):
-    """`method` makes ranges of what was seen; `percentile`, in percent, is there with the method of that name."""
+    """`method` makes ranges of what was seen; `percentile`, in percent, is there with the method of that name.
+
+    `quiet`: where a logarithm is taken of what scales with an input, quieter samples are seen as well.
+    """
 
     padding: Mapping[str, float]
     part: SamplePart
     method: MethodName
     percentile: float | None = left_out()
+    quiet: bool = True
 
 
 @dataclass(frozen=True)

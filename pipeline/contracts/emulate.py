@@ -47,8 +47,9 @@ class Facts(Contract):
     """The ladder's last rung: `compile` against the rung above, `outputs` against the original.
 
     `samples` of the held-out set were run `of` that many; what was `emulated` is the context, or a plain compile of
-    the same model where the emulator does not take the context. None: nothing was. Of a
-    language model, `language` has the figures of `compile` against the original; what was emulated is its small `twin`.
+    the same model where the emulator does not take the context. None: nothing was. `quiet` has the figures of `outputs`
+    on `quiet_samples` that are quieter than those that were given, where a logarithm hears that. Of a language model,
+    `language` has the figures of `compile` against the original; what was emulated is its small `twin`.
     """
 
     samples: int
@@ -61,6 +62,8 @@ class Facts(Contract):
     second_opinion: SecondOpinion | None = None
     language: Mapping[str, LanguageFigures] = field(default_factory=dict)
     twin: str | None = left_out()
+    quiet: Measured = field(default_factory=dict)
+    quiet_samples: int = 0
 
 
 UNMEASURED = Facts(samples=0, of=0, rungs={}, outputs={}, score=None)

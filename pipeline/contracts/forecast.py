@@ -11,7 +11,7 @@ from pipeline.frozen import dataclass
 
 Rule = Literal[
     "fp16_overflow", "fp16_flush", "requantize_underflow", "saturation", "unequal_comparison", "exponent",
-    "integer_function", "integer_overflow", "negative_index",
+    "integer_function", "integer_overflow", "negative_index", "quiet_logarithm",
 ]  # fmt: skip
 Instead = Literal["", "uint16", "fp16"]
 INTEGERS: Final = "uint16"
@@ -23,7 +23,8 @@ class Forecast(Contract):
     """One thing that will go wrong, or would have: `mended` says that the encodings already avoid it.
 
     `figure` is beyond `limit`, both in the unit of the rule; `channels` of a weight are concerned, 0 where channels
-    have no part in it. `nodes` in the precision `instead` would avoid it; empty where no precision does.
+    have no part in it. `nodes` in the precision `instead` would avoid it; empty where no precision does. `share` of a
+    logarithm's range is lost, where that is what goes wrong.
     """
 
     rule: Rule
@@ -35,11 +36,13 @@ class Forecast(Contract):
     mended: bool = False
     nodes: tuple[str, ...] = ()
     instead: Instead = ""
+    share: float = 0.0
 
     @property
     def effect(self) -> str:
         """What happens on the chip."""
-        return _TOLD[self.rule][0]
+        lost = f", {self.share:.0%} of its range, up to {self.beyond:.1f} off" if self.share else ""
+        return f"{_TOLD[self.rule][0]}{lost}"
 
     @property
     def remedy(self) -> str:
@@ -87,6 +90,10 @@ _TOLD: Mapping[str, tuple[str, str]] = {
     "negative_index": (
         "a lookup in integers takes no index from the end: it gives 0",
         "add the size of the table to negative ones before, or keep the lookup in float16",
+    ),
+    "quiet_logarithm": (
+        "the quiet part of what a logarithm is taken of is below half a step of this encoding",
+        "keep these nodes in float16",
     ),
     "exponent": ("results this far below the largest become 0", "keep these nodes in float16"),
 }

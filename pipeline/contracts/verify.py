@@ -17,10 +17,14 @@ REFERENCES = "references.npz"
 
 @dataclass(frozen=True, kw_only=True)
 class Params(Measuring):
-    """`score` is the name of the user's function; `outputs` has what the config says of single ones, by label."""
+    """`score` is the name of the user's function; `outputs` has what the config says of single ones, by label.
+
+    `quiet`: where a logarithm is taken of what scales with an input, quieter samples are judged as well.
+    """
 
     score: str | None
     outputs: Mapping[str, Declared] = field(default_factory=dict)
+    quiet: bool = True
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,16 @@ class Facts(Contract):
     """The ladder on the CPU: each rung against the one above, `outputs` of the last rung against the original.
 
     Of `samples` (0: nothing was measured), `shorter` belong to smaller buckets. Figures are of `subjects`, by label;
-    `spans` has the range of the original's values. `lengths` has the lengths of the samples on the bucket's axes, and
-    `order` their places in the order to emulate them in; each takes some `sample_s` CPU seconds there, by an estimate.
+    `spans` has the range of the original's values. `lengths` has those of all samples of the set, of other buckets and
+    calibration too, on the bucket's axes. `order` has the samples' places in the order to emulate them in; each takes
+    some `sample_s` CPU seconds there, by an estimate.
     `silent` are those between 0 and 1 that never get near 1: that they say yes where they should is then not shown.
     `forecasts` is what HTP will compute wrongly of a model that stays in float, told from these samples; that of a QDQ
     model comes from calibration (`quantize`). Of a language model, `language` has the figures of each rung against the
     original in place of all those.
+
+    `heard` are inputs of whose scale a logarithm is taken. `quiet` has the figures of `outputs` on quieter samples
+    (:mod:`pipeline.inputs.samples.quiet`), `quiet_order` the places of those, the worst first.
     """
 
     samples: int
@@ -50,6 +58,9 @@ class Facts(Contract):
     silent: tuple[str, ...] = ()
     forecasts: tuple[Forecast, ...] = ()
     language: Mapping[str, LanguageFigures] = field(default_factory=dict)
+    heard: tuple[str, ...] = ()
+    quiet: Measured = field(default_factory=dict)
+    quiet_order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

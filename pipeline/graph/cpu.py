@@ -32,12 +32,24 @@ def load_session(path: Path) -> ort.InferenceSession:
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     if ENTRY in path.read_bytes():  # only then is the graph worth parsing here
         return _session(load_graph(path), path.parent, options)
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return _optimized(str(path), options)
 
 
 def unoptimized_session(model: ModelProto, folder: Path) -> ort.InferenceSession:
     """A session that computes every value of a model in memory as the graph says; `folder` holds its blobs."""
     return _session(model, folder, _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL))
+
+
+def frugal_session(model: ModelProto, folder: Path) -> ort.InferenceSession:
+    """As :func:`unoptimized_session`, in less memory: nodes run in the order in which they stand, once what they read
+    is there, and each result is given back to the system as soon as nobody reads it any more.
+    """
+    options = _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+    # The other order begins with all nodes that read nothing but weights.
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
+    return _session(model, folder, options)
 
 
 def _session(model: ModelProto, folder: Path, options: ort.SessionOptions) -> ort.InferenceSession:
@@ -48,16 +60,28 @@ def _session(model: ModelProto, folder: Path, options: ort.SessionOptions) -> or
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     formed = [tensor for tensor in model.graph.initializer if form_of(tensor)]
     if not formed:
-        return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return _optimized(model.SerializeToString(), options)
     arrays = [_shared(tensor, folder) for tensor in formed]
     values = [ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TensorProto.FLOAT) for array in arrays]
     for tensor, value in zip(formed, values, strict=True):
         options.add_initializer(tensor.name, value)
     options.add_session_config_entry("session.disable_prepacking", "1")
     raw = without_forms(model).SerializeToString()
-    session = ort.InferenceSession(raw, options, providers=["CPUExecutionProvider"])
+    session = _optimized(raw, options)
     session.held = (arrays, values)  # onnxruntime reads them where they are
     return session
+
+
+def _optimized(model: str | bytes, options: ort.SessionOptions) -> ort.InferenceSession:
+    """A session, without moved Transposes where onnxruntime moves them so that shapes don't fit any more.
+
+    It does (1.31) where two values that are transposed alike are compared in float and one of them is used again.
+    """
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except errors.Fail:
+        kept = ["TransposeOptimizer"]
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=kept)
 
 
 def _shared(tensor: TensorProto, folder: Path) -> NDArray[Any]:

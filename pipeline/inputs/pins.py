@@ -10,7 +10,7 @@ from pipeline.config.yaml.problems import Problems
 from pipeline.config.yaml.tree import MapNode, Value, read
 from pipeline.errors import ConfigError, SourceError
 from pipeline.store.durable import write_atomically
-from pipeline.store.looked import note_file
+from pipeline.store.files_read import note_file
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HEADER = """\

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from pipeline.command_line import CommandLine
-from pipeline.config import project_file
-from pipeline.config.load import model_names
+from pipeline.config.file_names import model_names
 from pipeline.errors import ConfigError
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.steps import STAGES
 
-WHOLE = ("build", "buckets", "package", "report", "chat")
+_CHAT = "chat"
+WHOLE = ("build", "buckets", "package", "report", _CHAT)
 """Tasks of whole models."""
 _OF_MODELS = frozenset({*STAGES, *WHOLE})
 _GLOB = re.compile(r"[*?\[/]")
@@ -37,30 +37,50 @@ def models_about(line: CommandLine, models: Collection[str]) -> set[str]:
     return found
 
 
+def names_stages(line: CommandLine) -> bool:
+    """Whether a command asks for steps by name, and so for no more than what they need."""
+    return any(name.partition(":")[0] in STAGES for name in line.names)
+
+
 def models_read(line: CommandLine, folder: Path) -> set[str] | None:
-    """The models whose configs a command needs to read; None for all of them, and where rules are held against all."""
+    """The models whose configs a command needs to read; None for all of them."""
     names = model_names(folder)
     about = models_about(line, names)
     if line.command != "run" or not about or len(about) == len(names):
         return None  # of a name that no model has, the message suggests one out of all
-    try:
-        return None if project_file.load(folder).settings.stages else about
-    except ConfigError:  # to be told of with all other mistakes
-        return None
+    return about
 
 
 def check_names(
-    names: Iterable[str], planned: Collection[str], models: Iterable[str], every_step: Callable[[], Iterable[str]]
+    names: Iterable[str],
+    planned: Collection[str],
+    models: Collection[str],
+    talking: Collection[str],
+    every_step: Callable[[], Iterable[str]],
 ) -> None:
     """Refuse `stage:name` that matches none of the steps that were planned: doit ignores a glob without a match.
 
-    Raises ConfigError, with a suggestion out of all steps.
+    `talking` are the language models out of `models`, as far as their configs were read. Raises ConfigError, with a
+    suggestion out of all steps.
     """
-    known = [*planned, *(f"{task}:{model}" for task in WHOLE for model in models)]
+    whole = (f"{task}:{model}" for task in WHOLE for model in (talking if task == _CHAT else models))
+    known = [*planned, *whole]
     for name in names:
-        if name.split(":")[0] in _OF_MODELS and ":" in name and not fnmatch.filter(known, name):
+        task, _, model = name.partition(":")
+        if task == _CHAT and not fnmatch.filter(talking, model):
+            raise _nobody_to_talk_to(model, models, sorted(talking))
+        if task in _OF_MODELS and ":" in name and not fnmatch.filter(known, name):
             raise ConfigError(
                 f"no step is named '{name}'{did_you_mean(name, {*known, *every_step()})}",
                 where="command line",
                 remedy="'doit list --all' prints every name",
             )
+
+
+def _nobody_to_talk_to(model: str, models: Collection[str], talking: Sequence[str]) -> ConfigError:
+    if model in models:
+        what = f"{model} is no language model"
+    else:
+        what = f"no model is named '{model}'{did_you_mean(model, talking)}" if model else "no model is named"
+    known = f"doit chat:{talking[0]}" if talking else "doit chat:MODEL, of a model whose config has 'language_model'"
+    return ConfigError(what, where="command line", remedy=f"{known}; docs/language-models.md says how to build one")

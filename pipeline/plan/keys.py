@@ -17,7 +17,7 @@ from pipeline.errors import WorkerError
 from pipeline.model import Json, Manifest
 from pipeline.plan.counted_code import RULES, CountedCode, counted_code
 from pipeline.store.digests import StatMemo
-from pipeline.store.looked import note_file
+from pipeline.store.files_read import note_file
 
 # Packages whose version can change a stage's output: those that its code computes with, which a test holds against the
 # imports, and the SDK inside onnxruntime-qnn. `fetch` parses ONNX files only to see which files they name.

@@ -41,7 +41,12 @@ class Measurements(Wiring):
         inputs = (*self._measured(component, bucket), *self._quantized(component, bucket))
         measuring = self._measuring(component, bucket)
         declared = stage_params.of_outputs(self._config.components[component].outputs)
-        params = verify.Params(**measuring, score=self._score_name(component), outputs=declared)
+        params = verify.Params(
+            **measuring,
+            score=self._score_name(component),
+            outputs=declared,
+            quiet=self._config.verification.quiet,
+        )
         return self._step("verify", component, bucket, params, inputs, self._score(component))
 
     def _emulate(self, component: str, bucket: Bucket, target: Target) -> Step:

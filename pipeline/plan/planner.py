@@ -7,11 +7,13 @@ and the second is restored from the store.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from pipeline.config.load import Auto, Bucket, Fp16, HubSource, ModelConfig, Quantization, Target
+from pipeline.config.quantization import FOR_SEARCH
 from pipeline.config.readers import HubData, Reader
 from pipeline.config.targets import DEVICE
 from pipeline.contracts import (
@@ -35,7 +37,7 @@ from pipeline.contracts.scheme import FP16
 from pipeline.model import Json
 from pipeline.plan import stage_params
 from pipeline.plan.measurements import Measurements
-from pipeline.plan.steps import FOR_SEARCH, ClimbBasis, Input, Step
+from pipeline.plan.steps import ClimbBasis, Input, Step
 from pipeline.qnn.provider_options import PERFORMANCE_MODE
 from pipeline.qnn.target import WIDE_PRODUCTS_HTP_ARCH
 
@@ -55,6 +57,24 @@ def plan(config: ModelConfig) -> tuple[Step, ...]:
         replace(step, in_float=replace(in_float[step.id], config=config)) if _reads_quantized(step, in_float) else step
         for step in steps
     )
+
+
+def compiled_after(step: Step, steps: Mapping[str, Step]) -> list[str]:
+    """The step out of `steps` that shows, before `step` compiles anything, whether padding harms its component.
+
+    It is that of the smallest bucket, which costs least; larger ones are verified meanwhile. None where nothing is
+    compiled, nothing is padded or it is true by definition; a language model is padded by our own graphs. Where
+    several machines build, nothing waits for this: each goes on with what it can.
+    """
+    component = step.component
+    if step.stage not in ("packing", "context") or component is None or step.config.language:
+        return []
+    if step.config.components[component].truth != "unpadded":
+        return []
+    padded = [bucket for bucket in step.config.buckets if bucket.axes]
+    first = min(padded, key=lambda bucket: math.prod(bucket.axes.values()), default=None)
+    name = f"verify:{step.config.name}/{component}/{first.name}" if first else ""
+    return [name] if name in steps else []
 
 
 def _may_be_float(step: Step) -> bool:
@@ -154,6 +174,7 @@ class _Planner(Measurements):
                 part=self._part("calibration", component),
                 method=how.method,
                 percentile=stage_params.percentile(how),
+                quiet=self._config.verification.quiet,
             ),
             (Input("ingest", self._ingests[component]), Input("samples", f"samples:{self._name}/calibration")),
         )

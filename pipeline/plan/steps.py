@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.config.load import Bucket, ModelConfig, Quantization, Target
-from pipeline.contracts.codec import Contract
-from pipeline.contracts.fetch import Commit
-from pipeline.contracts.packing import Form
 from pipeline.frozen import dataclass
-from pipeline.model import Json
+
+if TYPE_CHECKING:  # who asks which stages there are need not wait for what a config is made of
+    from pathlib import Path
+
+    from pipeline.config.load import Bucket, ModelConfig, Target
+    from pipeline.contracts.codec import Contract
+    from pipeline.contracts.fetch import Commit
+    from pipeline.contracts.packing import Form
+    from pipeline.model import Json
 
 # In the order they run. The docs are what `doit list` prints.
 STAGES: Mapping[str, str] = {
@@ -36,8 +40,6 @@ STAGES: Mapping[str, str] = {
 }
 FORMS: tuple[Form, ...] = ("separate", "buckets", "socs")
 """What may share a context binary: nothing, all buckets for one target, or all targets of one bucket."""
-FOR_SEARCH = Quantization(method="mse", rounding="gptq", clip="hessian")
-"""How a search calibrates. On MiniLM, mse leaves a third of all operations in 8 bits at 20 dB, minmax 29 %."""
 ON_DEMAND = frozenset({"blame", "probe"})
 """Stages that run only when they are asked for."""
 

@@ -8,20 +8,26 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pipeline.config.project_file import ProjectFile
 from pipeline.frozen import dataclass
 from pipeline.plan.keys import CodeDigests
 from pipeline.plan.steps import Step
 from pipeline.store import costs, database, digests
 from pipeline.store.digests import StatMemo
 from pipeline.store.scratch import Scratch
-from pipeline.store.shared import address
+from pipeline.store.shared import address, names
 from pipeline.store.store import Store
 
 if TYPE_CHECKING:
+    from pipeline.config.project_file import ProjectFile
     from pipeline.store.shared.tier import SharedStore
 
 STORE_VARIABLE = "PIPELINE_STORE"
+
+
+def _defaults() -> ProjectFile:
+    from pipeline.config.project_file import ProjectFile
+
+    return ProjectFile()
 
 
 class Named(Protocol):
@@ -47,7 +53,7 @@ class Workspace:
     store: Store
     memo: StatMemo
     code: CodeDigests
-    project: ProjectFile = field(default_factory=ProjectFile)
+    project: ProjectFile = field(default_factory=_defaults)
     shared: SharedStore | None = None
 
     @classmethod
@@ -90,12 +96,10 @@ class Workspace:
 
     def caches(self) -> Mapping[Path, str]:
         """Files that only save time, and what each must have."""
-        from pipeline.store.shared import remote_index
-
         return {
             self.build / "memo.json": digests.MEMBER,
             self.database: database.MEMBER,
-            self.shared_record: remote_index.MEMBER,
+            self.shared_record: names.PLACES,
             self.store.root / "costs.json": costs.MEMBER,
         }
 

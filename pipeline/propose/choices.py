@@ -66,10 +66,23 @@ def choose(name: str, found: FoundModel, components: Mapping[str, GuessedCompone
         if given.kind == "selector":
             made.constants[given.spec.name] = _constant(given, rate)
     for axis in guess_axes(readable):
-        _place(axis, made, found, inputs, rate.value)
+        if axis.kind == "length" and _goes_on(axis, readable):
+            of = ", ".join(axis.carriers)
+            made.fixed[axis.name] = Said(
+                1, f"GUESS: as many as one run is given, of {of}: a state goes on behind them, so none may be padded"
+            )
+        else:
+            _place(axis, made, found, inputs, rate.value)
     _even(made)
     _choose_reader(name, found, readable, made, rate)
     return made
+
+
+def _goes_on(axis: GuessedAxis, components: Mapping[str, GuessedComponent]) -> bool:
+    """Whether all that has an axis hands a state to its next run, and is not told how much of the axis is padded."""
+    having = {carrier.rpartition("[")[0] for carrier in axis.carriers}
+    of = [each for name, each in components.items() if any(f"{name}.{i.spec.name}" in having for i in each.inputs)]
+    return all(each.of_kind("state") and not each.of_kind("length", "mask") for each in of)
 
 
 def _rate(found: FoundModel, inputs: Sequence[GuessedInput]) -> Said:

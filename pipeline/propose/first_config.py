@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from pipeline.build.bring import bring_up_to_date
 from pipeline.build.crew import Crew
-from pipeline.config.load import RESERVED, ModelConfig, load
+from pipeline.config.file_names import RESERVED
+from pipeline.config.load import ModelConfig, load
 from pipeline.config.written_values import NAME
 from pipeline.errors import ConfigError, ModelError, PipelineError, StoreError, WaitingError, WorkerError
 from pipeline.plan.planner import plan

@@ -220,8 +220,10 @@ def answer_of(
         path.unlink()
         answer.unlink(missing_ok=True)
     if "error" in told:
-        error = told["error"]
-        raise BY_NAME[error["type"]](error["what"], where=error["where"], why=error["why"], remedy=error["remedy"])
+        said = told["error"]
+        error = BY_NAME[said["type"]](said["what"], where=said["where"], why=said["why"], remedy=said["remedy"])
+        error.of_machine = said["of_machine"]
+        raise error
     return told
 
 
@@ -267,7 +269,7 @@ def _answer(request: Mapping[str, Any], work: Path) -> Mapping[str, Json]:
         _emulate(request, work, target)
     except PipelineError as error:
         fields = {"type": type(error).__name__, "what": error.what, "where": error.where}
-        return {"error": {**fields, "why": error.why, "remedy": error.remedy}}
+        return {"error": {**fields, "why": error.why, "remedy": error.remedy, "of_machine": error.of_machine}}
     return {}
 
 

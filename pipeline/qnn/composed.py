@@ -86,7 +86,8 @@ def _values(tensor: EdgeTensor, random: np.random.Generator) -> NDArray[Any]:
 
 
 def _bits(array: NDArray[Any]) -> NDArray[Any]:
-    return np.ascontiguousarray(array).view(np.uint8).reshape(array.size, -1).view(f"V{array.dtype.itemsize}")
+    """The values in one row, to be compared bit by bit."""
+    return np.ascontiguousarray(array).reshape(-1).view(f"V{array.dtype.itemsize}")
 
 
 def _listed(tensors: Sequence[EdgeTensor]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.config.load import Auto, Bucket, LocalSource, ModelConfig, Quantization, Target
+from pipeline.config.quantization import FOR_SEARCH
 from pipeline.contracts import climb, context, export, ingest, rewrite
 from pipeline.errors import StoreError
 from pipeline.frozen import dataclass
@@ -20,7 +21,7 @@ from pipeline.plan import climbing, stage_params
 from pipeline.plan.keys import package_version, qairt_version
 from pipeline.plan.own_buckets import OwnBuckets
 from pipeline.plan.resolve import resolve
-from pipeline.plan.steps import FOR_SEARCH, Step
+from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.qnn import catalog
 from pipeline.release import engine_files
@@ -33,7 +34,7 @@ MANIFEST = "manifest.json"
 QDQ = "qdq"
 SOCS = "socs"
 
-_WORKINGS = frozenset({"forecasts", "lengths", "order", "sample_s", "silent", "spans"})
+_WORKINGS = frozenset({"forecasts", "heard", "lengths", "order", "quiet_order", "sample_s", "silent", "spans"})
 """Facts of verify that emulate, the gates or a place of their own in the manifest have; the others are written."""
 
 

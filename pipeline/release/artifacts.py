@@ -15,11 +15,11 @@ from pipeline.plan.workspace import Workspace
 from pipeline.qnn import catalog
 from pipeline.release.artifact_folders import MANIFEST, QDQ, SOCS, Folder
 from pipeline.release.engine_files import MEMBER
-from pipeline.report.page.write import PAGE
+from pipeline.report.page import PAGE
 from pipeline.store import locks
 from pipeline.store.digests import StatMemo
 from pipeline.store.durable import disk_errors, is_temporary, sync_folder, visible, write_atomically
-from pipeline.store.looked import note_file
+from pipeline.store.files_read import note_file
 
 _OUTDATED = "is outdated"
 

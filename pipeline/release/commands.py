@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pipeline.config.file import PerformanceMode
 from pipeline.config.load import ModelConfig
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.store.finding import FsckFinding
+
+if TYPE_CHECKING:
+    from pipeline.release.ssh import Ssh
 
 
 def needed(config: ModelConfig, steps: Sequence[Step]) -> tuple[list[str], list[Step]]:
@@ -186,17 +189,9 @@ def measure_on_device(
     from pipeline.errors import ConfigError
     from pipeline.release.device import HowLong, measure_on
     from pipeline.release.package import archive_paths
-    from pipeline.release.ssh import Ssh
     from pipeline.report.page.command import report
 
-    found = [(config, steps) for config, steps in models if f"build:{config.name}" in given[1:]]
-    if len(given) != 2 or not found:
-        raise ConfigError(
-            "a device and a model are needed",
-            where=f"command line: {' '.join(given)}",
-            remedy="doit device HOST build:demo",
-        )
-    config, steps = found[0]
+    config, steps = _model_of(given, models)
     archives = [*archive_paths(config, targets, workspace).values()]
     if len(archives) > 1:
         raise ConfigError(
@@ -205,12 +200,50 @@ def measure_on_device(
             remedy=f"name it: doit device {' '.join(given)} targets={config.targets[0].soc}",
         )
     _check_timing(options)
-    config_file = Path(options["ssh_config"]) if options["ssh_config"] else None
-    ssh = Ssh(given[0], options["python"], options["folder"], config_file)
+    ssh = _device_of(given, options)
     how = HowLong(options["samples"], options["seconds"], performance_mode=options["performance_mode"])
     for line in measure_on(archives[0], steps, workspace, ssh, how):
         print(line, flush=True)
     report([(config, steps)], config.name, workspace, no_browser=True)
+
+
+def check_device(
+    models: Sequence[tuple[ModelConfig, Sequence[Step]]], given: Sequence[str], options: Mapping[str, Any]
+) -> None:
+    """Raise PipelineError if nothing can be run on the device, before anything is built for it."""
+    _model_of(given, models)
+    _check_timing(options)
+    check_signing_key()
+    _device_of(given, options).reach()
+
+
+def _model_of(
+    given: Sequence[str], models: Sequence[tuple[ModelConfig, Sequence[Step]]]
+) -> tuple[ModelConfig, Sequence[Step]]:
+    from pipeline.errors import ConfigError
+    from pipeline.plain_text import did_you_mean
+
+    by_task = {f"build:{config.name}": (config, steps) for config, steps in models}
+    if len(given) == 2 and given[1] in by_task:
+        return by_task[given[1]]
+    why = "nothing is named"
+    if len(given) == 2:
+        why = f"no model is named {given[1]!r}{did_you_mean(given[1], by_task)}"
+    elif given:
+        why = f"{given[0]!r} alone is named" if len(given) == 1 else f"{len(given)} words are given"
+    raise ConfigError(
+        "a device and a model are needed",
+        where=f"command line: {' '.join(('doit device', *given))}",
+        why=why,
+        remedy=f"doit device HOST {next(iter(by_task), 'build:MODEL')}",
+    )
+
+
+def _device_of(given: Sequence[str], options: Mapping[str, Any]) -> Ssh:
+    from pipeline.release.ssh import Ssh
+
+    config = Path(options["ssh_config"]) if options["ssh_config"] else None
+    return Ssh(given[0], options["python"], options["folder"], config)
 
 
 def _check_timing(options: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from pipeline.release import index, notices, on_disk, provenance, skipped
 from pipeline.release.archive import Member
 from pipeline.release.artifact_folders import QDQ, SOCS, Folder, folders
 from pipeline.release.index import Part
-from pipeline.report.page.write import PAGE
+from pipeline.report.page import PAGE
 from pipeline.store.digests import sha256_file
 from pipeline.store.durable import write_atomically
 from pipeline.store.manifests import read_manifest

@@ -28,6 +28,8 @@ _OPTIONS = (
     "ForwardAgent=no", "ForwardX11=no", "ConnectTimeout=15", "ServerAliveInterval=15", "ServerAliveCountMax=4",
 )  # fmt: skip
 _TOLD_LINES = 4
+_AWAY = ("Could not resolve hostname", "Connection refused", "timed out", "No route to host", "unreachable")
+"""What ssh says where no device answers."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,21 @@ class Ssh:
     def at(self, folder: str) -> Ssh:
         """The same with another folder."""
         return replace(self, folder=folder)
+
+    def reach(self) -> None:
+        """Have the device's Python say which it is.
+
+        Raises:
+            DeviceError: the device is not reached, or has no such Python.
+        """
+        with tempfile.TemporaryFile() as said:
+            process = _started(
+                ["ssh", *self._options(), "-T", "--", self.host, f"{self.python} --version"], said.fileno()
+            )
+            told, _ = process.communicate()
+            if process.returncode:
+                said.seek(0)
+                raise self._failed(process.returncode, said.read() + told)
 
     def ask(self, *words: str) -> Iterator[Mapping[str, Json]]:
         """Run our program on the device with these words, and yield what it tells.
@@ -137,7 +154,9 @@ class Ssh:
             remedy = f"on the device: {self.python} -m pip install numpy onnxruntime onnxruntime-qnn"
         elif "not found" in text or "not recognized" in text or "No such file" in text:
             remedy = f"name the device's Python: doit device --python PATH {self.host} …"
-        return DeviceError(f"{self.host} does not do what it was asked", where=self.host, why=text, remedy=remedy)
+        away = any(sign in text for sign in _AWAY)
+        what = "can't be reached" if away else "does not do what it was asked"
+        return DeviceError(f"{self.host} {what}", where=self.host, why=text, remedy=remedy)
 
 
 def _started(command: Sequence[str], errors: int) -> subprocess.Popen[bytes]:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pipeline.config.guesses import guesses, still_guessed
 from pipeline.frozen import dataclass
 from pipeline.model import Json, Manifest
 from pipeline.plan.steps import Step
-from pipeline.report import report
-from pipeline.report.run_artifacts import artifacts
-from pipeline.report.tables import Table
+
+if TYPE_CHECKING:
+    from pipeline.report.tables import Table
 
 _MEMBERS: Mapping[str, type] = {
     "steps": list, "tables": list, "unmeasured": list, "silent": list, "is_verified": bool, "guessed": str,
@@ -64,6 +64,9 @@ def account_of(
     `current` are those that are up to date, `seen` those of which figures are shown, which may be of a miss; `results`
     says how those came out that were not current before.
     """
+    from pipeline.report import report  # an account that is told again needs none of it
+    from pipeline.report.run_artifacts import artifacts
+
     path = steps[0].config.path
     return Account(
         [step.id for step in steps if step.id in current],
@@ -84,6 +87,8 @@ def tables_of(
     results: Mapping[str, tuple[str, float]],
 ) -> list[Table]:
     """Contexts, forecasts, accuracy, next tokens, what is judged by itself, scores: each with its heading."""
+    from pipeline.report import report
+
     return [
         report.contexts([step for step in steps if step.id in current], manifests, results),
         report.forecasts(steps, seen, manifests),

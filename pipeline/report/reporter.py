@@ -35,6 +35,7 @@ class Task(Protocol):
     name: str
     task_dep: list[str]
     pos_arg_val: list[str] | None
+    options: Mapping[str, object] | None
 
 
 class DoitFailure(Protocol):
@@ -46,6 +47,10 @@ class DoitFailure(Protocol):
     def get_name(self) -> str: ...  # noqa: D102
 
     def get_msg(self) -> str: ...  # noqa: D102
+
+
+Given = tuple[Sequence[str], Mapping[str, object]]
+"""The names after a command, and its options by name."""
 
 
 class Build(Protocol):
@@ -64,10 +69,10 @@ class Build(Protocol):
     status: int
     is_whole: bool
 
-    def open(self, given: Mapping[str, Sequence[str]], steps: Collection[str]) -> None:
+    def open(self, given: Mapping[str, Given], steps: Collection[str]) -> None:
         """Make ready to run tasks and these steps; raises PipelineError if that makes no sense.
 
-        `given` maps the tasks of the command line to the names that each was given.
+        `given` maps the tasks of the command line to the names and the options that each was given.
         """
         ...
 
@@ -134,7 +139,8 @@ class Reporter:
             run_record.begin(project.workspace.build)
         project.workspace.store.tell = self._console.line
         try:
-            project.open({name: tasks[name].pos_arg_val or () for name in self._selected}, names)
+            given = {name: (tasks[name].pos_arg_val or (), tasks[name].options or {}) for name in self._selected}
+            project.open(given, names)
             if self._is_build():
                 project.tell_removed()
         except PipelineError as error:
@@ -243,9 +249,8 @@ class Reporter:
         for step in ran.current:
             if text := project.report_of(step):
                 self._console.line(f"\n{step.id}\n{text}")
-        for text in (*summary.tables(ran), summary.last_lines(ran)) if self._is_build() else ():
-            if text:
-                self._console.line(f"\n{text}")
+        for text in summary.told(ran) if self._is_build() else ():
+            self._console.line(text)
         exit_code = self._exit_code()
         self._record(ran, exit_code)
         if self._is_build():

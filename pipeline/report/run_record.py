@@ -24,8 +24,7 @@ from pipeline.plain_text import printable
 from pipeline.plan.keys import package_version, qairt_version
 from pipeline.plan.steps import STAGES
 from pipeline.report.summary import BuildFailure, Ran, cause
-from pipeline.store.durable import write_atomically
-from pipeline.store.scratch import Scratch
+from pipeline.store.durable import is_temporary, write_atomically
 
 SCHEMA_VERSION = 1
 RECORD = "run.json"
@@ -34,6 +33,7 @@ _TASKS = frozenset({*STAGES, "build", "package", "publish"})
 """The tasks that run steps."""
 _GIVEN = ("compare", "record", "reproduce", "verify-release")
 """Tasks that run no steps and take all that follows them on the command line for names."""
+_LEFT_S = 3600.0
 _RESULTS = {0: "ok", 19: "waiting", 130: "interrupted"}
 _RESTORED: Mapping[str, Mapping[str, Json]] = {
     "restored": {"outcome": "restored", "from": "store"},
@@ -77,9 +77,17 @@ def builds(task: str) -> bool:
 
 def begin(build: Path) -> None:
     """Remove the record of the last build."""
-    for name in (RECORD, REPORT):
+    left = (path for name in (RECORD, REPORT) for path in build.glob(f".{name}.*") if _is_left(path))
+    for path in (build / RECORD, build / REPORT, *left):
         with contextlib.suppress(OSError):
-            (build / name).unlink()
+            path.unlink()
+
+
+def _is_left(path: Path) -> bool:
+    """Whether a half-written file is of a process that died: a record takes no time to write."""
+    with contextlib.suppress(OSError):
+        return is_temporary(path.name) and time.time() - path.stat().st_mtime > _LEFT_S
+    return False
 
 
 def refused(build: Path, arguments: Sequence[str], error: PipelineError) -> None:
@@ -136,9 +144,8 @@ def write(build: Path, content: Mapping[str, Json], tell: Callable[[str], None] 
     from pipeline.report.run_report import markdown
 
     try:
-        with Scratch(build / "tmp").folder() as folder:
-            for name, text in ((RECORD, _text(content)), (REPORT, markdown(content))):
-                write_atomically(build / name, text.encode("utf-8", "replace"), durable=False, folder=folder)
+        for name, text in ((RECORD, _text(content)), (REPORT, markdown(content))):
+            write_atomically(build / name, text.encode("utf-8", "replace"), durable=False)
     except OSError as error:
         begin(build)
         tell(f"{build.name}/{RECORD} can't be written: {error.strerror or error}")

@@ -101,6 +101,13 @@ class Ran:
         return [outcome for name, (outcome, _) in self.results.items() if name in self.steps]
 
 
+def told(ran: Ran) -> Iterator[str]:
+    """What a build prints at its end, a blank line before each part."""
+    for text in (*tables(ran), last_lines(ran)):
+        if text:
+            yield f"\n{text}"
+
+
 def tables(ran: Ran) -> Iterator[str]:
     """Contexts, forecasts, accuracy, what is judged by itself, scores; those that have rows."""
     touched = {ran.steps[name].config.name for name in (*ran.results, *ran.missed) if name in ran.steps}

@@ -15,18 +15,21 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.command_line import CommandLine
-from pipeline.config.project_file import PROJECT_FILE
+from pipeline.config.file_names import PROJECT_FILE
 from pipeline.errors import PipelineError
+from pipeline.model import Json
 from pipeline.plan.keys import READER_TOOLS, TOOLS, ExtraError, canonical_json, reader_versions, tool_versions
 from pipeline.plan.workspace import Workspace
 from pipeline.report.account import Account
-from pipeline.report.page.write import pages_of
 from pipeline.store import sealed_json
 from pipeline.store.durable import write_atomically
-from pipeline.store.looked import Looks, looking, stamp_of
+from pipeline.store.files_read import MISSING, FilesRead, recording, stamp_of
+
+if TYPE_CHECKING:
+    from pipeline.config.load import ModelConfig
 
 FOLDER = "unchanged"
 _VERSION = 1
@@ -63,27 +66,71 @@ class Unchanged:
         found = ((model, self._account(model, basis, workspace)) for model in models)
         return {model: account for model, account in found if account is not None}
 
-    def keep(self, model: str, looks: Looks, account: Account, workspace: Workspace) -> None:
+    def keep(self, model: str, read: FilesRead, account: Account, workspace: Workspace) -> None:
         """Remember a model of which all was seen to be done, by what was looked at.
 
         Does nothing if the shared store lacks some of it, or the disk can't be written.
         """
         basis = self._basis(workspace)
-        config = str(self._root / "configs" / f"{model}.yaml")
-        missing = workspace.shared is not None and not workspace.shared.has_all(looks.used)
+        config = self._config(model)
+        missing = workspace.shared is not None and not workspace.shared.has_all(read.used)
         if not basis or missing or config not in self._configs:
             return
-        looks.files[config] = self._configs[config]
+        read.files[config] = self._configs[config]
         content: dict[str, Any] = {
             "basis": basis,
-            "files": {self._short(path): stamp for path, stamp in looks.files.items()},
-            "payloads": looks.payloads,
-            "used": [*looks.used],
+            "files": {self._short(path): stamp for path, stamp in read.files.items()},
+            "payloads": read.payloads,
+            "used": [*read.used],
             "account": account.to_json(),
         }
+        self._write(_path(model, workspace), content, workspace)
+
+    def _write(self, path: Path, content: Mapping[str, Json], workspace: Workspace) -> None:
         with contextlib.suppress(OSError, ValueError), workspace.scratch.folder() as folder:
             data = sealed_json.dump(content, indent=None, sort_keys=False)
-            write_atomically(_path(model, workspace), data, durable=False, folder=folder)
+            write_atomically(path, data, durable=False, folder=folder)
+
+    def on_request(self, workspace: Workspace) -> dict[str, bool] | None:
+        """Whether each model is built on request alone, of those whose configs are as they were read without a mistake.
+
+        None where the settings of the project, or what decides about every model, are not as they were.
+        """
+        try:
+            content = sealed_json.load(self._settings_record(workspace).read_bytes())
+            if not (basis := self._basis(workspace)) or content["basis"] != basis:
+                return None
+            read = {str(model): (str(stamp), bool(only)) for model, (stamp, only) in content["read"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        return {model: only for model, (stamp, only) in read.items() if self._stamp(model) == stamp}
+
+    def keep_on_request(self, configs: Mapping[str, ModelConfig], workspace: Workspace) -> None:
+        """Remember that these configs were read without a mistake.
+
+        Does nothing in a project with rules for hosts, a cluster or a shared store: builds there have more to look at.
+        """
+        settings = workspace.project.settings
+        if settings.stages or settings.engine or workspace.shared is not None:
+            return
+        on_request = {name: config.on_request for name, config in configs.items()}
+        known = self.on_request(workspace)
+        if known is not None and on_request.items() <= known.items():
+            return
+        all_known = {**(known or {}), **on_request}
+        files = FilesRead({self._config(model): self._stamp(model) for model in all_known})
+        if (basis := self._basis(workspace)) and files.are_unchanged_for_a_while():
+            read: Json = {model: [self._stamp(model), only] for model, only in all_known.items()}
+            self._write(self._settings_record(workspace), {"basis": basis, "read": read}, workspace)
+
+    def _config(self, model: str) -> str:
+        return str(self._root / "configs" / f"{model}.yaml")
+
+    def _stamp(self, model: str) -> str:
+        return self._configs.get(self._config(model), MISSING)
+
+    def _settings_record(self, workspace: Workspace) -> Path:
+        return workspace.build / FOLDER / ".configs.json"
 
     def _account(self, model: str, basis: str, workspace: Workspace) -> Account | None:
         path = _path(model, workspace)
@@ -94,8 +141,8 @@ class Unchanged:
             content = sealed_json.load(path.read_bytes())
             if content["basis"] != basis:
                 return None
-            looks = Looks({self._long(name): stamp for name, stamp in content["files"].items()}, content["payloads"])
-            if not looks.hold(workspace.store.payloads.fault, self._good):
+            read = FilesRead({self._long(name): stamp for name, stamp in content["files"].items()}, content["payloads"])
+            if not read.are_unchanged(workspace.store.payloads.fault, self._good):
                 return None
             if not all(self._is_used(key, workspace) for key in content["used"]):
                 return None
@@ -135,7 +182,7 @@ class Keeper:
 
     def __init__(self, unchanged: Unchanged, workspace: Workspace) -> None:
         self._unchanged, self._workspace = unchanged, workspace
-        self._looks: dict[str, Looks] = {}
+        self._read: dict[str, FilesRead] = {}
         self._done: dict[str, set[str]] = {}
         self._not_done: set[str] = set()
 
@@ -153,7 +200,7 @@ class Keeper:
 
         store.tell = told
         try:
-            with looking(self._looks.setdefault(model, Looks())):
+            with recording(self._read.setdefault(model, FilesRead())):
                 found = is_done()
         finally:
             store.tell = tell
@@ -168,6 +215,8 @@ class Keeper:
 
         What was built is looked at once more: others may have changed it meanwhile.
         """
+        from pipeline.report.page.write import pages_of  # a build with nothing to do needs none of it
+
         besides = (page for page in pages_of(model, self._workspace) if page.exists())
         if not self._saw_all(model, checks):
             self._forget(model)
@@ -180,17 +229,17 @@ class Keeper:
                 store.tell = tell
             if not self._saw_all(model, checks):
                 return
-        looks = self._looks.pop(model)
-        looks.files |= {str(page): stamp_of(str(page)) for page in besides}
-        self._unchanged.keep(model, looks, account, self._workspace)
+        read = self._read.pop(model)
+        read.files |= {str(page): stamp_of(str(page)) for page in besides}
+        self._unchanged.keep(model, read, account, self._workspace)
 
     def _saw_all(self, model: str, parts: Collection[str]) -> bool:
         """Whether all parts of a model were found done, and look now as they did then."""
         whole = model not in self._not_done and self._done.get(model, set()) >= {*parts}
-        return whole and self._looks[model].settled()
+        return whole and self._read[model].are_unchanged_for_a_while()
 
     def _forget(self, model: str) -> None:
-        self._looks.pop(model, None)
+        self._read.pop(model, None)
         self._done.pop(model, None)
         self._not_done.discard(model)
 

@@ -1,5 +1,8 @@
 """calibrate: measure the range of every float value over all buckets and samples of a component.
 
+Where a logarithm is taken of what scales with an input, the loudest samples of each bucket are seen quieter, too: what
+silence makes of a value is part of its range, whether or not a sample has any.
+
 Inputs: ``ingest``, ``samples``, ``rewrite/<bucket>`` for every bucket. Output: ``ranges.json``, {value: [low, high]} as
 measured and rounded outward (:meth:`pipeline.graph.quantization.ranges.Range.rounded`), and where the method chose
 narrower ones, ``chosen.json``, {bits: {value: [low, high]}}; ``integers.json``, {value: [low, high]}, has integers that
@@ -14,8 +17,10 @@ from collections.abc import Mapping, Sequence
 from pipeline.contracts import ingest
 from pipeline.contracts.calibrate import Facts, Params
 from pipeline.contracts.language import LanguageFacts, Lengths
+from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError
 from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.ir.loudness import inputs_heard
 from pipeline.graph.language.loop import Walk
 from pipeline.graph.language.names import TOKENS
 from pipeline.graph.quantization.calibration import Calibration
@@ -23,6 +28,8 @@ from pipeline.graph.quantization.observe import Observer, Recorder
 from pipeline.graph.quantization.range_choice import Method
 from pipeline.graph.quantization.ranges import write_integers, write_ranges
 from pipeline.graph.shapes.buckets import axis_lengths, pad
+from pipeline.inputs.samples.held_out import ScoredSample
+from pipeline.inputs.samples.quiet import loudest_of, quieter
 from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
@@ -50,14 +57,15 @@ def run(request: StageRequest) -> StageResult:
     observers = {}
     for bucket, own in placed.items():
         observer = observers[bucket] = Observer(request.inputs[f"rewrite/{bucket}"].folder / MODEL)
+        heard = inputs_heard(observer.index) if params.quiet else ()
+        loudest: list[ScoredSample] = []
         for call in counted(own, f"bucket {bucket}, sample", len(own)):
-            arrays = call.load()
-            feeds = pad(arrays, inputs, buckets[bucket], params.padding)
-            valid = _valid_share(axis_lengths(arrays, inputs), buckets[bucket])
-            try:
-                calibration.add(observer, feeds, where=f"{call.name} in bucket {bucket}", valid=valid)
-            except CalibrationError as error:
-                raise error.at(call.name) from error
+            sample = ScoredSample(call.name, None, None, call.load())
+            _see(calibration, observer, sample, params, bucket, inputs)
+            if heard:
+                loudest = loudest_of([*loudest, sample], heard)
+        for sample in quieter(loudest, heard):
+            _see(calibration, observer, sample, params, bucket, inputs)
         calibration.add_constants(observer)
         observer.close()
         print(f"bucket {bucket}: {len(own)} samples" + ("" if own else ", its ranges are those of the others"))
@@ -70,6 +78,24 @@ def run(request: StageRequest) -> StageResult:
         narrowed={str(bits): len(chosen) for bits, chosen in sorted(ranges.chosen.items())},
     )
     return StageResult(facts.to_json())
+
+
+def _see(
+    calibration: Calibration,
+    observer: Observer,
+    sample: ScoredSample,
+    params: Params,
+    bucket: str,
+    inputs: Sequence[TensorSpec],
+) -> None:
+    """Run one sample."""
+    axes = params.buckets[bucket]
+    feeds = pad(sample.inputs, inputs, axes, params.padding)
+    valid = _valid_share(axis_lengths(sample.inputs, inputs), axes)
+    try:
+        calibration.add(observer, feeds, where=f"{sample.name} in bucket {bucket}", valid=valid)
+    except CalibrationError as error:
+        raise error.at(sample.name) from error
 
 
 def _spoken(request: StageRequest, params: Params, language: LanguageFacts, calls: Sequence[StoredCall]) -> StageResult:

@@ -18,7 +18,7 @@ from pipeline.graph.cpu import Arrays
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.language.loop import Walk
 from pipeline.graph.language.names import TOKENS
-from pipeline.graph.quantization.correlations import ROWS_AT_ONCE, CorrelationWriter, Sums, split
+from pipeline.graph.quantization.correlations import CorrelationWriter, Sums, split, sum_bytes
 from pipeline.graph.quantization.own_rows import Shapes
 from pipeline.graph.quantization.weight_inputs import Matrix, WeightInputs
 from pipeline.graph.shapes.buckets import pad, refilled
@@ -31,7 +31,7 @@ _SAMPLES = 64
 _FEWEST, _PRODUCTS = 8, 4e11
 """Of a model whose samples take more multiply-accumulates together, fewer are run, but so many in any case. That is
 half a minute on one core, in float64."""
-_SUM_BYTES = 600 << 20
+_SUM_BYTES = 340 << 20
 _VALUE_BYTES = 300 << 20
 """What is added up, and what is kept of a run, at once; for a model that needs more, the samples are run again, so that
 memory stays bounded."""
@@ -164,7 +164,7 @@ def _passes(matrices: Sequence[Matrix]) -> Iterator[list[Matrix]]:
     sums = values = 0
     for matrix in matrices:
         parts = [part.stop - part.start for part in split(matrix.inputs)]
-        more = sum(4 * part * (part + 2 * ROWS_AT_ONCE) for part in parts)
+        more = sum(map(sum_bytes, parts))
         if group and (sums + more > _SUM_BYTES or values + matrix.bytes > _VALUE_BYTES):
             yield group
             group, sums, values = [], 0, 0

@@ -25,18 +25,20 @@ from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.contracts.measures import Measured, Score
 from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
 from pipeline.graph.accuracy.choices import values_of
-from pipeline.graph.accuracy.emulation_budget import is_doubtful, most_in_doubt, shares
+from pipeline.graph.accuracy.emulation_budget import is_doubtful, most_in_doubt, quiet_count, shares
 from pipeline.graph.accuracy.emulation_cost import run_s
 from pipeline.graph.accuracy.language import Divergence
 from pipeline.graph.accuracy.measuring import measure
 from pipeline.graph.accuracy.preview import worst_sample, write_preview
+from pipeline.graph.accuracy.subjects import quiet_subjects
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.language.loop import Walk
 from pipeline.graph.language.parts import cuts
 from pipeline.graph.shapes.buckets import Arrays
-from pipeline.inputs.samples.held_out import HeldOut, ScoredSample, held_out
+from pipeline.inputs.samples.held_out import HeldOut, ScoredSample, fed, held_out
+from pipeline.inputs.samples.quiet import quieter
 from pipeline.inputs.samples.references import Reference, kept
 from pipeline.inputs.samples.score import score
 from pipeline.inputs.samples.spoken import SpokenText, reference_logits, runner, texts_of
@@ -86,6 +88,10 @@ def run(request: StageRequest) -> StageResult:
             more = cpu.order[planned:in_doubt]
             results = emulated.run([given.padded[place] for place in more], cpu.sample_s)
             measured = _measured(params, request, cpu, given, ran | dict(zip(more, results, strict=False)))
+        quiet_places = cpu.quiet_order[: quiet_count(len(cpu.quiet_order), cpu.sample_s, params.max_seconds)]
+        quieted = fed([quieter(given.samples, cpu.heard)[place] for place in quiet_places], params, inputs)
+        quiet_outputs = emulated.run(quieted.padded, cpu.sample_s) if quiet_places else []
+    quiet = _quiet(request, cpu, quieted, quiet_outputs)
     names, samples = measured.names, measured.samples
     print(f"compile, {len(names)} of {len(given.samples)} samples, {emulated.kind}: {measured.rung}")
     worst = worst_sample(measured.total, names)
@@ -97,6 +103,8 @@ def run(request: StageRequest) -> StageResult:
         of=len(given.samples),
         emulated=emulated.kind,
         rungs={"compile": measured.rung},
+        quiet=quiet,
+        quiet_samples=len(quiet_places),
         outputs=measured.total,
         score=_score(params, request, samples, measured.truth, measured.outputs),
         subjects=cpu.subjects,
@@ -136,6 +144,17 @@ def _measured(
     rung = measure(cpu.subjects, names, above, outputs, chosen_from=chosen_from)
     total = measure(cpu.subjects, names, truth, outputs, spans=cpu.spans, chosen_from=chosen_from)
     return _Measurement(places, samples, truth, outputs, rung, total)
+
+
+def _quiet(request: StageRequest, cpu: verify.Facts, given: HeldOut, ran: Sequence[Outputs]) -> Measured:
+    """The figures of quieter samples against the original."""
+    if not ran:
+        return {}
+    truth = _on_cpu(request, "ingest", given.given)
+    names = [sample.name for sample in given.samples]
+    figures = measure(quiet_subjects(cpu.subjects), names, truth, _valid(ran, truth, "compile"))
+    print(f"compile, {len(names)} quieter samples: {figures}")
+    return figures
 
 
 def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> StageResult:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from pipeline.contracts.fetch import Facts, Params
 from pipeline.errors import SourceError
-from pipeline.inputs.hub.data import data_files
-from pipeline.inputs.hub.files import fetch_file
 from pipeline.inputs.hub.repo_names import is_data
 from pipeline.inputs.source import sides_of, with_external_data
 from pipeline.model import StageRequest, StageResult
@@ -30,6 +28,9 @@ def run(request: StageRequest) -> StageResult:
         _copy(request.files, request.out)
         _check_complete(request.files)
         return StageResult(Facts().to_json())
+
+    from pipeline.inputs.hub.data import data_files  # the hub's client takes longer to import than a copy takes
+    from pipeline.inputs.hub.files import fetch_file
 
     wanted = params.files
     if is_data(commit.hub):

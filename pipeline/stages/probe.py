@@ -4,7 +4,8 @@ Where ``emulate`` measures outputs, this measures values between nodes: it compi
 outputs, a few times, and runs one sample; see :mod:`pipeline.qnn.probe` for what that can show and what not.
 
 Inputs: ``ingest``, ``samples``, ``model`` (what was compiled: QDQ or float), and optionally ``emulate``, whose worst
-sample is then run. Output: ``report.txt``, what is printed; ``worst.npz``, the sample that was run and its outputs.
+sample is then run; without it the loudest is, as the first may be silence. Output: ``report.txt``, what is printed;
+``worst.npz``, the sample that was run and its outputs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pipeline.graph.accuracy.input_rounding import lost_by_inputs
 from pipeline.graph.accuracy.worst_sample import write_worst
 from pipeline.graph.files.model_file import MODEL
 from pipeline.inputs.samples.held_out import ScoredSample, held_out
+from pipeline.inputs.samples.quiet import loudest_of
 from pipeline.model import StageRequest, StageResult
 from pipeline.qnn.probe import probe
 
@@ -72,9 +74,11 @@ def run(request: StageRequest) -> StageResult:
 
 
 def _worst(request: StageRequest, samples: Sequence[ScoredSample]) -> int:
-    """The place of the sample that the emulator was worst on in any output, of the first one if that isn't known."""
+    """The place of the sample that the emulator was worst on in any output, of the loudest if that isn't known."""
     if "emulate" not in request.inputs:
-        return 0
+        floats = [name for name, array in samples[0].inputs.items() if array.dtype.kind == "f"]
+        loudest = loudest_of(samples, floats)
+        return next((place for place, sample in enumerate(samples) if loudest and sample is loudest[0]), 0)
     measured = emulate.Facts.from_json(request.inputs["emulate"].facts).rungs.get("compile", {})
     by_figure = sorted(measured.values(), key=lambda each: -math.inf if each.worst_db is None else each.worst_db)
     worst = by_figure[0].worst_sample if by_figure else ""

@@ -7,6 +7,9 @@ Each rung is compared with the one above and with the truth, in the region that 
     rewrite        rewritten for HTP
     quantization   the QDQ model; not there for a component that stays in float
 
+Where a logarithm is taken of what scales with an input, samples that are quieter than those that were given are judged
+by themselves: what formats of fixed steps lose of them, ordinary samples don't show.
+
 While the samples run, it is noted how near each comes to the edges of operators, for the emulator to run those first;
 for a component that stays in float, what HTP will compute wrongly is forecast from the same notes.
 
@@ -18,6 +21,7 @@ which holds the score function. Output: ``worst.json``, the worst sample as a pa
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,15 +40,17 @@ from pipeline.graph.accuracy.makeup import makeup_of_outputs
 from pipeline.graph.accuracy.measuring import measure, spans_of
 from pipeline.graph.accuracy.preview import worst_sample, write_preview
 from pipeline.graph.accuracy.sample_order import sample_order
-from pipeline.graph.accuracy.subjects import choose, part_of
+from pipeline.graph.accuracy.subjects import choose, part_of, quiet_subjects
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.ir.loudness import inputs_heard
 from pipeline.graph.quantization.forecast import forecast
 from pipeline.graph.quantization.observe import Observer
 from pipeline.graph.shapes.buckets import spelled
-from pipeline.inputs.samples.held_out import HeldOut, held_out, lengths_of
+from pipeline.inputs.samples.held_out import HeldOut, fed, held_out, lengths_of
+from pipeline.inputs.samples.quiet import quieter
 from pipeline.inputs.samples.references import Reference, keep
 from pipeline.inputs.samples.score import score
 from pipeline.inputs.samples.spoken import verify_language
@@ -104,6 +110,7 @@ def run(request: StageRequest) -> StageResult:
     wanted = {subject.chosen_from for subject in subjects.values()}
     chosen = [{name: values[name] for name in values if name in wanted} for values in chosen_from]
     keep(request.out, [Reference(*each) for each in zip(truth, last, chosen, strict=True)], order)
+    heard, quiet, quiet_order = _quiet(params, request, given, subjects)
     facts = Facts(
         samples=len(names),
         shorter=given.shorter,
@@ -113,13 +120,44 @@ def run(request: StageRequest) -> StageResult:
         truth=params.truth,
         subjects=subjects,
         spans=spans_of(subjects, truth),
-        lengths=lengths_of(given.samples, inputs, params.axes),
+        lengths=lengths_of(request.inputs["samples"].folder, params, inputs),
         silent=_silent(subjects, truth),
         order=tuple(order),
         sample_s=sample_s(load_graph(_compiled(request) / MODEL)),
         forecasts=() if "quantize" in request.inputs else tuple(_foretold(rewritten, touched)),
+        heard=heard,
+        quiet=quiet,
+        quiet_order=quiet_order,
     )
     return StageResult(facts.to_json())
+
+
+def _quiet(
+    params: Params, request: StageRequest, given: HeldOut, subjects: Mapping[str, Subject]
+) -> tuple[tuple[str, ...], Measured, tuple[int, ...]]:
+    """The inputs that a logarithm hears, the figures of quieter samples, and their places, the worst first."""
+    shaped = request.inputs["shape"].folder
+    inputs = inputs_heard(GraphIndex(load_graph(shaped / MODEL), shaped))
+    judged = quiet_subjects(subjects)
+    if not inputs or not params.quiet or not judged:
+        return inputs, {}, ()
+    specs = ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
+    made = fed(quieter(given.samples, inputs), params, specs)
+    if not made.samples:
+        return inputs, {}, ()
+    names = [sample.name for sample in made.samples]
+    truth = _run_all("original, quieter", request.inputs["ingest"].folder, made.given)
+    outputs = _run_all("last rung, quieter", _compiled(request), made.padded)
+    outputs = [valid_outputs(*each, "quiet") for each in zip(outputs, truth, strict=True)]
+    figures = measure(judged, names, truth, outputs)
+    print(f"a logarithm hears how loud {', '.join(inputs)} is; quieter: {figures}")
+    errors = [measure(judged, [name], [true], [got]) for name, true, got in zip(names, truth, outputs, strict=True)]
+    ranked = sorted(range(len(names)), key=lambda place: _least_db(errors[place]))
+    return inputs, figures, tuple(ranked)
+
+
+def _least_db(figures: Measured) -> float:
+    return min((-math.inf if each.sqnr_db is None else each.sqnr_db for each in figures.values()), default=math.inf)
 
 
 def _compiled(request: StageRequest) -> Path:

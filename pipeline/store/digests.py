@@ -12,7 +12,7 @@ from pathlib import Path
 from pipeline.model import Json
 from pipeline.processes import stopping
 from pipeline.store import cache_file
-from pipeline.store.looked import RACY_NS, note_file, spelt
+from pipeline.store.files_read import RACY_NS, note_file, stamp_of_status
 
 _CHUNK = 1 << 20
 MEMBER = "entries"
@@ -68,14 +68,14 @@ class StatMemo:
     def value(self, path: Path, what: str, compute: Callable[[Path], Json]) -> Json:
         """`compute(path)`, or its last result if the file is unchanged; `what` names the computation."""
         note_file(path)
-        stamp = spelt(path.stat())
+        stamp = stamp_of_status(path.stat())
         entry_name = f"{what}\0{os.path.abspath(path)}"
         with self._lock:
             known = self._entries.get(entry_name)
         if known is not None and known[0] == stamp:
             return known[1]
         value = compute(path)
-        if spelt(path.stat()) == stamp and time.time_ns() - max(path.stat().st_mtime_ns, 0) > RACY_NS:
+        if stamp_of_status(path.stat()) == stamp and time.time_ns() - max(path.stat().st_mtime_ns, 0) > RACY_NS:
             with self._lock:
                 self._entries[entry_name] = [stamp, value]
                 self._dirty = True
@@ -93,7 +93,7 @@ class StatMemo:
     def remember(self, path: Path, sha256: str) -> None:
         """Note the digest of a file that was renamed into place just now, when nobody can have changed it yet."""
         with self._lock:
-            self._entries[f"sha256\0{os.path.abspath(path)}"] = [spelt(path.stat()), sha256]
+            self._entries[f"sha256\0{os.path.abspath(path)}"] = [stamp_of_status(path.stat()), sha256]
             self._dirty = True
 
     def recorded(self, path: Path) -> str | None:

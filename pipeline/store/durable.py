@@ -103,12 +103,18 @@ def is_full(error: BaseException) -> bool:
 
 def no_room(what: str, error: OSError | None = None) -> StoreError:
     """The error for `what` if the disk of the store has no room for it."""
-    return StoreError(
+    return _of_machine(
         f"there is no room for {what}",
         where=str(error.filename or "") if error else "",
         why=(error.strerror if error else None) or os.strerror(errno.ENOSPC),
         remedy="free some space on the disk of the store, then run the same command again; what was built is kept",
     )
+
+
+def _of_machine(what: str, *, where: str, why: str, remedy: str) -> StoreError:
+    error = StoreError(what, where=where, why=why, remedy=remedy)
+    error.of_machine = True
+    return error
 
 
 @contextmanager
@@ -128,7 +134,7 @@ def _refused(error: OSError, where: Path, what: str) -> StoreError:
         errno.EACCES: "check the permissions of this folder, or choose another with PIPELINE_STORE",
     }.get(error.errno or 0, "mend the cause, then run the same command again; what was built is kept")
     where_to = str(error.filename2 or error.filename or where)  # of a rename, the file to be replaced
-    return StoreError(what, where=where_to, why=error.strerror or str(error), remedy=remedy)
+    return _of_machine(what, where=where_to, why=error.strerror or str(error), remedy=remedy)
 
 
 def listed(folder: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pipeline.model import PARTS, FileEntry, Json, Manifest
 from pipeline.store import sealed_json
 from pipeline.store.durable import UNRELATED, write_atomically
-from pipeline.store.looked import note_file
+from pipeline.store.files_read import note_file
 
 SCHEMA = 2
 _SHA256 = re.compile(r"[0-9a-f]{64}")

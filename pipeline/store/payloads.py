@@ -16,7 +16,7 @@ from pathlib import Path
 from pipeline.model import FileEntry
 from pipeline.store.digests import sha256_file
 from pipeline.store.durable import remove, sync_file
-from pipeline.store.looked import note_payload
+from pipeline.store.files_read import note_payload
 
 MISSING = "it is missing"
 _Stamp = tuple[int, int, int]

@@ -30,7 +30,7 @@ from pipeline.model import FileEntry, Json, Manifest
 from pipeline.store import locks
 from pipeline.store.digests import copy_hashed
 from pipeline.store.durable import UNRELATED, disk_errors, listed, move, remove, sync_file, sync_folder
-from pipeline.store.looked import note_used
+from pipeline.store.files_read import note_used
 from pipeline.store.manifests import read_manifest, write_manifest
 from pipeline.store.payloads import MISSING, Payloads
 from pipeline.store.scratch import Scratch

@@ -8,9 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.config.load import ModelConfig
 from pipeline.errors import ConfigError, PipelineError, StoreError
 from pipeline.model import Json
 from pipeline.plan.steps import Step
@@ -20,6 +19,9 @@ from pipeline.store import sealed_json
 from pipeline.store.durable import disk_errors, is_folder, remove
 from pipeline.store.finding import NOT_BUILT, FsckFinding
 from pipeline.upkeep import roots
+
+if TYPE_CHECKING:
+    from pipeline.config.load import ModelConfig
 
 _DEFAULT_DAYS = 30.0
 _SILENT_S = 3.0
@@ -58,10 +60,8 @@ class StoreSession:
         if {*selected} <= {*OPTIONS, *_ELSEWHERE}:
             return
         with disk_errors(self._workspace.store.root, "the store can't be used"):
-            self._workspace.store.collect()
-            self._workspace.scratch.collect()
             _tell_damaged(self._workspace)
-            roots.sign(self._workspace)
+            tidy(self._workspace)
             self._open.enter_context(self._workspace.store.in_use())
         if self._workspace.shared:
             self._workspace.shared.open()
@@ -75,16 +75,34 @@ class StoreSession:
         self._open.close()
 
 
+def tidy(workspace: Workspace) -> None:
+    """Remove what dead processes left, and enter this checkout in the store. Raises OSError."""
+    workspace.store.collect()
+    workspace.scratch.collect()
+    roots.sign(workspace)
+
+
+def is_sound(workspace: Workspace) -> bool:
+    """Whether each cache is missing or what was written. Raises OSError for one that can't be read."""
+    return not any(path.exists() and _is_damaged(path, member) for path, member in workspace.caches().items())
+
+
 def _tell_damaged(workspace: Workspace) -> None:
     """Say which caches are damaged. The build does not use them and writes them anew."""
     for path, member in workspace.caches().items():
         with contextlib.suppress(OSError):
             if is_folder(path) and remove(path, path.parent / "tmp"):
                 workspace.store.tell(f"moved out of the way: {path} is a folder")
-            try:
-                sealed_json.load_member(path.read_bytes(), member)
-            except ValueError:
+            if _is_damaged(path, member):
                 workspace.store.tell(f"damaged, and not used: {path}")
+
+
+def _is_damaged(path: Path, member: str) -> bool:
+    try:
+        sealed_json.load_member(path.read_bytes(), member)
+    except ValueError:
+        return True
+    return False
 
 
 def fsck(

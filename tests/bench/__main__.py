@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import subprocess
 import sys
 import time
@@ -50,6 +51,7 @@ def main() -> int:
 
 def _measure(asked: argparse.Namespace, results: Results, work: Path, path: Path) -> None:
     machine.use_cores(CORES)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users have bytecode: without, each process compiles its modules
     work.mkdir(parents=True, exist_ok=True)
     alone = {*(asked.sections or SECTIONS)} <= OF_TINY_MODELS
     small = asked.quick or alone

@@ -22,7 +22,7 @@ from pipeline.plan.resolve import resolve
 from pipeline.plan.steps import ON_DEMAND, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.store import sealed_json
-from pipeline.store.looked import stamp_of
+from pipeline.store.files_read import stamp_of
 from pipeline.store.manifests import read_manifest, write_manifest
 from tests.bench import startup
 

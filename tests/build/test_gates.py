@@ -115,7 +115,7 @@ def test_padding_that_does_harm_tells_the_lengths_to_build() -> None:
     facts = replace(verified(padding={"y": output(12)}), lengths={"sequence": (3, 5, 9)})
     remedy = missed(facts).error.remedy
     assert "verification: {truth: padded}" in remedy
-    assert "verification: {truth: exact}, here buckets: {sequence: [3, 5, 9]}" in remedy
+    assert "verification: {truth: exact}, here buckets: {sequence: [3, 5, 9]}, two samples or more of each" in remedy
     two = missed(replace(facts, lengths={"a": (3,), "b": (4, 5)})).error.remedy
     assert "{truth: exact}, here a: [3], b: [4, 5]" in two
 

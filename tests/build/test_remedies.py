@@ -42,6 +42,18 @@ def test_the_cheapest_comes_first_and_all_in_float_last() -> None:
     assert len(labels) == len(set(labels)), "nothing is tried twice, and there is an end"
 
 
+def test_what_a_search_narrowed_too_far_is_answered_by_the_default_first() -> None:
+    rules = (Rule(nodes=("a",), activations="uint8"), Rule(ops=("Gather",), weights="int4", block=32))
+    looked_for = replace(W8A16, weights="int8", block=32, wide_products=True, overrides=rules)
+    default = replace(looked_for, overrides=())
+    for narrow in (looked_for, replace(default, activations="uint8"), replace(default, weights="int4")):
+        for able, expected in ((ALL, default), (NOTHING, replace(default, weights="uint8", block=None))):
+            first = Tried(narrow, "quantization", (QUANTIZATION, 19.0), lambda: ("b", "c"))
+            assert next(climbed(first, able)) == expected
+    in_float = looked_for.with_rules([Rule(nodes=("b",), precision="fp16")])
+    assert next(climbed(replace(first, scheme=in_float))) != default, "that may be what the default lacks"
+
+
 def test_what_is_read_otherwise_is_not_cured_by_little() -> None:
     first = Tried(W8A16, "total", (QUANTIZATION, 28.0), lambda: ("a", "b"), read=True)
     labels = [label(scheme) for scheme in climbed(first)]

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from pipeline.config import docs
-from pipeline.config.load import RESERVED, load
+from pipeline.config.file_names import RESERVED
+from pipeline.config.load import load
 from pipeline.plan.planner import plan
 from tests.support.config_mistakes import GOOD, MISTAKES, write
 from tests.support.project import ROOT

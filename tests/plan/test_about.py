@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from pipeline import tasks
 from pipeline.command_line import parse
+from pipeline.config import load as config_load
+from pipeline.config.load import ModelConfig, load_healthy
+from pipeline.config.yaml.problems import Problems
 from pipeline.errors import ConfigError
-from pipeline.plan.about import check_names, models_about
+from pipeline.plan import planner
+from pipeline.plan.about import check_names, models_about, models_read, names_stages
+from pipeline.plan.steps import Step
+from tests.support import tiny_project
 
 MODELS = {"demo", "demo2", "minilm"}
 
@@ -40,10 +49,80 @@ def test_the_models_that_a_command_line_is_about(line: str, expected: set[str]) 
     assert models_about(parse(line.split()), MODELS) == expected
 
 
+def test_only_configs_of_named_models_are_read_and_planned_whatever_rules_for_hosts_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tiny_project.create(tmp_path / "project", tmp_path / "store", buckets=(8,), targets=("sm8650",))
+    text = (project.root / tiny_project.CONFIG).read_text("utf-8")
+    for name in ("one", "two", "three"):
+        project.write(f"configs/{name}.yaml", text)
+    project.write("configs/project.yaml", "stages: {context: {hosts: [compiler]}}\n")
+    read, planned = list[str](), list[str]()
+    read_one, plan_one = config_load._read, planner.plan
+
+    def noted_read(path: Path, problems: Problems) -> ModelConfig | None:
+        read.append(path.stem)
+        return read_one(path, problems)
+
+    def noted_plan(config: ModelConfig) -> tuple[Step, ...]:
+        planned.append(config.name)
+        return plan_one(config)
+
+    monkeypatch.setattr(config_load, "_read", noted_read)
+    monkeypatch.setattr(tasks, "plan", noted_plan)
+    for line, expected in (("build:two", {"two"}), ("build", {"tiny", "one", "two", "three"})):
+        read.clear()
+        planned.clear()
+        tasks.Project(project.root, parse(line.split()))
+        assert {*planned} == expected
+        assert {*read} == expected
+
+
 def test_a_name_without_a_step_is_refused_with_the_nearest_of_all_steps() -> None:
     every = ("context:demo/a/32/x", "context:minilm/a/32/x")
-    check_names(["build:demo", "context:demo/*", "gc", "unheard:of"], every[:1], MODELS, lambda: every)
+    check_names(["build:demo", "context:demo/*", "gc", "unheard:of"], every[:1], MODELS, {"smol"}, lambda: every)
     with pytest.raises(ConfigError, match=r"'context:minilm/a/23/x'; did you mean 'context:minilm/a/32/x'"):
-        check_names(["context:minilm/a/23/x"], (), MODELS, lambda: every)
+        check_names(["context:minilm/a/23/x"], (), MODELS, {"smol"}, lambda: every)
     with pytest.raises(ConfigError, match="'build:dmo'; did you mean 'build:demo'"):
-        check_names(["build:dmo"], (), MODELS, lambda: every)
+        check_names(["build:dmo"], (), MODELS, {"smol"}, lambda: every)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("chat", "no model is named\n"),
+        ("chat:demo", "demo is no language model\n"),
+        ("chat:smo", "no model is named 'smo'; did you mean 'smol'?"),
+        ("chat:dem", "no model is named 'dem'\n"),
+    ],
+)
+def test_only_a_language_model_is_suggested_to_talk_to(name: str, told: str) -> None:
+    models = {*MODELS, "smol"}
+    check_names(["chat:smol", "chat:*"], (), models, {"smol"}, tuple)
+    with pytest.raises(ConfigError) as caught:
+        check_names([name], (), models, {"smol"}, tuple)
+    assert told in f"{caught.value}\n"
+    assert "next: doit chat:smol; docs/language-models.md" in str(caught.value)
+    with pytest.raises(ConfigError, match="did you mean 'report:smol'"):
+        check_names(["report:smo"], (), models, {"smol"}, tuple)
+
+
+def test_a_model_whose_file_ends_in_yml_is_told_of_when_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "foo.yml").touch()
+    (tmp_path / "demo.yaml").write_text("source: {path: x}\ncomponents: {a: {file: a.onnx}}\ntargets: [sm8650]\n")
+    read = models_read(parse(["build:foo"]), tmp_path)
+    assert read is None, "no file of that name would be read: all are looked at"
+    _, refusal = load_healthy(tmp_path, read)
+    assert refusal is not None
+    assert "foo.yml:1:1: would not be read; expected the name foo.yaml" in refusal.what
+    assert models_read(parse(["build:dem*"]), tmp_path) is None
+    (tmp_path / "other.yaml").touch()
+    assert models_read(parse(["build:demo"]), tmp_path) == {"demo"}, "what is wrong elsewhere holds nothing up"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("", False), ("build", False), ("package:demo", False), ("context", True), ("build:demo 'verify:demo/*'", True)],
+)
+def test_steps_that_are_asked_for_by_name(line: str, expected: bool) -> None:
+    assert names_stages(parse(line.replace("'", "").split())) is expected

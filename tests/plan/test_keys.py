@@ -12,6 +12,7 @@ from pipeline.model import FileEntry, Manifest
 from pipeline.plan import keys
 from pipeline.plan.keys import CodeDigests, canonical_json, payload_digest, step_key
 from pipeline.store.digests import StatMemo, sha256_file
+from pipeline.store.files_read import FilesRead, recording
 
 MANIFEST = Manifest("shape", "0" * 64, {"model.onnx": FileEntry("1" * 64, 10)}, {"nodes": 3})
 PARTS: dict[str, Any] = {
@@ -273,3 +274,17 @@ def test_what_is_emulated_is_what_a_context_computes_whatever_its_target() -> No
     assert emulated(60, "w", "1") != emulated(60, "other", "1")
     assert emulated(60, None, "1") != emulated(43, None, "1"), "what is not known to be equal is not"
     assert emulated(60, "w", "1", "probe") != emulated(43, "w", "2", "probe")
+
+
+def test_a_module_that_comes_to_lie_beside_a_user_s_code_is_noticed(tmp_path: Path) -> None:
+    """What an import finds may be another file from then on."""
+    folder = tmp_path / "calibration"
+    folder.mkdir()
+    (folder / "mine.py").write_text("from . import wave\n", "utf-8")
+    digests, read = CodeDigests(StatMemo(tmp_path / "memo.json")), FilesRead()
+    with recording(read):
+        digests.script(folder / "mine.py", tmp_path)
+    assert {str(folder), str(folder / "mine.py")} <= read.files.keys()
+    assert read.are_unchanged(lambda _: "", {})
+    (folder / "wave.py").write_text("VERSION = 2\n", "utf-8")
+    assert not read.are_unchanged(lambda _: "", {})

@@ -81,6 +81,25 @@ def test_a_model_of_sound_with_a_state_and_a_length(tmp_path: Path, monkeypatch:
     assert [bucket.axes for bucket in config.buckets] == [{}]
 
 
+STREAM = """g (float[1,frames,40] {given}, float[1,1,40] cache{more})
+    => (float[1,frames,40] y, float[1,1,40] cache_out) {{
+    held = ReduceMean <axes = [1]> ({given})  cache_out = Add (held, cache)  y = Add ({given}, cache_out) }}"""
+
+
+def test_nothing_is_padded_in_front_of_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(graph(STREAM.format(given="mel", more="")), tmp_path / "models" / "net.onnx")
+    config, text, said = written(tmp_path, monkeypatch)
+    assert config.fixed == {"frames": 1}
+    assert "GUESS: as many as one run is given" in " ".join(text.split())
+    assert any("frames" in line for line in said)
+
+
+def test_a_state_behind_a_length_may_be_padded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(graph(STREAM.format(given="mel", more=", int64[1] mel_lengths")), tmp_path / "models" / "net.onnx")
+    config, _, _ = written(tmp_path, monkeypatch)
+    assert [bucket.axes for bucket in config.buckets] == [{"frames": 64}, {"frames": 128}]
+
+
 def test_lengths_of_sound_are_seconds_at_the_rate_that_a_file_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

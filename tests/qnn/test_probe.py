@@ -39,6 +39,13 @@ NORM = """g (float[1,16,64] x) => (float[1,16,64] y) {
 }"""
 
 
+PARAMS: dict[str, Json] = {
+    "component": "net", "bucket": "all", "axes": {}, "buckets": {"all": {}}, "padding": {}, "part": "all",
+    "target": X_ELITE.to_json(),
+    "thresholds": {"compile": 30},
+}  # fmt: skip
+
+
 def random(*shape: int, seed: int) -> NDArray[np.float32]:
     return np.asarray(np.random.default_rng(seed).normal(size=shape), np.float32)
 
@@ -123,11 +130,6 @@ def test_a_compile_that_fails_ends_the_search(tmp_path: Path, capsys: pytest.Cap
 
 def test_the_stage_runs_the_sample_that_was_worst(norm: tuple[Component, StageInput], tmp_path: Path) -> None:
     component, quantized = norm
-    params: dict[str, Json] = {
-        "component": "net", "bucket": "all", "axes": {}, "buckets": {"all": {}}, "padding": {}, "part": "all",
-        "target": X_ELITE.to_json(),
-        "thresholds": {"compile": 30},
-    }  # fmt: skip
     fine = Figures(40.0, 40.0, 40.0, worst_sample="samples:1", cosine=0.99, max_abs_error=0.1)
     worst = emulate.Facts(
         samples=2,
@@ -143,9 +145,22 @@ def test_the_stage_runs_the_sample_that_was_worst(norm: tuple[Component, StageIn
         "emulate": StageInput(tmp_path, {}, worst.to_json()),
     }
 
-    facts: Any = run_stage("probe", tmp_path / "out" / "probe", params, inputs).facts
+    facts: Any = run_stage("probe", tmp_path / "out" / "probe", PARAMS, inputs).facts
 
     assert facts["sample"] == "samples:2"
     assert facts["values"] == 13
     assert [row["value"] for row in facts["first_wrong"]["compile"]] == ["n"]
     assert list((tmp_path / "out").iterdir()) == [tmp_path / "out" / "probe"], "nothing is left behind"
+
+
+def test_the_stage_runs_the_loudest_sample_where_no_worst_is_known(
+    norm: tuple[Component, StageInput], tmp_path: Path
+) -> None:
+    component, quantized = norm
+    silence, quiet = ({"x": frames(7)["x"] * np.float32(factor)} for factor in (0, 0.1))
+    samples = component.samples([silence, frames(8), quiet])
+    inputs = {"ingest": component.ingest, "samples": samples, "model": quantized}
+
+    facts: Any = run_stage("probe", tmp_path / "probe", PARAMS, inputs).facts
+
+    assert facts["sample"] == "samples:2"

@@ -26,6 +26,7 @@ from pipeline.qnn.qairt import compile_by_sdk
 from tests.support import qairt_sdk, tiny_project
 from tests.support.contexts import X_ELITE, build
 from tests.support.fresh import fresh
+from tests.support.graphs import graph
 from tests.support.tiny_models import Scheme, float_model, qdq_model, sample
 
 NAME = "encoder_8"
@@ -57,6 +58,36 @@ def test_a_model_is_taken_apart_into_floats_and_encodings(scheme: Scheme, tmp_pa
     assert weight["enc_type"] == ("PER_CHANNEL" if scheme.per_channel else "PER_TENSOR")
     assert set(weight["offset"]) == {-128}
     assert len(weight["scale"]) == source["w0_scale"].size
+
+
+TWICE = """g (float[2,3] x) => (float[2,3] y, float[2,3] z, float[2,3] given)
+    <float scale = {0.03}, uint8 zero = {128}> {
+    xq = QuantizeLinear (x, scale, zero)
+    xd = DequantizeLinear (xq, scale, zero)
+    given = DequantizeLinear (xq, scale, zero)
+    bent = Relu (xd)
+    bq = QuantizeLinear (bent, scale, zero)
+    y = DequantizeLinear (bq, scale, zero)
+    z = DequantizeLinear (bq, scale, zero)
+}"""
+
+
+def test_outputs_that_are_one_value_are_all_given(tmp_path: Path) -> None:
+    quantized = graph(TWICE)
+    onnx.save(quantized, tmp_path / "twice.onnx")
+    model, told = take_apart(load_graph(tmp_path / "twice.onnx"), tmp_path)
+    onnx.checker.check_model(model, full_check=True)
+    x = sample(8, seed=3).reshape(-1)[:6].reshape(2, 3)
+    outputs = [
+        ort.InferenceSession(each.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+            ["y", "z", "given"], {"x": x}
+        )
+        for each in (model, quantized)
+    ]
+    for made, expected in zip(*outputs, strict=True):
+        np.testing.assert_allclose(made, expected, atol=0.016)
+    encodings = json.loads(json.dumps(told))["activation_encodings"]
+    assert sorted(each["name"] for each in encodings) == ["given", "x", "y", "z"]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -184,7 +185,7 @@ def test_words_that_name_no_device_or_model(project: Project, server: SshServer,
     words = command(server, tmp_path / "there")
     for given, told in (
         (["-oProxyCommand=x", "build:tiny"], ""),
-        ([sshd.HOST], "a device and a model are needed"),
+        ([sshd.HOST], "why: 'device' alone is named"),
         ([sshd.HOST, "build:tin"], "did you mean 'build:tiny'"),
         (["user:password@device", "build:tiny"], "is no host"),
     ):
@@ -192,3 +193,20 @@ def test_words_that_name_no_device_or_model(project: Project, server: SshServer,
         assert run.status != 0
         assert told in run.text
     assert not (tmp_path / "there").exists()
+
+
+def test_a_device_that_does_not_answer_is_told_before_anything_is_built(tmp_path: Path) -> None:
+    sshd.find()
+    project = tiny_project.create(tmp_path / "project", tmp_path / "store", targets=["sm8650"])
+    project.write(
+        tiny_project.CONFIG, (project.root / tiny_project.CONFIG).read_text("utf-8") + 'release: {version: "1.0"}\n'
+    )
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        config = tmp_path / "config"
+        config.write_text(f"Host gone\n  HostName 127.0.0.1\n  Port {nobody.getsockname()[1]}\n", "utf-8")
+        run = project.doit("device", "--ssh-config", str(config), "gone", "build:tiny", check=False)
+    assert run.status == 20
+    assert "error: gone can't be reached" in run.text
+    assert "Connection refused" in run.text
+    assert not run.built

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.graph.cpu import Arrays
+from pipeline.graph.quantization import weight_inputs
 from pipeline.graph.quantization.correlations import Correlation, Correlations
 from pipeline.graph.quantization.weight_inputs import WeightInputs
 from pipeline.model import StageInput
 from pipeline.stages import correlate
+from tests.support.fresh import fresh
 from tests.support.graphs import attention, graph, sentence
 from tests.support.stage_runs import Component, heard
 
@@ -132,3 +135,29 @@ def test_weights_that_are_widened_in_every_run_give_the_same(tmp_path: Path, mon
     monkeypatch.setattr("pipeline.graph.quantization.weight_inputs._WIDENED_BYTES", 0)
 
     assert component.correlate(CALLS).files == once.files
+
+
+def test_weights_are_in_memory_one_after_another_in_float64(tmp_path: Path) -> None:
+    """Those that are widened in every run: not all of them before anything is multiplied, nor kept."""
+    count, width = 16, 1024
+    steps = "\n".join(f"x{number + 1} = MatMul (x{number}, w{number})" for number in range(count))
+    drawn = np.random.default_rng(2)
+    weights = {f"w{number}": drawn.normal(size=(width, width)).astype(np.float32) / 32 for number in range(count)}
+    model = graph(f"net (float[4, {width}] x0) => (float[4, {width}] x{count}) {{ {steps} }}", weights)
+    component = Component(tmp_path, model, {"all": {}})
+
+    grown = fresh(grown_by_a_run, component.rewrite["all"].folder / "model.onnx", width)
+
+    stored, one = 4 * width * width, 8 * width * width
+    assert grown < count * stored + 6 * one, "the file's pages, and a few in float64; it was 16 of them"
+
+
+def grown_by_a_run(path: Path, width: int) -> int:
+    weight_inputs._WIDENED_BYTES = 0
+    model = WeightInputs(path)
+    names = [matrix.weights[0] for matrix in model.matrices()]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    model.watch(names)
+    for _ in range(3):
+        assert len([*model.rows({"x0": np.ones((4, width), np.float32)}, names, {}, ())]) == len(names)
+    return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -347,3 +348,24 @@ def test_the_server_runs_from_a_shell(tmp_path: Path) -> None:
             assert machine.fetch(REPO, at, [SMALL], **environ).files == {SMALL: FILES[SMALL]}
         finally:
             server.terminate()
+
+
+def test_a_local_model_is_copied_without_the_hubs_client(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_bytes(b"# a model")
+    code = """if True:
+        import json, sys
+        from pathlib import Path
+        from pipeline.build import worker
+        from pipeline.contracts.fetch import Params
+        from pipeline.model import StageRequest
+        from pipeline.stages import fetch
+
+        folder, name = Path(sys.argv[1]), "README.md"
+        fetch.run(StageRequest("fetch:m", Params(None, (name,)).to_json(), {}, {name: folder / name}, folder / "out"))
+        print(json.dumps([*sys.modules]))
+    """
+    done = subprocess.check_output([sys.executable, "-c", code, str(tmp_path)], text=True)
+    assert (tmp_path / "out" / "README.md").read_bytes() == b"# a model"
+    imported = set(json.loads(done))
+    assert "pipeline.inputs.source" in imported
+    assert not imported & {"huggingface_hub", "httpx2", "asyncio", "yaml", "numpy", "onnx"}

@@ -58,13 +58,13 @@ def curve(found: StageInput) -> list[dict[str, Any]]:
 
 
 def test_8_bits_are_kept_where_they_do(encoder: Given, tmp_path: Path) -> None:
-    found = search(*encoder, tmp_path, target_db=15)
+    found = search(*encoder, tmp_path, target_db=12)
 
     assert chosen(found).activations == "uint8"
     assert not any(rule.activations for rule in chosen(found).overrides), "weights of 4 bits at most"
     assert figure(found, "share_8bit") == 1.0
-    assert figure(found, "db_emulator") >= 15.5
-    assert figure(found, "db_cpu") >= 15.5
+    assert figure(found, "db_emulator") >= 14
+    assert figure(found, "db_cpu") >= 14
 
 
 def test_only_the_layer_that_needs_it_is_raised(net: Given, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_only_the_layer_that_needs_it_is_raised(net: Given, tmp_path: Path) -> N
     scheme = chosen(found)
     assert [each for each in scheme.overrides if each.weights is None] == [rule]
     assert {each.activations for each in scheme.overrides} == {None, "uint16"}, "weights of 4 bits beside it at most"
-    assert replace(scheme, overrides=()) == replace(REFERENCE, activations="uint8")
+    assert replace(scheme, overrides=()) == replace(REFERENCE, activations="uint8", block=None)
     assert figure(found, "db_emulator") >= 25.5
     assert found.facts["scheme"] == "w8a8 mixed"
 
@@ -114,12 +114,21 @@ def test_the_curve_shows_what_was_tried_with_w8a16_as_the_reference(
     assert json.loads((found.folder / "precision.json").read_text("utf-8"))["curve"] == points
 
 
+def as_contract(written: dict[str, Any]) -> dict[str, Any]:
+    """With the type of weights and their block, which a config has under one key, apart."""
+    places = [dict(place) for place in (written, *written.get("overrides", []))]
+    for place in places:
+        if isinstance(place.get("weights"), dict):
+            place |= {"weights": place["weights"]["dtype"], "block": place["weights"]["block"]}
+    return {**places[0], "overrides": places[1:]}
+
+
 def test_the_written_configuration_is_what_was_chosen(net: Given, tmp_path: Path) -> None:
     found = search(*net, tmp_path, target_db=20)
 
     written = yaml.safe_load((found.folder / "quantization.yaml").read_text("utf-8"))["components"]["net"]
     assert written["quantization"].pop("method") == "minmax"
-    scheme = Scheme.from_json(written["quantization"])
+    scheme = Scheme.from_json(as_contract(written["quantization"]))
     assert scheme == chosen(found)
     component, _, calibrated = net
     folder = component.rewrite["16"].folder

@@ -257,6 +257,10 @@ def test_an_application_that_always_pads_is_held_against_the_padded_original(
     assert db(unpadded.rungs["padding"]["y"]) < 40
     assert unpadded.lengths == {"frames": (5, 6, 8)}
 
+    longer = Component(tmp_path / "longer", graph(MEAN), {"6": {"frames": 6}, "8": {"frames": 8}})
+    shown = Facts.from_json(longer.verify("6", longer.samples(frames(5, 6, 8)), part="held out").facts)
+    assert shown.lengths == {"frames": (5, 6, 8)}, "those of the other bucket and of calibration as well"
+
     padded = Facts.from_json(component.verify("8", samples, truth="padded").facts)
     assert db(padded.rungs["padding"]["y"]) == EXACT_DB
     assert padded.truth == "padded"

@@ -75,7 +75,7 @@ class Dispatcher:
                 path = workspace.log(step)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(answer.log, "utf-8")
-            if answer is None or _is_cut_off(answer):
+            if answer is None or answer.is_cut_off:
                 deaths += 1
                 if deaths >= _DEATHS or time.monotonic() - since > _PATIENCE_S * _DEATHS:
                     if answer is not None and answer.failure:
@@ -261,8 +261,3 @@ class Dispatcher:
             hosts=tuple(rules[0]) if rules else (),
             step=resolved.step.id,
         )
-
-
-def _is_cut_off(answer: Answer) -> bool:
-    """Whether a worker could not reach its data: another one may, or the same when its network is back."""
-    return answer.failure is not None and answer.failure.kind == StoreError.__name__

@@ -96,7 +96,8 @@ class Answer(Contract):
     """What became of a job on the worker called `worker`.
 
     Without a refusal or a failure, its output is in the shared store. `refusal` says what of the worker is not as the
-    build has it; nothing ran then. `log` is the end of the step's log.
+    build has it; nothing ran then. `is_cut_off` is true of a failure to read or write data, for which the worker is at
+    fault and not the step. `log` is the end of the step's log.
     """
 
     worker: str
@@ -104,3 +105,4 @@ class Answer(Contract):
     failure: StepFailure | None = None
     seconds: float = 0.0
     log: str = ""
+    is_cut_off: bool = False

@@ -26,6 +26,14 @@ _LOG_BYTES = 64_000
 _TRIES = 3
 
 
+class _StageFailedError(Exception):
+    """A stage failed by its own doing; it is no matter which worker ran it."""
+
+    def __init__(self, error: PipelineError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class ClusterMember:
     """One checkout that makes steps for others, several at a time. Safe to use from several threads."""
 
@@ -65,9 +73,15 @@ class ClusterMember:
             if manifest is not None:
                 shared.offer(manifest)
                 shared.settle([manifest.key])
+        except _StageFailedError as failed:
+            return self._failed(failed.error, log)
         except PipelineError as error:
-            return Answer(self.name, failure=StepFailure.of(_local(error, self.name, log)), log=_end_of(log))
+            return self._failed(error, log, is_cut_off=isinstance(error, StoreError))
         return Answer(self.name, seconds=seconds, log=_end_of(log) if seconds else "")
+
+    def _failed(self, error: PipelineError, log: Path, *, is_cut_off: bool = False) -> Answer:
+        failure = StepFailure.of(_local(error, self.name, log))
+        return Answer(self.name, failure=failure, log=_end_of(log), is_cut_off=is_cut_off)
 
     def _run(self, job: StepJob, workspace: Workspace, shared: SharedStore) -> tuple[Manifest, float]:
         store, work = workspace.store, job.work
@@ -84,7 +98,12 @@ class ClusterMember:
             out = scratch / "out"
             out.mkdir()
             request = StageRequest(work.id, job.parameters(), inputs, {}, out)
-            result, seconds = self._crew.work(work, request, scratch, lambda: None)
+            try:
+                result, seconds = self._crew.work(work, request, scratch, lambda: None)
+            except PipelineError as error:
+                if error.of_machine:
+                    raise
+                raise _StageFailedError(error) from error
             reused: Mapping[str, FileEntry] = {
                 name: manifests[role].files[file] for name, (role, file) in result.reused.items()
             }

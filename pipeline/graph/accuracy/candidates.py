@@ -1,15 +1,15 @@
 """Choices of precision from cheap to dear, made of what was measured.
 
-A budget of noise is spent on what saves most for its noise: groups of 8 bits and weights of 4, the others being those
-of w8a16. What doesn't fit into the rest of the budget is passed over. Ever smaller budgets give the candidates, and no
-budget w8a16. From there on, groups stay in float, up to all of them.
+A budget of noise is spent on what saves most for its noise: groups of 8 bits, weights of 4, and tables of 8 or 4, the
+others being those of w8a16. What doesn't fit into the rest of the budget is passed over. Ever smaller budgets give the
+candidates, and no budget w8a16. From there on, groups stay in float, up to all of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pipeline.graph.accuracy.pricing import Pricing
 from pipeline.graph.accuracy.sensitivity import Choice, Point, Sensitivity, Trials
@@ -25,8 +25,16 @@ _FREE = 1e-9
 _LEAST_DB = -10.0
 """Where nothing is left of a signal; sums of noises predict little there."""
 
-_Move = int | str
-"""A group, by number, or a weight, by name."""
+
+@dataclass(frozen=True)
+class _Packing:
+    """A table goes from 8 bits to 4."""
+
+    name: str
+
+
+_Move = int | str | _Packing
+"""A group, by number; a weight, or a table that goes from 16 bits to 8, by name."""
 
 
 class Candidates:
@@ -34,12 +42,15 @@ class Candidates:
 
     def __init__(self, trials: Trials, sensitivity: Sensitivity, pricing: Pricing) -> None:
         self._pricing = pricing
-        self._weights = sensitivity.weights
+        self._weights: dict[str | _Packing, float] = dict(sensitivity.weights.items())
+        for name, noise in sensitivity.packed.items():
+            self._weights[_Packing(name)] = noise - sensitivity.weights[name]
         self._touching: list[list[tuple[Point, float]]] = [[] for _ in trials.groups]
         for point, noise in sensitivity.points.items():
             for group in sorted(point.of | point.unless):
                 self._touching[group].append((point, noise))
-        self._everything = Choice(frozenset(range(len(trials.groups))), frozenset(trials.weights))
+        constants, packed = frozenset([*trials.weights, *trials.lookups]), frozenset(trials.packable)
+        self._everything = Choice(frozenset(range(len(trials.groups))), constants, packed=packed)
         self._noise = sensitivity.noise(self._everything)
         self._order = list(self._raises())[::-1]
 
@@ -59,30 +70,39 @@ class Candidates:
         """As much as fits into a budget of noise over signal."""
         choice = Choice()
         for move in self._order:
-            added = self._weights[move] if isinstance(move, str) else self._gain(move, choice.low | {move})
-            if added <= budget:
-                budget -= added
-                choice = (
-                    replace(choice, narrow=choice.narrow | {move})
-                    if isinstance(move, str)
-                    else replace(choice, low=choice.low | {move})
-                )
+            if isinstance(move, _Packing) and move.name not in choice.narrow:
+                continue
+            added = self._gain(move, choice.low | {move}) if isinstance(move, int) else self._weights[move]
+            if added > budget:
+                continue
+            budget -= added
+            if isinstance(move, int):
+                choice = replace(choice, low=choice.low | {move})
+            elif isinstance(move, str):
+                choice = replace(choice, narrow=choice.narrow | {move})
+            else:
+                choice = replace(choice, packed=choice.packed | {move.name})
         return choice
 
     def _raises(self) -> Iterator[_Move]:
         """From everything lowered, what removes the most noise for its price, one after another."""
         low = self._everything.low
-        narrow = {name: noise / max(self._pricing.of_weight(name), _FREE) for name, noise in self._weights.items()}
+        narrow = {move: noise / max(self._price(move), _FREE) for move, noise in self._weights.items()}
         while low or narrow:
             worth = {group: self._gain(group, low) / max(self._pricing.of_group(group), _FREE) for group in sorted(low)}
             group = max(worth, key=worth.__getitem__, default=None)
-            weight = max(sorted(narrow), key=narrow.__getitem__, default=None)
+            # A table that has 4 bits is raised to 8 before it is raised to 16.
+            open_moves = (move for move in narrow if not isinstance(move, str) or _Packing(move) not in narrow)
+            weight = max(open_moves, key=lambda move: (narrow[move], str(move)), default=None)
             if weight is not None and (group is None or narrow[weight] > worth[group]):
                 del narrow[weight]
                 yield weight
             elif group is not None:
                 low -= {group}
                 yield group
+
+    def _price(self, move: str | _Packing) -> float:
+        return self._pricing.of_weight(move) if isinstance(move, str) else self._pricing.of_packed(move.name)
 
     def _gain(self, group: int, low: frozenset[int]) -> float:
         """The noise that raising a group removes, of those that are low."""

@@ -92,5 +92,10 @@ def most_in_doubt(bucket: Basis, seconds: float) -> int:
     return min(bucket.samples, max(1, int(_SMALL_TIMES * seconds / bucket.sample_s) - 1))
 
 
+def quiet_count(samples: int, sample_s: float, seconds: float) -> int:
+    """How many quieter samples are emulated: what half of the budget pays for, one at least, the worst on the CPU."""
+    return samples if not sample_s else min(samples, max(1, int(seconds / 2 / sample_s)))
+
+
 def _db(outputs: Measured, label: str) -> float | None:
     return outputs[label].sqnr_db if label in outputs else None

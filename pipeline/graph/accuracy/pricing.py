@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.graph.accuracy.sensitivity import Choice, Trials
+from pipeline.graph.accuracy.sensitivity import BLOCK, Choice, Trials
 from pipeline.graph.ir.index import is_op
 from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.quantization.packed_tables import packed_bytes
 from pipeline.graph.shapes.cost import macs_of_nodes
 
 _LOW, _WIDE, _FLOAT = range(3)
@@ -73,8 +74,10 @@ class Pricing:
         return self._share(price.weight_bytes, price.work)
 
     def of_group(self, group: int) -> float:
-        """What 16 bits in place of 8 add for a group, as :meth:`relative` counts and conversions aside."""
-        saved = sum(size // 2 for name, size in self._constants(group) if name in self._trials.tables)
+        """What 16 bits in place of 8 add for a group, as :meth:`relative` counts; conversions and lookups aside."""
+        trials = self._trials
+        added = [name for name in trials.tables if name not in trials.lookups]
+        saved = sum(size // 2 for name, size in self._constants(group) if name in added)
         return self._share(saved, self._work[_WIDE][group] - self._work[_LOW][group])
 
     def of_float(self, group: int) -> float:
@@ -83,8 +86,13 @@ class Pricing:
         return self._share(added, self._work[_FLOAT][group] - self._work[_WIDE][group])
 
     def of_weight(self, name: str) -> float:
-        """What 8 bits in place of 4 add for a weight."""
+        """What 8 bits in place of 4 add for a weight, or 16 in place of 8 for a table."""
         return self._share(self._trials.stored_bytes[name] // 2, 0)
+
+    def of_packed(self, name: str) -> float:
+        """What 8 bits in place of 4 add for a table."""
+        packed = packed_bytes(self._trials.shapes[name], BLOCK)
+        return self._share((self._trials.stored_bytes[name] + 1) // 2 - packed, 0)
 
     def _constants(self, group: int) -> list[tuple[str, int]]:
         return [(name, self._trials.stored_bytes[name]) for name, of in self._trials.constants.items() if of == group]
@@ -100,6 +108,8 @@ class Pricing:
             group = trials.constants.get(name)
             if group in choice.exact:
                 total += 2 * math.prod(trials.shapes[name])
+            elif name in choice.packed:
+                total += packed_bytes(trials.shapes[name], BLOCK)
             elif name in choice.narrow or (name in trials.tables and group in choice.low):
                 total += (size + 1) // 2
             else:

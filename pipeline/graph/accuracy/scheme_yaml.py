@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from pipeline.contracts.scheme import FP16, Rule, Scheme
-from pipeline.graph.accuracy.sensitivity import LOW, NARROW, REFERENCE, Choice, Trials
+from pipeline.graph.accuracy.sensitivity import BLOCK, LOW, NARROW, REFERENCE, Choice, Trials
 
 _LOW, _WIDE = LOW.activations, REFERENCE.activations
 _NARROW, _BROAD = NARROW.weights, REFERENCE.weights
@@ -26,26 +26,31 @@ def scheme_of(choice: Choice, trials: Trials) -> Scheme:
     broad = [name for name in trials.weights if name not in choice.narrow]
     activations, others, other = (_WIDE, low, _LOW) if len(wide) >= len(low) else (_LOW, wide, _WIDE)
     # Where weights have 4 bits by default, a table that is looked up in has 8, whatever its reader computes in.
-    tables = {trials.constants[name] for name in trials.tables}
-    mostly = len(broad) >= len(narrow) or not tables <= choice.low
+    packed = [name for name in trials.lookups if name in choice.packed]
+    tables = [name for name in trials.lookups if name not in choice.packed]
+    eight = [name for name in tables if name in choice.narrow or trials.constants[name] in choice.low]
+    mostly = len(broad) >= len(narrow) or len(eight) < len(tables)
     weights, constants, kind = (_BROAD, narrow, _NARROW) if mostly else (_NARROW, broad, _BROAD)
     rules = []
     if others:
         rules.append(Rule(nodes=globs(others, nodes), activations=other))
-    in_blocks = [name for name in narrow if trials.block and trials.constants[name] not in choice.low]
-    if activations == _WIDE and weights == _NARROW:
-        in_blocks = []  # as the scheme says
-    if plain := [name for name in constants if name not in in_blocks]:
+    lowered = [name for name in eight if trials.constants[name] not in choice.low] if mostly else []
+    if lowered:
+        rules.append(Rule(nodes=globs(_readers(lowered, trials), nodes), weights=_BROAD))
+    # What computes in 16 bits has blocks, and those of the scheme's type need no rule where that is for 16 bits.
+    block = trials.block if activations == _WIDE else None
+    blocked = [name for name in trials.weights if name in trials.in_blocks and trials.constants[name] not in choice.low]
+    if plain := [name for name in constants if name not in blocked]:
         rules.append(Rule(nodes=globs(_readers(plain, trials), nodes), weights=kind))
-    if in_blocks:
-        rules.append(
-            Rule(
-                nodes=globs(_readers(in_blocks, trials), nodes),
-                weights=_NARROW,
-                block=trials.block,
-                activations=_WIDE if activations == _LOW else None,
-            )
-        )
+    for form in (_BROAD, _NARROW):
+        in_blocks = [name for name in blocked if (name in choice.narrow) == (form == _NARROW)]
+        if in_blocks and (form, trials.block) != (weights, block):
+            # A config with 8 bit activations takes blocks where it says 16 for the same nodes.
+            again = _WIDE if activations == _LOW else None
+            places = globs(_readers(in_blocks, trials), nodes)
+            rules.append(Rule(nodes=places, weights=form, block=trials.block, activations=again))
+    if packed:
+        rules.append(Rule(nodes=globs(_readers(packed, trials), nodes), weights=_NARROW, block=BLOCK))
     if len(choice.exact) == len(trials.groups):
         rules = [Rule(nodes=("*",), precision=FP16)]
     elif exact:
@@ -55,7 +60,7 @@ def scheme_of(choice: Choice, trials: Trials) -> Scheme:
         REFERENCE,
         activations=activations,
         weights=weights,
-        block=trials.block if (activations, weights) == (_WIDE, _NARROW) else None,
+        block=block,
         wide_products=trials.wide_products,
         overrides=overrides,
     )
@@ -70,12 +75,18 @@ def label(choice: Choice, trials: Trials) -> str:
     groups, everything = trials.groups, frozenset(range(len(trials.groups)))
     if choice.exact == everything:
         return "fp16"
-    if not choice.exact and choice.low in (frozenset(), everything) and len(choice.narrow) in (0, len(trials.weights)):
-        return f"w{4 if choice.narrow else 8}a{8 if choice.low else 16}"
+    weights, tables = choice.narrow.intersection(trials.weights), choice.narrow.difference(trials.weights)
+    # A table with 8 bits goes without saying where everything has.
+    plain = not choice.packed and (not tables or choice.low == everything)
+    alike = choice.low in (frozenset(), everything) and len(weights) in (0, len(trials.weights))
+    if plain and alike and not choice.exact:
+        return f"w{4 if weights else 8}a{8 if choice.low else 16}"
     low, exact = (sum(len(groups[number].nodes) for number in part) for part in (choice.low, choice.exact))
     parts = [f"{low} of {len(trials.group_of)} nodes a8"]
     parts += [f"{exact} fp16"] if exact else []
-    parts += [f"{len(choice.narrow)} of {len(trials.weights)} weights w4"] if choice.narrow else []
+    parts += [f"{len(weights)} of {len(trials.weights)} weights w4"] if weights else []
+    for count, form in ((len(tables - choice.packed), "w8"), (len(choice.packed), "w4")):
+        parts += [f"{count} of {len(trials.lookups)} tables {form}"] if count else []
     return ", ".join(parts)
 
 

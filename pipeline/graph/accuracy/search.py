@@ -15,8 +15,9 @@ from typing import Protocol
 from pipeline.graph.accuracy.sensitivity import Choice
 from pipeline.progress import within
 
-MARGIN_DB = 0.5
-"""By how much a choice has to exceed a threshold: other samples will be a little less accurate."""
+MARGIN_DB = 2.0
+"""By how much a choice has to exceed a threshold: other samples are less accurate than those that ranges and rounding
+were made of. MiniLM's choice had 21.2 dB on 8 of these, and 19.2 on 32 others."""
 
 
 @dataclass(frozen=True)

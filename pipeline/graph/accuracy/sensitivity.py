@@ -8,7 +8,7 @@ about the sum of their noises, as long as it is small.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,21 @@ from pipeline.graph.accuracy.accuracy import valid_region
 from pipeline.graph.accuracy.groups import groups
 from pipeline.graph.cpu import Arrays
 from pipeline.graph.files.model_file import load_graph
-from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.quantization.correlations import Correlations
+from pipeline.graph.quantization.operand_rules import TABLES
+from pipeline.graph.quantization.packed_tables import pack, why_not_packed
 from pipeline.graph.quantization.quantizer import quantize
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.rounding import EXACT, Encoded, Grid, RoundingModel, Site, direct_readers, sites
 from pipeline.progress import counted
 
-REFERENCE = Scheme("uint16", "uint8", per_channel=True, rounding="gptq", clip="hessian")
-LOW = replace(REFERENCE, activations="uint8")
-NARROW = replace(REFERENCE, weights="int4", block=32)
+BLOCK = 32
+REFERENCE = Scheme("uint16", "int8", per_channel=True, rounding="gptq", clip="hessian", block=BLOCK)
+LOW = replace(REFERENCE, activations="uint8", block=None)
+NARROW = replace(REFERENCE, weights="int4")
 LOW_NARROW = replace(LOW, weights="int4")
-"""The schemes that choices are mixed of. A scale per channel costs nothing, so all have that; 4 bits need blocks."""
+"""The schemes that choices are mixed of: weights in blocks, as by default, where activations have 16 bits."""
 
 _WORST = 1e9
 """The relative noise of an output that is no number."""
@@ -44,7 +47,9 @@ class Choice:
     low: frozenset[int] = frozenset()
     """Groups that compute in 8 bits."""
     narrow: frozenset[str] = frozenset()
-    """Weights of 4 bits."""
+    """Weights of 4 bits, and tables of 8."""
+    packed: frozenset[str] = frozenset()
+    """Those of the narrow tables that have 4 bits, in blocks."""
     exact: frozenset[int] = frozenset()
     """Groups that stay in float, with their weights."""
 
@@ -87,11 +92,15 @@ class Sensitivity:
 
     points: Mapping[Point, float]
     weights: Mapping[str, float]
+    """Of a weight with 4 bits, or a table with 8."""
+    packed: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Of a table with 4."""
 
     def noise(self, choice: Choice) -> float:
         """What a choice is expected to add to the noise of the reference."""
         low = sum(noise for point, noise in self.points.items() if point.low(choice.low))
-        return low + sum(self.weights[name] for name in choice.narrow)
+        narrow = sum(self.weights[name] for name in choice.narrow - choice.packed)
+        return low + narrow + sum(self.packed[name] for name in choice.packed)
 
 
 class Trials:
@@ -113,7 +122,7 @@ class Trials:
         self.wide_products = wide_products
         """As in all schemes that choices stand for."""
         self.block = block
-        """How many inputs share a scale in weights of 4 bits."""
+        """How many inputs share a scale in weights where they can; None for all of a channel."""
         self.values = encodings.reference.values
         self.groups = groups(index, self.values)
         self.group_of = {node: number for number, group in enumerate(self.groups) for node in group.nodes}
@@ -131,22 +140,40 @@ class Trials:
         self.weights = [name for name in self.constants if narrow.bits(name) == 4]
         self.tables = [name for name in self.constants if (reference.bits(name), low.bits(name)) == (16, 8)]
         """Constants that are stored as activations are."""
+        self.lookups = [
+            name
+            for name in self.tables
+            if all(is_op(reader, *TABLES) and reader.input[0] == name for reader in index.readers[name])
+        ]
+        """Those of them that values are looked up in, and that may have fewer bits than their readers."""
+        self.packable = [
+            name
+            for name in self.lookups
+            if all(why_not_packed(index, reader, BLOCK) is None for reader in index.readers[name])
+        ]
+        """Tables that may have 4 bits."""
+        self.in_blocks = frozenset(name for name in self.weights if narrow.in_blocks(name))
+        """Weights that have scales in blocks where they are multiplied with 16 bits."""
         self.stored_bytes = reference.stored_bytes()
         """What each quantized constant takes in the reference."""
         self.shapes = {name: tuple(index.initializers[name].dims) for name in self.constants}
         self.points = list(self._points(sites))
-        self._rounded = {name: reference.constant(name) for name in self.constants}
+        self._rounded = {name: reference.constant(name) for name in self.constants if name not in self.tables}
+        self._packed: dict[str, NDArray[np.float32]] = {}
 
     def run(self, choice: Choice, feed: Feed) -> list[NDArray[np.float64]]:
         """The valid part of each output."""
         return self._run([point for point in self.points if point.low(choice.low)], choice, feed)
 
     def sensitivity(self, feeds: Sequence[Feed]) -> Sensitivity:
-        """Try each point at 8 bits and each weight at 4, on all of `feeds`."""
+        """Try each point at 8 bits, each weight at 4 and each table at both, on all of `feeds`."""
         noise = self._noise(feeds)
         points = {point: noise([point], Choice()) for point in counted(self.points, "8 bits: place", len(self.points))}
         names = counted(self.weights, "4 bits: weight", len(self.weights))
-        return Sensitivity(points, {name: noise([], Choice(narrow=frozenset([name]))) for name in names})
+        weights = {name: noise([], Choice(narrow=frozenset([name]))) for name in names}
+        weights |= {name: noise([], Choice(narrow=frozenset([name]))) for name in self.lookups}
+        packed = {name: noise([], Choice(narrow=frozenset([name]), packed=frozenset([name]))) for name in self.packable}
+        return Sensitivity(points, weights, packed)
 
     def exact_gains(self, feeds: Sequence[Feed]) -> list[float]:
         """By group, the noise that the reference loses when the group stays in float."""
@@ -171,22 +198,35 @@ class Trials:
 
     def _run(self, low: Collection[Point], choice: Choice, feed: Feed) -> list[NDArray[np.float64]]:
         grids: dict[Site, Grid] = {}
-        constants: dict[str, NDArray[Any]] = dict(self._rounded)
+        constants: dict[str, NDArray[Any]] = {}
         for point in low:
             grids |= {site: self._encodings.low.grid(site) for site in point.sites}
-            constants |= {name: self._encodings.low.constant(name) for name in point.constants}
         if choice.exact:
             grids |= {
                 site: EXACT for point in self.points if point.of and point.of <= choice.exact for site in point.sites
             }
-        for name in choice.narrow:
-            is_low = self.constants[name] in choice.low
-            constants[name] = (self._encodings.low_narrow if is_low else self._encodings.narrow).constant(name)
+        for name, group in self.constants.items():
+            constants[name] = self._constant(name, choice, low=group in choice.low)
+        constants |= {name: self._encodings.low.constant(name) for point in low for name in point.constants}
         constants = {name: array for name, array in constants.items() if self.constants[name] not in choice.exact}
         outputs = self._model.run(feed.inputs, grids, constants)
         return [
             valid_region(output, shape).astype(np.float64) for output, shape in zip(outputs, feed.shapes, strict=True)
         ]
+
+    def _constant(self, name: str, choice: Choice, *, low: bool) -> NDArray[np.float32]:
+        """What a constant is after rounding, where its reader computes in 8 bits or not."""
+        encodings = self._encodings
+        if name in choice.packed:
+            if name not in self._packed:
+                pieces = self.index.pieces(name)
+                self._packed[name] = pack(pieces, Range.of_pieces(pieces), BLOCK).real()
+            return self._packed[name]
+        if name in self.tables:
+            return (encodings.low if low or name in choice.narrow else encodings.reference).constant(name)
+        if name in choice.narrow:
+            return (encodings.low_narrow if low else encodings.narrow).constant(name)
+        return encodings.low.constant(name) if low else self._rounded[name]
 
     def _points(self, sites: Sequence[Site]) -> Iterator[Point]:
         inside: list[list[Site]] = [[] for _ in self.groups]
@@ -201,9 +241,9 @@ class Trials:
             else:
                 yield Point((site,), (), made if site.value in with_readers else made | read)
         for number, within in enumerate(inside):
-            tables = tuple(name for name in self.tables if self.constants[name] == number)
-            if within or tables:
-                yield Point(tuple(within), tables, frozenset([number]))
+            added = tuple(name for name in self.tables if self.constants[name] == number and name not in self.lookups)
+            if within or added:
+                yield Point(tuple(within), added, frozenset([number]))
 
     def _groups_of(self, nodes: Sequence[str]) -> frozenset[int]:
         return frozenset(self.group_of[name] for name in nodes if name in self.group_of)
@@ -219,12 +259,14 @@ def load_trials(
 ) -> Trials:
     """Trials of the float model in a graph file, with encodings that the quantizer makes of `ranges`.
 
-    Without `correlations` of the weights' inputs, weights are rounded to the nearest. `blocks`: those of 4 bits have
-    scales in blocks.
+    Without `correlations` of the weights' inputs, weights are rounded to the nearest. `blocks`: they have scales in
+    blocks.
     """
     index = GraphIndex(load_graph(path), path.parent)
-    narrow = NARROW if blocks else replace(NARROW, block=None)
-    schemes = [replace(scheme, wide_products=wide_products) for scheme in (REFERENCE, LOW, narrow, LOW_NARROW)]
+    schemes = [
+        replace(scheme, wide_products=wide_products, block=scheme.block if blocks else None)
+        for scheme in (REFERENCE, LOW, NARROW, LOW_NARROW)
+    ]
     encodings = Encodings(
         *(
             Encoded(quantize(load_graph(path), path.parent, ranges, scheme, correlations=correlations), index)
@@ -235,4 +277,4 @@ def load_trials(
     constants = frozenset(name for name in index.initializers if encodings.reference.bits(name) in (8, 16))
     grids = {site: encodings.reference.grid(site) for site in places}
     model = RoundingModel(load_graph(path), path.parent, grids, constants)
-    return Trials(index, model, places, encodings, wide_products=wide_products, block=narrow.block)
+    return Trials(index, model, places, encodings, wide_products=wide_products, block=BLOCK if blocks else None)

@@ -35,7 +35,9 @@ def _handed_on(index: GraphIndex) -> dict[str, str]:
     """The inputs that hold a state, each with the output that becomes it.
 
     Input and output are floats of one type, no other input or output has it but such a pair in the same order, and the
-    output is computed from the input and from others. A model with one output has no state beside it.
+    output is computed from the input and from others. A model with one output has no state beside it. Where all inputs
+    but scalars have such an output, as of a model that cleans a frame of sound, one of them is what the model is run
+    on: the first whose output is not named after it.
     """
     graph = index.model.graph
     given = [value.name for value in graph.input if value.name not in index.initializers]
@@ -48,7 +50,12 @@ def _handed_on(index: GraphIndex) -> dict[str, str]:
         if len(ins) == len(outs) < min(len(given), len(outputs)):
             pairs |= dict(zip(ins, outs, strict=True))
     needs = {made: _all_behind(index, made) & {*given} for made in pairs.values()}
-    return {held: made for held, made in pairs.items() if held in needs[made] and len(needs[made]) > 1}
+    found = {held: made for held, made in pairs.items() if held in needs[made] and len(needs[made]) > 1}
+    run_on = [name for name in given if name not in found and (name not in index.types or shape_of(index.types[name]))]
+    if found and not run_on:
+        ordered = [name for name in given if name in found]
+        del found[next((held for held in ordered if held not in found[held]), ordered[0])]
+    return found
 
 
 def _kind(index: GraphIndex, name: str) -> tuple[int, ...] | None:

@@ -79,6 +79,15 @@ def part_of(subject: Subject, outputs: Outputs) -> NDArray[Any]:
     return np.asarray(array[parts_of(subject.slice, array.shape)]) if subject.slice else array
 
 
+def quiet_subjects(subjects: Mapping[str, Subject]) -> dict[str, Subject]:
+    """What is judged on quieter samples: values alone, as nothing is read off silence, nor handed on from it."""
+    return {
+        label: replace(subject, reads=None, state=False)
+        for label, subject in subjects.items()
+        if subject.by == "values"
+    }
+
+
 def rms(arrays: Sequence[NDArray[Any]]) -> float:
     """The root of the mean square of all finite numbers of these; 0 for none."""
     finite = [array[np.isfinite(array)].astype(np.float64) for array in arrays]

@@ -10,6 +10,7 @@ from onnx import NodeProto
 from pipeline.contracts.scheme import FP16, Rule, Scheme, bits
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.quantization.operand_rules import Operand, Role, channel_groups, moves_data, operands
+from pipeline.graph.quantization.packed_tables import why_not_packed
 from pipeline.graph.quantization.weight_layout import why_no_blocks
 from pipeline.graph.quantization.weight_rounding import Recipe
 
@@ -69,6 +70,12 @@ class Assignment:
         """The type of a node's float inputs and outputs, :data:`FLOAT` if it is not quantized."""
         return self._computes[_key(node)]
 
+    def packed(self, node: NodeProto) -> int | None:
+        """How many neighbours in a row share a scale in the table of a quantized node whose table has 4 bits; None for
+        any other node.
+        """
+        return None if self.computes_in(node) == FLOAT else self._packed(node)
+
     def stored_in(self, value: str) -> str:
         """The type that a float value which is no constant is stored in; :data:`FLOAT` if it has no encoding."""
         return self._stored[value]
@@ -125,14 +132,21 @@ class Assignment:
 
     def _table_type(self, node: NodeProto, operand: Operand) -> str:
         """As wide as a rule wants weights to be, 8 bits in place of 4; else that of the reader, 8 bits where weights
-        have 4. Its result has the same encoding, so it is of a type that activations have.
+        have 4. Its result has the same encoding, so it is of a type that activations have: 16 bits of 4 in blocks.
         """
         asked = self._asked_weights(node, operand.name)
+        if self._packed(node) is not None:
+            return _SIXTEEN_BITS
         if asked is not None:
             return _SIXTEEN_BITS if bits(asked[0]) == 16 else _EIGHT_BITS
         if bits(self._scheme.weights) == 4:
             return _EIGHT_BITS
         return self.ruled(operand.name) or self._asked_type(node) or self._scheme.activations
+
+    def _packed(self, node: NodeProto) -> int | None:
+        kind, block = self._asked_weights(node, node.input[0]) or ("", None) if node.input else ("", None)
+        wanted = block is not None and bits(kind) == 4
+        return block if wanted and why_not_packed(self._index, node, block or 0) is None else None
 
     def _asked_weights(self, node: NodeProto, constant: str) -> tuple[str, int | None] | None:
         asked = ((rule.weights, rule.block) for rule in self._about(node, constant) if rule.weights is not None)

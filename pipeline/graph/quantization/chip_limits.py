@@ -24,6 +24,9 @@ FP16_LARGEST = 65504.0
 FP16_SMALLEST_NORMAL = 2.0**-14
 """Below, a value in float16 loses bits, and HTP may make 0 of it."""
 
+FP16_SMALLEST = 2.0**-24
+"""The least number above zero that float16 has: a floor below it is 0."""
+
 FP16_ARGUMENTS = {"Atan": 32768.0, "Cos": 100.0, "Sin": 100.0, "Tan": 100.0}
 """Operator -> the largest argument whose result is right in float16: of more, Atan gives 131008, a sine is off by 0.1.
 In 16 bit integers all but Tan near its poles are right."""

@@ -18,6 +18,7 @@ from pipeline.graph.quantization.chip_limits import REQUANTIZE
 from pipeline.graph.quantization.constant_store import ConstantStore, EncodedConstant
 from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, Role, operands
+from pipeline.graph.quantization.packed_tables import PackedTable, pack
 from pipeline.graph.quantization.qdq import Encoding
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.value_encodings import ValueEncodings
@@ -71,6 +72,20 @@ class ConstantEncodings:
             return bias(self._bias(node, operand.name), scale)
 
         return self._store.encoded(self._index.initializers[operand.name], ("bias", beta, _key(scale)), encode)
+
+    def packed(self, node: NodeProto, block: int) -> tuple[EncodedConstant, EncodedConstant]:
+        """The table of a node in 4 bits, `block` columns to a scale: its pairs and its scales."""
+        name, made = node.input[0], list[PackedTable]()
+        covers = self._range(node, name)
+
+        def table() -> PackedTable:
+            if not made:
+                made.append(pack(self._index.pieces(name), covers, block))
+            return made[0]
+
+        of = self._index.initializers[name]
+        pairs = self._store.encoded(of, ("pairs", block), lambda: table().stored_pairs)
+        return pairs, self._store.encoded(of, ("scales", block), lambda: table().stored_scales)
 
     def _range(self, node: NodeProto, name: str) -> Range:
         """The range of a constant's own values, which have to be finite."""

@@ -22,12 +22,13 @@ from pipeline.graph.quantization.settling import Settling
 from pipeline.graph.quantization.triangular_factor import upper_factor
 
 _BITS = 7
-ROWS_AT_ONCE = 512
+_ROWS_AT_ONCE = 512
 """Rows that are rounded to integers and added up at once: ``2^7 * 2^7 * 2^9`` is half of what float32 counts to."""
 _MOST_ROWS = 1024
 """Rows of a sample that are looked at."""
 _WHOLE = 32767
 _ROWS_WRITTEN = 64
+_PANEL = 512
 _MOST_INPUTS = 4096
 _LEAST_DAMPING = 0.01
 _MOST_CHANCE = 0.99
@@ -100,12 +101,21 @@ def split(inputs: int) -> list[slice]:
     return [slice(start, min(start + size, inputs)) for start in range(0, inputs, size)]
 
 
+def sum_bytes(inputs: int) -> int:
+    """What :class:`Sums` of so many inputs take, with the rows that wait to be added."""
+    return 4 * sum((last - first) * last for first, last in _panels(inputs)) + 8 * _ROWS_AT_ONCE * inputs
+
+
+def _panels(inputs: int) -> list[tuple[int, int]]:
+    return [(first, min(first + _PANEL, inputs)) for first in range(0, inputs, _PANEL)]
+
+
 class Sums:
-    """``X.T X`` under construction."""
+    """``X.T X`` under construction: of the symmetric matrix what is below its diagonal, some rows at a time."""
 
     def __init__(self, inputs: int) -> None:
-        self._sum = np.zeros((inputs, inputs), np.float32)
-        self._waiting = np.empty((ROWS_AT_ONCE, inputs))
+        self._panels = [np.zeros((last - first, last), np.float32) for first, last in _panels(inputs)]
+        self._waiting = np.empty((_ROWS_AT_ONCE, inputs))
         self._filled = 0
         self._count = 0
 
@@ -115,11 +125,11 @@ class Sums:
             rows = rows[np.arange(_MOST_ROWS) * len(rows) // _MOST_ROWS]
         self._count += len(rows)
         while len(rows):
-            taken = rows[: ROWS_AT_ONCE - self._filled]
+            taken = rows[: _ROWS_AT_ONCE - self._filled]
             self._waiting[self._filled : self._filled + len(taken)] = taken
             self._filled += len(taken)
             rows = rows[len(taken) :]
-            if self._filled == ROWS_AT_ONCE:
+            if self._filled == _ROWS_AT_ONCE:
                 self._add_up()
 
     def _add_up(self) -> None:
@@ -130,30 +140,35 @@ class Sums:
         whole = rows * np.ldexp(1.0, _BITS - exponents)
         whole = np.rint(whole, out=whole).astype(np.float32)
         steps = np.ldexp(np.float32(1), exponents - _BITS)
-        product = whole.T @ whole
-        product *= steps[:, None]
-        product *= steps
-        self._sum += product
+        for panel in self._panels:
+            rows_of_panel, last = panel.shape
+            product = whole[:, last - rows_of_panel : last].T @ whole[:, :last]
+            product *= steps[last - rows_of_panel : last, None]
+            product *= steps[:last]
+            panel += product
 
     def correlation(self) -> Correlation:
         """What was added. An input that was always zero has no power, and goes with no other."""
         if self._filled:
             self._add_up()
-        total = self._sum
-        power = np.diagonal(total).astype(np.float64) / max(1, self._count)
-        length = np.sqrt(np.diagonal(total).astype(np.float64))
+        squares = np.concatenate([np.diagonal(panel, panel.shape[1] - len(panel)) for panel in self._panels])
+        power = squares.astype(np.float64) / max(1, self._count)
+        length = np.sqrt(squares.astype(np.float64))
         inverse = np.where(length > 0, 1 / np.where(length > 0, length, 1.0), 0.0)
         size = len(power)
         pairs = np.empty(size * (size - 1) // 2, np.int16)
-        start = 0
-        for first in range(0, size, _ROWS_WRITTEN):
-            last = min(first + _ROWS_WRITTEN, size)
-            near = total[first:last, :last] * (inverse[first:last] * _WHOLE)[:, None]
-            near *= inverse[:last]
-            near = np.rint(near, out=near).astype(np.int16)
-            for row in range(first, last):
-                pairs[start : start + row] = near[row - first, :row]
-                start += row
+        start = row = 0
+        for panel in self._panels:
+            for first in range(0, len(panel), _ROWS_WRITTEN):
+                part = panel[first : first + _ROWS_WRITTEN]
+                last = row + len(part)
+                near = part[:, :last] * (inverse[row:last] * _WHOLE)[:, None]
+                near *= inverse[:last]
+                near = np.rint(near, out=near).astype(np.int16)
+                for numbers in near:
+                    pairs[start : start + row] = numbers[:row]
+                    start += row
+                    row += 1
         return Correlation(power, pairs, self._count)
 
 

@@ -15,11 +15,13 @@ from onnx import NodeProto
 
 from pipeline.contracts.forecast import FP16, INTEGERS, Forecast
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
+from pipeline.graph.ir.loudness import floor_below, heard_by_logarithms, scalings
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.chip_limits import (
     COUNTED_IN_FLOAT,
     FP16_ARGUMENTS,
     FP16_LARGEST,
+    FP16_SMALLEST,
     FP16_SMALLEST_NORMAL,
     LARGEST_INTEGER,
     LARGEST_OF_INTEGERS,
@@ -38,6 +40,8 @@ _RAISED = 1.01 * REQUANTIZE
 """A scale this close to the limit was raised to it."""
 _CUT_OFF = 0.01
 """The part of a range that may be cut off before it is worth a word."""
+_OUTWARD = 0.9
+"""Ends of ranges are moved outward by up to 0.4 %: of a logarithm of 2^-24 that is a 15th of what it is taken of."""
 _COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _STEPS = 2**16
 _SUMS = ("CumSum", "ReduceSum")
@@ -53,7 +57,7 @@ def forecast(
     known = _Known(index, ranges, integers or {})
     rules: tuple[Callable[[_Known], Iterator[Forecast]], ...] = (
         _overflows, _overflows_inside, _flushes, _underflows, _saturates, _compares_unequal, _spans_exponents,
-        _is_coarse_in_integers, _goes_too_far_in_integers, _counts_too_far, _looks_up_from_the_end,
+        _rounds_quiet_away, _is_coarse_in_integers, _goes_too_far_in_integers, _counts_too_far, _looks_up_from_the_end,
     )  # fmt: skip
     return [found for rule in rules for found in rule(known)]
 
@@ -90,12 +94,16 @@ class _Known:
 
     def encoding(self, node: NodeProto) -> tuple[str, Encoding] | None:
         """The value that a node's result goes on as, and its encoding; None for a result in float."""
-        for reader in self.index.readers.get(node.output[0], []):
+        return self.stored(node.output[0])
+
+    def stored(self, name: str) -> tuple[str, Encoding] | None:
+        """The same for a value of the graph, or an input of it."""
+        for reader in self.index.readers.get(name, []):
             if reader.op_type == Q_OPS[0]:
                 for dequantizer in self.index.readers.get(reader.output[0], []):
                     found = encoding_of(self.index, dequantizer.output[0])
                     if found is not None:
-                        return node.output[0].removesuffix(QUANTIZER_INPUT), found
+                        return name.removesuffix(QUANTIZER_INPUT), found
         return None
 
     def in_float(self, node: NodeProto) -> bool:
@@ -152,13 +160,14 @@ def _overflows_inside(known: _Known) -> Iterator[Forecast]:
 
 
 def _flushes(known: _Known) -> Iterator[Forecast]:
-    """Logarithms and quotients so large that what they are of must have been below float16's normal numbers, and
+    """Logarithms and quotients so large that what they are of must have been below what float16 has for it, and
     divisors so large that their inverse is.
     """
     for node in filter(known.in_float, known.nodes):
         found = known.range(node.output[0])
         if found is None or not is_op(node, "Log", "Div", "Reciprocal"):
             continue
+        limit = FP16_SMALLEST if node.op_type == "Log" else FP16_SMALLEST_NORMAL  # a Log of subnormals is right
         if node.op_type == "Log":
             smallest = math.exp(found.low) if found.low < 0 else 1.0
         else:
@@ -167,13 +176,11 @@ def _flushes(known: _Known) -> Iterator[Forecast]:
             smallest = given / results if given and results else 1.0
             largest = known.largest(node.input[-1])
             smallest = min(smallest, 1 / largest if largest else 1.0)  # HTP multiplies by the inverse
-        if smallest < FP16_SMALLEST_NORMAL:
+        if smallest < limit * _OUTWARD:
             divisor = node.input[1] if node.op_type == "Div" else node.input[0]
             maker = known.index.makers.get(divisor)
             nodes = (*((maker.name,) if maker is not None and known.in_float(maker) else ()), node.name)
-            yield Forecast(
-                "fp16_flush", divisor, label(node), smallest, FP16_SMALLEST_NORMAL, nodes=nodes, instead=INTEGERS
-            )
+            yield Forecast("fp16_flush", divisor, label(node), smallest, limit, nodes=nodes, instead=INTEGERS)
 
 
 def _underflows(known: _Known) -> Iterator[Forecast]:
@@ -235,6 +242,41 @@ def _spans_exponents(known: _Known) -> Iterator[Forecast]:
         if readers:
             nodes = (node.name, *(reader.name for reader in readers))
             yield Forecast("exponent", stored[0], label(node), given.width, math.log(_STEPS), nodes=nodes, instead=FP16)
+
+
+def _rounds_quiet_away(known: _Known) -> Iterator[Forecast]:
+    """Logarithms of what scales with an input, where the encodings in front have no step for the quietest.
+
+    What is `r` times the largest of the logarithm's argument is a power of `r` of the largest of a value in front. The
+    quietest is the floor below the logarithm, as of silence, whatever calibration saw.
+    """
+    known_scalings = scalings(known.index)
+    for heard in heard_by_logarithms(known.index):
+        seen, given = known.range(heard.node.output[0]), heard.given
+        if not is_op(heard.node, "Log") or seen is None or not seen.finite:
+            continue
+        floor = floor_below(known.index, str(heard.node.input[0]))
+        width = seen.high - min(seen.low, math.log(floor) if floor > 0 else math.inf)
+        if width <= 0:
+            continue
+        lost = 0.0
+        worst: tuple[str, Encoding] | None = None
+        for name in sorted(given.values):
+            stored, degree = known.stored(name), known_scalings[name].degree
+            largest = known.largest(name)
+            if stored is None or degree <= 0 or largest <= 0:
+                continue
+            room = math.log(2 * largest / stored[1].scale) * given.degree / degree
+            if width - room > lost:
+                lost, worst = width - room, stored
+        made = {id(node): node for name in given.values if (node := known.index.makers.get(name)) is not None}
+        computing = [node for node in known.nodes if id(node) in made]
+        if worst is not None:
+            names = tuple(node.name for node in (*computing, heard.node))
+            yield Forecast(
+                "quiet_logarithm", worst[0], label(heard.node), math.exp(-width), math.exp(lost - width),
+                nodes=names, instead=FP16, share=round(lost / width, 2),
+            )  # fmt: skip
 
 
 def _is_coarse_in_integers(known: _Known) -> Iterator[Forecast]:

@@ -60,7 +60,7 @@ _MOVERS = (
     "AveragePool", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "Identity", "MaxPool", "Reshape",
     "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze",
 )  # fmt: skip
-_TABLES = ("Gather", "GatherElements")
+TABLES = ("Gather", "GatherElements")
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Sums of products, rescaled to the encoding of the result."""
@@ -111,7 +111,7 @@ def _operand(index: GraphIndex, node: NodeProto, position: int, name: str) -> Op
     if is_op(node, "MatMul"):
         # The last axis of what stands on the right is that of the output; on the left there is none.
         return Operand(position, name, Role.WEIGHT, rank - 1 if position == 1 and rank > 1 else None)
-    if is_op(node, *_TABLES) and position == 0:
+    if is_op(node, *TABLES) and position == 0:
         return Operand(position, name, Role.TABLE)
     return Operand(position, name, Role.OPERAND)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from pipeline.errors import QuantizationError
 from pipeline.graph.files.model_file import tensor_dtype
@@ -29,7 +29,8 @@ _LEAST_TO_SAY = ("int32",)
 def take_apart(model: ModelProto, folder: Path) -> tuple[ModelProto, dict[str, Json]]:
     """The float model, its weights as their integers stand for, and the overrides by the names of its values.
 
-    A value that is quantized twice in a row has the first encoding. `folder` holds the model's blobs; the float
+    A value that is quantized twice in a row has the first encoding. Of outputs that are one value, or one that is an
+    input, the first gives the value its name, and the others are copies. `folder` holds the model's blobs; the float
     model has its weights inside.
 
     Raises:
@@ -58,10 +59,19 @@ def take_apart(model: ModelProto, folder: Path) -> tuple[ModelProto, dict[str, J
         if node.op_type == "QuantizeLinear":
             activations.setdefault(source, _encoding(index, node, source))
         instead[made] = source
-    outputs = {instead[name]: name for name in index.outputs if name in instead}
-    return _float_model(index, instead, outputs, weights), {
+    outputs: dict[str, str] = {}
+    copies: dict[str, str] = {}
+    for name in (value.name for value in model.graph.output if value.name in instead):
+        source = instead[name]
+        if source in outputs or source in index.outputs or source not in index.makers:
+            copies[name] = source
+        else:
+            outputs[source] = name
+    told_of = [_named(each, outputs) for each in activations.values()]
+    told_of += [_named(activations[source], {source: name}) for name, source in copies.items() if source in activations]
+    return _float_model(index, instead, outputs, copies, weights), {
         "version": VERSION,
-        "activation_encodings": [_named(each, outputs) for each in activations.values()],
+        "activation_encodings": told_of,
         "param_encodings": list(parameters.values()),
     }
 
@@ -95,7 +105,11 @@ def _named(encoding: Json, outputs: Mapping[str, str]) -> Json:
 
 
 def _float_model(
-    index: GraphIndex, instead: Mapping[str, str], outputs: Mapping[str, str], weights: Mapping[str, NDArray[Any]]
+    index: GraphIndex,
+    instead: Mapping[str, str],
+    outputs: Mapping[str, str],
+    copies: Mapping[str, str],
+    weights: Mapping[str, NDArray[Any]],
 ) -> ModelProto:
     made = ModelProto()
     made.CopyFrom(index.model)
@@ -110,7 +124,10 @@ def _float_model(
             for place, name in enumerate(names):
                 source = instead.get(name, name)
                 names[place] = outputs.get(source, source)
-    used = {name for node in graph.node for name in node.input}
+    for name, source in copies.items():
+        given = outputs.get(source, source)
+        graph.node.append(helper.make_node("Identity", [given], [name], name=f"copy of {given} to {name}"))
+    used = {name for node in graph.node for name in node.input} | {*index.outputs}
     for name, array in weights.items():
         if name in used:
             graph.initializer.append(numpy_helper.from_array(array, name))

@@ -109,6 +109,28 @@ class QdqNodes:
             self._node("DequantizeLinear", name_of_node, [stored, *arrays], result, encoded.axis, encoded.block)
         return self._constants[encoded]
 
+    def computed(self, op: str, stem: str, inputs: list[str], encoding: Encoding, axis: int | None = None) -> str:
+        """What a node that the float model has not makes, in an encoding, as those read it who take it like that."""
+        self._node(op, f"{stem}_{op}", inputs, stem, axis)
+        return self.reencoded(stem, stem, encoding)
+
+    def reencoded(self, stem: str, source: str, encoding: Encoding) -> str:
+        """What `source` is after it was stored in an encoding."""
+        result = f"{stem}_DequantizeLinear_Output"
+        self._pair(stem, source, result, self._encoding(stem, encoding, half=False))
+        return result
+
+    def number(self, stem: str, value: float, encoding: Encoding) -> str:
+        """A single number in an encoding that has it."""
+        parameters, result = self._encoding(stem, encoding, half=False), f"{stem}_DequantizeLinear_Output"
+        stored = self._add(f"{stem}_quantized", np.array(value / encoding.scale + encoding.zero_point, encoding.dtype))
+        self._node("DequantizeLinear", f"{stem}_DequantizeLinear", [stored, *parameters], result)
+        return result
+
+    def dims(self, stem: str, dims: tuple[int, ...]) -> str:
+        """A shape, as Reshape takes it."""
+        return self._add(stem, np.array(dims, np.int64))
+
     def finish(self) -> None:
         """Give the graph these nodes and initializers; the quantized constants' originals stay for who reads them."""
         model = self._index.model

@@ -32,6 +32,7 @@ from pipeline.graph.quantization.constant_store import ConstantStore, InModel
 from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.headroom import with_headroom
 from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, Role, operands
+from pipeline.graph.quantization.packed_tables import look_up
 from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT
 from pipeline.graph.quantization.qdq_nodes import QdqNodes
 from pipeline.graph.quantization.raise_floors import raise_floors
@@ -137,7 +138,11 @@ class _Wiring:
                 self._store(value.name)
         for node in counted(list(graph.node), "node", len(graph.node)):  # rounding a large weight takes minutes
             copy = NodeProto.FromString(node.SerializeToString())
-            self._read_all(node, copy)
+            block = self._assignment.packed(node)
+            if block is None:
+                self._read_all(node, copy)
+            else:
+                copy = self._look_up(node, block)
             self._new.nodes.append(copy)
             for position, name in enumerate(node.output):
                 if name and is_float(self._index, name):
@@ -162,6 +167,15 @@ class _Wiring:
                 copy.input[operand.position] = self._new.constant(operand.name, encoded, self._half(operand.name))
         if kind != FLOAT and any(operand.role is Role.BIAS for operand in operands(self._index, node)):
             self._constants.absorb_beta(copy)
+
+    def _look_up(self, node: NodeProto, block: int) -> NodeProto:
+        """What stands in place of a node whose table has 4 bits."""
+        name = node.input[0]
+        pairs, scales = self._constants.packed(node, block)
+        tables = self._new.constant(name, pairs, half=False), self._new.constant(name, scales, half=False)
+        made = self._values.encoding(node.output[0], self._assignment.computes_in(node))
+        *rows, columns = (dim.dim_value for dim in self._index.types[node.output[0]].tensor_type.shape.dim)
+        return look_up(self._new, node, tables, float(scales.scale), made, (*rows, columns // block, block))
 
     def _store(self, name: str) -> None:
         """The Q and DQ nodes right behind a value."""

@@ -1,17 +1,18 @@
 """Floors of logarithms that float16 does not hold are raised, where that changes nothing that was seen.
 
-Before, where both compute in float, the floor is a constant below 2^-14, and calibration saw no argument below that::
+Before, where both compute in float and the floor is a constant below 2^-14::
 
     Log(Clip(x, floor))          Log(Max(x, floor))
 
-After::
+After, if calibration saw no argument below 2^-14; else, if the floor is below 2^-24, the least number of float16::
 
-    Log(Clip(x, 2^-14))
+    Log(Clip(x, 2^-14))          Log(Clip(x, 2^-24))
 
 HTP (2.51, emulated) takes a floor of 1e-10 for 0, and gives -7.6 for the logarithm of that: more than for 1e-4. With
-the raised floor what is quieter than all of calibration gives -9.7, next to what the quietest that was seen gives.
+the raised floor what is quieter than all of calibration gives -9.7, next to what the quietest that was seen gives;
+where quieter values were seen, silence gives -16.6, below them all.
 
-Left alone: arguments that were seen below 2^-14, of which the forecast tells; what others read, too.
+Left alone: what others read, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from onnx import NodeProto, numpy_helper
 
 from pipeline.graph.ir.index import GraphIndex, is_op
-from pipeline.graph.quantization.chip_limits import FP16_SMALLEST_NORMAL
+from pipeline.graph.quantization.chip_limits import FP16_SMALLEST, FP16_SMALLEST_NORMAL
 from pipeline.graph.quantization.qdq import QUANTIZER_INPUT
 from pipeline.graph.quantization.ranges import Range
 
@@ -40,10 +41,12 @@ def _raise(index: GraphIndex, logarithm: NodeProto, ranges: Mapping[str, Range])
     if bound is None or seen is None or place is None or index.sole_reader(bound.output[0], "Log") is None:
         return False
     floor = index.scalar(bound.input[place])
-    if floor is None or not 0 < floor < FP16_SMALLEST_NORMAL or math.exp(min(seen.low, 0.0)) < FP16_SMALLEST_NORMAL:
+    unseen = math.exp(min(seen.low, 0.0)) >= FP16_SMALLEST_NORMAL
+    raised = FP16_SMALLEST_NORMAL if unseen else FP16_SMALLEST
+    if floor is None or not 0 < floor < raised:
         return False
     name = index.unused(f"{result}_floor")
-    index.model.graph.initializer.append(numpy_helper.from_array(np.array(FP16_SMALLEST_NORMAL, np.float32), name))
+    index.model.graph.initializer.append(numpy_helper.from_array(np.array(raised, np.float32), name))
     bound.input[place] = name
     return True
 

@@ -84,6 +84,10 @@ class Encoded:
         kind = self._tensor(name).data_type
         return 4 if kind in _FOUR_BITS else 8 * helper.tensor_dtype_to_np_dtype(kind).itemsize
 
+    def in_blocks(self, name: str) -> bool:
+        """Whether a constant's scales are in blocks."""
+        return any(attribute.name == "block_size" for attribute in self._index.makers[self._constants[name]].attribute)
+
     def constant(self, name: str) -> NDArray[np.float32]:
         """A quantized constant's values after rounding."""
         return dequantized_constant(self._index, self._constants[name])

@@ -99,6 +99,8 @@ def _check_block(index: GraphIndex, assignment: Assignment, rule: Rule, block: i
     for node in index.model.graph.node:
         for name in _weights(index, node):
             if rule.matches_node(node.op_type, node.name) or rule.matches_tensor(name):
+                if assignment.packed(node) is not None:
+                    return
                 kind = assignment.computes_in(node)
                 narrow = f"it computes in {kind}, and QNN's kernel for blocks takes 16 bits alone"
                 why = why_no_blocks(index, node, block) or (narrow if kind == "uint8" else None)

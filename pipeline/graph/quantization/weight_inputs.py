@@ -13,7 +13,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from pipeline.graph.cpu import Arrays, run, unoptimized_session
+from pipeline.graph.cpu import Arrays, frugal_session, run
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import FLOATS, GraphIndex
 from pipeline.graph.ir.inference import shape_of
@@ -92,7 +92,7 @@ class WeightInputs:
         self._watched = wide.outputs
         self._kept, self._own = {}, OwnRows()
         self._widened = widened_once(self._index, wide.model, _WIDENED_BYTES)
-        self._session = unoptimized_session(wide.model, self._folder) if values else None
+        self._session = frugal_session(wide.model, self._folder) if values else None
 
     def rows(
         self, feeds: Arrays, weights: Sequence[str], refilled: Arrays, shapes: Shapes

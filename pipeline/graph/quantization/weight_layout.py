@@ -72,7 +72,7 @@ def why_no_blocks(index: GraphIndex, node: NodeProto, block: int) -> str | None:
         if is_op(node, "Conv"):
             return "QNN's compiler ends without a word at a Conv of more than 1x1 whose weight is in blocks"
         if is_op(node, "Gather", "GatherElements"):
-            return "the table of a Gather that is in blocks is looked up on the CPU"
+            return "the table of a Gather is looked up on the CPU where it is in blocks, but for int4 that we pack"
         return "blocks are for the constant matrices of MatMul, Gemm and Conv 1x1"
     if is_op(node, "Conv") and len(index.initializers[node.input[1]].dims) != _PLANE:
         return "QNN takes blocks of a Conv over planes alone, and leaves one over rows to the CPU"

@@ -6,8 +6,8 @@ becomes::
 
     if0/then/t = Relu(x);  y = Where(Reshape(c, one element of y's rank), if0/then/t, x)
 
-What a branch computes where it was not chosen is thrown away. Each branch stands there once, so a graph
-grows by no more than the Where nodes.
+What a branch computes where it was not chosen is thrown away; what it can't compute there is kept from it
+(`guarding`). Each branch stands there once, so a graph grows by no more than the Where nodes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from onnx import GraphProto, NodeProto, TypeProto, helper, numpy_helper
 
 from pipeline.graph.files.inlining import take_branch
 from pipeline.graph.ir.inference import is_static, shape_of
+from pipeline.graph.shapes.guarding import Guards
 
 _BRANCHES = {"then_branch": "then", "else_branch": "else"}
 
@@ -27,10 +28,11 @@ class UnlikeBranchesError(Exception):
     """The branches give values of different types or shapes, or none that are tensors."""
 
 
-def compute_both(node: NodeProto, type_of: Callable[[str], TypeProto | None]) -> Iterator[GraphProto]:
+def compute_both(node: NodeProto, type_of: Callable[[str], TypeProto | None], guards: Guards) -> Iterator[GraphProto]:
     """Parts of a graph to stand where an If stood: one branch, the other, and the choice. Each is made when asked for.
 
-    `type_of` gives the type of a value once its part has been gone through, None where it has none.
+    `type_of` gives the type of a value once its part has been gone through, None where it has none. `guards` is told
+    which branch the parts are of.
 
     Raises:
         UnlikeBranchesError: their values don't fit each other, when the choice is asked for.
@@ -42,7 +44,9 @@ def compute_both(node: NodeProto, type_of: Callable[[str], TypeProto | None]) ->
         for which, short in _BRANCHES.items()
     }
     for which, short in _BRANCHES.items():
+        yield guards.enter(f"{prefix}{short}_chosen", node.input[0], holds=short == "then")
         yield take_branch(node, which, f"{prefix}{short}/", made[which])
+        guards.leave()
     choice = GraphProto()
     for output, one, other in zip(node.output, *made.values(), strict=True):
         if output:

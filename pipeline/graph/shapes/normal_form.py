@@ -3,7 +3,7 @@
 In normal form a model has no functions, no Constant nodes outside of branches, no initializers that are also inputs, no
 documentation, a unique name for each node, a name for each dynamic dim of its inputs, an opset of :data:`OPSET` or
 later, nothing left to compute that depends on no input, no branch that a constant chooses, no assignment at places that
-a mask shows, and no quantized values.
+a mask shows, and no quantized values. A recurrent layer names its activations only where they are not the usual ones.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from pathlib import Path
 
-from onnx import GraphProto, ModelProto, ValueInfoProto, helper, inliner, version_converter
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, inliner, version_converter
 
 from pipeline.errors import ModelError
 from pipeline.graph.files.inlining import inline_branch
@@ -30,6 +30,9 @@ computes natively, with 17."""
 
 # Before these opsets, ONNX's converter (1.23) takes the operator for one that computes something else, and doesn't say.
 _CONVERTED_WRONGLY = {"Scan": 9, "Hardmax": 13}
+
+_USUAL_ACTIVATIONS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
+"""Of each direction, as ONNX takes them if none are named. https://onnx.ai/onnx/operators/onnx__LSTM.html"""
 
 
 def inline_functions(model: ModelProto) -> ModelProto:
@@ -153,6 +156,17 @@ def _clean(graph: GraphProto) -> None:
                 node.ClearField("domain")
             for attribute in node.attribute:
                 attribute.ClearField("doc_string")
+            if _names_usual_activations(node):
+                kept = [attribute for attribute in node.attribute if not attribute.name.startswith("activation")]
+                del node.attribute[:]
+                node.attribute.extend(kept)
+
+
+def _names_usual_activations(node: NodeProto) -> bool:
+    """Whether a recurrent layer names the activations that it has anyway: QNN EP takes no layer that names some."""
+    usual = _USUAL_ACTIVATIONS.get(node.op_type, ()) if node.domain in DEFAULT_DOMAINS else ()
+    named = [name.decode().lower() for each in node.attribute if each.name == "activations" for name in each.strings]
+    return bool(usual and named) and named == [*usual] * (len(named) // len(usual))
 
 
 def _not_inlined(why: str) -> ModelError:

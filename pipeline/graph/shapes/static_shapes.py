@@ -31,6 +31,7 @@ from pipeline.graph.shapes.axes import DimError, dim_size, fix_inputs
 from pipeline.graph.shapes.choosing import UnlikeBranchesError, compute_both
 from pipeline.graph.shapes.ends import ends_before
 from pipeline.graph.shapes.folding import Constants, type_bytes
+from pipeline.graph.shapes.guarding import Guards
 from pipeline.graph.shapes.lists import Lists
 from pipeline.graph.shapes.unrolling import DataDependentError, Unroller
 
@@ -117,6 +118,7 @@ class _Pass:
         self._choosing: list[NodeProto] = []
         self._unroller = Unroller(self._known, self._dims)
         self._lists = Lists(self._known, self._dims)
+        self._guards = Guards(self._type, self._known)
 
     def run(self) -> None:
         waiting: deque[NodeProto | Iterator[GraphProto]] = deque(self._model.graph.node)
@@ -207,13 +209,13 @@ class _Pass:
                 return self._both_branches(node)
         if self._is_loop(node):
             return self._written_out(node)
-        part = self._written_in_tensors(node)
+        part = self._guards.guard(node) or self._written_in_tensors(node)
         return iter([part]) if part is not None else None
 
     def _both_branches(self, node: NodeProto) -> Iterator[GraphProto]:
         self._choosing.append(node)
         try:
-            yield from compute_both(node, lambda name: self._types.get(self._same_as.get(name, name)))
+            yield from compute_both(node, self._type, self._guards)
         except UnlikeBranchesError:
             raise self._left(node) from None
         self._choosing.remove(node)
@@ -244,6 +246,9 @@ class _Pass:
     def _known(self, name: str) -> NDArray[Any] | None:
         name = self._same_as.get(name, name)
         return self._constants.value(name) if name in self._constants else None
+
+    def _type(self, name: str) -> TypeProto | None:
+        return self._types.get(self._same_as.get(name, name))
 
     def _dims(self, name: str) -> tuple[int, ...]:
         return shape_of(self._types[self._same_as.get(name, name)])

@@ -64,7 +64,7 @@ def held_out(folder: Path, params: Measuring, inputs: Sequence[TensorSpec]) -> H
     own = [_loaded(call) for call in placed[bucket]]
     exact = [sample for sample in own if _is_exact(sample, inputs, buckets[bucket])]
     if params.truth == "exact" or (exact and len(exact) == len(own)):
-        return _fed(exact, params, inputs, inexact=len(own) - len(exact))
+        return fed(exact, params, inputs, inexact=len(own) - len(exact))
     fitting: list[tuple[int, int, ScoredSample]] = []
     for number, call in enumerate(calls):
         if call in placed[bucket]:
@@ -76,20 +76,23 @@ def held_out(folder: Path, params: Measuring, inputs: Sequence[TensorSpec]) -> H
             fitting.append((-length, number, sample))
     fitting.sort(key=lambda entry: entry[:2])  # of equals, the first of the set
     added = [sample for *_, sample in fitting[: max(0, ENOUGH - len(own))]]
-    return _fed([*own, *added], params, inputs, shorter=len(added))
+    return fed([*own, *added], params, inputs, shorter=len(added))
 
 
-def lengths_of(samples: Sequence[ScoredSample], inputs: Sequence[TensorSpec], axes: Mapping[str, int]) -> Lengths:
-    """The lengths that samples have on the axes of a bucket, from the shortest."""
-    seen: dict[str, set[int]] = {}
-    for sample in samples:
-        for axis, length in axis_lengths(sample.inputs, inputs).items():
-            if axis in axes:
-                seen.setdefault(axis, set()).add(length)
-    return {axis: tuple(sorted(lengths)) for axis, lengths in seen.items()}
+def lengths_of(folder: Path, params: Measuring, inputs: Sequence[TensorSpec]) -> Lengths:
+    """The lengths of all samples of the set on the axes of the bucket, from the shortest, whichever bucket holds them.
+
+    Those that calibration takes are among them: who builds exact lengths needs all that are used.
+    """
+    seen: dict[str, set[int]] = {axis: set() for axis in params.axes}
+    for call in stored_calls(folder, params.component):
+        for axis, length in axis_lengths(call.load(), inputs).items():
+            if axis in seen:
+                seen[axis].add(length)
+    return {axis: tuple(sorted(lengths)) for axis, lengths in seen.items() if lengths}
 
 
-def _fed(
+def fed(
     samples: Sequence[ScoredSample],
     params: Measuring,
     inputs: Sequence[TensorSpec],
@@ -97,6 +100,7 @@ def _fed(
     shorter: int = 0,
     inexact: int = 0,
 ) -> HeldOut:
+    """Samples that fit into a bucket, as the original takes them and as the bucket does."""
     padded = tuple(pad(sample.inputs, inputs, params.axes, params.padding) for sample in samples)
     given = padded if params.truth == "padded" else tuple(sample.inputs for sample in samples)
     return HeldOut(tuple(samples), given, padded, shorter, inexact)

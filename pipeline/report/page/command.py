@@ -14,7 +14,8 @@ from pipeline.config.load import ModelConfig
 from pipeline.model import Manifest
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
-from pipeline.report.page.write import PAGE, current_model, write_pages
+from pipeline.report.page import PAGE
+from pipeline.report.page.write import current_model, write_pages
 from pipeline.report.run_record import RECORD
 from pipeline.store.manifests import read_manifest
 

@@ -23,12 +23,11 @@ from pipeline.frozen import dataclass
 from pipeline.model import Json, Manifest
 from pipeline.plan.steps import ON_DEMAND, Step
 from pipeline.plan.workspace import Workspace
+from pipeline.report.page import PAGE
 from pipeline.report.run_report import RunRecord
 from pipeline.report.summary import Ran
 from pipeline.store.durable import write_atomically
 
-PAGE = "report.html"
-"""The name of a page, in the folder of a model's artifacts and in `artifacts/`."""
 _PAGES = "pages"
 _MOST_BYTES = 16 << 20
 

@@ -7,6 +7,8 @@ manifests/<2 hex>/<key>.json   what the step with that key produced, as in the s
 from __future__ import annotations
 
 MANIFESTS = "manifests"
+PLACES = "places"
+"""The name, in the file that says what shared stores are known to have, under which they are."""
 MANIFEST_BYTES = 64 << 20
 """More than any manifest has: so much of one is read."""
 

@@ -11,9 +11,8 @@ from pipeline.model import Manifest
 from pipeline.store import cache_file
 from pipeline.store.manifests import parse_manifest
 from pipeline.store.shared.connection import Reach
+from pipeline.store.shared.names import PLACES
 
-MEMBER = "places"
-"""The name in the file under which the places are."""
 _BELIEVED_S = 86400
 """An older note is checked again: a bucket may expire old files, and others drop what they found damaged."""
 _MOST = 400_000  # keys noted of one place; the oldest notes are dropped
@@ -29,7 +28,7 @@ class Known:
         self._path, self._reach = path, reach
         self._lock = threading.Lock()
         self._dirty = False
-        self._all = cache_file.read(path, MEMBER)
+        self._all = cache_file.read(path, PLACES)
         entry = self._all.get(reach.name)
         entry = entry if isinstance(entry, dict) else {}
         keys, bad = entry.get("keys"), entry.get("rewrite")
@@ -108,4 +107,4 @@ class Known:
             self._all[self._reach.name] = {"keys": keys, "rewrite": sorted(self._bad)}
             content = {**self._all}
             self._dirty = False
-        cache_file.write(self._path, MEMBER, content)
+        cache_file.write(self._path, PLACES, content)

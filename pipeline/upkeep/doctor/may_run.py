@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.config import host_names
+from pipeline.config.file_names import PROJECT_FILE
 from pipeline.config.host_names import AARCH64, VARIABLE, X86_64, Host
 from pipeline.config.load import ModelConfig
-from pipeline.config.project_file import PROJECT_FILE, ProjectFile, load
+from pipeline.config.project_file import ProjectFile, load
 from pipeline.contracts import context
 from pipeline.errors import PipelineError, WaitingError
 from pipeline.plan import hosts

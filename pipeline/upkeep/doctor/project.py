@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pipeline.config.load import RESERVED, LocalSource, ModelConfig, load
+from pipeline.config.file_names import RESERVED
+from pipeline.config.load import LocalSource, ModelConfig, load
 from pipeline.errors import PipelineError
 from pipeline.inputs.pins import read_pins
 from pipeline.inputs.source import local_files
@@ -73,7 +74,7 @@ def check_files(configs: Sequence[ModelConfig], workspace: Workspace) -> Iterato
         missing = sorted(path for path in named if not path.exists())
         for path in missing:
             remedy = "create it, or correct the path in the config"
-            yield check.error(f"{path.name} does not exist", f"looked for {path}", remedy)
+            yield _absent(check, config, f"{path.name} does not exist", f"looked for {path}", remedy)
         if not missing:
             yield check.ok("what the config names is there")
 
@@ -129,11 +130,21 @@ def _local_source(config: ModelConfig, source: LocalSource, workspace: Workspace
     try:
         found = local_files(source.path, fetched_files(config), workspace.memo)
     except PipelineError as problem:
-        return check.about(config.name, problem.exit_code).error(problem.what, problem.where, problem.remedy)
+        check = check.about(config.name, problem.exit_code)
+        if not source.path.exists():
+            return _absent(check, config, problem.what, problem.where, problem.remedy)
+        return check.error(problem.what, problem.where, problem.remedy)
     except OSError as problem:
         return check.error(f"can't be read: {problem}", remedy="make its files readable")
     size = sum(path.stat().st_size for path in found.values())
     return check.ok(f"{len(found)} files, {size / 1e6:.1f} MB")
+
+
+def _absent(check: Check, config: ModelConfig, what: str, why: str, remedy: str) -> Finding:
+    """An error for a model that every build makes; one that is built only when it is named may be nobody's."""
+    if config.on_request:
+        return check.unchecked(what, f"{why}; no build needs it but doit build:{config.name}", remedy)
+    return check.error(what, why, remedy)
 
 
 def _values(environ: Mapping[str, str]) -> Iterator[Finding]:

@@ -9,14 +9,23 @@ from pathlib import Path
 import pytest
 
 from pipeline.build.cluster import on_worker
-from pipeline.build.cluster.dispatcher import _is_cut_off
+from pipeline.build.cluster.dispatcher import Dispatcher
 from pipeline.build.cluster.job import Answer, StepFailure, StepJob
-from pipeline.build.cluster.member import _refusal
+from pipeline.build.cluster.member import ClusterMember, _refusal
+from pipeline.build.crew import Crew
+from pipeline.build.worker import _error_text, load_answer
+from pipeline.config.load import load
+from pipeline.config.project_file import ProjectFile
 from pipeline.errors import CompileError, PipelineError, StoreError, WorkerError
 from pipeline.model import FileEntry, Manifest
 from pipeline.plan.keys import CodeDigests, step_key, tool_versions
+from pipeline.plan.planner import plan
+from pipeline.plan.resolve import Resolved
+from pipeline.plan.workspace import Workspace
 from pipeline.store.digests import StatMemo
+from pipeline.store.durable import no_room
 from pipeline.store.manifests import dump_manifest
+from tests.support import tiny_project
 
 GIVEN = Manifest("ingest", "0" * 64, {"a/b": FileEntry("1" * 64, 7)}, {"inputs": []})
 
@@ -83,11 +92,46 @@ def test_a_process_that_is_no_worker_of_ours_says_so(job: StepJob) -> None:
         on_worker.make(job.to_json())
 
 
-def test_a_worker_that_lost_its_data_is_no_fault_of_the_step() -> None:
-    def failed(error: PipelineError) -> Answer:
-        return Answer("w", failure=StepFailure.of(error))
+@pytest.mark.parametrize(
+    ("error", "asked"), [(StoreError("mine"), 1), (CompileError("QNN takes no node of it"), 1), (no_room("it"), 5)]
+)
+def test_a_stage_that_fails_is_asked_for_once_and_a_disk_that_fails_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: PipelineError, asked: int
+) -> None:
+    """`asked` workers are asked for a step whose stage, real member and real dispatcher between, ends with `error`."""
+    worker = tiny_project.create(tmp_path / "worker", tmp_path / "worker" / ".build" / "store")
+    (tmp_path / "shared").mkdir()
+    monkeypatch.setenv("PIPELINE_SHARED_STORE", str(tmp_path / "shared"))
+    member = ClusterMember(worker.root, "w", 1)
+    step = next(step for step in plan(load(worker.root / tiny_project.CONFIG)) if step.stage == "shape")
+    tools, params = tool_versions("shape"), step.params.to_json()
+    own = CodeDigests(StatMemo(tmp_path / "memo.json")).stage("shape")
+    key = step_key("shape", code=own, params=params, inputs={}, files={}, tools=tools)
+    resolved = Resolved(step, step.params, {}, {}, key)
 
-    assert _is_cut_off(failed(StoreError("the shared store does not take what a worker would read")))
-    assert not _is_cut_off(failed(CompileError("QNN takes no node of it")))
-    assert not _is_cut_off(failed(WorkerError("the worker died")))
-    assert not _is_cut_off(Answer("w", seconds=1.0))
+    def fail(*_: object) -> None:
+        (tmp_path / "answer.json").write_text(_error_text(error), "utf-8")
+        load_answer(tmp_path / "answer.json")
+
+    monkeypatch.setattr(Crew, "work", fail)
+    workspace = Workspace.at(worker.root).configured(ProjectFile())
+    assert workspace.shared is not None
+    workspace.shared.open()
+    answers: list[Answer] = []
+
+    class Asks(Dispatcher):
+        def _asked(self, job: StepJob, _: Resolved) -> Answer:
+            answers.append(Answer.from_json(json.loads(json.dumps(member.make(job).to_json()))))
+            return answers[-1]
+
+        def _pause(self, _: float) -> None:
+            pass
+
+    try:
+        with pytest.raises(type(error), match=error.what) as caught:
+            Asks("tcp://nobody:1", "here", workspace).make(resolved, lambda: None)
+    finally:
+        member.close()
+        workspace.shared.close()
+    assert len(answers) == asked
+    assert caught.value.what == error.what

@@ -6,11 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.graph.accuracy.search import MARGIN_DB, Emulation, Search, SearchLimits, Trial
+from pipeline.graph.accuracy.search import Emulation, Search, SearchLimits, Trial
 from pipeline.graph.accuracy.sensitivity import Choice
 
 CANDIDATES = [Choice(low=frozenset(range(number))) for number in range(20, -1, -1)]
 """From 20 groups of 8 bits to none."""
+
+
+@pytest.fixture(autouse=True)
+def _margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less than the step between the candidates here, so that it takes one step."""
+    monkeypatch.setattr("pipeline.graph.accuracy.search.MARGIN_DB", 0.5)
 
 
 def position(choice: Choice) -> int:
@@ -52,7 +58,7 @@ def test_the_cheapest_that_reaches_target_and_margin_is_found_by_bisection() -> 
     ruler = Ruler()
     found = search(ruler)
 
-    assert reached(found.first(CANDIDATES)) == 13, f"12 dB and a margin of {MARGIN_DB}"
+    assert reached(found.first(CANDIDATES)) == 13, "12 dB and a margin"
     assert ruler.emulated_positions == [13]
     assert len(found.trials) <= 6, "the last and log2 of 21"
 
@@ -137,3 +143,8 @@ def test_a_cheaper_one_that_was_met_on_the_way_is_preferred() -> None:
     found = Search(ruler, limits, lambda choice: choice, lambda choice: 0.0 if position(choice) == 15 else 1.0)
     assert reached(found.first(CANDIDATES)) == 15, "bisection met it before it came to 13"
     assert ruler.emulated_positions == [15]
+
+
+def test_a_wider_margin_takes_a_dearer_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.graph.accuracy.search.MARGIN_DB", 2.0)
+    assert reached(search(Ruler()).first(CANDIDATES)) == 14

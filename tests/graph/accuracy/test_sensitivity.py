@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from pipeline.graph.accuracy.groups import groups
 from pipeline.graph.accuracy.pricing import Pricing
 from pipeline.graph.accuracy.scheme_yaml import label, scheme_of
 from pipeline.graph.accuracy.sensitivity import Choice, Feed, Sensitivity, Trials, load_trials
+from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.quantizer import quantize
 from pipeline.graph.quantization.ranges import read_ranges
 from tests.support.graphs import attention, graph, save, sentence
 from tests.support.precision_runs import SENSITIVE, frames, outlier
@@ -51,7 +54,8 @@ def net_noise(net: Trials) -> Sensitivity:
 
 
 def everything(trials: Trials) -> Choice:
-    return Choice(frozenset(range(len(trials.groups))), frozenset(trials.weights))
+    constants = frozenset([*trials.weights, *trials.lookups])
+    return Choice(frozenset(range(len(trials.groups))), constants, frozenset(trials.packable))
 
 
 def grouped(body: str, values: tuple[str, ...], tmp_path: Path, **constants: NDArray[Any]) -> list[tuple[str, ...]]:
@@ -163,7 +167,7 @@ def test_what_makes_the_most_noise_is_raised_and_the_rest_is_not(net: Trials, ne
 
 def test_what_does_not_fit_into_the_noise_is_passed_over(encoder: Trials, encoder_noise: Sensitivity) -> None:
     loudest = max(encoder_noise.weights, key=encoder_noise.weights.__getitem__)
-    noise = Sensitivity(encoder_noise.points, {**encoder_noise.weights, loudest: 10.0})
+    noise = Sensitivity(encoder_noise.points, {**encoder_noise.weights, loudest: 10.0}, encoder_noise.packed)
     found = Candidates(encoder, noise, Pricing(encoder)).up_to(40.0)
     assert all(loudest not in choice.narrow for choice in found[1:])
     assert any(choice.narrow for choice in found[1:]), "the others are still there to be lowered"
@@ -180,7 +184,7 @@ def test_groups_stay_in_float_one_after_another(net: Trials) -> None:
 def test_a_choice_is_a_scheme_with_rules_for_exactly_its_nodes(encoder: Trials) -> None:
     every = sorted(everything(encoder).low)
     exact = frozenset(every[1::4])
-    choice = Choice(frozenset(every[::3]) - exact, frozenset(encoder.weights[:2]), exact)
+    choice = Choice(frozenset(every[::3]) - exact, frozenset(encoder.weights[:2]), exact=exact)
 
     scheme = scheme_of(choice, encoder)
 
@@ -206,9 +210,52 @@ def test_a_choice_is_a_scheme_with_rules_for_exactly_its_nodes(encoder: Trials) 
 
 
 def test_what_most_nodes_do_needs_no_rule(encoder: Trials) -> None:
-    every = everything(encoder)
+    every = replace(everything(encoder), packed=frozenset())
     assert scheme_of(every, encoder).overrides == ()
     (rule,) = scheme_of(Choice(low=every.low - {0}), encoder).overrides
     assert rule.activations == "uint16"
     everything_in_float = scheme_of(Choice(exact=every.low), encoder)
     assert [rule.nodes for rule in everything_in_float.overrides] == [("*",)]
+
+
+def test_a_table_has_a_rung_of_its_own_and_is_not_its_reader(encoder: Trials, encoder_noise: Sensitivity) -> None:
+    """The embedding of a transformer is most of its bytes, and what reads it may need 16 bits."""
+    bytes_of = [
+        Pricing(encoder).price(choice).weight_bytes
+        for choice in (
+            Choice(),
+            Choice(narrow=frozenset(["words"])),
+            Choice(narrow=frozenset(["words"]), packed=frozenset(["words"])),
+        )
+    ]
+    assert (bytes_of[0] - bytes_of[1], bytes_of[1] - bytes_of[2]) == (100 * 32, 100 * (32 - 17))
+    assert encoder_noise.packed["words"] > 10 * encoder_noise.weights["words"] > 0
+
+    found = Candidates(encoder, encoder_noise, Pricing(encoder)).up_to(60.0)
+
+    assert all(choice.packed <= choice.narrow for choice in found)
+    assert any("words" in choice.packed for choice in found)
+    reader = encoder.constants["words"]
+    assert any("words" in choice.narrow and reader not in choice.low for choice in found)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_trial_of_a_table_is_what_its_qdq_model_gives(packed: bool, encoder: Trials, tmp_path: Path) -> None:
+    tables = frozenset(["words"])
+    choice = Choice(narrow=tables, packed=tables if packed else frozenset())
+    component = Component(tmp_path, attention(), {"16": {"sequence": 16}})
+    calibrated = component.calibrate([dict(feed.inputs) for feed in SENTENCES])
+    folder = component.rewrite["16"].folder
+    ranges = read_ranges(calibrated.folder / "ranges.json")
+    scheme = scheme_of(choice, encoder)
+    assert [(rule.weights, rule.block) for rule in scheme.overrides] == [("int4", 32) if packed else ("int8", None)]
+    model = quantize(load_graph(folder / "model.onnx"), folder, ranges, scheme)
+    stored = next(tensor for tensor in model.graph.initializer if tensor.name == "words_quantized")
+    assert tuple(stored.dims) == (100, 16 if packed else 32)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    session = load_session(tmp_path / "model.onnx")
+
+    for feed in SENTENCES:
+        (given,) = run(session, feed.inputs).values()
+        tried, reference = (encoder.run(each, feed)[0] for each in (choice, Choice()))
+        assert np.abs(given - tried).max() < np.abs(reference - tried).max() / 4

@@ -72,6 +72,39 @@ def test_other_outputs_of_an_inputs_type_are_no_states(old: str, new: str) -> No
     assert not state_outputs(written_out(WRITTEN_OUT.replace(old, new)))
 
 
+FRAME = """g (float[1,4] {mix}, float[2,1,3] {held}{more}) => (float[1,4] y, float[2,1,3] {left}) {{
+    old = Gather <axis = 0> ({held}, first) seen = MatMul ({mix}, m) new = Add (seen, old) y = MatMul (new, n)
+    pair = Concat <axis = 0> (new, old) {left} = Reshape (pair, shape) }}"""
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ({"mix": "frame", "held": "cache", "left": "cache_out", "more": ""}, {"cache_out"}),
+        ({"mix": "input_4", "held": "input_5", "left": "stack_2", "more": ""}, {"stack_2"}),
+        ({"mix": "frame", "held": "s", "left": "t", "more": ", float gain"}, {"t"}),
+        ({"mix": "frame", "held": "s", "left": "t", "more": ", int64[1,1] token"}, {"t", "y"}),
+    ],
+    ids=["named after its input", "the first is run on", "a scalar is not run on", "a token is run on"],
+)
+def test_what_a_model_is_run_on_is_no_state_though_its_output_has_its_type(
+    names: dict[str, str], expected: set[str]
+) -> None:
+    constants = {"first": np.array(0), "m": np.ones((4, 3), np.float32), "n": np.ones((3, 4), np.float32)}
+    text = FRAME.format(**names)
+    index = GraphIndex(graph(text, constants | {"shape": np.array([2, 1, 3])}), Path())
+    assert state_outputs(index) == expected
+
+
+def test_a_state_before_what_the_model_is_run_on_is_told_by_its_name() -> None:
+    text = FRAME.format(mix="frame", held="cache", left="cache_out", more="")
+    swapped = text.replace("(float[1,4] frame, float[2,1,3] cache)", "(float[2,1,3] cache, float[1,4] frame)")
+    constants = {"first": np.array(0), "m": np.ones((4, 3), np.float32), "n": np.ones((3, 4), np.float32)}
+    assert state_outputs(GraphIndex(graph(swapped, constants | {"shape": np.array([2, 1, 3])}), Path())) == {
+        "cache_out"
+    }
+
+
 def test_more_is_asked_of_a_state() -> None:
     figures = Figures(35.0, 35.0, 33.0, "a", 0.999, 0.01, None)
     measured = {"s": figures}

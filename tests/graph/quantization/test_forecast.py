@@ -24,10 +24,11 @@ NUMBERS = np.random.default_rng(0)
 
 
 def foretold(
-    root: Path, model: ModelProto, x: ArrayLike, rules: Sequence[Rule] = (), activations: str = "uint16"
-) -> list[Forecast]:
+    root: Path, model: ModelProto, x: ArrayLike, rules: Sequence[Rule] = (), activations: str = "uint16",
+    *, quiet: bool = True,
+) -> list[Forecast]:  # fmt: skip
     component = without_rewrites(root, model)
-    ranges = component.calibrate([{"x": np.asarray(x, np.float32)}])
+    ranges = component.calibrate([{"x": np.asarray(x, np.float32)}], quiet=quiet)
     quantized = component.quantize("all", ranges, rules=rules, activations=activations)
     return of(quantized.folder, read_ranges(ranges.folder / "ranges.json"))
 
@@ -109,7 +110,10 @@ def test_a_logarithm_of_what_float16_flushes(tmp_path: Path) -> None:
     (found,) = foretold(tmp_path / "float", model, quiet, FP16)
     assert (found.rule, found.value, found.nodes) == ("fp16_flush", "c", ("Clip_0", "Log_1"))
     assert found.figure == pytest.approx(1e-10, rel=0.2)
-    assert foretold(tmp_path / "loud", model, np.linspace(0.01, 1.0, 64).reshape(1, 64), FP16) == []
+    loud = np.linspace(0.01, 1.0, 64).reshape(1, 64)
+    assert foretold(tmp_path / "loud", model, loud, FP16, quiet=False) == []
+    assert foretold(tmp_path / "held", model, loud / 1e5, FP16, quiet=False) == [], "a Log of 1e-7 is right"
+    assert [each.rule for each in foretold(tmp_path / "silence", model, loud, FP16)] == ["fp16_flush"]
 
 
 def test_a_quotient_by_what_float16_flushes(tmp_path: Path) -> None:
@@ -246,3 +250,20 @@ def test_negative_indices_that_the_model_is_given(tmp_path: Path) -> None:
         told = of(quantized.folder, read_ranges(ranges.folder / "ranges.json"), read_integers(ranges.folder))
         assert [(each.rule, each.value, each.figure) for each in told] == expected
         assert all(each.beyond > 0 for each in told)
+
+
+def test_a_logarithm_whose_quiet_part_has_no_step(tmp_path: Path) -> None:
+    model = graph(
+        "g (float[1,64] x) => (float[1,64] y) { p = Mul (x, x) f = Max (p, floor) y = Log (f) }",
+        {"floor": np.array(1e-12, np.float32)},
+    )
+    x = np.linspace(0.1, 1, 64)[None]  # no sample is quiet; silence is at the floor all the same
+
+    (found,) = [each for each in foretold(tmp_path / "integers", model, x) if each.rule == "quiet_logarithm"]
+    assert found.nodes == ("Mul_0", "Max_1", "Log_2"), "all that lies between the input and the logarithm"
+    assert found.share == pytest.approx(1 - np.log(2 * 65535 / 1.25) / np.log(1e12), abs=0.01)
+    assert "off" in found.effect
+    rules = (Rule(nodes=found.nodes, precision=found.instead),)
+    assert not [each for each in foretold(tmp_path / "float", model, x, rules) if each.rule == "quiet_logarithm"]
+    ended = graph("g (float[1,64] x) => (float[1,64] y) { e = Exp (x) y = Log (e) }")
+    assert not [each for each in foretold(tmp_path / "exp", ended, x) if each.rule == "quiet_logarithm"]

@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.graph.quantization.correlations import Correlation, Correlations, CorrelationWriter, Sums, split
+from pipeline.graph.quantization.correlations import (
+    Correlation,
+    Correlations,
+    CorrelationWriter,
+    Sums,
+    split,
+    sum_bytes,
+)
 from pipeline.graph.quantization.triangular_factor import upper_factor
 from pipeline.graph.quantization.weight_layout import Layout
 from pipeline.graph.quantization.weight_rounding import Recipe, encode_weight
@@ -293,3 +300,21 @@ def test_every_processor_gives_the_same_bytes() -> None:
     ours, others = ({digests[place] for digests in found} for place in (0, 1))
     assert len(ours) == 1
     assert len(others) > 1, "this OpenBLAS knows one kind of kernels, so nothing was shown"
+
+
+def test_sums_in_panels_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(7).normal(size=(700, 90))
+    rows[:, 3] = 0
+    found = []
+    for panel in (32, 90, 512):
+        monkeypatch.setattr("pipeline.graph.quantization.correlations._PANEL", panel)
+        sums = Sums(90)
+        sums.add(rows)
+        found.append(sums.correlation())
+    for each in found[1:]:
+        assert np.array_equal(each.power, found[0].power)
+        assert np.array_equal(each.pairs, found[0].pairs)
+    length = np.sqrt((rows**2).sum(axis=0)) + 1e-9
+    exact = (rows.T @ rows / length / length[:, None])[np.tril_indices(90, -1)]
+    assert np.abs(found[0].pairs / 32767 - exact).max() < 0.02
+    assert sum_bytes(3072) < 4 * 3072 * (0.6 * 3072 + 2 * 512)

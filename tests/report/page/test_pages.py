@@ -68,6 +68,7 @@ def test_what_init_guessed_is_named_by_the_build_and_on_the_page(built: Project)
     assert said in text(built)
     built.write("configs/tiny.yaml", config)
     assert "guesses" not in built.doit("build").text
+    assert said not in text(built), "who takes the word out need not ask for the page"
 
 
 def test_what_is_current_is_not_written_again(built: Project) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from pipeline.config.load import load
+from pipeline.plan.workspace import Workspace
 from pipeline.upkeep.doctor import compiler, elf, finding, host, hub, machine, project, report, space, store
 from tests.support.findings import levels, the
 from tests.support.project import ROOT
@@ -408,3 +410,18 @@ def test_the_json_is_as_documented() -> None:
         del broken["findings"][0][field]
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(broken, schema)
+
+
+@pytest.mark.parametrize(("on_request", "level"), [("", "error"), ("on_request: true\n", "not checked")])
+def test_what_is_built_only_when_it_is_named_need_not_be_there(tmp_path: Path, on_request: str, level: str) -> None:
+    (tmp_path / "configs").mkdir()
+    path = tmp_path / "configs" / "net.yaml"
+    path.write_text(
+        "source: {path: ../models/net}\ncomponents: {net: {file: a.onnx}}\n"
+        f"calibration: {{reader: npz, folder: samples}}\ntargets: [sm8650]\n{on_request}",
+        "utf-8",
+    )
+    found = [*project.check_files([load(path)], Workspace.at(tmp_path))]
+    assert [(each.check, each.level) for each in found] == [("project.source", level), ("project.calibration", level)]
+    assert "the model folder net does not exist" in found[0].what
+    assert ("no build needs it but doit build:net" in found[0].why) == bool(on_request)

@@ -1,7 +1,7 @@
 """Records the files and payloads that a decision read, and what their stats were; while these are equal, it holds.
 
 Whatever decides by a file notes it here before it reads it: :func:`note_file`, :func:`note_payload`,
-:func:`note_used`. Outside of :func:`looking` that does nothing.
+:func:`note_used`. Outside of :func:`recording` that does nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ RACY_NS = 100_000_000
 _here = threading.local()
 
 
-class Looks:
-    """What was looked at.
+class FilesRead:
+    """What a decision read.
 
     `files` has the stamp of each file and folder, "" for one that is missing. `payloads` has the bytes of each payload
     by its digest: its seal tells whether it changed. `used` are the keys of outputs whose manifests in the store say
@@ -41,7 +41,7 @@ class Looks:
         self.payloads = {**(payloads or {})}
         self.used = dict.fromkeys(used)
 
-    def hold(self, fault: Callable[[FileEntry], str], known: dict[str, bool]) -> bool:
+    def are_unchanged(self, fault: Callable[[FileEntry], str], known: dict[str, bool]) -> bool:
         """Whether files and payloads look the same now.
 
         `fault` says what is wrong with a payload, "" if nothing is; `known` has which are good, and is added to. Raises
@@ -57,7 +57,7 @@ class Looks:
                 return False
         return True
 
-    def settled(self) -> bool:
+    def are_unchanged_for_a_while(self) -> bool:
         """Whether each file looks the same now, and changed so long ago that another change would show in its stamp."""
         now_ns = time.time_ns()
         for path, stamp in self.files.items():
@@ -67,51 +67,51 @@ class Looks:
                 if stamp != MISSING:
                     return False
                 continue
-            if spelt(status) != stamp or now_ns - max(status.st_mtime_ns, status.st_ctime_ns) < RACY_NS:
+            if stamp_of_status(status) != stamp or now_ns - max(status.st_mtime_ns, status.st_ctime_ns) < RACY_NS:
                 return False
         return True
 
 
 @contextmanager
-def looking(looks: Looks) -> Iterator[None]:
-    """Note in `looks` what this thread looks at meanwhile."""
-    outer = getattr(_here, "looks", None)
-    _here.looks = looks
+def recording(read: FilesRead) -> Iterator[None]:
+    """Note in `read` what this thread reads meanwhile."""
+    outer = getattr(_here, "read", None)
+    _here.read = read
     try:
         yield
     finally:
-        _here.looks = outer
+        _here.read = outer
 
 
 def note_file(path: Path | str) -> None:
     """Note a file or folder that is about to be looked at."""
-    looks: Looks | None = getattr(_here, "looks", None)
-    if looks is not None and (name := os.path.abspath(path)) not in looks.files:
-        looks.files[name] = stamp_of(name)
+    read: FilesRead | None = getattr(_here, "read", None)
+    if read is not None and (name := os.path.abspath(path)) not in read.files:
+        read.files[name] = stamp_of(name)
 
 
 def note_payload(entry: FileEntry) -> None:
     """Note a payload that is about to be looked at."""
-    looks: Looks | None = getattr(_here, "looks", None)
-    if looks is not None:
-        looks.payloads[entry.sha256] = entry.bytes
+    read: FilesRead | None = getattr(_here, "read", None)
+    if read is not None:
+        read.payloads[entry.sha256] = entry.bytes
 
 
 def note_used(manifest: Manifest) -> None:
     """Note an output that is of use."""
-    looks: Looks | None = getattr(_here, "looks", None)
-    if looks is not None:
-        looks.used[manifest.key] = None
+    read: FilesRead | None = getattr(_here, "read", None)
+    if read is not None:
+        read.used[manifest.key] = None
 
 
 def stamp_of(path: str) -> str:
     """What changes when a file's content does: size, times and inode; "" if it is missing or can't be reached."""
     try:
-        return spelt(os.stat(path))
+        return stamp_of_status(os.stat(path))
     except OSError:
         return MISSING
 
 
-def spelt(status: os.stat_result) -> str:
+def stamp_of_status(status: os.stat_result) -> str:
     """What is compared to see whether a file is still the same."""
     return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"

@@ -1,0 +1,79 @@
+"""Write a transposed convolution with dilations as one without, whose kernel has zeros in between.
+
+Before (w float32, constant)::
+
+    ConvTranspose(x, w, b) <dilations = [2, 1]>
+
+After, where every second row of `w'` is one of `w` and the others are zero::
+
+    ConvTranspose(x, w', b)
+
+Nothing is rounded: the same products are added, and zeros. QNN's TransposeConv2d (EP 2.7) has no dilations, and such a
+node stays on the CPU, between two partitions. The result keeps its name. Left alone: weights that are computed; kernels
+that would have more than 4 million weights.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+
+from pipeline.graph.ir.index import GraphIndex, is_op
+
+NAME = "spread_kernels"
+
+_LARGEST = 1 << 22
+
+
+def apply(model: ModelProto, folder: Path) -> int:
+    """Replace the kernel of every such node; returns their number."""
+    index = GraphIndex(model, folder)
+    count = 0
+    for node in model.graph.node:
+        dilations = _dilations(node)
+        weights = node.input[1] if dilations else ""
+        if not weights or weights not in index.initializers:
+            continue
+        if index.initializers[weights].data_type != TensorProto.FLOAT:
+            continue
+        kernel = index.constant(weights)
+        assert kernel is not None
+        spread = _spread(kernel, dilations)
+        if spread is None:
+            continue
+        node.input[1] = index.unused(f"{weights}_spread_{count}")
+        model.graph.initializer.append(numpy_helper.from_array(spread, node.input[1]))
+        _set(node, spread.shape[2:])
+        count += 1
+    return count
+
+
+def _dilations(node: NodeProto) -> list[int]:
+    """Those of a transposed convolution; none where all are 1."""
+    if not is_op(node, "ConvTranspose"):
+        return []
+    given = [[*attribute.ints] for attribute in node.attribute if attribute.name == "dilations"]
+    return given[0] if given and any(step != 1 for step in given[0]) else []
+
+
+def _spread(kernel: NDArray[Any], dilations: list[int]) -> NDArray[Any] | None:
+    sizes = [(size - 1) * step + 1 for size, step in zip(kernel.shape[2:], dilations, strict=True)]
+    shape = (*kernel.shape[:2], *sizes)
+    if np.prod(shape, dtype=np.int64) > _LARGEST:
+        return None
+    spread = np.zeros(shape, kernel.dtype)
+    spread[(slice(None), slice(None), *(slice(None, None, step) for step in dilations))] = kernel
+    return spread
+
+
+def _set(node: NodeProto, kernel: tuple[int, ...]) -> None:
+    """The attributes of a node whose kernel has this many places, next to each other."""
+    for attribute in node.attribute:
+        if attribute.name == "dilations":
+            attribute.ints[:] = [1] * len(kernel)
+        if attribute.name == "kernel_shape":
+            attribute.ints[:] = kernel
