@@ -65,7 +65,11 @@ def run(request: StageRequest) -> StageResult:
             if heard:
                 loudest = loudest_of([*loudest, sample], heard)
         for sample in quieter(loudest, heard):
-            _see(calibration, observer, sample, params, bucket, inputs)
+            # A logarithm without a floor is infinite in silence: such a model is never given that.
+            if calibration.takes(observer, pad(sample.inputs, inputs, params.buckets[bucket], params.padding)):
+                _see(calibration, observer, sample, params, bucket, inputs)
+            else:
+                print(f"{sample.name} is left out: a value of the model itself is infinite or NaN on it")
         calibration.add_constants(observer)
         observer.close()
         print(f"bucket {bucket}: {len(own)} samples" + ("" if own else ", its ranges are those of the others"))

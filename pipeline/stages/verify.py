@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.contracts import ingest
@@ -145,15 +146,19 @@ def _quiet(
     made = fed(quieter(given.samples, inputs), params, specs)
     if not made.samples:
         return inputs, {}, ()
-    names = [sample.name for sample in made.samples]
     truth = _run_all("original, quieter", request.inputs["ingest"].folder, made.given)
-    outputs = _run_all("last rung, quieter", _compiled(request), made.padded)
+    # A logarithm without a floor is infinite in silence: what the model itself makes nothing of is not judged.
+    places = [place for place, outputs in enumerate(truth) if all(np.isfinite(each).all() for each in outputs.values())]
+    if not places:
+        return inputs, {}, ()
+    names, truth = [made.samples[place].name for place in places], [truth[place] for place in places]
+    outputs = _run_all("last rung, quieter", _compiled(request), [made.padded[place] for place in places])
     outputs = [valid_outputs(*each, "quiet") for each in zip(outputs, truth, strict=True)]
     figures = measure(judged, names, truth, outputs)
     print(f"a logarithm hears how loud {', '.join(inputs)} is; quieter: {figures}")
     errors = [measure(judged, [name], [true], [got]) for name, true, got in zip(names, truth, outputs, strict=True)]
-    ranked = sorted(range(len(names)), key=lambda place: _least_db(errors[place]))
-    return inputs, figures, tuple(ranked)
+    ranked = sorted(range(len(names)), key=lambda number: _least_db(errors[number]))
+    return inputs, figures, tuple(places[number] for number in ranked)
 
 
 def _least_db(figures: Measured) -> float:

@@ -313,3 +313,20 @@ def test_a_probability_that_is_never_near_1_is_told(
     component = Component(tmp_path, model, {"8": {"frames": 8}})
     assert Facts.from_json(component.verify("8", component.samples(frames(8))).facts).silent == silent
     assert ("says yes rightly is not shown" in capsys.readouterr().out) == bool(silent)
+
+
+def test_a_quieter_sample_that_the_model_itself_makes_nothing_of_is_not_judged(tmp_path: Path) -> None:
+    """A logarithm without a floor is infinite in silence."""
+    model = graph("g (float[1,8] x) => (float[1,8] y) { e = Mul (x, x) y = Log (e) }")
+    component = Component(tmp_path, model, {"all": {}})
+    calls: list[dict[str, NDArray[Any]]] = [
+        {"x": np.linspace(0.2, 1, 8, dtype=np.float32)[None] * scale} for scale in (1, 2)
+    ]
+
+    facts = Facts.from_json(
+        component.verify("all", component.samples(calls), component.quantize("all", component.calibrate(calls))).facts
+    )
+
+    assert facts.heard == ("x",)
+    assert len(facts.quiet_order) == 2, "the two at a 64th; of three each, fading and silent ones have a zero"
+    assert all(np.isfinite(db(figures)) for figures in facts.quiet.values())

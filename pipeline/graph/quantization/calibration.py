@@ -63,6 +63,10 @@ class Calibration:
         _merge(self._inputs, {name: Range.of(feeds[name]) for name in observer.inputs})
         self._samples += 1
 
+    def takes(self, observer: Observer, feeds: Arrays) -> bool:
+        """Whether :meth:`add` would take a sample: whether no value of it is NaN, infinite or as large as a filler."""
+        return all(_is_plain(Range.of(array)) for _, array in observer.arrays(feeds))
+
     def integers(self, observers: Mapping[str, Observer]) -> dict[str, Range]:
         """The range of every integer value of all buckets that is negative or beyond what float32 counts exactly."""
         found: dict[str, Range] = {}
@@ -121,7 +125,7 @@ class Calibration:
                 raise _too_narrow(name, measured, observer)
 
     def _check(self, name: str, measured: Range, observer: Observer, where: str) -> None:
-        if measured.finite and max(-measured.low, measured.high) < FILLER_LIMIT:
+        if _is_plain(measured):
             return
         node = observer.index.makers.get(name)
         spelled = f"from {measured.low:.4g} to {measured.high:.4g}"
@@ -153,6 +157,10 @@ class Calibration:
             remedy="add samples in which it varies: every step of a loop; for a mask, a sample shorter than its bucket;"
             f" if it never varies where the model is used, say so in the config: constants: {{{fixed}}}",
         )
+
+
+def _is_plain(measured: Range) -> bool:
+    return measured.finite and max(-measured.low, measured.high) < FILLER_LIMIT
 
 
 def _merge(ranges: dict[str, Range], more: Mapping[str, Range]) -> None:
