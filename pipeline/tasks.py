@@ -25,8 +25,9 @@ from pipeline.config.load import ModelConfig, load_healthy
 from pipeline.doit_adapter import Removal, Runner, group, reported, say, task
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.plan import hosts
-from pipeline.plan.about import check_names, models_about, models_read, names_stages
-from pipeline.plan.planner import compiled_after, plan
+from pipeline.plan.about import check_names, check_words, models_about, models_read, names_stages
+from pipeline.plan.compile_order import compiled_after
+from pipeline.plan.planner import plan
 from pipeline.plan.steps import ON_DEMAND, STAGES, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.project_commands import ENGINE, ProjectCommand, choose, commands, engine
@@ -64,10 +65,11 @@ class Project:
         unchanged = self._unchanged = Unchanged(root)
         variables = {name: value for name, value in line.variables.items() if name != ENGINE}
         folder = root / "configs"
+        self._models = {*model_names(folder)}
+        check_words(line, self._models)
         configs, self.refusal = load_healthy(folder, None if variables else models_read(line, folder))
         if self.refusal is not None and not (line.command in _LOOKS_AT_EACH or [*line.names] == ["fsck"]):
             raise self.refusal
-        self._models = {*model_names(folder)}
         self.workspace = self.workspace.configured(project_file.load(folder))
         targets = sorted({target.soc for config in configs.values() for target in config.targets})
         chosen = choose(variables, {"models": sorted(configs), "targets": targets})
@@ -237,8 +239,8 @@ class Project:
 
     def _released(self) -> list[ModelConfig]:
         """The models that `package` and `publish` without a name are about."""
-        found = [config for config in self._planned.values() if config.release]
-        return [config for config in found if self._named or not config.on_request]
+        planned = self._planned.values()
+        return [config for config in planned if config.release and (self._named or not config.on_request)]
 
     def _is_current(self, step: Step, *_: object) -> bool:
         if self._keeper is None:
@@ -261,8 +263,7 @@ class Project:
     def _is_published(self, config: ModelConfig, *_: object) -> bool:
         if self._keeper is None:
             return self._publishing.is_published(config)
-        is_published = partial(self._publishing.is_published, config)
-        return self._keeper.saw(config.name, f"build:{config.name}", is_published)
+        return self._keeper.saw(config.name, f"build:{config.name}", partial(self._publishing.is_published, config))
 
     def keep_unchanged(self, ran: Ran) -> None:
         """Remember the models of which all is done, for the next build."""

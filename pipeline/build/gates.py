@@ -61,9 +61,6 @@ _CAUSES: Mapping[str, tuple[str, str]] = {
 }
 
 
-_MISSES = " misses its threshold: "
-
-
 @dataclass(frozen=True)
 class Miss:
     """Why a step's output may not ship: `rung` is the one of the ladder that it misses, if it is one.
@@ -187,7 +184,7 @@ def _quiet_wish(ladder: Ladder, wished: Thresholds) -> Miss | None:
 
 def _quiet_miss(name: str, missed: Shortfall) -> Miss:
     error = VerificationError(
-        f"quieter samples miss their threshold: {_told(missed, state=False).split(_MISSES)[-1]}",
+        _told(missed, state=False, what="the worst of quieter samples"),
         where=f"{name}, worst of them: {missed.figures.worst_sample} ({_shown(missed.figures.worst_db)})",
         why="the model takes a logarithm of what scales with an input, and the quiet part of that is rounded away;"
         " louder samples do not show it",
@@ -198,11 +195,11 @@ def _quiet_miss(name: str, missed: Shortfall) -> Miss:
     return Miss(error, TOTAL, accepts="verification: {quiet: false}, if inputs are never quieter than the samples")
 
 
-def _told(missed: Shortfall, *, state: bool) -> str:
+def _told(missed: Shortfall, *, state: bool, what: str = "") -> str:
     """What misses what, in a line."""
-    what = "the whole ladder" if missed.rung == TOTAL else f"the {missed.rung} rung"
+    what = what or ("the whole ladder" if missed.rung == TOTAL else f"the {missed.rung} rung")
     against = "the original model" if missed.rung in ("padding", TOTAL) else "the rung above"
-    head = f"{what}{_MISSES}output {missed.label!r}"
+    head = f"{what} misses its threshold: output {missed.label!r}"
     figures, outlier = missed.figures, missed.figures.outlier
     match missed.kind:
         case "outside":

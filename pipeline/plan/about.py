@@ -16,6 +16,10 @@ from pipeline.plan.steps import STAGES
 _CHAT = "chat"
 WHOLE = ("build", "buckets", "package", "report", _CHAT)
 """Tasks of whole models."""
+OTHERS = (
+    "publish", "verify-release", "record", "device", "init", "reproduce", "compare", "doctor", "fsck", "gc", "check",
+)  # fmt: skip
+"""Tasks that are neither of models nor of steps."""
 _OF_MODELS = frozenset({*STAGES, *WHOLE})
 _GLOB = re.compile(r"[*?\[/]")
 
@@ -75,6 +79,26 @@ def check_names(
                 where="command line",
                 remedy="'doit list --all' prints every name",
             )
+
+
+def check_words(line: CommandLine, models: Collection[str]) -> None:
+    """Refuse a first word that is no command or stage, and a model beside a stage in place of behind a colon.
+
+    Raises ConfigError, where doit would print its own help.
+    """
+    if line.command == "help" or not line.names:
+        return
+    first, *rest = line.names
+    for word in [first, *(rest if first in _OF_MODELS else [])]:
+        if word in (*_OF_MODELS, *OTHERS) or re.search(r"[:*?\[/\\]", word):
+            continue
+        likely = f"; did you mean '{first if first in _OF_MODELS else 'build'}:{word}'?" if word in models else ""
+        raise ConfigError(
+            f"no command or stage is named '{word}'{likely or did_you_mean(word, [*_OF_MODELS, *OTHERS])}",
+            where="command line",
+            remedy="a model is named behind a colon, as in doit build:MODEL; 'doit list' prints commands and models,"
+            " docs/commands.md explains them",
+        )
 
 
 def _nobody_to_talk_to(model: str, models: Collection[str], talking: Sequence[str]) -> ConfigError:

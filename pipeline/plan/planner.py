@@ -7,7 +7,6 @@ and the second is restored from the store.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -57,24 +56,6 @@ def plan(config: ModelConfig) -> tuple[Step, ...]:
         replace(step, in_float=replace(in_float[step.id], config=config)) if _reads_quantized(step, in_float) else step
         for step in steps
     )
-
-
-def compiled_after(step: Step, steps: Mapping[str, Step]) -> list[str]:
-    """The step out of `steps` that shows, before `step` compiles anything, whether padding harms its component.
-
-    It is that of the smallest bucket, which costs least; larger ones are verified meanwhile. None where nothing is
-    compiled, nothing is padded or it is true by definition; a language model is padded by our own graphs. Where
-    several machines build, nothing waits for this: each goes on with what it can.
-    """
-    component = step.component
-    if step.stage not in ("packing", "context") or component is None or step.config.language:
-        return []
-    if step.config.components[component].truth != "unpadded":
-        return []
-    padded = [bucket for bucket in step.config.buckets if bucket.axes]
-    first = min(padded, key=lambda bucket: math.prod(bucket.axes.values()), default=None)
-    name = f"verify:{step.config.name}/{component}/{first.name}" if first else ""
-    return [name] if name in steps else []
 
 
 def _may_be_float(step: Step) -> bool:

@@ -67,7 +67,11 @@ class Ssh:
             process = _started(
                 ["ssh", *self._options(), "-T", "--", self.host, f"{self.python} --version"], said.fileno()
             )
-            told, _ = process.communicate()
+            try:
+                told, _ = process.communicate()
+            finally:
+                process.kill()
+                process.wait()
             if process.returncode:
                 said.seek(0)
                 raise self._failed(process.returncode, said.read() + told)

@@ -23,6 +23,7 @@ from pipeline.contracts import ingest, quantize, verify
 from pipeline.contracts.emulate import UNMEASURED, Facts, Params
 from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.contracts.measures import Measured, Score
+from pipeline.contracts.values import TensorSpec
 from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
 from pipeline.graph.accuracy.choices import values_of
 from pipeline.graph.accuracy.emulation_budget import is_doubtful, most_in_doubt, quiet_count, shares
@@ -88,9 +89,8 @@ def run(request: StageRequest) -> StageResult:
             more = cpu.order[planned:in_doubt]
             results = emulated.run([given.padded[place] for place in more], cpu.sample_s)
             measured = _measured(params, request, cpu, given, ran | dict(zip(more, results, strict=False)))
-        quiet_places = cpu.quiet_order[: quiet_count(len(cpu.quiet_order), cpu.sample_s, params.max_seconds)]
-        quieted = fed([quieter(given.samples, cpu.heard)[place] for place in quiet_places], params, inputs)
-        quiet_outputs = emulated.run(quieted.padded, cpu.sample_s) if quiet_places else []
+        quieted = _quieted(params, cpu, given, inputs)
+        quiet_outputs = emulated.run(quieted.padded, cpu.sample_s) if quieted.samples else []
     quiet = _quiet(request, cpu, quieted, quiet_outputs)
     names, samples = measured.names, measured.samples
     print(f"compile, {len(names)} of {len(given.samples)} samples, {emulated.kind}: {measured.rung}")
@@ -104,7 +104,7 @@ def run(request: StageRequest) -> StageResult:
         emulated=emulated.kind,
         rungs={"compile": measured.rung},
         quiet=quiet,
-        quiet_samples=len(quiet_places),
+        quiet_samples=len(quiet_outputs),
         outputs=measured.total,
         score=_score(params, request, samples, measured.truth, measured.outputs),
         subjects=cpu.subjects,
@@ -146,12 +146,21 @@ def _measured(
     return _Measurement(places, samples, truth, outputs, rung, total)
 
 
+def _quieted(params: Params, cpu: verify.Facts, given: HeldOut, inputs: Sequence[TensorSpec]) -> HeldOut:
+    """The quieter samples to run, the worst on the CPU first."""
+    count = quiet_count(len(cpu.quiet_order), cpu.sample_s, params.max_seconds)
+    if params.max_samples is not None:
+        count = min(count, params.max_samples)
+    made = quieter(given.samples, cpu.heard) if count else []
+    return fed([made[place] for place in cpu.quiet_order[:count]], params, inputs)
+
+
 def _quiet(request: StageRequest, cpu: verify.Facts, given: HeldOut, ran: Sequence[Outputs]) -> Measured:
-    """The figures of quieter samples against the original."""
+    """The figures of quieter samples against the original: of as many of the first as `ran`."""
     if not ran:
         return {}
-    truth = _on_cpu(request, "ingest", given.given)
-    names = [sample.name for sample in given.samples]
+    truth = _on_cpu(request, "ingest", given.given[: len(ran)])
+    names = [sample.name for sample in given.samples[: len(ran)]]
     figures = measure(quiet_subjects(cpu.subjects), names, truth, _valid(ran, truth, "compile"))
     print(f"compile, {len(names)} quieter samples: {figures}")
     return figures

@@ -103,10 +103,12 @@ def _is_doit(program: str) -> bool:
 
 
 def _is_plain(arguments: Sequence[str]) -> bool:
-    """Whether no option is there but `-n` with a number: doit itself judges the others."""
+    """Whether no option is there but `-n` with a number in front of all names: doit itself judges the others."""
     given = iter(arguments)
     for argument in given:
         option = argument + next(given, "") if argument == "-n" else argument
-        if option.startswith("-") and not _AT_ONCE.fullmatch(option):
+        if not option.startswith("-"):
+            return not any(name.startswith("-") for name in given)
+        if not _AT_ONCE.fullmatch(option):
             return False
     return True

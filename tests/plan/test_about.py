@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pipeline.config.load import ModelConfig, load_healthy
 from pipeline.config.yaml.problems import Problems
 from pipeline.errors import ConfigError
 from pipeline.plan import planner
-from pipeline.plan.about import check_names, models_about, models_read, names_stages
+from pipeline.plan.about import OTHERS, check_names, check_words, models_about, models_read, names_stages
 from pipeline.plan.steps import Step
 from tests.support import tiny_project
 
@@ -126,3 +127,37 @@ def test_a_model_whose_file_ends_in_yml_is_told_of_when_it_is_named(tmp_path: Pa
 )
 def test_steps_that_are_asked_for_by_name(line: str, expected: bool) -> None:
     assert names_stages(parse(line.replace("'", "").split())) is expected
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("demo", "'demo'; did you mean 'build:demo'?"),
+        ("build demo", "'demo'; did you mean 'build:demo'?"),
+        ("report minilm", "'minilm'; did you mean 'report:minilm'?"),
+        ("-n 2 biuld", "'biuld'; did you mean 'build'?"),
+        ("clean nosuch", "'nosuch'"),
+    ],
+)
+def test_a_word_that_is_no_command_or_stage_is_refused(line: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"no command or stage is named {told}")) as caught:
+        check_words(parse(line.split()), MODELS)
+    assert "doit build:MODEL" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "build", "build:nosuch", "help nosuch", "init demo2 models/a.onnx", "verify-release demo",
+     "buckets:demo --lengths demo", "build context targets=sm8650", "*demo*", ".build/steps/x"],
+)  # fmt: skip
+def test_what_names_commands_or_is_theirs_is_not(line: str) -> None:
+    check_words(parse(line.split()), MODELS)
+
+
+def test_every_task_of_the_project_is_a_known_word(tmp_path: Path) -> None:
+    project = tiny_project.create(tmp_path / "project", tmp_path / "store", buckets=(8,), targets=("sm8650",))
+    listed = {line.split()[0] for line in project.doit("list").text.splitlines()}
+    assert "build" in listed
+    assert {*OTHERS} <= listed, "the others are no commands any more"
+    for name in listed:
+        check_words(parse([name]), set())

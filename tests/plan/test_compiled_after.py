@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.load import load
-from pipeline.plan.planner import compiled_after, plan
+from pipeline.plan.compile_order import compiled_after
+from pipeline.plan.planner import plan
 
 CONFIG = """\
 source: {path: ../models/net}
@@ -29,6 +30,7 @@ FIRST = ["verify:net/net/8"]
         ("verification: {truth: padded}\n", []),
         ("verification: {truth: exact}\n", []),
         ("verification: {enabled: false}\n", []),
+        ("packing: auto\nrelease: {version: '1.0', unverified: [net/8]}\n", []),
     ],
 )
 def test_contexts_come_after_what_shows_that_padding_does_no_harm(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 
 from onnx import NodeProto
@@ -18,6 +19,9 @@ _INITIAL = (5, 6)
 
 https://onnx.ai/onnx/operators/onnx__LSTM.html
 """
+
+_STATE = re.compile(r"state|cache|hidden|memory|past|prev|buffer|(^|[^a-z])(h|c|mem|hx|cx)\d*($|[^a-z])")
+"""What names of states have in them."""
 
 
 def state_outputs(index: GraphIndex) -> frozenset[str]:
@@ -37,7 +41,7 @@ def _handed_on(index: GraphIndex) -> dict[str, str]:
     Input and output are floats of one type, no other input or output has it but such a pair in the same order, and the
     output is computed from the input and from others. A model with one output has no state beside it. Where all inputs
     but scalars have such an output, as of a model that cleans a frame of sound, one of them is what the model is run
-    on: the first whose output is not named after it.
+    on: the first whose name is not that of a state. Where all have such names, all are states.
     """
     graph = index.model.graph
     given = [value.name for value in graph.input if value.name not in index.initializers]
@@ -53,8 +57,8 @@ def _handed_on(index: GraphIndex) -> dict[str, str]:
     found = {held: made for held, made in pairs.items() if held in needs[made] and len(needs[made]) > 1}
     run_on = [name for name in given if name not in found and (name not in index.types or shape_of(index.types[name]))]
     if found and not run_on:
-        ordered = [name for name in given if name in found]
-        del found[next((held for held in ordered if held not in found[held]), ordered[0])]
+        signal = next((name for name in given if name in found and not _STATE.search(name.lower())), None)
+        found = {held: made for held, made in found.items() if held != signal}
     return found
 
 

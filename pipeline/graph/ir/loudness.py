@@ -27,28 +27,28 @@ _MOVES = (
 """Operators whose results are as many times as large as what they are given first."""
 _WEIGHS = ("Conv", "ConvTranspose", "DFT", "Gemm", "MatMul", "STFT")
 """The same, if the rest is constant and no bias is added."""
-_LARGEST_ADDED = 1.0
-"""What is added, or is the floor, of a value that scales: no more, or it is a value of its own."""
+_LARGEST_ADDED, _LARGEST_SUBTRACTED = 1.0, 0.01
+"""What is added to a value that scales, or is its floor, and what is subtracted from it: no more, or it is a value."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """How a value scales with inputs of the model, and the `values` it is made of that do, those inputs included.
-
-    A degree of 0 is that of a quotient of what scales alike.
-    """
+    """How a value scales with `inputs` of the model. A degree of 0 is that of a quotient of what scales alike."""
 
     degree: float
     inputs: frozenset[str]
-    values: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Heard:
-    """A logarithm, or a root that compresses: its node, and how what it is taken of scales."""
+    """A logarithm, or a root that compresses: its node, and how what it is taken of scales.
+
+    `values` are those in front of it that scale, the inputs of the model included.
+    """
 
     node: NodeProto
     given: Scaling
+    values: frozenset[str]
 
 
 def heard_by_logarithms(index: GraphIndex) -> list[Heard]:
@@ -62,7 +62,7 @@ def heard_by_logarithms(index: GraphIndex) -> list[Heard]:
         made = known.get(node.output[0])
         compresses = is_op(node, "Sqrt", "Pow") and made is not None and 0 < made.degree < 1
         if compresses or is_op(node, "Log", "ReduceLogSum"):
-            found.append(Heard(node, given))
+            found.append(Heard(node, given, _behind(index, known, node.input[0])))
     return found
 
 
@@ -76,14 +76,26 @@ def scalings(index: GraphIndex) -> dict[str, Scaling]:
     known: dict[str, Scaling] = {}
     for value in index.model.graph.input:
         if is_float(index, value.name) and value.name not in index.initializers:
-            own = frozenset([value.name])
-            known[value.name] = Scaling(1.0, own, own)
+            known[value.name] = Scaling(1.0, frozenset([value.name]))
     for node in index.model.graph.node:
         made = _through(index, node, known)
         if made is not None:
-            names = [str(name) for name in node.output if name]
-            known |= {name: Scaling(made.degree, made.inputs, made.values | {name}) for name in names}
+            known |= {str(name): made for name in node.output if name}
     return known
+
+
+def _behind(index: GraphIndex, known: Mapping[str, Scaling], name: str) -> frozenset[str]:
+    """A value and those that it is made of, of which is known how they scale."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        name = waiting.pop()
+        if name in found or name not in known:
+            continue
+        found.add(name)
+        maker = index.makers.get(name)
+        waiting += maker.input if maker is not None else []
+    return frozenset(found)
 
 
 def floor_below(index: GraphIndex, name: str) -> float:
@@ -138,10 +150,11 @@ def _divided(index: GraphIndex, node: NodeProto, known: Mapping[str, Scaling]) -
 def _summed(index: GraphIndex, node: NodeProto, known: Mapping[str, Scaling]) -> Scaling | None:
     """What is added or compared scales alike, but for numbers that are small and above zero."""
     parts = [known[name] for name in node.input if name in known]
-    for name in node.input:
+    most = _LARGEST_SUBTRACTED if is_op(node, "Sub") else _LARGEST_ADDED
+    for place, name in enumerate(node.input):
         if name and name not in known:
             number = _number(index, name)
-            if number is None or not 0 <= number <= _LARGEST_ADDED:
+            if number is None or not 0 <= number <= most or (is_op(node, "Sub") and place == 0):
                 return None
     return _joined(parts, parts[0].degree) if parts and len({part.degree for part in parts}) == 1 else None
 
@@ -169,8 +182,7 @@ def _squared(index: GraphIndex, node: NodeProto, known: Mapping[str, Scaling]) -
 
 
 def _joined(parts: list[Scaling], degree: float) -> Scaling:
-    empty = frozenset[str]()
-    return Scaling(degree, empty.union(*(part.inputs for part in parts)), empty.union(*(part.values for part in parts)))
+    return Scaling(degree, frozenset[str]().union(*(part.inputs for part in parts)))
 
 
 def _is_constant(index: GraphIndex, name: str) -> bool:

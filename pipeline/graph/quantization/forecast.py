@@ -261,7 +261,7 @@ def _rounds_quiet_away(known: _Known) -> Iterator[Forecast]:
             continue
         lost = 0.0
         worst: tuple[str, Encoding] | None = None
-        for name in sorted(given.values):
+        for name in sorted(heard.values):
             stored, degree = known.stored(name), known_scalings[name].degree
             largest = known.largest(name)
             if stored is None or degree <= 0 or largest <= 0:
@@ -269,7 +269,7 @@ def _rounds_quiet_away(known: _Known) -> Iterator[Forecast]:
             room = math.log(2 * largest / stored[1].scale) * given.degree / degree
             if width - room > lost:
                 lost, worst = width - room, stored
-        made = {id(node): node for name in given.values if (node := known.index.makers.get(name)) is not None}
+        made = {id(node): node for name in heard.values if (node := known.index.makers.get(name)) is not None}
         computing = [node for node in known.nodes if id(node) in made]
         if worst is not None:
             names = tuple(node.name for node in (*computing, heard.node))

@@ -1,4 +1,4 @@
-"""Floors of logarithms that float16 does not hold are raised, where that changes nothing that was seen.
+"""Floors of logarithms that float16 does not hold are raised, as far as it needs.
 
 Before, where both compute in float and the floor is a constant below 2^-14::
 

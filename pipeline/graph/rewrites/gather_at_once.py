@@ -74,9 +74,16 @@ def _chain(index: GraphIndex, node: NodeProto) -> list[NodeProto]:
 
 def _moves(index: GraphIndex, node: NodeProto) -> bool:
     """Whether a node takes elements of its first input from known places."""
-    if not is_op(node, *_MOVING) or (node.op_type == "Gather" and node.input[1] not in index.initializers):
+    if not is_op(node, *_MOVING) or not (_rank(index, node.input[0]) and _rank(index, node.output[0])):
         return False
-    return _rank(index, node.input[0]) > 0 and _rank(index, node.output[0]) > 0
+    if node.op_type != "Gather":
+        return True
+    indices = index.constant(node.input[1])
+    if indices is None or not indices.size:
+        return False
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+    size = shape_of(index.types[node.input[0]])[axis]
+    return bool(indices.min() >= -size and indices.max() < size)
 
 
 def _rank(index: GraphIndex, name: str) -> int:

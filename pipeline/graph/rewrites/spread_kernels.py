@@ -15,6 +15,7 @@ that would have more than 4 million weights.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def _dilations(node: NodeProto) -> list[int]:
 def _spread(kernel: NDArray[Any], dilations: list[int]) -> NDArray[Any] | None:
     sizes = [(size - 1) * step + 1 for size, step in zip(kernel.shape[2:], dilations, strict=True)]
     shape = (*kernel.shape[:2], *sizes)
-    if np.prod(shape, dtype=np.int64) > _LARGEST:
+    if math.prod(shape) > _LARGEST:
         return None
     spread = np.zeros(shape, kernel.dtype)
     spread[(slice(None), slice(None), *(slice(None, None, step) for step in dilations))] = kernel

@@ -31,8 +31,6 @@ from pipeline.graph.ir.node_builder import Additions
 
 NAME = "widen_scales"
 
-"""What keeps the order of elements."""
-
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Widen every such factor; returns their number."""

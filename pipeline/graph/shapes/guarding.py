@@ -52,6 +52,8 @@ _HAZARDS: Mapping[str, _Hazard] = {
     "RNN": _Hazard(4, 1, 0),
 }
 
+_CHOSEN_BY_WHERE = (np.int8, np.int32, np.int64, np.uint8, np.uint32)
+"""The integers of which onnxruntime's Where chooses; an operand of others stays as it is."""
 _ALONG_AN_AXIS = ("Gather", "GatherElements", "Scatter", "ScatterElements")
 
 
@@ -98,9 +100,9 @@ class Guards:
         if kind is None or not is_static(kind):
             return None
         dtype = helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type)
-        if dtype.kind not in "iu":
+        if dtype not in _CHOSEN_BY_WHERE:
             return None
-        name = f"{next(filter(None, node.output))}_guarded"
+        name = f"{next(filter(None, node.output))}//guarded"
         rank = len(shape_of(kind))
         part = GraphProto()
         part.initializer.append(numpy_helper.from_array(np.ones(rank, np.int64), f"{name}_dims"))

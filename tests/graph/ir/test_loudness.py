@@ -64,4 +64,13 @@ def test_a_bias_a_bounded_function_and_a_quotient_end_it(body: str) -> None:
 def test_the_degree_is_that_of_the_power() -> None:
     known = scalings(index("s = Mul (x, x) r = Sqrt (s) p = Pow (r, two) y = Mul (p, r)"))
     assert [known[name].degree for name in ("x", "s", "r", "p", "y")] == [1, 2, 1, 2, 3]
-    assert known["y"].values == {"x", "s", "r", "p", "y"}
+
+
+def test_the_values_in_front_of_a_logarithm_are_those_that_scale() -> None:
+    (heard,) = heard_by_logarithms(index("s = Mul (x, x) r = Sqrt (s) p = Pow (r, two) q = Mul (p, r) y = Log (q)"))
+    assert heard.values == {"x", "s", "r", "p", "q"}
+
+
+@pytest.mark.parametrize("body", ["d = Sub (one, x) y = Log (d)", "d = Sub (x, third) y = Log (d)"])
+def test_a_number_that_is_no_floor_is_a_value_of_its_own(body: str) -> None:
+    assert heard_by_logarithms(index(body)) == []
