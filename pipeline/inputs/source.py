@@ -37,7 +37,7 @@ def local_files(folder: Path, names: Sequence[str], memo: StatMemo | None = None
         raise SourceError(
             f"the model folder {folder.name} does not exist",
             where=str(folder),
-            remedy="put the model's files there, or correct source.path; it is relative to the config file",
+            remedy=f"put {', '.join(names[:4]) or 'its files'} there, or correct source.path; it is relative to the config file",
         )
     return with_external_data(names, lambda name, named_by: _inside(folder, name, named_by), memo)
 

@@ -91,7 +91,7 @@ def test_a_name_without_a_step_is_refused_with_the_nearest_of_all_steps() -> Non
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("chat", "no model is named\n"),
+        ("chat", "chat needs a model, and none is given\n"),
         ("chat:demo", "demo is no language model\n"),
         ("chat:smo", "no model is named 'smo'; did you mean 'smol'?"),
         ("chat:dem", "no model is named 'dem'\n"),
