@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from pipeline.build.remedies import Able, Tried, label
 from pipeline.contracts.climb import Attempt
 from pipeline.contracts.scheme import Scheme
 from pipeline.errors import VerificationError
+from pipeline.ladder import RUNGS
+
+_MOST, _ENDS = 10, 3
 
 
 def out_of_time(name: str, attempts: Sequence[Attempt], left: Scheme, minutes: int) -> VerificationError:
@@ -31,7 +35,10 @@ def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried]
     if not able.float16:
         remedies.append("leave out targets below HTP v73, which have no float16; on them this model can't be had")
     elif len(failures) < len(tried):
-        wrong = "HTP computes it wrongly in every precision they have"
+        if all(each.rung == RUNGS[-1] for each in tried if each.failed is None):
+            wrong = "HTP computes it wrongly in every precision they have"
+        else:
+            wrong = "no precision they have is fine enough for it"
         inputs_db = min((db for each in tried if (db := each.inputs_db()) is not None), default=None)
         if inputs_db is not None:
             wrong = (
@@ -50,4 +57,20 @@ def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried]
 
 
 def _listed(attempts: Sequence[Attempt]) -> str:
-    return "".join(f"\n    | {attempt.line()}" for attempt in attempts)
+    """A line for each attempt; of many for the first, the best and the last, as the build told all of them."""
+    places = set(range(len(attempts)))
+    if len(attempts) > _MOST:
+        best = sorted(places, key=lambda place: _least_db(attempts[place]), reverse=True)
+        places = {*range(_ENDS), *best[:_ENDS], *range(len(attempts) - _ENDS, len(attempts))}
+    lines, before = [], -1
+    for place in sorted(places):
+        if place > before + 1:
+            lines.append(f"... {place - before - 1} more, none of them better, are in the log of the build")
+        lines.append(attempts[place].line())
+        before = place
+    return "".join(f"\n    | {line}" for line in lines)
+
+
+def _least_db(attempt: Attempt) -> float:
+    """The least figure of an attempt: of all its rungs, since each of those was asked for."""
+    return min((-math.inf if db is None else db for db in attempt.sqnr_db.values()), default=-math.inf)

@@ -34,10 +34,11 @@ def local_files(folder: Path, names: Sequence[str], memo: StatMemo | None = None
         ModelError: an ONNX file is damaged, or names external data outside its folder.
     """
     if not folder.is_dir():
+        files = ", ".join(names[:4]) or "its files"
         raise SourceError(
             f"the model folder {folder.name} does not exist",
             where=str(folder),
-            remedy=f"put {', '.join(names[:4]) or 'its files'} there, or correct source.path; it is relative to the config file",
+            remedy=f"put {files} there, or correct source.path; it is relative to the config file",
         )
     return with_external_data(names, lambda name, named_by: _inside(folder, name, named_by), memo)
 

@@ -105,6 +105,10 @@ def _nobody_to_talk_to(model: str, models: Collection[str], talking: Sequence[st
     if model in models:
         what = f"{model} is no language model"
     else:
-        what = f"no model is named '{model}'{did_you_mean(model, talking)}" if model else "chat needs a model, and none is given"
+        what = (
+            f"no model is named '{model}'{did_you_mean(model, talking)}"
+            if model
+            else "chat needs a model, and none is given"
+        )
     known = f"doit chat:{talking[0]}" if talking else "doit chat:MODEL, of a model whose config has 'language_model'"
     return ConfigError(what, where="command line", remedy=f"{known}; docs/language-models.md says how to build one")

@@ -79,3 +79,21 @@ def test_where_inputs_are_too_coarse_that_is_what_is_said() -> None:
 def test_noise_is_offered_to_nobody() -> None:
     error = nothing_keeps("net/net", [attempt("fp16", 3.0)], [Tried(FP16, "compile", (4, 3.0))], ALL)
     assert error.remedy.endswith(f"{WRONGLY} in every precision they have")
+
+
+def test_what_misses_on_the_cpu_is_not_said_to_be_computed_wrongly() -> None:
+    tried = [Tried(W8A16, "quantization", (1, 15.0)), Tried(FP16, "rewrite", (0, 19.9))]
+    remedy = nothing_keeps("net/net", [attempt("w8a16", 15.0), attempt("fp16", 19.9)], tried, ALL).remedy
+    assert WRONGLY not in remedy
+    assert "no precision they have is fine enough for it" in remedy
+
+
+def test_of_many_tries_the_first_the_best_and_the_last_are_listed() -> None:
+    attempts = [attempt(f"try {number}", 19.5 if number == 20 else number / 10) for number in range(40)]
+    tried = [Tried(W8A16, "quantization", (1, 15.0))] * len(attempts)
+    lines = nothing_keeps("net/net", attempts, tried, ALL).why.splitlines()
+    listed = [line.split(":")[0].removeprefix("    | ") for line in lines[1:]]
+    assert listed == [
+        "try 0", "try 1", "try 2", "... 17 more, none of them better, are in the log of the build", "try 20",
+        "... 16 more, none of them better, are in the log of the build", "try 37", "try 38", "try 39",
+    ]  # fmt: skip

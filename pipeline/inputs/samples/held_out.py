@@ -82,8 +82,10 @@ def held_out(folder: Path, params: Measuring, inputs: Sequence[TensorSpec]) -> H
 def lengths_of(folder: Path, params: Measuring, inputs: Sequence[TensorSpec]) -> Lengths:
     """The lengths of all samples of the set on the axes of the bucket, from the shortest, whichever bucket holds them.
 
-    Those that calibration takes are among them: who builds exact lengths needs all that are used.
+    Those that calibration takes of the set are among them: who builds exact lengths needs all that are used.
     """
+    if not params.axes:
+        return {}
     seen: dict[str, set[int]] = {axis: set() for axis in params.axes}
     for call in stored_calls(folder, params.component):
         for axis, length in axis_lengths(call.load(), inputs).items():
