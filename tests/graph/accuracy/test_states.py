@@ -82,10 +82,21 @@ FRAME = """g (float[1,4] {mix}, float[2,1,3] {held}{more}) => (float[1,4] y, flo
     [
         ({"mix": "frame", "held": "cache", "left": "cache_out", "more": ""}, {"cache_out"}),
         ({"mix": "input_4", "held": "input_5", "left": "stack_2", "more": ""}, {"stack_2"}),
+        ({"mix": "audio", "held": "state", "left": "new_cache", "more": ""}, {"new_cache"}),
+        ({"mix": "in", "held": "s", "left": "main", "more": ""}, {"main"}),
+        ({"mix": "hidden", "held": "cache", "left": "cache_out", "more": ""}, {"cache_out", "y"}),
         ({"mix": "frame", "held": "s", "left": "t", "more": ", float gain"}, {"t"}),
         ({"mix": "frame", "held": "s", "left": "t", "more": ", int64[1,1] token"}, {"t", "y"}),
     ],
-    ids=["named after its input", "the first is run on", "a scalar is not run on", "a token is run on"],
+    ids=[
+        "named after its input",
+        "the first is run on",
+        "a signal named like its output",
+        "a part of a name",
+        "all are named states",
+        "a scalar is not run on",
+        "a token is run on",
+    ],
 )
 def test_what_a_model_is_run_on_is_no_state_though_its_output_has_its_type(
     names: dict[str, str], expected: set[str]

@@ -58,6 +58,10 @@ def test_left_alone(old: str, new: str, tmp_path: Path) -> None:
     assert gather_at_once.apply(model, tmp_path) == 0
 
 
+def test_places_that_are_not_there_are_left_to_onnxruntime(tmp_path: Path) -> None:
+    assert gather_at_once.apply(unfold(columns=COLUMNS + 9), tmp_path) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rewritten", [False, True])
 def test_qnn_has_no_value_of_six_dims(rewritten: bool, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ ELSE = "else_branch = e () => (float[n,4] q) { q = Neg (x) }>"
 HAZARDS = {
     "a division of integers by zero": "f = Div (hundred, t)  r = Cast <to = 1> (f)  p = Mul (x, r)",
     "a remainder by zero": "f = Mod (hundred, t)  r = Cast <to = 1> (f)  p = Mul (x, r)",
+    "a value that is named as a guard might be": "f = Div (hundred, t)  f_guarded = Cast <to = 1> (f)"
+    "  p = Mul (x, f_guarded)",
     "a row that a table has not": "r = Gather (table, t)  p = Mul (x, r)",
     "elements out of range": "p = GatherElements (x, k)",
     "an index of more dims": "j = Unsqueeze (u, one)  f = GatherND (table, j)  p = Mul (x, f)",
