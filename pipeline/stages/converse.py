@@ -153,17 +153,14 @@ class _Conversation:
 
     def _clearest(self, prompts: Sequence[Sequence[int]], graphs: Sequence[SpokenGraph], role: str) -> Sequence[int]:
         """The prompt after which the model, on the CPU, is surest of all tokens of its answer."""
-
-        def runnable(graph: SpokenGraph) -> RunnableGraph:
-            lengths = Lengths(graph.sequence, graph.total - graph.sequence)
-            axes = {"sequence": lengths.sequence, "past": lengths.past}
-            bucket = next(name for name, each in self._params.twins.items() if each == axes)
-            session = load_session(self._model(role, bucket))
-            return RunnableGraph(lengths, lambda feed: run_on_cpu(session, feed))
-
-        decode, prefill = longest_pair(graphs)
-        speaker = Speaker(self._language, runnable(decode), runnable(prefill), prefill.edges)
-
+        decode, _ = longest_pair(graphs)
+        lengths = Lengths(decode.sequence, decode.total - decode.sequence)
+        axes = {"sequence": lengths.sequence, "past": lengths.past}
+        bucket = next(name for name, each in self._params.twins.items() if each == axes)
+        session = load_session(self._model(role, bucket))
+        # Decode reads as well: a session of prefill beside it would take as much memory again.
+        graph = RunnableGraph(lengths, lambda feed: run_on_cpu(session, feed))
+        speaker = Speaker(self._language, graph, graph, decode.edges)
         return clearest(speaker, prompts)
 
     def _model(self, role: str, bucket: str) -> Path:
