@@ -239,8 +239,7 @@ class Project:
 
     def _released(self) -> list[ModelConfig]:
         """The models that `package` and `publish` without a name are about."""
-        planned = self._planned.values()
-        return [config for config in planned if config.release and (self._named or not config.on_request)]
+        return [each for each in self._planned.values() if each.release and (self._named or not each.on_request)]
 
     def _is_current(self, step: Step, *_: object) -> bool:
         if self._keeper is None:

@@ -35,8 +35,7 @@ from pipeline.graph.shapes.guarding import Guards
 from pipeline.graph.shapes.lists import Lists
 from pipeline.graph.shapes.unrolling import DataDependentError, Unroller
 
-# With an output of the very type of its first input, each of these gives that input.
-_NO_OPS = frozenset({*VIEWS, "Cast", "Dropout", "Expand", "Tile"})
+_NO_OPS = frozenset({*VIEWS, "Cast", "Dropout", "Expand", "Tile"})  # where types are equal, they give their first input
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 LARGEST_VALUE = 1 << 32
