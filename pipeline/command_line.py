@@ -13,6 +13,8 @@ _OPTIONS_WITH_VALUE = frozenset(
         *("--parallel-type", "--verbosity", "--db-file", "--backend", "--failure-verbosity", "--check_file_uptodate"),
     }
 )
+WHERE = "command line"
+"""Where an error lies that the command line alone makes: nothing of the project was looked at for it."""
 _COMMANDS = frozenset(
     {"clean", "dumpdb", "forget", "help", "ignore", "info", "list", "reset-dep", "run", "strace", "tabcompletion"}
 )

@@ -327,7 +327,7 @@ def declare(root: Path) -> tuple[Project, dict[str, Any]]:
         with disk_errors(project.workspace.build):
             project.workspace.build.mkdir(exist_ok=True)
     except PipelineError as error:
-        if run_record.is_build(sys.argv[1:]):
+        if run_record.is_build(sys.argv[1:]) and error.where != command_line.WHERE:
             run_record.refused(root / ".build", sys.argv[1:], error)
         refuse(error)
     Reporter.project = project

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
-from pipeline.command_line import CommandLine
+from pipeline.command_line import WHERE, CommandLine
 from pipeline.config.file_names import model_names
 from pipeline.errors import ConfigError
 from pipeline.plain_text import did_you_mean
@@ -76,7 +76,7 @@ def check_names(
         if task in _OF_MODELS and ":" in name and not fnmatch.filter(known, name):
             raise ConfigError(
                 f"no step is named '{name}'{did_you_mean(name, {*known, *every_step()})}",
-                where="command line",
+                where=WHERE,
                 remedy="'doit list --all' prints every name",
             )
 
@@ -95,7 +95,7 @@ def check_words(line: CommandLine, models: Collection[str]) -> None:
         likely = f"; did you mean '{first if first in _OF_MODELS else 'build'}:{word}'?" if word in models else ""
         raise ConfigError(
             f"no command or stage is named '{word}'{likely or did_you_mean(word, [*_OF_MODELS, *OTHERS])}",
-            where="command line",
+            where=WHERE,
             remedy="a model is named behind a colon, as in doit build:MODEL; 'doit list' prints commands and models,"
             " docs/commands.md explains them",
         )
@@ -111,4 +111,4 @@ def _nobody_to_talk_to(model: str, models: Collection[str], talking: Sequence[st
             else "chat needs a model, and none is given"
         )
     known = f"doit chat:{talking[0]}" if talking else "doit chat:MODEL, of a model whose config has 'language_model'"
-    return ConfigError(what, where="command line", remedy=f"{known}; docs/language-models.md says how to build one")
+    return ConfigError(what, where=WHERE, remedy=f"{known}; docs/language-models.md says how to build one")
