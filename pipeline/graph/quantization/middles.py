@@ -7,7 +7,7 @@ from onnx import NodeProto
 from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.graph.files.stored_form import form_of
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.rewrites.separate_middles import JOINED, MEANS, MIDDLES
+from pipeline.graph.language.names import JOINED, MEANS, MIDDLES
 
 _WEIGHTS = "int8"
 """A thirty-second of a weight's numbers; of SmolLM2-135M, 4.2 MB."""

@@ -31,10 +31,9 @@ from pipeline.graph.files.blocks import BLOCK
 from pipeline.graph.files.model_file import external_range, is_external, set_external
 from pipeline.graph.files.stored_form import StoredForm, form_of
 from pipeline.graph.ir.index import GraphIndex, is_op, prune
+from pipeline.graph.language.names import JOINED, MEANS, MIDDLES
 
 NAME = "separate_middles"
-MEANS, MIDDLES, JOINED = "_means", "_middles", "_joined"
-"""What the names of new nodes end in."""
 
 
 def apply(model: ModelProto, folder: Path) -> int:
