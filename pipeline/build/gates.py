@@ -24,7 +24,7 @@ from pipeline.qnn import hints
 
 Ladder = verify.Facts | emulate.Facts
 
-READ = ("choices", "overlap")
+READ = ("choices", "flips", "overlap")
 """Shortfalls of what an application reads off an output."""
 _WISHED = ("db", "worst", *READ)
 _UNLIKE = 0.8
@@ -124,7 +124,7 @@ def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds, *, features_
     # A rung that is short tells more of the reason than the total that it is part of, and what is read the most.
     worst = max(found, key=lambda missed: (missed.kind in READ, missed.rung != TOTAL, missed.missing))
     if worst.kind in READ:
-        told = f"keeps to every threshold, but {_told_apart(worst)}, and a default aims at {worst.asked:g}"
+        told = f"keeps to every threshold, but {_told_apart(worst)}, and a default aims at {worst.asked:.3g}"
         return Miss(VerificationError(told), TOTAL, read=True)
     figure = worst.figures.worst_db if worst.kind == "worst" else worst.figures.sqnr_db
     one = f" in {worst.figures.worst_sample}" if worst.kind == "worst" else ""
@@ -217,7 +217,7 @@ def _told(missed: Shortfall, *, state: bool, what: str = "") -> str:
                 f"{head} is {_shown(figures.worst_db)} against {against} in {figures.worst_sample},"
                 f" {missed.asked:g} dB are asked for in every sample"
             )
-        case "choices" | "overlap":
+        case "choices" | "flips" | "overlap":
             return f"{_told_apart(missed)} as in the original, {missed.asked:g} is asked for"
         case "cosine":
             return (
@@ -233,6 +233,11 @@ def _told_apart(missed: Shortfall) -> str:
     """How much of what is read off an output is alike, in words."""
     found = missed.figures.agreement
     assert found is not None
+    if missed.kind == "flips":
+        return (
+            f"a share of {found.flips:.2g} of the clear choices of output {missed.label!r} is expected to differ on"
+            f" other inputs, by the margins and errors of {found.of}"
+        )
     if missed.kind == "choices":
         return f"{found.share:.4g} of the {found.of} clear choices of output {missed.label!r} are the same"
     return f"output {missed.label!r} covers {found.share:.3g} alike, {found.worst:.3g} in {found.worst_sample}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def figures(subject: Subject, truth: list[Any], tested: list[Any]) -> Figures:
 def alike(subject: Subject, truth: list[Any], tested: list[Any]) -> Agreement:
     found = figures(subject, truth, tested).agreement
     assert found is not None
-    return found
+    return replace(found, flips=None)
 
 
 def kinds(found: Figures, subject: Subject, limits: Thresholds | None = None) -> list[str]:
@@ -54,7 +55,7 @@ def test_letters_that_flip_are_a_miss_that_decibels_hide() -> None:
     tested = [{"y": sample["y"].copy()} for sample in truth]
     tested[2]["y"][0, 12, [4, 9]] = tested[2]["y"][0, 12, [9, 4]]
     found = figures(LIKELIEST, truth, tested)
-    assert found.agreement == Agreement(1 - 1 / 80, 80, 1 - 1 / 10, "s2"), "blanks don't count"
+    assert alike(LIKELIEST, truth, tested) == Agreement(1 - 1 / 80, 80, 1 - 1 / 10, "s2"), "blanks don't count"
     assert found.sqnr_db is not None
     assert found.sqnr_db > 20, "no gate in dB sees it"
     assert kinds(found, LIKELIEST) == ["choices"]
@@ -110,6 +111,51 @@ def test_an_overlap_is_a_gate_for_all_maps_and_for_the_worst() -> None:
     assert judged(0.95, 0.8) == []
     assert judged(0.88, 0.8) == ["overlap"]
     assert judged(0.95, 0.7) == ["overlap"]
+
+
+def test_what_other_inputs_will_lead_to_is_an_aim_and_no_gate() -> None:
+    for subject in (LIKELIEST, LEVEL, Subject("y", by="choice", axis=1, tie=0.1)):
+        found = Figures(50.0, 50.0, 50.0, "s", 1.0, 0.4, agreement=Agreement(1.0, 77, 1.0, "s", flips=0.004))
+        assert kinds(found, subject) == []
+        assert kinds(found, subject, Thresholds(flips=0.001)) == ["flips"]
+        assert kinds(found, subject, Thresholds(flips=0.005)) == []
+
+
+def test_letters_near_a_tie_and_errors_like_it_are_told_before_one_flips() -> None:
+    """All of 96 letters alike, the nearest with an error that does it no harm, but would with the sign turned."""
+    scores = NUMBERS.normal(size=(12, 8, 30))
+    scores[..., 1] = scores.max(-1) + NUMBERS.exponential(4, (12, 8))
+    scores[0, 0, 1] = np.sort(scores[0, 0])[-2] + 0.25
+    truth = [{"y": each} for each in scores]
+    subject = Subject("y", reads="largest", axis=1, tie=0.2)
+    for error, most, least in ((0.001, 1e-6, 0.0), (0.15, 0.05, 0.002)):
+        tested = []
+        for each in scores:
+            noise = error * NUMBERS.normal(size=each.shape)
+            noise[:, 1] = np.abs(noise[:, 1]) + error  # never against the letter
+            tested.append({"y": each + noise})
+        found = figures(subject, truth, tested).agreement
+        assert found is not None
+        assert found.share == 1.0
+        assert found.flips is not None
+        assert least <= found.flips <= most
+
+
+def test_probabilities_flip_by_their_odds() -> None:
+    """Near 1 a probability hardly moves, whatever its score does: an error of the score is that of the odds."""
+    scores = NUMBERS.normal(size=(400, 2)) * 2
+    noisy = scores + 0.5 * NUMBERS.normal(size=scores.shape)
+    by_odds = figures(
+        Subject("y", bounded=True, reads="likeliest", axis=1, tie=0.05),
+        *([{"y": softmax(each)}] for each in (scores, noisy)),
+    ).agreement
+    by_scores = figures(Subject("y", reads="largest", axis=1, tie=0.1), [{"y": scores}], [{"y": noisy}]).agreement
+    yes = figures(LEVEL, *([{"y": softmax(each)[:, 1]}] for each in (scores, noisy))).agreement
+    assert by_odds is not None
+    assert by_scores is not None
+    assert yes is not None
+    assert by_odds.flips == pytest.approx(by_scores.flips, rel=0.1)
+    assert yes.flips == pytest.approx(by_scores.flips, rel=0.1), "a level is a choice between yes and no"
 
 
 def test_who_accepts_an_error_in_numbers_is_asked_for_no_choices() -> None:
