@@ -27,8 +27,8 @@ FLOAT = Rule(nodes=("*",), precision=FP16)
 _ALL_FLOAT = Scheme("uint16", "uint8", per_channel=True, overrides=(FLOAT,))
 
 _ALIKE, _ALIKE_DB = 8, 1.0
-"""So many tries one after the other that miss one rung, by figures that are no further apart, tell that what they change
-is not what loses it. Fewer do not: the sixth may be the first that keeps a whole stretch in float.
+"""So many tries one after the other that miss one rung, by figures that are no further apart, tell that what they
+change is not what loses it. Fewer do not: the sixth may be the first that keeps a whole stretch in float.
 """
 NO_NUMBER = -1e9
 """What stands for the dB of outputs that are no numbers, or were not made."""

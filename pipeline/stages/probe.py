@@ -3,9 +3,12 @@
 Where ``emulate`` measures outputs, this measures values between nodes: it compiles the model again with some of them as
 outputs, a few times, and runs one sample; see :mod:`pipeline.qnn.probe` for what that can show and what not.
 
-Inputs: ``ingest``, ``samples``, ``model`` (what was compiled: QDQ or float), and optionally ``emulate``, whose worst
-sample is then run; without it the loudest is, as the first may be silence. Output: ``report.txt``, what is printed;
-``worst.npz``, the sample that was run and its outputs.
+Where a logarithm hears how loud an input is, the same sample is run fading and quieter as well; if its own outputs are
+right, that of them is looked at whose are worst.
+
+Inputs: ``ingest``, ``samples``, ``shape``, ``model`` (what was compiled: QDQ or float), and optionally ``emulate``,
+whose worst sample is then run; without it the loudest is, as the first may be silence. Output: ``report.txt``, what is
+printed; ``worst.npz``, the sample that was run and its outputs.
 """
 
 from __future__ import annotations
@@ -17,12 +20,15 @@ from pathlib import Path
 
 from pipeline.contracts import emulate, ingest
 from pipeline.contracts.probe import Facts, Params
+from pipeline.contracts.values import TensorSpec
 from pipeline.graph.accuracy.blame import first_wrong
 from pipeline.graph.accuracy.input_rounding import lost_by_inputs
 from pipeline.graph.accuracy.worst_sample import write_worst
-from pipeline.graph.files.model_file import MODEL
-from pipeline.inputs.samples.held_out import ScoredSample, held_out
-from pipeline.inputs.samples.quiet import loudest_of
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.ir.loudness import inputs_heard
+from pipeline.inputs.samples.held_out import HeldOut, ScoredSample, fed, held_out
+from pipeline.inputs.samples.quiet import is_silent, loudest_of, quieter
 from pipeline.model import StageRequest, StageResult
 from pipeline.qnn.probe import probe
 
@@ -43,23 +49,24 @@ def run(request: StageRequest) -> StageResult:
         print(f"not measured: bucket {params.bucket} holds none of the samples")
         return StageResult(Facts(sample=None, values=0, first_wrong={"compile": ()}).to_json())
     place = _worst(request, given.samples)
-    sample = given.samples[place]
+    made = _quieter(request, params, given.samples[place], inputs)
+    samples, padded = (given.samples[place], *made.samples), (given.padded[place], *made.padded)
     least = params.thresholds["compile"]
     with tempfile.TemporaryDirectory(prefix="probe-", dir=request.out.parent, ignore_cleanup_errors=True) as work:
         found = probe(
             request.inputs["model"].folder / MODEL,
-            given.padded[place],
+            padded,
             params.target,
             Path(work),
             threshold_db=least,
             most_compiles=MOST_COMPILES,
         )
-    rows = found.rows
+    rows, sample, feeds = found.rows, samples[found.place], padded[found.place]
     if found.got:
-        write_worst(request.out, given.padded[place], found.expected, found.got)
+        write_worst(request.out, feeds, found.expected, found.got)
     wrong = first_wrong(rows, least)
     model = request.inputs["model"].folder / MODEL
-    inputs_db = lost_by_inputs(model, given.padded[place], found.expected, found.got) if wrong else None
+    inputs_db = lost_by_inputs(model, feeds, found.expected, found.got) if wrong else None
     told = [
         *(row.line() for row in rows),
         f"{sample.name}: {len(wrong)} of {len(rows)} values are the first under {least:g} dB",
@@ -71,6 +78,13 @@ def run(request: StageRequest) -> StageResult:
     named = {"compile": tuple(row.facts() for row in wrong)}
     facts = Facts(sample.name, values=len(rows), first_wrong=named, inputs_db=inputs_db)
     return StageResult(facts.to_json())
+
+
+def _quieter(request: StageRequest, params: Params, sample: ScoredSample, inputs: Sequence[TensorSpec]) -> HeldOut:
+    """A sample fading and quieter, where a logarithm hears that."""
+    shaped = request.inputs["shape"].folder
+    heard = inputs_heard(GraphIndex(load_graph(shaped / MODEL), shaped)) if params.quiet else ()
+    return fed([each for each in quieter([sample], heard) if not is_silent(each, heard)], params, inputs)
 
 
 def _worst(request: StageRequest, samples: Sequence[ScoredSample]) -> int:

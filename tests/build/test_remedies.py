@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from pipeline.build.remedies import (
     FLOAT,
@@ -98,7 +99,7 @@ def test_what_no_remedy_changes_ends_soon() -> None:
         while scheme is not None:
             rung, stage, db = ("compile", COMPILE, 8.0) if scheme == float16 else ("quantization", QUANTIZATION, 19.6)
             names = tuple(f"n{len(tried)}_{number}" for number in range(20))
-            tried.append(Tried(scheme, rung, (stage, db + spread * len(tried)), lambda names=names: names))
+            tried.append(Tried(scheme, rung, (stage, db + spread * len(tried)), partial(tuple, names)))
             scheme = next_scheme(tried, ALL)
         return [each.scheme for each in tried]
 
