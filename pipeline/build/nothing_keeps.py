@@ -46,7 +46,9 @@ def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried]
             wrong = (
                 "they take inputs in float16 or 16 bit integers, and rounding the inputs, with all else in float32,"
                 f" leaves {inputs_db:g} dB of the worst sample. Compute what feels that (such as the spectrum in"
-                " front of a logarithm) in the application, and export the model from there on"
+                " front of a logarithm) in the application, and export the model from there on; or export it with that"
+                " input, and the constants that multiply it, in two parts each, as docs/accuracy.md has it under"
+                " 'Inputs in two parts'"
             )
         elif failures:
             wrong = f"what could be made of it HTP computes wrongly, and for the rest {failures[-1].remedy}"

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.contracts import emulate, ingest
+from pipeline.contracts.limits import STATE_DB
 from pipeline.contracts.probe import Facts, Params
 from pipeline.contracts.values import TensorSpec
 from pipeline.graph.accuracy.blame import first_wrong
@@ -66,7 +67,9 @@ def run(request: StageRequest) -> StageResult:
         write_worst(request.out, feeds, found.expected, found.got)
     wrong = first_wrong(rows, least)
     model = request.inputs["model"].folder / MODEL
-    inputs_db = lost_by_inputs(model, feeds, found.expected, found.got) if wrong else None
+    # Of a state more is asked for than of any value on the way.
+    lost_db = lost_by_inputs(model, feeds, found.expected, found.got) if found.got else None
+    inputs_db = lost_db if lost_db is not None and (wrong or lost_db < least + STATE_DB) else None
     told = [
         *(row.line() for row in rows),
         f"{sample.name}: {len(wrong)} of {len(rows)} values are the first under {least:g} dB",
