@@ -106,7 +106,7 @@ class Project:
         self.status = ConfigError.exit_code if self.refusal is not None else 0
         self._checks: dict[str, Callable[[Sequence[str], Mapping[str, Any]], None]] = {}
         talking, every = {name for name, config in self.configs.items() if config.language}, self._plan(self.configs)
-        check_names(line.names, self.steps, self._models, talking, lambda: (step.id for step in every))
+        check_names(line, self.steps, self._models, talking, lambda: (step.id for step in every))
 
     def tasks(self, stage: str) -> Iterator[Task]:
         """The group task of a stage and one task for each of its steps."""
@@ -158,7 +158,7 @@ class Project:
     def bucket_tasks(self) -> Iterator[Task]:
         """`buckets:<model>`, which says what buckets would serve a model best."""
         doc = "Say which buckets would serve a model's lengths best: doit buckets:MODEL [--lengths FILE]."
-        yield group("buckets", doc, [], [(say, ["name a model: doit buckets:MODEL"])])
+        yield group("buckets", doc, [])
         for name, config in self.configs.items():
             planning = BucketPlanning(config, self._steps_of(config), self.workspace)
             actions = [lambda lengths, planning=planning: reported(partial(planning.print_plans, lengths))]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from pipeline.config.thresholds import Thresholds
-from pipeline.contracts.measures import Measured, Subject
+from pipeline.contracts.measures import Figures, Measured, Subject
 from pipeline.contracts.scheme import Scheme
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import PipelineError
@@ -243,8 +243,10 @@ def _prepare(case: Case, folder: Path) -> _Prepared:
         refused = refused or _said(rung, measure(subjects, names, last, outputs), subjects)
         last, total = outputs, measure(subjects, names, truth, outputs)
     worst = [names.index(figures.worst_sample) for figures in total.values()]
+    each = [measure(subjects, [name], [true], [got]) for name, true, got in zip(names, truth, last, strict=True)]
+    errors_db = [min(_db(figures) for figures in found.values()) for found in each]
     refused = refused or _said(TOTAL, total, subjects)
-    return _Prepared(case, model, truth, last, subjects, sample_order(touched, worst), refused)
+    return _Prepared(case, model, truth, last, subjects, sample_order(touched, worst, errors_db), refused)
 
 
 def _judged(prepared: Sequence[_Prepared], most: int, work: Path) -> Iterator[Outcome]:
@@ -274,6 +276,10 @@ def _emulated(each: _Prepared, outputs: Sequence[Outputs], places: Sequence[int]
     total = measure(each.subjects, names, truth, tested, spans=spans_of(each.subjects, each.truth))
     compiled = measure(each.subjects, names, above, tested)
     return _said(TOTAL, total, each.subjects) or _said("compile", compiled, each.subjects)
+
+
+def _db(figures: Figures) -> float:
+    return -np.inf if figures.sqnr_db is None else figures.sqnr_db
 
 
 def _said(rung: str, measured: Measured, subjects: Mapping[str, Subject]) -> str:

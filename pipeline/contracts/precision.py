@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 
 from pipeline.contracts.calibrate import MethodName
 from pipeline.contracts.codec import Contract, left_out
-from pipeline.contracts.measures import OverBuckets, SamplePart
+from pipeline.contracts.measures import Declared, OverBuckets, SamplePart
 from pipeline.contracts.scheme import Scheme
 from pipeline.contracts.target import HtpTarget
 from pipeline.frozen import dataclass
@@ -17,7 +18,8 @@ class Params(OverBuckets):
     """Thresholds in dB, what may be left to the CPU, and how much may be tried.
 
     Of `targets` the lowest architecture is emulated. `fp16`: nodes may stay in float. `max_emulations` 0: the CPU
-    decides. `method` and `percentile` are calibrate's, for the record.
+    decides. `outputs` has what the config says of single ones, by label, as verify's. `method` and `percentile` are
+    calibrate's, for the record.
     """
 
     padding: Mapping[str, float]
@@ -34,6 +36,7 @@ class Params(OverBuckets):
     max_emulations: int
     method: MethodName
     percentile: float | None = left_out()
+    outputs: Mapping[str, Declared] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from pipeline.errors import ConfigError
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.steps import STAGES
 
-_CHAT = "chat"
-WHOLE = ("build", "buckets", "package", "report", _CHAT)
+_CHAT, _BUCKETS = "chat", "buckets"
+WHOLE = ("build", _BUCKETS, "package", "report", _CHAT)
 """Tasks of whole models."""
 OTHERS = (
     "publish", "verify-release", "record", "device", "init", "reproduce", "compare", "doctor", "fsck", "gc", "check",
@@ -56,7 +56,7 @@ def models_read(line: CommandLine, folder: Path) -> set[str] | None:
 
 
 def check_names(
-    names: Iterable[str],
+    line: CommandLine,
     planned: Collection[str],
     models: Collection[str],
     talking: Collection[str],
@@ -64,14 +64,18 @@ def check_names(
 ) -> None:
     """Refuse `stage:name` that matches none of the steps that were planned: doit ignores a glob without a match.
 
+    `chat` and `buckets` are of one model, so alone they are refused where they would run.
     `talking` are the language models out of `models`, as far as their configs were read. Raises ConfigError, with a
     suggestion out of all steps.
     """
     whole = (f"{task}:{model}" for task in WHOLE for model in (talking if task == _CHAT else models))
     known = [*planned, *whole]
-    for name in names:
+    runs = line.command == "run" and not line.asks_for_help
+    for name in line.names:
         task, _, model = name.partition(":")
-        if task == _CHAT and not fnmatch.filter(talking, model):
+        if runs and name == _BUCKETS:
+            raise ConfigError("buckets needs a model, and none is given", where=WHERE, remedy=_of_one(_BUCKETS, models))
+        if (runs or model) and task == _CHAT and not fnmatch.filter(talking, model):
             raise _nobody_to_talk_to(model, models, sorted(talking))
         if task in _OF_MODELS and ":" in name and not fnmatch.filter(known, name):
             raise ConfigError(
@@ -110,5 +114,10 @@ def _nobody_to_talk_to(model: str, models: Collection[str], talking: Sequence[st
             if model
             else "chat needs a model, and none is given"
         )
-    known = f"doit chat:{talking[0]}" if talking else "doit chat:MODEL, of a model whose config has 'language_model'"
+    known = _of_one(_CHAT, talking) if talking else "doit chat:MODEL, of a model whose config has 'language_model'"
     return ConfigError(what, where=WHERE, remedy=f"{known}; docs/language-models.md says how to build one")
+
+
+def _of_one(task: str, models: Iterable[str]) -> str:
+    """What to type for a task of one model, the first of `models` for an example."""
+    return f"doit {task}:{min(models, default='MODEL')}"

@@ -192,8 +192,11 @@ class _Planner(Measurements):
             max_emulations=auto.max_emulations,
             method=FOR_SEARCH.method,
             percentile=stage_params.percentile(FOR_SEARCH),
+            outputs=stage_params.of_outputs(self._config.components[component].outputs),
         )
+        shaped = (self._of("shape", component, bucket, "shape/{bucket}") for bucket in self._config.buckets)
         inputs = (
+            *shaped,
             Input("ingest", self._ingests[component]),
             Input("samples", f"samples:{self._name}/calibration"),
             Input("calibrate", f"calibrate:{self._name}/{component}"),

@@ -11,10 +11,12 @@ from pathlib import Path
 from onnx import numpy_helper
 
 from pipeline.contracts.context import CompiledModel
+from pipeline.contracts.measures import Subject
 from pipeline.contracts.scheme import Scheme
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, ModelError, QuantizationError, VerificationError
-from pipeline.graph.accuracy.accuracy import Accuracy, Outputs, valid_outputs
+from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
+from pipeline.graph.accuracy.measuring import measure
 from pipeline.graph.accuracy.search import Emulation
 from pipeline.graph.accuracy.sensitivity import Choice, Feed, Trials
 from pipeline.graph.cpu import load_session, run
@@ -31,20 +33,43 @@ EMULATED = 2
 
 @dataclass(frozen=True)
 class Example:
-    """A sample as one bucket takes it, and what the original model makes of it."""
+    """A sample as one bucket takes it, and what the original model makes of it.
+
+    `chosen_from` are the values of the original that its ArgMax outputs were chosen from.
+    """
 
     name: str
     feed: Feed
     truth: Outputs
+    chosen_from: Outputs
 
 
 @dataclass(frozen=True)
 class Case:
-    """One bucket: the folder of its float model, and samples."""
+    """One bucket: the folder of its float model, samples, and what the ladder judges of its outputs, by label."""
 
     bucket: str
     folder: Path
     examples: tuple[Example, ...]
+    subjects: Mapping[str, Subject]
+
+    def least_db(self, tested: Sequence[Outputs], examples: Sequence[Example] | None = None) -> float:
+        """The SQNR in dB, as the ladder has it, of the subject that is furthest off; -inf if one has none.
+
+        `tested` are the outputs for these `examples`, or for all.
+        """
+        given = self.examples if examples is None else examples
+        return self._least_db([example.truth for example in given], tested, given)
+
+    def compile_db(self, above: Sequence[Outputs], tested: Sequence[Outputs], examples: Sequence[Example]) -> float:
+        """The same of the compile rung, whose outputs are held against those of the QDQ model, the rung `above`."""
+        return self._least_db(above, tested, examples)
+
+    def _least_db(self, truth: Sequence[Outputs], tested: Sequence[Outputs], examples: Sequence[Example]) -> float:
+        chosen_from = [example.chosen_from for example in examples]
+        names = [example.name for example in examples]
+        measured = measure(self.subjects, names, truth, tested, chosen_from=chosen_from)
+        return min(-math.inf if each.sqnr_db is None else each.sqnr_db for each in measured.values())
 
 
 @dataclass(frozen=True)
@@ -84,7 +109,7 @@ class EmulatorJudge:
         examples = self._cases[0].examples
         names = self._trials.outputs
         outputs = [dict(zip(names, self._trials.run(choice, example.feed), strict=True)) for example in examples]
-        return least_db([example.truth for example in examples], outputs)
+        return self._cases[0].least_db(outputs)
 
     def quantized(self, choice: Choice) -> float:
         """The QDQ models of all buckets on the CPU: the least of them."""
@@ -103,7 +128,7 @@ class EmulatorJudge:
                     tensor.CopyFrom(blob.tensor(tensor.name, numpy_helper.to_array(tensor)))
             save_graph(model, folder / MODEL)
             outputs = on_cpu(folder, case.examples, "quantization")
-            found.append(least_db([example.truth for example in case.examples], outputs))
+            found.append(case.least_db(outputs))
             if case is self._cases[0]:
                 self._outputs = outputs
         return min(found)
@@ -113,7 +138,7 @@ class EmulatorJudge:
         case = self._cases[0]
         folder = self._work / case.bucket
         errors = [
-            least_db([example.truth], [output]) for example, output in zip(case.examples, self._outputs, strict=True)
+            case.least_db([output], [example]) for example, output in zip(case.examples, self._outputs, strict=True)
         ]
         chosen = sorted(sorted(range(len(errors)), key=errors.__getitem__)[:EMULATED])
         examples = [case.examples[number] for number in chosen]
@@ -132,8 +157,8 @@ class EmulatorJudge:
             valid_outputs(dict(zip(names, result, strict=True)), example.truth, "compile")
             for result, example in zip(results, examples, strict=True)
         ]
-        total = least_db([example.truth for example in examples], outputs)
-        return Emulation(total, least_db([self._outputs[number] for number in chosen], outputs))
+        above = [self._outputs[number] for number in chosen]
+        return Emulation(case.least_db(outputs, examples), case.compile_db(above, outputs, examples))
 
     def _refusal(self, made: CompiledModel) -> str:
         """Why a context may not ship; empty if it may."""
@@ -155,14 +180,3 @@ def on_cpu(folder: Path, examples: Sequence[Example], rung: str) -> list[Outputs
     """The valid part of what a bucket's model gives for each example."""
     session = load_session(folder / MODEL)
     return [valid_outputs(run(session, example.feed.inputs), example.truth, rung) for example in examples]
-
-
-def least_db(truth: Sequence[Outputs], tested: Sequence[Outputs]) -> float:
-    """The SQNR in dB of the output that is furthest off; -inf if one has none."""
-    found = []
-    for name in truth[0]:
-        accuracy = Accuracy()
-        for expected, actual in zip(truth, tested, strict=True):
-            accuracy.add(expected[name], actual[name])
-        found.append(-math.inf if accuracy.sqnr_db is None else accuracy.sqnr_db)
-    return min(found)

@@ -4,9 +4,9 @@ What each choice costs in dB is measured on some samples (:mod:`pipeline.graph.a
 choices in order; others judge them, on the CPU and, where that is good enough, on the emulator. All are of the
 calibration set: verification has yet to be passed, on samples that this did not see.
 
-Inputs: ``ingest``, ``samples``, ``calibrate``, ``correlate``, ``rewrite/<bucket>`` for every bucket. Output:
-``precision.json``, a :class:`pipeline.contracts.precision.Found`; ``quantization.yaml``, the same to put into a
-configuration.
+Inputs: ``ingest``, ``samples``, ``calibrate``, ``correlate``, ``shape/<bucket>`` and ``rewrite/<bucket>`` for every
+bucket. Output: ``precision.json``, a :class:`pipeline.contracts.precision.Found`; ``quantization.yaml``, the same to
+put into a configuration.
 """
 
 from __future__ import annotations
@@ -21,20 +21,24 @@ from pipeline.contracts import ingest
 from pipeline.contracts.precision import CurvePoint, Facts, Found, Params
 from pipeline.errors import QuantizationError
 from pipeline.graph.accuracy.candidates import Candidates, in_float, settled
+from pipeline.graph.accuracy.choices import argmax_outputs, values_of
+from pipeline.graph.accuracy.makeup import makeup_of_outputs
 from pipeline.graph.accuracy.pricing import Pricing
 from pipeline.graph.accuracy.scheme_yaml import label, scheme_of
 from pipeline.graph.accuracy.search import Search, SearchLimits, Trial
 from pipeline.graph.accuracy.sensitivity import Choice, Feed, Trials, load_trials
+from pipeline.graph.accuracy.subjects import choose
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
-from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.ranges import read_ranges
 from pipeline.graph.quantization.scheme_text import as_yaml
 from pipeline.graph.shapes.buckets import pad
 from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
 from pipeline.model import Json, StageRequest, StageResult
-from pipeline.qnn.judge import Case, Device, EmulatorJudge, Example, least_db, on_cpu
+from pipeline.qnn.judge import Case, Device, EmulatorJudge, Example, on_cpu
 from pipeline.qnn.target import BLOCKS_HTP_ARCH, FLOAT16_HTP_ARCH
 
 _RANKING = 2
@@ -121,23 +125,38 @@ def _samples(params: Params, request: StageRequest) -> tuple[Sequence[Example], 
     # The smallest bucket runs fastest; one with hardly a sample would decide by chance.
     size = {bucket: math.prod(axes.values()) for bucket, axes in buckets.items()}
     main = min(placed, key=lambda bucket: (-min(len(placed[bucket]), _RANKING), size[bucket]))
-    original = load_session(request.inputs["ingest"].folder / MODEL)
+    folder = request.inputs["ingest"].folder
+    original = load_session(folder / MODEL)
+    choices = argmax_outputs(GraphIndex(load_graph(folder / MODEL), folder))
+    chosen_from = [value for value, _ in choices.values()]
 
     def example(call: StoredCall, bucket: str) -> Example:
         arrays = call.load()
         truth = run_model(original, arrays)
         shapes = tuple(array.shape for array in truth.values())
-        return Example(call.name, Feed(pad(arrays, inputs, buckets[bucket], params.padding), shapes), truth)
+        feed = Feed(pad(arrays, inputs, buckets[bucket], params.padding), shapes)
+        return Example(call.name, feed, truth, values_of(folder / MODEL, chosen_from, [arrays])[0])
+
+    def case(bucket: str, calls: Sequence[StoredCall]) -> Case:
+        """The bucket with what `verify` would judge of it."""
+        shaped = request.inputs[f"shape/{bucket}"].folder
+        makeup = makeup_of_outputs(GraphIndex(load_graph(shaped / MODEL), shaped))
+        examples = tuple(example(call, bucket) for call in calls)
+        subjects = choose(
+            [each.truth for each in examples],
+            makeup,
+            params.outputs,
+            f"outputs of component {params.component!r}",
+            choices=choices,
+            chosen_from=[each.chosen_from for each in examples],
+        )
+        return Case(bucket, request.inputs[f"rewrite/{bucket}"].folder, examples, subjects)
 
     ranking = _spread(placed[main], min(_RANKING, max(1, len(placed[main]) // 2)))
     rest = [call for call in placed[main] if call not in ranking] or ranking
     chosen = {main: _spread(rest, _JUDGING)}
     chosen |= {bucket: _spread(placed[bucket], _JUDGING // 2) for bucket in buckets if bucket in placed.keys() - {main}}
-    cases = [
-        Case(bucket, request.inputs[f"rewrite/{bucket}"].folder, tuple(example(call, bucket) for call in calls))
-        for bucket, calls in chosen.items()
-    ]
-    return [example(call, main) for call in ranking], cases
+    return [example(call, main) for call in ranking], [case(bucket, calls) for bucket, calls in chosen.items()]
 
 
 def _spread(calls: Sequence[StoredCall], count: int) -> list[StoredCall]:
@@ -149,7 +168,7 @@ def _spread(calls: Sequence[StoredCall], count: int) -> list[StoredCall]:
 def _check_float(case: Case, limits: SearchLimits, component: str) -> None:
     """Refuse to search where the float model, padded to the bucket, is further off than allowed."""
     outputs = on_cpu(case.folder, case.examples, "rewrite")
-    reached = least_db([example.truth for example in case.examples], outputs)
+    reached = case.least_db(outputs)
     if reached < limits.total_db:
         raise QuantizationError(
             f"no precision of component {component!r} can keep to {limits.total_db:g} dB",

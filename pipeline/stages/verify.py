@@ -107,7 +107,9 @@ def run(request: StageRequest) -> StageResult:
     sample = given.samples[place]
     words = (sample.text, sample.label)
     write_preview(request.out, sample.name, words, given.given[place], truth[place], last[place])
-    order = _order(touched, names, total)
+    apart = zip(names, truth, last, chosen_from, strict=True)
+    each = [measure(subjects, [name], [true], [got], chosen_from=[of]) for name, true, got, of in apart]
+    order = _order(touched, names, total, [_least_db(figures) for figures in each])
     wanted = {subject.chosen_from for subject in subjects.values()}
     chosen = [{name: values[name] for name in values if name in wanted} for values in chosen_from]
     keep(request.out, [Reference(*each) for each in zip(truth, last, chosen, strict=True)], order)
@@ -210,11 +212,11 @@ def _silent(subjects: Mapping[str, Subject], truth: Sequence[Outputs]) -> tuple[
     return tuple(found)
 
 
-def _order(touched: Sequence[Criteria], names: Sequence[str], total: Measured) -> list[int]:
+def _order(touched: Sequence[Criteria], names: Sequence[str], total: Measured, errors_db: Sequence[float]) -> list[int]:
     """The places of the samples in the order to emulate them in, the worst on the CPU first."""
     ranked = sorted(total.values(), key=lambda found: -1000.0 if found.worst_db is None else found.worst_db)
     worst = [names.index(figures.worst_sample) for figures in ranked]
-    return sample_order(touched, worst)
+    return sample_order(touched, worst, errors_db)
 
 
 def _foretold(observer: Observer, touched: Sequence[Criteria]) -> list[Forecast]:

@@ -81,11 +81,11 @@ def test_only_configs_of_named_models_are_read_and_planned_whatever_rules_for_ho
 
 def test_a_name_without_a_step_is_refused_with_the_nearest_of_all_steps() -> None:
     every = ("context:demo/a/32/x", "context:minilm/a/32/x")
-    check_names(["build:demo", "context:demo/*", "gc", "unheard:of"], every[:1], MODELS, {"smol"}, lambda: every)
+    check_names(parse(["build:demo", "context:demo/*", "gc", "unheard:of"]), every[:1], MODELS, {"smol"}, lambda: every)
     with pytest.raises(ConfigError, match=r"'context:minilm/a/23/x'; did you mean 'context:minilm/a/32/x'"):
-        check_names(["context:minilm/a/23/x"], (), MODELS, {"smol"}, lambda: every)
+        check_names(parse(["context:minilm/a/23/x"]), (), MODELS, {"smol"}, lambda: every)
     with pytest.raises(ConfigError, match="'build:dmo'; did you mean 'build:demo'"):
-        check_names(["build:dmo"], (), MODELS, {"smol"}, lambda: every)
+        check_names(parse(["build:dmo"]), (), MODELS, {"smol"}, lambda: every)
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,22 @@ def test_a_name_without_a_step_is_refused_with_the_nearest_of_all_steps() -> Non
 )
 def test_only_a_language_model_is_suggested_to_talk_to(name: str, told: str) -> None:
     models = {*MODELS, "smol"}
-    check_names(["chat:smol", "chat:*"], (), models, {"smol"}, tuple)
+    check_names(parse(["chat:smol", "chat:*"]), (), models, {"smol"}, tuple)
     with pytest.raises(ConfigError) as caught:
-        check_names([name], (), models, {"smol"}, tuple)
+        check_names(parse([name]), (), models, {"smol"}, tuple)
     assert told in f"{caught.value}\n"
     assert "next: doit chat:smol; docs/language-models.md" in str(caught.value)
     with pytest.raises(ConfigError, match="did you mean 'report:smol'"):
-        check_names(["report:smo"], (), models, {"smol"}, tuple)
+        check_names(parse(["report:smo"]), (), models, {"smol"}, tuple)
+
+
+def test_what_is_of_one_model_is_refused_without_one_where_it_would_run() -> None:
+    with pytest.raises(ConfigError, match=r"buckets needs a model, and none is given\n.*\n  next: doit buckets:demo"):
+        check_names(parse(["buckets"]), (), MODELS, (), tuple)
+    for line in (["help", "buckets"], ["list", "chat"], ["help", "chat"], ["buckets:demo"]):
+        check_names(parse(line), (), MODELS, (), tuple)
+    with pytest.raises(ConfigError, match="demo is no language model"):
+        check_names(parse(["list", "chat:demo"]), (), MODELS, (), tuple)
 
 
 def test_a_model_whose_file_ends_in_yml_is_told_of_when_it_is_named(tmp_path: Path) -> None:

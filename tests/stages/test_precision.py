@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -18,7 +19,7 @@ from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.quantization.quantizer import quantize
 from pipeline.graph.quantization.ranges import read_ranges
 from pipeline.model import StageInput
-from tests.support.graphs import attention, sentence
+from tests.support.graphs import attention, graph, sentence
 from tests.support.precision_runs import SENSITIVE, frames, outlier, search
 from tests.support.stage_runs import Component
 
@@ -112,6 +113,36 @@ def test_the_curve_shows_what_was_tried_with_w8a16_as_the_reference(
     (line,) = (line for line in printed.splitlines() if line.endswith("<- chosen"))
     assert f"{figure(found, 'db_emulator'):.1f} dB  7 of 11 nodes a8" in line
     assert json.loads((found.folder / "precision.json").read_text("utf-8"))["curve"] == points
+
+
+def test_integers_are_judged_as_the_ladder_judges_them(tmp_path: Path) -> None:
+    """Bytes by how far they are off, not by equality; a choice between two that are as good not at all."""
+    weights = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)
+    model = graph(
+        """picture (float[batch,frames,16] x) => (uint8[batch,frames,8] levels, int64[batch,frames] best) {
+            m = MatMul (x, w)
+            half = Constant <value_float = 128.0> ()
+            low = Constant <value_float = 0.0> ()
+            high = Constant <value_float = 255.0> ()
+            ten = Constant <value_float = 10.0> ()
+            a = Mul (m, ten)
+            b = Add (a, half)
+            c = Clip (b, low, high)
+            levels = Cast <to = 2> (c)
+            t = MatMul (x, twice)
+            best = ArgMax <axis = -1, keepdims = 0> (t)
+        }""",
+        {"w": weights, "twice": np.concatenate([weights, weights * np.float32(1.0001)], 1)},
+    )
+    component = Component(tmp_path / "net", model, {"16": {"frames": 16}})
+    calls = frames(12)
+    samples, ranges = component.samples(calls), component.calibrate(calls)
+    found = search(component, samples, ranges, tmp_path, target_db=25, max_emulations=0)
+
+    (byte_wide,) = (point for point in curve(found) if point["label"] == "w8a8")
+    assert byte_wide["db_cpu"] > 40, "half a level of 256, of values that are tens of levels"
+    assert figure(found, "db_cpu") >= 25
+    assert "fp16" not in str(found.facts["scheme"])
 
 
 def as_contract(written: dict[str, Any]) -> dict[str, Any]:

@@ -94,7 +94,13 @@ def search(
         "method": "minmax",
     }
     rewritten = {f"rewrite/{name}": given for name, given in component.rewrite.items()}
+    shaped = {f"shape/{name}": given for name, given in component.shape.items()}
     gathered = {key: params[key] for key in ("component", "buckets", "padding", "part")}
     given = {"ingest": component.ingest, "samples": samples, **rewritten}
-    inputs = {**given, "calibrate": ranges, "correlate": run_stage("correlate", root / "correlate", gathered, given)}
+    inputs = {
+        **given,
+        **shaped,
+        "calibrate": ranges,
+        "correlate": run_stage("correlate", root / "correlate", gathered, given),
+    }
     return run_stage("precision", root / "precision", params, inputs)

@@ -8,14 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pipeline.graph.accuracy.edges import EDGE, KINDS, Criteria
 
 
-def sample_order(touched: Sequence[Criteria], worst: Iterable[int] = ()) -> list[int]:
+def sample_order(touched: Sequence[Criteria], worst: Iterable[int] = (), errors_db: Sequence[float] = ()) -> list[int]:
     """The places of all samples, first `worst`, then by turns: nearest to an edge, to zero, extreme, evenly spread.
 
-    `touched` says how far each sample stays from each edge. Every beginning of the order has some of all kinds.
+    `touched` says how far each sample stays from each edge. Evenly is from the one with most error to that with least,
+    of what is known of each before it is emulated (`errors_db`, SQNR): by their numbers, a kind of samples may be
+    missed. Every beginning of the order has some of all kinds.
     """
     nearest = _nearest(touched)
     turns: list[Iterator[int]] = [iter(_ranked(kind, nearest)) for kind in KINDS]
-    turns.append(spread(len(touched)))
+    by_error = sorted(range(len(touched)), key=errors_db.__getitem__) if errors_db else range(len(touched))
+    turns.append(by_error[place] for place in spread(len(touched)))
     order = dict.fromkeys(worst)
     while turns:
         for turn in list(turns):

@@ -61,6 +61,7 @@ from pipeline.graph.rewrites import (
     replace_tanh,
     scale_magnitudes,
     scale_spectra,
+    scale_weights,
     separate_swish,
     simplify_boolean_equal,
     split_clips,
@@ -110,6 +111,7 @@ REWRITES: tuple[Rewrite, ...] = (
     spread_kernels,
     decompose_batch_norm,
     merge_scales,
+    scale_weights,  # behind the merging of factors, of which it folds one
     decompose_activations,
     decompose_reductions,
     scale_spectra,  # behind all that write squares and their sums

@@ -77,6 +77,13 @@ def test_every_beginning_of_the_order_has_all_kinds() -> None:
     assert order == sample_order(samples, [7])
 
 
+def test_the_spread_goes_over_what_is_known_of_the_errors() -> None:
+    """Every fourth sample is one that loses much: by their numbers, an order of strides would have none or all."""
+    errors_db = [12.0 if number % 4 == 1 else 30.0 + number for number in range(64)]
+    first = sample_order([{}] * 64, errors_db=errors_db)[:16]
+    assert sum(errors_db[place] == 12.0 for place in first) == 4, "as many as there are among all"
+
+
 def test_what_all_samples_touch_alike_says_nothing() -> None:
     samples = [{f"{EXTREME} least x": 0.0}] * 4
     assert sample_order(samples) == [0, 2, 1, 3]
