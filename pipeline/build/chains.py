@@ -30,6 +30,10 @@ from pipeline.qnn import catalog
 from pipeline.qnn.target import BLOCKS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 
 
+QUIET = "quiet"
+"""What stands for the ladder on quieter samples, where a rung is named."""
+
+
 def chain_of(quantize: Step, scheme: Scheme, wanted: Mapping[str, Step]) -> list[Step]:
     """The steps of a component as a configuration with this scheme would have them, of those that are wanted."""
     config, name = quantize.config, quantize.component
@@ -82,11 +86,15 @@ def able_of(quantize: Step) -> Able:
 
 
 def figures_of(step: Step, facts: Mapping[str, Json] | None) -> dict[str, float | None]:
-    """The least SQNR of every rung that a step measured, and of the whole ladder, in dB."""
+    """The least SQNR of every rung that a step measured, of the whole ladder, and of that on `quiet` samples, in dB."""
     if facts is None or step.stage not in ("verify", "emulate"):
         return {}
     ladder = (verify.Facts if step.stage == "verify" else emulate.Facts).from_json(facts)
     measured = {**{rung: ladder.rungs[rung] for rung in RUNGS if rung in ladder.rungs}, "total": ladder.outputs}
+    known = {label: ladder.subjects.get(label) for label in ladder.quiet}
+    measured[QUIET] = {
+        label: each for label, each in ladder.quiet.items() if not (known[label] and known[label].bounded)
+    }
     found: dict[str, float | None] = {}
     for rung, outputs in measured.items():
         values = [figures.sqnr_db for figures in outputs.values()]
