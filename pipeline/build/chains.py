@@ -21,6 +21,7 @@ from pipeline.config.quantization import (
 )
 from pipeline.config.quantization import Rule as WrittenRule
 from pipeline.contracts import emulate, verify
+from pipeline.contracts.measures import Subject
 from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.ladder import RUNGS
 from pipeline.model import Json
@@ -91,10 +92,9 @@ def figures_of(step: Step, facts: Mapping[str, Json] | None) -> dict[str, float 
         return {}
     ladder = (verify.Facts if step.stage == "verify" else emulate.Facts).from_json(facts)
     measured = {**{rung: ladder.rungs[rung] for rung in RUNGS if rung in ladder.rungs}, "total": ladder.outputs}
-    known = {label: ladder.subjects.get(label) for label in ladder.quiet}
-    measured[QUIET] = {
-        label: each for label, each in ladder.quiet.items() if not (known[label] and known[label].bounded)
-    }
+    # What lies between 0 and 1 is near 0 in silence, and so are its dB.
+    told = [label for label in ladder.quiet if not ladder.subjects.get(label, Subject(label)).bounded]
+    measured[QUIET] = {label: ladder.quiet[label] for label in told}
     found: dict[str, float | None] = {}
     for rung, outputs in measured.items():
         values = [figures.sqnr_db for figures in outputs.values()]
