@@ -30,7 +30,6 @@ from pipeline.plan.steps import Step
 from pipeline.qnn import catalog
 from pipeline.qnn.target import BLOCKS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 
-
 QUIET = "quiet"
 """What stands for the ladder on quieter samples, where a rung is named."""
 
