@@ -30,14 +30,14 @@ READER = f"g (float[1,{STEPS},{FEATURES}] x) => (float[1,{STEPS},{LETTERS}] y) {
 def project_of(root: Path, config: str) -> Project:
     """Two loud steps a sample, of which letters are read; errors grow with them, and what is a tie hardly does.
 
-    Two equal features have opposite weights, so that 8 bits are few for the others: 1.5 % of a score.
+    Two equal features have opposite weights, so that 8 bits are few for the others: 1.2 % of a score, 38.6 dB.
     """
     project = Project.create(root / "project", root / "store")
     folder = project.root / "models" / "net"
     folder.mkdir(parents=True)
     numbers = np.random.default_rng(4)
     weight = numbers.standard_normal((FEATURES, LETTERS)).astype(np.float32)
-    weight[0], weight[1] = 8, -8
+    weight[0], weight[1] = 5, -5
     onnx.save(graph(READER, {"w": weight}), folder / "model.onnx")
     samples = project.root / "calibration" / "samples"
     samples.mkdir()

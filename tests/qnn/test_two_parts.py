@@ -69,5 +69,5 @@ def test_two_float16_numbers_bring_what_one_rounds_away(tmp_path: Path) -> None:
     constants: dict[str, ArrayLike] = {"v": v, "u": u, "part": np.float32(1 / TIMES)}
     two = emulated_db(TWO, constants, {"x": c, "f": f}, truth, tmp_path / "two")
 
-    assert one < 45
-    assert two > one + 10
+    assert one < 30, "21.4 dB, measured"
+    assert two > 50, "63.8 dB, measured"
