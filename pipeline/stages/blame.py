@@ -25,13 +25,13 @@ from pipeline.contracts.blame import Facts, Params
 from pipeline.graph.accuracy.accuracy import valid_outputs
 from pipeline.graph.accuracy.blame import Row, compare_values, first_wrong, ranked
 from pipeline.graph.accuracy.quantization_blame import quantized_values
+from pipeline.graph.accuracy.states import heard_without_states
 from pipeline.graph.accuracy.trace import TracedModel, View
 from pipeline.graph.accuracy.worst_sample import error_db, write_worst
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as cpu
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.ir.loudness import inputs_heard
 from pipeline.graph.quantization.ranges import Range, read_ranges
 from pipeline.graph.shapes.buckets import Arrays
 from pipeline.inputs.samples.held_out import HeldOut, fed, held_out
@@ -101,7 +101,7 @@ def run(request: StageRequest) -> StageResult:
 def _worst_quiet(request: StageRequest, params: Params, given: HeldOut) -> HeldOut | None:
     """The worst of the samples that are made quieter, if it is worse than those that were given, which will do."""
     shaped, inputs = request.inputs["shape"].folder, ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
-    heard = inputs_heard(GraphIndex(load_graph(shaped / MODEL), shaped)) if params.quiet else ()
+    heard = heard_without_states(GraphIndex(load_graph(shaped / MODEL), shaped)) if params.quiet else ()
     made = fed([each for each in quieter(given.samples, heard) if not is_silent(each, heard)], params, inputs)
     if not made.samples:
         return None

@@ -182,7 +182,7 @@ def test_the_stage_looks_at_the_sample_that_fades_where_the_loud_one_is_right(
     """In float16 the chip makes 0 of the floor: silence tells, and noise does not."""
     numbers = np.random.default_rng(3)
     weight = numbers.standard_normal((16, 16)).astype(np.float32)
-    component = Component(tmp_path, graph(SPECTRUM, {"w": weight, "floor": np.float32(1e-9)}), {"all": {}})
+    component = Component(tmp_path, graph(SPECTRUM, {"w": weight, "floor": np.float32(1e-16)}), {"all": {}})
     samples = component.samples([{"x": numbers.standard_normal((1, 64, 16)).astype(np.float32)}])
     inputs = {
         "ingest": component.ingest, "samples": samples, "shape": component.shape["all"],
