@@ -14,8 +14,13 @@ from tests.support.project import Project
 
 
 def pytest_configure() -> None:
-    """Tests press Ctrl-C: what they start must not inherit that it is ignored, as it is in a shell's background."""
+    """Tests press Ctrl-C and hang up: what they start must not inherit that these are ignored.
+
+    A shell's background ignores the one, nohup the other.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.name != "nt":
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -308,7 +308,8 @@ def _on_chip(prepared: Sequence[_Prepared], folder: Path) -> list[list[Outputs]]
 def _ranges(observer: Observer, feeds: Sequence[Arrays]) -> dict[str, Range]:
     found: dict[str, Range] = {}
     for feed in feeds:
-        for name, seen in observer.observe(feed).items():
+        for name, array in observer.arrays(feed):
+            seen = Range.of(array)
             known = found.get(name, seen)
             found[name] = Range(min(known.low, seen.low), max(known.high, seen.high))
     return {name: values.rounded() for name, values in found.items()}

@@ -14,6 +14,7 @@ Rounding = Literal["nearest", "gptq"]
 Clip = Literal["none", "mse", "hessian"]
 Minutes = Annotated[int, Between(1, 100_000)]
 BUDGET_MINUTES = 30
+_GGUF_BLOCK = 32
 Method = Literal["minmax", "percentile", "entropy", "mse"]
 Glob = Annotated[str, Pattern(r"[^\x00-\x1f]{1,500}", "a name, in which * and ? stand for any letters")]
 OpType = Annotated[str, Pattern(r"[A-Za-z][A-Za-z0-9_]{0,99}", "an ONNX operator, such as MatMul")]
@@ -212,3 +213,9 @@ class QuantizationOverride:
     """As in the model's `quantization`."""
     overrides: tuple[Rule, ...] | None = None
     """In place of the model's."""
+
+
+def keeps_fours(quantization: object) -> bool:
+    """Whether weights have 4 bits in blocks that lie in those of 32 which GGUF has, whose integers they can keep."""
+    weights = quantization.weights if isinstance(quantization, Quantization) else None
+    return isinstance(weights, BlockWeights) and weights.dtype == "int4" and weights.block <= _GGUF_BLOCK

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pipeline.contracts.codec import Contract
+from pipeline.contracts.codec import Contract, left_out
 from pipeline.contracts.values import Signature
 from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True)
 class Params(Contract):
-    """None."""
+    """What not every model asks for."""
+
+    middles: bool | None = left_out()
+    """Whether products by weights of 4 bits with minima are separated, for a scheme with blocks of 4 bits."""
 
 
 @dataclass(frozen=True)

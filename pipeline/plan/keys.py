@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import re
+import threading
 from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
@@ -158,6 +159,8 @@ class CodeDigests:
 
     def __init__(self, memo: StatMemo) -> None:
         self._memo = memo
+        self._lock = threading.Lock()
+        """Steps that start together ask for the same files: who waits here would else parse them all again."""
         self._known: dict[tuple[Path, Path], str] = {}
         self._own: dict[tuple[Path, Path], list[Path]] = {}
         self._counted: dict[Path, CountedCode] = {}
@@ -172,6 +175,14 @@ class CodeDigests:
 
         Where a file of them may read docstrings, all count with all their text.
         """
+        with self._lock:
+            known = self._script(path, root)
+        own = self._own[(path, root)]
+        for each in {*own, *(file.parent for file in own)}:  # a new module beside one may be what an import finds
+            note_file(each)
+        return known
+
+    def _script(self, path: Path, root: Path) -> str:
         known = self._known.get((path, root))
         if known is None:
             files = self.closure(path, root)
@@ -183,9 +194,6 @@ class CodeDigests:
             )
             known = self._known[(path, root)] = hashlib.sha256("".join(lines).encode()).hexdigest()
             self._own[(path, root)] = [file for file in files if not file.is_relative_to(_CODE)]
-        own = self._own[(path, root)]
-        for each in {*own, *(file.parent for file in own)}:  # a new module beside one may be what an import finds
-            note_file(each)
         return known
 
     def closure(self, path: Path, root: Path) -> set[Path]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline.config.load import Auto, Bucket, Fp16, HubSource, ModelConfig, Quantization, Target
-from pipeline.config.quantization import FOR_SEARCH
+from pipeline.config.quantization import FOR_SEARCH, keeps_fours
 from pipeline.config.readers import HubData, Reader
 from pipeline.config.targets import DEVICE
 from pipeline.contracts import (
@@ -118,7 +118,8 @@ class _Planner(Measurements):
             ingested = (Input("ingest", self._ingests[component]),)
             yield self._step("shape", component, bucket, shape.Params(bucket.axes, self._config.fixed), ingested)
             shaped = (self._of("shape", component, bucket),)
-            yield self._step("rewrite", component, bucket, rewrite.Params(), shaped)
+            params = rewrite.Params(middles=(self._config.language and keeps_fours(quantization)) or None)
+            yield self._step("rewrite", component, bucket, params, shaped)
         if not isinstance(quantization, Fp16):
             yield self._calibrate(component, quantization)
             if _looks_at_data(quantization):

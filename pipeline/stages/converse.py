@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from onnxruntime import InferenceSession
+
 from pipeline.contracts import ingest
 from pipeline.contracts.context import CompiledModel, PartFacts
 from pipeline.contracts.converse import Facts, Params, Spoken
@@ -25,7 +27,8 @@ from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_on_cpu
 from pipeline.graph.files.model_file import MODEL, load_graph
-from pipeline.graph.language.speaker import RunnableGraph, Speaker
+from pipeline.graph.language.loop import Arrays
+from pipeline.graph.language.speaker import Memory, RunnableGraph, Speaker
 from pipeline.graph.quantization.weights_by_channel import count_in_blocks, write_by_channel
 from pipeline.graph.shapes.cost import macs
 from pipeline.inputs.bundle_files import GENAI, GENIE, write_bundle
@@ -153,15 +156,16 @@ class _Conversation:
 
     def _clearest(self, prompts: Sequence[Sequence[int]], graphs: Sequence[SpokenGraph], role: str) -> Sequence[int]:
         """The prompt after which the model, on the CPU, is surest of all tokens of its answer."""
-        decode, _ = longest_pair(graphs)
-        lengths = Lengths(decode.sequence, decode.total - decode.sequence)
-        axes = {"sequence": lengths.sequence, "past": lengths.past}
-        bucket = next(name for name, each in self._params.twins.items() if each == axes)
-        session = load_session(self._model(role, bucket))
-        # Decode reads as well: a session of prefill beside it would take as much memory again.
-        graph = RunnableGraph(lengths, lambda feed: run_on_cpu(session, feed))
-        speaker = Speaker(self._language, graph, graph, decode.edges)
-        return clearest(speaker, prompts)
+        sessions = _OneSession()
+
+        def runnable(graph: SpokenGraph) -> RunnableGraph:
+            axes = {"sequence": graph.sequence, "past": graph.total - graph.sequence}
+            bucket = next(name for name, each in self._params.twins.items() if each == axes)
+            path = self._model(role, bucket)
+            return RunnableGraph(Lengths(**axes), lambda feed: sessions.run(path, feed))
+
+        decode, prefill = map(runnable, longest_pair(graphs))
+        return clearest(Speaker(self._language, decode, prefill, graphs[0].edges), prompts)
 
     def _model(self, role: str, bucket: str) -> Path:
         """What is compiled of a bucket."""
@@ -216,15 +220,36 @@ def prompts_of(texts: Sequence[Sequence[int]], length: int) -> list[Sequence[int
 
 
 def clearest(speaker: Speaker, prompts: Sequence[Sequence[int]]) -> Sequence[int]:
-    """The prompt after which a speaker is surest of all tokens of its answer; the first of equals."""
+    """The prompt after which a speaker is surest of all tokens of its answer; the first of equals.
 
-    def sureness(prompt: Sequence[int]) -> tuple[int, float]:
+    All are read before any is answered, so that the graph that reads need not be in memory with the one that answers.
+    """
+    read = []
+    for prompt in prompts:
         speaker.forget()
         speaker.read(prompt)
+        read.append((prompt, speaker.memory))
+
+    def sureness(of: tuple[Sequence[int], Memory]) -> tuple[int, float]:
+        speaker.resume(of[1])
         leads = [speaker.lead for _ in speaker.answer(_ANSWERED)]
         return len(leads), min(leads, default=0.0)
 
-    return max(prompts, key=sureness)
+    return max(read, key=sureness)[0]
+
+
+class _OneSession:
+    """Runs models on the CPU, of which one at a time is in memory."""
+
+    def __init__(self) -> None:
+        self._open: tuple[Path, InferenceSession] | None = None
+
+    def run(self, path: Path, feed: Arrays) -> Arrays:
+        """What the model in a file makes of its inputs."""
+        if self._open is None or self._open[0] != path:
+            self._open = None  # its memory is needed
+            self._open = path, load_session(path)
+        return run_on_cpu(self._open[1], feed)
 
 
 def _differences(shipped: Sequence[SpokenGraph], unshared: Sequence[SpokenGraph]) -> Iterator[str]:

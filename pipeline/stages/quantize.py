@@ -34,6 +34,7 @@ from pipeline.graph.quantization.constant_store import InBlobs, SharedConstants
 from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.forecast import forecast
 from pipeline.graph.quantization.massive import with_massive
+from pipeline.graph.quantization.middles import with_middles
 from pipeline.graph.quantization.qdq import Q_OPS
 from pipeline.graph.quantization.quantizer import float_nodes, quantize
 from pipeline.graph.quantization.ranges import Range, Ranges, read_integers, read_ranges
@@ -89,7 +90,7 @@ def _quantized(
         if scheme.states:
             index = GraphIndex(model, rewritten.folder)
             states = groups(index)
-            ranges, scheme = tied(index, ranges, with_massive(index, ranges, scheme))
+            ranges, scheme = tied(index, ranges, with_massive(index, ranges, with_middles(index, scheme)))
         model = quantize(model, rewritten.folder, ranges, scheme, store, correlations)
         check_tied(GraphIndex(model, rewritten.folder), states)
     left = float_nodes(model)

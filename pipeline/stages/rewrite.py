@@ -6,7 +6,7 @@ the shaped model.
 
 from __future__ import annotations
 
-from pipeline.contracts.rewrite import Facts
+from pipeline.contracts.rewrite import Facts, Params
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import (
     EXTERNAL_BYTES,
@@ -20,7 +20,7 @@ from pipeline.graph.files.model_file import (
     signature,
     tensor_array,
 )
-from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites import apply_all, separate_middles
 from pipeline.model import StageRequest, StageResult
 
 
@@ -29,6 +29,8 @@ def run(request: StageRequest) -> StageResult:
     shaped = request.inputs["shape"]
     model = load_graph(shaped.folder / MODEL)
     applied = apply_all(model, shaped.folder)
+    if Params.from_json(request.params).middles:
+        applied[separate_middles.NAME] = separate_middles.apply(model, shaped.folder)
     with BlobWriter(request.out / REWRITTEN) as blob:
         for tensor in model.graph.initializer:
             if not is_external(tensor) and byte_size(tensor) >= EXTERNAL_BYTES:

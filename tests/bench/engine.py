@@ -87,6 +87,7 @@ async def serve(url: str, count: int, seconds: float) -> None:
     """Be so many workers until the scheduler is gone."""
     from distributed import Worker
 
+    on_worker.leave_unwatched()
     on_worker.member = Sleeper(seconds)  # type: ignore[assignment]
     announced = on_worker.resources(Host.here(os.environ).names)
     made = [

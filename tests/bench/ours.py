@@ -50,6 +50,11 @@ class Ours:
         self.empty()
         return self.build(buckets or self._model.buckets, TARGETS[:1], verified=verified)
 
+    def cold_by_default(self) -> Outcome:
+        """As `cold`, of a config that says nothing about precision."""
+        self.empty()
+        return self.build(self._model.buckets, TARGETS[:1], more=())
+
     def again(self) -> Outcome:
         """The same command once more."""
         return self._doit()

@@ -9,7 +9,7 @@ from tests.bench import goals, plots
 from tests.bench.growth import COMMANDS, MODELS
 from tests.bench.processes import INTERVAL_S, TREE_INTERVAL_S
 from tests.bench.results import Figure, Results, cpu_s, number, process_bytes, tree_bytes, wall_s
-from tests.bench.suite import FLOOR, GROWN, OLIVE, OURS, PLAIN
+from tests.bench.suite import FLOOR, GROWN, NEAREST, OLIVE, OURS, PLAIN
 from tests.bench.tools import TARGETS
 
 PLOTS = {
@@ -62,9 +62,9 @@ def markdown(results: Results) -> str:
 
 def _about(results: Results) -> Iterator[str]:
     machine, versions = results.about["machine"], results.about["versions"]
-    measured = {f"{section['date']} at commit {section['commit']}" for section in results.about["sections"].values()}
+    measured = sorted({section["date"] for section in results.about["sections"].values()})
     yield (
-        f"Measured {', '.join(sorted(measured))}, on {machine['cores']} cores of {machine['cpu']} with"
+        f"Measured {_listed(measured)}, on {machine['cores']} cores of {machine['cpu']} with"
         f" {machine['memory_bytes'] / 1e9:.0f} GB, {machine['system']}, Python {machine['python']}, with"
         f" {', '.join(f'{name} {version}' for name, version in versions.items())}."
     )
@@ -197,6 +197,9 @@ def _apart(results: Results) -> Iterator[str]:
     rows = []
     for name, case, tool, what in (
         (model, "cold, verified", OURS, "every context measured on the emulator"),
+        (model, "cold, verified", PLAIN, "in turns with it"),
+        (model, "default", OURS, "nothing said about precision"),
+        (model, "default", NEAREST, "in turns with it"),
         ("bert-base", "cold", OURS, "435 MB, random weights, one bucket of 128"),
         ("bert-base", "cold", PLAIN, "the same"),
         ("bert-base", "compile", FLOOR, "QNN's compile of it alone"),

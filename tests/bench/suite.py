@@ -27,6 +27,8 @@ from tests.bench.tools import TARGETS, Outcome, Tool
 OURS, PLAIN, OLIVE = Ours.name, Plain.name, Olive.name
 FLOOR = "QNN and ORT"
 """The tool that does only what can't be left out."""
+NEAREST = "ours, w8a16 nearest"
+"""Our own build as it was before the default looked at the data."""
 STEPS_REPEATS = 5
 GROWN = "growing project"
 """The model of what was measured as projects grow."""
@@ -129,9 +131,20 @@ def _spaced(some: Iterable[object]) -> str:
 
 
 def verified(bench: Bench) -> None:
-    """A cold build in which every context is measured on the emulator."""
+    """A cold build in which every context is emulated, beside the plain script, which proves nothing."""
+    plain = Plain(bench.model, bench.work / "plain")
     ours = Ours(bench.model, bench.work / "ours-verified", source=bench.checkout)
-    bench.record(bench.model.name, "cold, verified", OURS, 0, lambda: ours.cold(verified=True))
+    for turn in range(bench.repeats):
+        bench.record(bench.model.name, "cold, verified", PLAIN, turn, plain.cold)
+        bench.record(bench.model.name, "cold, verified", OURS, turn, lambda: ours.cold(verified=True))
+
+
+def default(bench: Bench) -> None:
+    """A cold build without a word about precision, beside one with weights by channel, rounded to the nearest."""
+    ours = Ours(bench.model, bench.work / "ours-default", source=bench.checkout)
+    for turn in range(bench.repeats):
+        bench.record(bench.model.name, "default", NEAREST, turn, ours.cold)
+        bench.record(bench.model.name, "default", OURS, turn, ours.cold_by_default)
 
 
 def large(bench: Bench) -> None:
@@ -183,6 +196,7 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "buckets": buckets,
     "packs": packs,
     "verified": verified,
+    "default": default,
     "large": large,
     "steps": steps,
     "growth": grown,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -288,3 +289,22 @@ def test_a_module_that_comes_to_lie_beside_a_user_s_code_is_noticed(tmp_path: Pa
     assert read.are_unchanged(lambda _: "", {})
     (folder / "wave.py").write_text("VERSION = 2\n", "utf-8")
     assert not read.are_unchanged(lambda _: "", {})
+
+
+def test_steps_that_start_together_parse_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stage.py").write_text("import other\n", "utf-8")
+    (tmp_path / "other.py").write_text("x = 1\n", "utf-8")
+    parsed: list[Path] = []
+
+    def slow(path: Path) -> Any:
+        parsed.append(path)
+        time.sleep(0.05)
+        return counted(path)
+
+    counted = keys._remembered
+    monkeypatch.setattr(keys, "_remembered", slow)
+    code = CodeDigests(StatMemo(tmp_path / "memo"))
+    with ThreadPoolExecutor(3) as steps:
+        digests = {*steps.map(lambda _: code.script(tmp_path / "stage.py", tmp_path), range(3))}
+    assert len(digests) == 1
+    assert sorted(path.name for path in parsed) == ["other.py", "stage.py"]

@@ -50,6 +50,24 @@ def test_the_surest_answer_is_asked_for(speaker: Speaker) -> None:
     assert clearest(speaker, [[1, 20], [1, 30]]) == [1, 20]
 
 
+def test_prompts_are_read_before_any_is_answered(speaker: Speaker) -> None:
+    order = []
+
+    def noted(made: RunnableGraph) -> RunnableGraph:
+        def run(feed: Any) -> Any:
+            order.append(made.lengths.sequence)
+            return made.run(feed)
+
+        return RunnableGraph(made.lengths, run)
+
+    watched = Speaker(tiny_facts(), noted(graph(1)), noted(graph(WINDOW)))
+    prompts = [[1, 2], [1, 6], [1, 3]]
+
+    assert clearest(watched, prompts) == clearest(speaker, prompts)
+    assert order == sorted(order, reverse=True)  # prefill's session is opened once, then decode's
+    assert {*order} == {1, WINDOW}
+
+
 def test_an_answer_that_ends_at_once_is_asked_for_last(speaker: Speaker) -> None:
     assert clearest(speaker, [[1, 9], [1, 2]]) == [1, 2]
     assert clearest(speaker, [[1, 9]]) == [1, 9]

@@ -272,7 +272,7 @@ def test_scales_per_channel(operator: str, tmp_path: Path) -> None:
     model = graph(f"g (float[1,4,8] x) => (float[{','.join(map(str, dims))}] y) {{ {body} }}", weights)
     path = save(model, tmp_path)
     feeds = {"x": numbers.uniform(0, 1, (1, 4, 8)).astype(np.float32)}
-    found = {name: measured.with_zero() for name, measured in Observer(path).observe(feeds).items()}
+    found = {name: Range.of(array).with_zero() for name, array in Observer(path).arrays(feeds)}
 
     quantized = quantize(load_graph(path), tmp_path, found, Scheme("uint16", "uint8", per_channel=True))
 
@@ -310,7 +310,7 @@ def test_what_a_where_selects_from_has_the_encoding_of_its_result(tmp_path: Path
     model = graph(f"g (float[4] x) => (float[4] y, float[4] z, float[4] other) {{ {body} }}", fillers)
     path = save(model, tmp_path)
     feeds = {"x": np.array([-2, -1, 1, 2], np.float32)}
-    found = {name: measured.with_zero() for name, measured in Observer(path).observe(feeds).items()}
+    found = {name: Range.of(array).with_zero() for name, array in Observer(path).arrays(feeds)}
     found["other"] = Range(-4.0, 2.0)  # as a rule may set it: it does not hold the filler
 
     quantized = quantize(load_graph(path), tmp_path, found, Scheme("uint16", "uint8", per_channel=True))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Value = bool | int | float | str | list[str] | list[int] | list[float]
-F32, Q8_0 = 0, 8
+F32, Q4_1, Q8_0 = 0, 3, 8
 ALIGNMENT = 32
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
@@ -51,6 +51,17 @@ def q8_0(array: Floats) -> bytes:
     scale = np.maximum(np.abs(blocks).max(axis=1) / 127, 1e-8).astype("<f2")
     stored = np.clip(np.rint(blocks / scale.astype(np.float32)[:, None]), -127, 127).astype(np.int8)
     return b"".join(each.tobytes() + row.tobytes() for each, row in zip(scale, stored, strict=True))
+
+
+def q4_1(array: Floats) -> bytes:
+    """Blocks of 32 with a scale and a minimum each, 16 steps apart."""
+    blocks = array.reshape(-1, 32)
+    low = blocks.min(axis=1).astype("<f2")
+    scale = np.maximum((blocks.max(axis=1) - low.astype(np.float32)) / 15, 1e-4).astype("<f2")
+    off = (blocks - low.astype(np.float32)[:, None]) / scale.astype(np.float32)[:, None]
+    stored = np.clip(np.rint(off), 0, 15).astype(np.uint8)
+    packed = stored[:, :16] | stored[:, 16:] << 4
+    return b"".join(a.tobytes() + b.tobytes() + row.tobytes() for a, b, row in zip(scale, low, packed, strict=True))
 
 
 def write(path: Path, metadata: Mapping[str, Value], tensors: Mapping[str, tuple[tuple[int, ...], int, bytes]]) -> None:
@@ -181,8 +192,13 @@ def tiny_metadata(sizes: TinySizes, architecture: str = "llama") -> dict[str, Va
     }
 
 
-def tiny_gguf(path: Path, *, architecture: str = "llama", sizes: TinySizes | None = None) -> dict[str, Floats]:
-    """Write a tiny language model; the weights that are in it, heads not interleaved."""
+def tiny_gguf(
+    path: Path, *, architecture: str = "llama", sizes: TinySizes | None = None, in_fours: bool = False
+) -> dict[str, Floats]:
+    """Write a tiny language model, with the matrices of its layers in Q4_1 if `in_fours`.
+
+    Returns the weights as they were before that, heads not interleaved.
+    """
     sizes = sizes or TinySizes()
     metadata = tiny_metadata(sizes, architecture)
     vocabulary = metadata["tokenizer.ggml.tokens"]
@@ -193,6 +209,7 @@ def tiny_gguf(path: Path, *, architecture: str = "llama", sizes: TinySizes | Non
         kept = array
         if architecture == "llama" and (".attn_q." in name or ".attn_k." in name):
             kept = interleaved(array, sizes.heads if "_q." in name else sizes.kv_heads)
-        stored[name] = (array.shape, F32, kept.tobytes())
+        fours = in_fours and name.startswith("blk.") and array.ndim > 1
+        stored[name] = (array.shape, Q4_1, q4_1(kept)) if fours else (array.shape, F32, kept.tobytes())
     write(path, metadata, stored)
     return weights

@@ -45,6 +45,7 @@ async def _serve(scheduler: str, name: str, steps: int) -> int:
     except ImportError:
         print("error: distributed is not installed: run 'uv sync --extra cluster'", file=sys.stderr)
         return 10
+    on_worker.leave_unwatched()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -15,8 +15,23 @@ _HOST = "host "
 CALL = "__import__('pipeline.build.cluster.on_worker', fromlist=['make']).make(job)"
 """What Dask evaluates on a worker. A function of ours would be unpickled by the scheduler, which need not have us, and
 one that is sent by value needs one Python version everywhere."""
+_UNWATCHED: Mapping[str, Json] = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.system-monitor.gil.enabled": False,
+}
+"""How rarely Dask is to look at what its threads do: a hundred times a second by default. Steps run in processes of
+their own, of which it sees nothing, and which need the processor."""
 member: ClusterMember | None = None
 """The member that this process is; None in every other process."""
+
+
+def leave_unwatched() -> None:
+    """Configure Dask for a process in which threads only wait for steps; before it makes a worker."""
+    import dask
+
+    dask.config.set(dict(_UNWATCHED))
 
 
 def make(job: Mapping[str, Json]) -> Mapping[str, Json]:

@@ -72,14 +72,39 @@ def ranges_of(samples: Sequence[Criteria]) -> dict[str, Range]:
 
 
 def _of_value(name: str, array: NDArray[Any], nearest: str) -> Iterator[tuple[str, float]]:
-    yield f"{_LEAST}{name}", float(array.min())
-    yield f"{_LARGEST}{name}", -float(array.max())
-    negative = np.signbit(array)
-    above, below = array[~negative & (array != 0)], array[negative]  # -0 is as near from below as can be
-    if above.size:
-        yield f"{nearest} above {name}", float(above.min())
-    if below.size:
-        yield f"{nearest} below {name}", -float(below.max())
+    least, largest = float(array.min()), float(array.max())
+    yield f"{_LEAST}{name}", least
+    yield f"{_LARGEST}{name}", -largest
+    above, below = around_zero(array)
+    if above is not None:
+        yield f"{nearest} above {name}", above
+    if below is not None:
+        yield f"{nearest} below {name}", below
+
+
+def around_zero(array: NDArray[Any]) -> tuple[float | None, float | None]:
+    """The least distance from zero of what lies above it, and of what lies below or is -0; None for what there is not.
+
+    Read off the bits, which are in the order of the numbers: to choose the numbers by their signs takes ten times as
+    long. Where one of them is NaN, whose bits are in no order, they are chosen all the same.
+    """
+    if np.isnan(array.min()):
+        negative = np.signbit(array)
+        sides = array[~negative & (array != 0)], -array[negative]
+        above, below = (float(side.min()) if side.size else None for side in sides)
+        return above, below
+    bits = np.ascontiguousarray(array).view(f"u{array.itemsize}")
+    sign = bits.dtype.type(1 << 8 * array.itemsize - 1)
+    one = bits.dtype.type(1)
+    above_bits = (bits - one).min()  # of 0 it is the largest there is, and of -0 the largest of a number
+    below_bits = (bits ^ sign).min()
+
+    def distance(found: np.unsignedinteger[Any]) -> float:
+        return float(np.array(found).view(array.dtype))
+
+    above = distance(above_bits + one) if above_bits < sign - one else None
+    below = distance(below_bits) if below_bits < sign else None
+    return above, below
 
 
 def _array(index: GraphIndex, kept: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any] | None:

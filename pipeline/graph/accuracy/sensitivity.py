@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.operand_rules import TABLES
-from pipeline.graph.quantization.packed_tables import pack, why_not_packed
+from pipeline.graph.quantization.packed_tables import PackedTable, pack, why_not_packed
 from pipeline.graph.quantization.quantizer import quantize
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.rounding import EXACT, Encoded, Grid, RoundingModel, Site, direct_readers, sites
@@ -158,8 +157,8 @@ class Trials:
         """What each quantized constant takes in the reference."""
         self.shapes = {name: tuple(index.initializers[name].dims) for name in self.constants}
         self.points = list(self._points(sites))
-        self._rounded = {name: reference.constant(name) for name in self.constants if name not in self.tables}
-        self._packed: dict[str, NDArray[np.float32]] = {}
+        self._packed: dict[str, PackedTable] = {}
+        self._made: dict[str, tuple[Encoded | None, NDArray[np.float32]]] = {}
 
     def run(self, choice: Choice, feed: Feed) -> list[NDArray[np.float64]]:
         """The valid part of each output."""
@@ -198,17 +197,20 @@ class Trials:
 
     def _run(self, low: Collection[Point], choice: Choice, feed: Feed) -> list[NDArray[np.float64]]:
         grids: dict[Site, Grid] = {}
-        constants: dict[str, NDArray[Any]] = {}
         for point in low:
             grids |= {site: self._encodings.low.grid(site) for site in point.sites}
         if choice.exact:
             grids |= {
                 site: EXACT for point in self.points if point.of and point.of <= choice.exact for site in point.sites
             }
-        for name, group in self.constants.items():
-            constants[name] = self._constant(name, choice, low=group in choice.low)
-        constants |= {name: self._encodings.low.constant(name) for point in low for name in point.constants}
-        constants = {name: array for name, array in constants.items() if self.constants[name] not in choice.exact}
+        of_points = {name for point in low for name in point.constants}
+        constants = {
+            name: self._as(name, self._encodings.low)
+            if name in of_points
+            else self._constant(name, choice, low=group in choice.low)
+            for name, group in self.constants.items()
+            if group not in choice.exact
+        }
         outputs = self._model.run(feed.inputs, grids, constants)
         return [
             valid_region(output, shape).astype(np.float64) for output, shape in zip(outputs, feed.shapes, strict=True)
@@ -218,15 +220,29 @@ class Trials:
         """What a constant is after rounding, where its reader computes in 8 bits or not."""
         encodings = self._encodings
         if name in choice.packed:
-            if name not in self._packed:
-                pieces = self.index.pieces(name)
-                self._packed[name] = pack(pieces, Range.of_pieces(pieces), BLOCK).real()
-            return self._packed[name]
+            return self._as(name, None)
         if name in self.tables:
-            return (encodings.low if low or name in choice.narrow else encodings.reference).constant(name)
+            return self._as(name, encodings.low if low or name in choice.narrow else encodings.reference)
         if name in choice.narrow:
-            return (encodings.low_narrow if low else encodings.narrow).constant(name)
-        return encodings.low.constant(name) if low else self._rounded[name]
+            return self._as(name, encodings.low_narrow if low else encodings.narrow)
+        return self._as(name, encodings.low if low else encodings.reference)
+
+    def _as(self, name: str, encoded: Encoded | None) -> NDArray[np.float32]:
+        """What a constant is in an encoding, or packed for None; kept until it is asked for in another.
+
+        One trial differs from the next in few constants, and a table of 12 million numbers takes longer to make than a
+        short sample to run.
+        """
+        kept = self._made.get(name)
+        if kept is None or kept[0] is not encoded:
+            kept = self._made[name] = encoded, (encoded.constant(name) if encoded else self._table(name).real())
+        return kept[1]
+
+    def _table(self, name: str) -> PackedTable:
+        if name not in self._packed:
+            pieces = self.index.pieces(name)
+            self._packed[name] = pack(pieces, Range.of_pieces(pieces), BLOCK)
+        return self._packed[name]
 
     def _points(self, sites: Sequence[Site]) -> Iterator[Point]:
         inside: list[list[Site]] = [[] for _ in self.groups]

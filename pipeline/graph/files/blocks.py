@@ -105,6 +105,24 @@ def _q6_k(blocks: Bytes) -> Floats:
     return np.asarray(scaled.reshape(-1, 256))
 
 
+def _q4_1_steps(blocks: Bytes) -> Floats:
+    return _half(blocks, 0) * (_nibbles(blocks[:, 4:20]).astype(np.float32) - 8)
+
+
+def _q4_1_middles(blocks: Bytes) -> Floats:
+    return _half(blocks, 2) + 8 * _half(blocks, 0)
+
+
+def _q4_k_steps(blocks: Bytes) -> Floats:
+    scales = _scales_of_k(blocks[:, 4:16])[0] * _half(blocks, 0)[..., None]
+    return np.asarray((scales * (_halves_by_32(blocks[:, 16:144]).astype(np.float32) - 8)).reshape(-1, 256))
+
+
+def _q4_k_middles(blocks: Bytes) -> Floats:
+    scales, minima = _scales_of_k(blocks[:, 4:16])
+    return np.asarray((8 * scales * _half(blocks, 0)[..., None] - minima * _half(blocks, 2)[..., None])[..., 0])
+
+
 def _f32(blocks: Bytes) -> Floats:
     return np.asarray(np.ascontiguousarray(blocks).view("<f4"), np.float32)
 
@@ -132,3 +150,11 @@ FORMATS: Mapping[int, BlockFormat] = {
     30: BlockFormat("BF16", 1, 2, bfloat16),
 }
 """Forms by ggml's number for them."""
+BLOCK = 32
+"""Elements that have a middle together in :data:`SEPARATED`."""
+SEPARATED: Mapping[str, tuple[BlockFormat, BlockFormat]] = {
+    "Q4_1": (BlockFormat("Q4_1.steps", 32, 20, _q4_1_steps), BlockFormat("Q4_1.middles", 1, 20, _q4_1_middles)),
+    "Q4_K": (BlockFormat("Q4_K.steps", 256, 144, _q4_k_steps), BlockFormat("Q4_K.middles", 8, 144, _q4_k_middles)),
+}
+"""Forms of 4 bits with minima, by name, as the sum of two: a scale times an integer from -8 to 7, and the number in the
+middle of each 32 elements, which is an element of the second."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 
 from pipeline.errors import ModelError
-from pipeline.graph.files.blocks import FORMATS, BlockFormat
+from pipeline.graph.files.blocks import BLOCK, FORMATS, SEPARATED, BlockFormat
 from pipeline.graph.ir.tensor_chunks import Pieces
 
 KEY = "form"
 ENTRY = b"\x0a\x04form\x12"
 """How the entry's key looks in a serialized graph."""
 _BYTES_AT_ONCE = 1 << 20
-_BY_NAME = {form.name: form for form in FORMATS.values()}
+_BY_NAME = {form.name: form for form in (*FORMATS.values(), *(each for pair in SEPARATED.values() for each in pair))}
 _MOST_ELEMENTS = 1 << 36
 Floats = NDArray[np.float32]
 
@@ -73,6 +73,20 @@ class StoredForm:
         if not fits or found.columns % found.blocks.elements or (found.heads and found.rows % (2 * found.heads)):
             raise _wrong(text)
         return found
+
+    @property
+    def holds_steps(self) -> bool:
+        """Whether it is the first of two that :meth:`separated` gives."""
+        return any(self.blocks == steps for steps, _ in SEPARATED.values())
+
+    def separated(self) -> tuple[StoredForm, StoredForm] | None:
+        """The same bytes as two tensors, of blocks of 4 bits with minima: what is left when each 32 neighbours in a row
+        have lost the number in their middle, which has no minima; and these numbers, [rows, columns / 32]. Else None.
+        """
+        if self.blocks.name not in SEPARATED:
+            return None
+        steps, middles = SEPARATED[self.blocks.name]
+        return replace(self, blocks=steps), replace(self, blocks=middles, columns=self.columns // BLOCK)
 
     def pieces(self, path: Path, offset: int, shape: tuple[int, ...]) -> Pieces:
         """The elements of the tensor, in its order."""

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
+from pipeline.graph.ir.moves import MOVES_FIRST
 
 _MOVES = (
-    "Abs", "AveragePool", "Cast", "DepthToSpace", "DequantizeLinear", "Dropout", "Expand", "Flatten", "Gather",
-    "GatherElements", "GatherND", "GlobalAveragePool", "GlobalMaxPool", "Identity", "LeakyRelu", "MaxPool", "Neg",
-    "Pad", "QuantizeLinear", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Relu",
-    "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+    *MOVES_FIRST, "Abs", "AveragePool", "Cast", "DepthToSpace", "DequantizeLinear", "Dropout", "GlobalAveragePool",
+    "GlobalMaxPool", "LeakyRelu", "MaxPool", "Neg", "Pad", "QuantizeLinear", "ReduceL1", "ReduceL2", "ReduceMax",
+    "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "SpaceToDepth",
 )  # fmt: skip
 """Operators whose results are as many times as large as what they are given first."""
 _WEIGHS = ("Conv", "ConvTranspose", "DFT", "Gemm", "MatMul", "STFT")

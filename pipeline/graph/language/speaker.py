@@ -19,6 +19,15 @@ class RunnableGraph:
     run: Run
 
 
+@dataclass(frozen=True)
+class Memory:
+    """What a speaker has read: the tokens, its walk with the cache, and the last logits."""
+
+    tokens: tuple[int, ...]
+    walk: Walk
+    last: Floats | None
+
+
 class Speaker:
     """Two graphs and one cache: prefill reads, decode answers. What was read stays until :meth:`forget`."""
 
@@ -49,6 +58,16 @@ class Speaker:
         self.tokens.clear()
         self._walk = Walk(self._facts, self._prefill.lengths.past, self._edges)
         self._last: Floats | None = None
+
+    @property
+    def memory(self) -> Memory:
+        """What was read so far; to go on from it later, once, `forget` before anything else is read."""
+        return Memory((*self.tokens,), self._walk, self._last)
+
+    def resume(self, memory: Memory) -> None:
+        """Go on from what was read before."""
+        self.tokens[:] = memory.tokens
+        self._walk, self._last = memory.walk, memory.last
 
     def read(self, tokens: Sequence[int]) -> None:
         """Take in tokens, a window at a time; one at a time where prefill's cache is too short for what was read."""

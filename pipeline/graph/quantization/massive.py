@@ -15,6 +15,7 @@ from statistics import median
 
 from pipeline.contracts.scheme import FP16, Rule, Scheme
 from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.quantization.middles import separated_parts
 from pipeline.graph.quantization.ranges import Range
 
 TIMES = 8.0
@@ -25,13 +26,14 @@ _PRODUCTS = "/down"
 def with_massive(index: GraphIndex, ranges: Mapping[str, Range], scheme: Scheme) -> Scheme:
     """The scheme in which massive products of a language model's graph, and what they multiply, stay in float16."""
     products = [node for node in index.model.graph.node if is_op(node, "MatMul") and node.name.endswith(_PRODUCTS)]
-    sizes = {node.name: _size(ranges[node.output[0]]) for node in products}
+    parts = {node.name: separated_parts(index, node) for node in products}
+    sizes = {name: max(_size(ranges[part.output[0]]) for part in own) for name, own in parts.items()}
     if not sizes:
         return scheme
     limit = TIMES * median(sizes.values())
     massive = [node for node in products if sizes[node.name] > limit]
     makers = [index.makers[node.input[0]].name for node in massive if node.input[0] in index.makers]
-    names = (*(node.name for node in massive), *makers)
+    names = (*(part.name for node in massive for part in parts[node.name]), *makers)
     return scheme.with_rules([Rule(nodes=(name,), precision=FP16) for name in names])
 
 

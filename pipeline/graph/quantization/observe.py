@@ -45,10 +45,6 @@ class Observer:
         """All values that are watched, inputs first, then in the graph's order."""
         return [name for name in (*self.inputs, *chain(*self._groups)) if self._is_one_of(FLOATS, name)]
 
-    def observe(self, feeds: Arrays) -> dict[str, Range]:
-        """The range of every watched value that has elements, for one sample of the model's own shape."""
-        return {name: Range.of(array) for name, array in self.arrays(feeds)}
-
     def arrays(self, feeds: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
         """Every watched value that has elements, for one sample of the model's own shape; not all in memory at once."""
         if self._session is None:

@@ -35,6 +35,7 @@ from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, Role, o
 from pipeline.graph.quantization.packed_tables import look_up
 from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT
 from pipeline.graph.quantization.qdq_nodes import QdqNodes
+from pipeline.graph.quantization.raise_divisors import raise_divisors
 from pipeline.graph.quantization.raise_floors import raise_floors
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.rule_checks import check_rules
@@ -66,6 +67,9 @@ def quantize(
     _check_ranges(index, ranges)
     check_rules(index, scheme)
     ranges = with_headroom(index, ranges)
+    assignment = Assignment(index, scheme)
+    if raise_divisors(index, assignment, ValueEncodings(index, assignment, ranges)):
+        index = GraphIndex(model, folder)
     if drop_clamps(index, Assignment(index, scheme)):
         index = GraphIndex(model, folder)
     float_constants = set(index.initializers)

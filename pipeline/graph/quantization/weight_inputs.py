@@ -18,6 +18,7 @@ from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import FLOATS, GraphIndex
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.quantization.double_pass import in_double, widened_once
+from pipeline.graph.quantization.middles import is_exact
 from pipeline.graph.quantization.own_rows import OwnRows, Shapes
 from pipeline.graph.quantization.weight_layout import layout_of, row_dims, rows_of
 from pipeline.graph.shapes.cost import macs
@@ -56,7 +57,9 @@ class WeightInputs:
         self._index = GraphIndex(self._model, self._folder)
         self._readers: dict[str, list[NodeProto]] = {}
         for node in self._model.graph.node:
-            if layout_of(self._index, node) is not None and self._index.initializers[node.input[1]].data_type in FLOATS:
+            if layout_of(self._index, node) is None or is_exact(self._index, node):
+                continue
+            if self._index.initializers[node.input[1]].data_type in FLOATS:
                 self._readers.setdefault(node.input[1], []).append(node)
         doubtful = in_double(
             self._index, {node.input[0] for nodes in self._readers.values() for node in nodes}

@@ -26,6 +26,10 @@ _SHARES = {
     16: (1.0,),
 }
 """By bits, the shares of the largest magnitude that may get the largest integer."""
+_KEPT = 2.0**-18
+"""Of a step: a weight that is no further than this from its integers was rounded before, and keeps them."""
+_SMALLER = 6
+"""Blocks of Q4_K around their middle need not reach the largest integer: some stay as they are with this one."""
 _REFITS = 2
 """How often the best of them is improved by the scale that fits its integers best."""
 _LEAST_IMPORTANCE = 1e-4
@@ -67,12 +71,12 @@ def encode_weight(
     scale = np.copysign(np.maximum(np.abs(scale), np.broadcast_to(smallest, scale.shape[1:])), scale)
     scale = scale.astype(np.float32).astype(np.float64)
     half = largest(recipe.kind)
-    if correlations and recipe.rounding == "gptq":
+    step = scale[:, None]
+    blocks = numbers.reshape(len(scale), -1, numbers.shape[1])
+    near = np.clip(np.rint(blocks / step), -half - 1, half)
+    if correlations and recipe.rounding == "gptq" and (np.abs(near * step - blocks) > _KEPT * np.abs(step)).any():
         smallest = np.broadcast_to(smallest, scale.shape)
         near = _fed_back(numbers, scale, correlations, np.asarray(smallest), recipe)
-    else:
-        step = scale[:, None]
-        near = np.clip(np.rint(numbers.reshape(len(scale), -1, numbers.shape[1]) / step), -half - 1, half)
     return _stored(near.reshape(numbers.shape).astype(np.int32), scale, layout, weight.ndim, recipe.kind)
 
 
@@ -161,6 +165,7 @@ def _searched(
             np.abs(farthest) < widest, widest / half, farthest / (-half - 1)
         )  # of what is next to nothing
         best, least = _better(blocks, lowest, weights, half, best, least)
+        best, least = _better(blocks, widest / _SMALLER, weights, half, best, least)
     for _ in range(_REFITS):
         near = np.clip(np.rint(blocks / best[:, None]), -half - 1, half)
         size = (weights * near * near).sum(axis=1)

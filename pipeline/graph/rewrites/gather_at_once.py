@@ -27,14 +27,14 @@ from onnx import ModelProto, NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op, substitute
 from pipeline.graph.ir.inference import is_static, shape_of
+from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions
 
 NAME = "gather_at_once"
 
 _MOST_DIMS = 5
 _LARGEST = 1 << 22
-_SHAPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
-_MOVING = ("Gather", "Transpose", *_SHAPING)
+_MOVING = ("Gather", "Transpose", *VIEWS)
 
 
 def apply(model: ModelProto, folder: Path) -> int:
@@ -61,8 +61,8 @@ def _chain(index: GraphIndex, node: NodeProto) -> list[NodeProto]:
         return []
     chain = [node]
     while (before := index.maker(chain[0].input[0], "Gather")) is not None and _moves(index, before):
-        if index.sole_reader(before.output[0], "Gather") is None or not _rank(index, before.input[0]):
-            break
+        if index.sole_reader(before.output[0], "Gather") is None or _rank(index, before.input[0]) > _MOST_DIMS:
+            break  # in the second case it ends another chain
         chain.insert(0, before)
     while _rank(index, chain[-1].output[0]) > _MOST_DIMS:
         after = index.sole_reader(chain[-1].output[0], *_MOVING)

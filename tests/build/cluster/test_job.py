@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,3 +139,15 @@ def test_a_stage_that_fails_is_asked_for_once_and_a_disk_that_fails_it_again(
         workspace.shared.close()
     assert len(answers) == asked
     assert caught.value.what == error.what
+
+
+def test_dask_hardly_looks_at_what_threads_of_a_worker_do() -> None:
+    program = (
+        "import dask, distributed\n"
+        "from pipeline.build.cluster import on_worker\n"
+        "before = {name: dask.config.get(name) for name in on_worker._UNWATCHED}\n"  # a name it lacks is a KeyError
+        "on_worker.leave_unwatched()\n"
+        "assert all(dask.config.get(name) != value for name, value in before.items()), before\n"
+    )
+    pytest.importorskip("distributed")
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[3])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from onnx import ModelProto, save, shape_inference
 
-from pipeline.graph.accuracy.edges import EDGE, EXTREME, ZERO, criteria, margins
+from pipeline.graph.accuracy.edges import EDGE, EXTREME, ZERO, around_zero, criteria, margins
 from pipeline.graph.accuracy.sample_order import sample_order, spread
 from pipeline.graph.quantization.observe import Observer
 from tests.support.graphs import graph
@@ -57,6 +60,17 @@ def test_operators_that_decide_tell_how_near_a_decision_was(
     found = touched(observer(tmp_path, body), *values)
     of_operators = [value for name, value in found.items() if name.startswith(f"{EDGE} ") and name[5].isdigit()]
     assert min(of_operators) == pytest.approx(distance, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_what_is_next_to_zero_is_so_for_every_kind_of_number(dtype: type) -> None:
+    kinds = [0.0, -0.0, 1.5, -1.5, np.inf, -np.inf, np.nan, np.finfo(dtype).smallest_subnormal, -np.finfo(dtype).max]
+    for chosen in (chosen for count in (1, 2, 3) for chosen in itertools.product(kinds, repeat=count)):
+        array: NDArray[Any] = np.array(chosen, dtype)
+        negative = np.signbit(array)
+        for side, found in zip((array[~negative & (array != 0)], -array[negative]), around_zero(array), strict=True):
+            assert (found is None) == (not side.size), chosen
+            assert found is None or np.array_equal(found, float(side.min()), equal_nan=True), chosen
 
 
 def test_margins_of_what_has_no_second() -> None:

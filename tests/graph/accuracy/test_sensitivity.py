@@ -18,8 +18,10 @@ from pipeline.graph.accuracy.sensitivity import Choice, Feed, Sensitivity, Trial
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.packed_tables import PackedTable
 from pipeline.graph.quantization.quantizer import quantize
 from pipeline.graph.quantization.ranges import read_ranges
+from pipeline.graph.quantization.rounding import Encoded
 from tests.support.graphs import attention, graph, save, sentence
 from tests.support.precision_runs import SENSITIVE, frames, outlier
 from tests.support.stage_runs import Component
@@ -105,6 +107,38 @@ def test_the_layer_with_the_outlier_is_the_most_sensitive(net: Trials, net_noise
     ranked = sorted(net.groups, key=lambda group: -alone[group])
     assert {*ranked[0].nodes, *ranked[1].nodes} == set(SENSITIVE)
     assert alone[ranked[1]] > 5 * alone[ranked[2]]
+
+
+def test_a_constant_is_rounded_anew_only_where_its_precision_changes(
+    encoder: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    rounded, unpacked = Encoded.constant, PackedTable.real
+
+    def constant(encoded: Encoded, name: str) -> NDArray[np.float32]:
+        made.append(name)
+        return rounded(encoded, name)
+
+    def real(table: PackedTable) -> NDArray[np.float32]:
+        made.append("a packed table")
+        return unpacked(table)
+
+    monkeypatch.setattr(Encoded, "constant", constant)
+    monkeypatch.setattr(PackedTable, "real", real)
+
+    def rounded_by(choice: Choice) -> list[str]:
+        made.clear()
+        for feed in SENTENCES:
+            encoder.run(choice, feed)
+        return made.copy()
+
+    rounded_by(Choice())
+    assert rounded_by(Choice()) == []
+    table, weight = encoder.packable[0], encoder.weights[0]
+    assert rounded_by(Choice(narrow=frozenset([table, weight]))) == [
+        name for name in encoder.constants if name in (table, weight)
+    ]
+    assert rounded_by(Choice(narrow=frozenset([table]), packed=frozenset([table]))).count("a packed table") == 1
 
 
 def test_noises_add_up(encoder: Trials, encoder_noise: Sensitivity) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.graph.files.blocks import FORMATS, BlockFormat
+from pipeline.graph.files.blocks import BLOCK, FORMATS, SEPARATED, BlockFormat
 
 Block = NDArray[np.uint8]
 
@@ -96,3 +96,22 @@ def test_blocks_hold_the_numbers_that_ggml_reads(form: BlockFormat) -> None:
     assert found.shape == (5, form.elements)
     expected = [REFERENCE[form.name](block) for block in blocks]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "form", [form for form in FORMATS.values() if form.name in SEPARATED], ids=lambda form: form.name
+)
+def test_steps_around_middles_are_the_numbers(form: BlockFormat) -> None:
+    rng = np.random.default_rng(1)
+    blocks = rng.integers(0, 256, (5, form.nbytes), dtype=np.uint8)
+    for at in (0, 2):
+        blocks[:, at : at + 2] = rng.uniform(0.5, 1, (5, 1)).astype("<f2").view(np.uint8)
+
+    steps, middles = (part.dequantize(blocks).reshape(-1, part.elements) for part in SEPARATED[form.name])
+
+    np.testing.assert_allclose(steps + np.repeat(middles, BLOCK, axis=1), form.dequantize(blocks), rtol=1e-5, atol=1e-4)
+    for some in steps.reshape(-1, BLOCK):
+        unit = np.unique(np.abs(some[some != 0])).min(initial=np.inf)
+        sizes = some / unit if np.isfinite(unit) else some
+        # A scale times -8 to 7: all are whole numbers of a unit, which is the scale times one of 1 to 8.
+        assert min(float(np.abs(sizes * by - np.rint(sizes * by)).max()) for by in range(1, 9)) < 1e-3

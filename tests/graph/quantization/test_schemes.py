@@ -296,7 +296,7 @@ def quantized_graph(
     """A graph with input x float32 [1, 4, 8] and output y; its QDQ form, and what both give."""
     path = save(graph(text, weights), folder)
     feeds = {"x": np.random.default_rng(1).normal(size=(1, 4, 8)).astype(np.float32)}
-    found = {name: measured.with_zero() for name, measured in Observer(path).observe(feeds).items()}
+    found = {name: Range.of(array).with_zero() for name, array in Observer(path).arrays(feeds)}
     quantized = quantize(load_graph(path), folder, found, Scheme("uint16", "uint8", True, overrides=rules))
     return quantized, outputs(path, feeds)["y"], outputs(quantized, feeds)["y"]
 

@@ -66,6 +66,19 @@ def test_blocks_of_q4_0_stay_as_they_are(rounding: Literal["nearest", "gptq"]) -
     assert np.array_equal(made.real().astype(np.float32), exact)
 
 
+@pytest.mark.parametrize("largest", [6, 7, 8])
+def test_blocks_of_few_steps_stay_as_they_are(largest: int) -> None:
+    rng = np.random.default_rng(largest)
+    stored = rng.integers(-largest + 1, largest, (4, 32, 40))
+    stored[:, 9] = -largest  # what Q4_K makes need not reach its ends
+    scale = rng.uniform(0.001, 0.1, (4, 1, 40)).astype(np.float32)
+    exact = (stored * scale).reshape(128, 40).astype(np.float32)
+
+    made = encode_weight(exact, BLOCKS, Recipe("int4"))
+
+    np.testing.assert_allclose(made.real(), exact, rtol=1e-5)
+
+
 def test_what_looks_at_the_data_loses_less() -> None:
     given, exact = rows(2000, 128), weight()
     correlation = known(given)

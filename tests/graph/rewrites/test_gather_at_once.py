@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +40,19 @@ def test_what_mixes_channels_is_one_block(tmp_path: Path) -> None:
     before = outputs(model, {"x": X})["y"]
     assert gather_at_once.apply(model, tmp_path) == 1
     assert constant(model, "u_blocks").tolist() == [1, 288]
+    np.testing.assert_array_equal(outputs(model, {"x": X})["y"], before)
+
+
+def test_one_that_begins_where_another_ends_is_another(tmp_path: Path) -> None:
+    again = "v = Gather <axis = 2> (t, first)  w = Gather <axis = 4> (v, more)  u = Reshape (w, shape)"
+    text = UNFOLD.replace("u = Reshape (t, shape)", again)
+    constants: dict[str, NDArray[Any]] = {
+        "rows": ROWS, "columns": COLUMNS, "shape": np.array([2, 9, 18]),
+        "first": np.array(1), "more": np.array([[0, 1, 2, 3, 4, 5]]),
+    }  # fmt: skip
+    model = graph(text.replace("[2,18,18] y", "[2,9,18] y"), constants)
+    before = outputs(model, {"x": X})["y"]
+    assert gather_at_once.apply(model, tmp_path) == 2
     np.testing.assert_array_equal(outputs(model, {"x": X})["y"], before)
 
 
