@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts.measures import Agreement, Figures, Subject
 from pipeline.graph.accuracy.decisions import choice_axis
+from pipeline.graph.accuracy.flips import expected_share
 from pipeline.graph.accuracy.makeup import Makeup
 from pipeline.graph.accuracy.measuring import measure
 from pipeline.graph.accuracy.subjects import choose
@@ -156,6 +157,21 @@ def test_probabilities_flip_by_their_odds() -> None:
     assert yes is not None
     assert by_odds.flips == pytest.approx(by_scores.flips, rel=0.1)
     assert yes.flips == pytest.approx(by_scores.flips, rel=0.1), "a level is a choice between yes and no"
+
+
+def test_probabilities_that_are_as_good_as_1_tell_nothing_of_errors() -> None:
+    """An error of the score shows in the odds of those alone whose runner-up is not rounded away."""
+    near = np.linspace(0.3, 3, 20)
+    sure = np.full(400, 20.0)
+    scores = np.stack([np.concatenate([near, sure]), np.zeros(420)], -1)
+    noisy = scores + np.stack([np.where(np.arange(420) % 2, 0.6, -0.25), np.zeros(420)], -1)
+    subject = Subject("y", bounded=True, reads="likeliest", axis=1, tie=0.05)
+    found = figures(subject, [{"y": softmax(scores)}], [{"y": softmax(noisy)}]).agreement
+    assert found is not None
+    assert found.share == 1
+    margins = np.concatenate([near, np.full(400, 10 * np.log(2))])
+    errors = np.where(np.arange(20) % 2, 0.6, -0.25)
+    assert found.flips == pytest.approx(expected_share(margins, errors, 2 * np.arctanh(0.05)), rel=0.02)
 
 
 def test_who_accepts_an_error_in_numbers_is_asked_for_no_choices() -> None:
