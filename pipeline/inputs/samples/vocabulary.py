@@ -18,9 +18,13 @@ LARGEST = 1 << 26
 """Bytes of a vocabulary file; one of 256,000 words has some 3 million."""
 _LARGEST_ID = 2**31 - 1
 _WITH_ID = re.compile(r"(.*)[ \t]+([0-9]{1,10})")
+_BEHIND_ID = re.compile(r"([0-9]{1,10})\t(.+)")  # a tab alone: the token may be a space
 _DIGITS = re.compile(r"[0-9]{1,10}")
 _HALF = re.compile(r"[\ud800-\udfff]")  # of a character: JSON can write it, texts in UTF-8 never hold it
-_FORMS = "a JSON object of tokens and their numbers, a JSON list of tokens, or lines of a token or 'token number' each"
+_FORMS = (
+    "a JSON object of tokens and their numbers, a JSON list of tokens, or lines of a token, 'token number' or "
+    "'number tab token' each"
+)
 _NO_TOKEN = ""  # left out, the library takes "<unk>" or "[UNK]" where there is one, whatever the application does
 _DEEPEST = 8
 
@@ -206,6 +210,9 @@ def _of_lines(text: str, name: str) -> dict[str, int]:
         raise _none(name, f"it has {len(lines)} lines" if "\0" not in text else "it holds bytes of 0")
     pairs = [_WITH_ID.fullmatch(line) for line in lines if line]
     numbered = [(match[1], int(match[2])) for match in pairs if match is not None]
+    if len(numbered) < len(pairs):
+        first = [_BEHIND_ID.fullmatch(line) for line in lines if line]
+        numbered = [(match[2], int(match[1])) for match in first if match is not None]
     if len(numbered) < len(pairs):
         numbered = [(line, number) for number, line in enumerate(lines)]
     tokens: dict[str, int] = {}

@@ -110,6 +110,7 @@ def test_a_model_of_one_length_gets_all_of_it(tmp_path: Path) -> None:
         ("tokens.txt", "_\n^\n$\na\nb\n", {}),
         ("tokens.txt", "_ 0\na 3\nb 4\n  5\n", {}),
         ("tokens.txt", "a\t3\r\nb\t4\r\n", {}),
+        ("tokens.txt", "2\t \n3\ta\n4\tb\n5\t7\n", {}),
         ("tokens.txt", "\ufeff_\n\n\na\nb\n", {}),
     ],
 )
