@@ -21,6 +21,7 @@ from pipeline.config.quantization import (
 )
 from pipeline.config.quantization import Rule as WrittenRule
 from pipeline.contracts import emulate, verify
+from pipeline.contracts.measures import Subject
 from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.ladder import RUNGS
 from pipeline.model import Json
@@ -28,6 +29,9 @@ from pipeline.plan.planner import plan
 from pipeline.plan.steps import Step
 from pipeline.qnn import catalog
 from pipeline.qnn.target import BLOCKS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
+
+QUIET = "quiet"
+"""What stands for the ladder on quieter samples, where a rung is named."""
 
 
 def chain_of(quantize: Step, scheme: Scheme, wanted: Mapping[str, Step]) -> list[Step]:
@@ -82,11 +86,14 @@ def able_of(quantize: Step) -> Able:
 
 
 def figures_of(step: Step, facts: Mapping[str, Json] | None) -> dict[str, float | None]:
-    """The least SQNR of every rung that a step measured, and of the whole ladder, in dB."""
+    """The least SQNR of every rung that a step measured, of the whole ladder, and of that on `quiet` samples, in dB."""
     if facts is None or step.stage not in ("verify", "emulate"):
         return {}
     ladder = (verify.Facts if step.stage == "verify" else emulate.Facts).from_json(facts)
     measured = {**{rung: ladder.rungs[rung] for rung in RUNGS if rung in ladder.rungs}, "total": ladder.outputs}
+    # What lies between 0 and 1 is near 0 in silence, and so are its dB.
+    told = [label for label in ladder.quiet if not ladder.subjects.get(label, Subject(label)).bounded]
+    measured[QUIET] = {label: ladder.quiet[label] for label in told}
     found: dict[str, float | None] = {}
     for rung, outputs in measured.items():
         values = [figures.sqnr_db for figures in outputs.values()]

@@ -15,11 +15,11 @@ from functools import cache, partial
 
 from pipeline.build import gates
 from pipeline.build.bring import Shown, bring_up_to_date, is_current
-from pipeline.build.chains import able_of, chain_of, figures_of, method_of
+from pipeline.build.chains import QUIET, able_of, chain_of, figures_of, method_of
 from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import judge, wanting
 from pipeline.build.nothing_keeps import nothing_keeps, out_of_time
-from pipeline.build.remedies import Tried, is_last, label, may_be_cured, may_go_on, next_scheme, worth_most
+from pipeline.build.remedies import NO_NUMBER, Tried, is_last, label, may_be_cured, may_go_on, next_scheme, worth_most
 from pipeline.contracts import blame, probe
 from pipeline.contracts import quantize as quantized
 from pipeline.contracts.blame import RowFacts
@@ -216,10 +216,10 @@ class Climber:
         return min(missed, key=lambda each: (not each.miss.read, self._reached(each)), default=None)
 
     def _total(self, chain: Sequence[Step]) -> float:
-        """The least SQNR of the last rung that was measured against the original, in dB."""
+        """The least SQNR of the last rung that was measured against the original, quieter samples among all, in dB."""
         last = [step for step in chain if step.stage == "emulate"] or [step for step in chain if step.stage == "verify"]
-        found = [figures_of(step, self._facts(step)).get("total") for step in last]
-        return min((db for db in found if db is not None), default=-1e9)
+        found = [figures_of(step, self._facts(step)).get(what) for step in last for what in ("total", QUIET)]
+        return min((db for db in found if db is not None), default=NO_NUMBER)
 
     def _made(self, step: Step) -> _Miss | None:
         try:
@@ -279,7 +279,7 @@ class Climber:
         stage = next(number for number, stages in enumerate(WAVES) if missed.step.stage in stages)
         figures = [] if missed.failed else list(figures_of(missed.step, self._facts(missed.step)).values())
         known = [db for db in figures if db is not None]
-        return (stage, min(known)) if figures and len(known) == len(figures) else (stage, -1e9)
+        return (stage, min(known)) if figures and len(known) == len(figures) else (stage, NO_NUMBER)
 
     def _attempt(self, scheme: Scheme, chain: Sequence[Step], missed: _Miss | None) -> Attempt:
         figures: dict[str, float | None] = {}
@@ -289,7 +289,7 @@ class Climber:
                 for rung, db in figures_of(step, self._facts(step)).items():
                     known = figures.get(rung, db)
                     figures[rung] = None if db is None or known is None else min(known, db)
-        ordered = {rung: figures[rung] for rung in (*RUNGS[2:], "total") if rung in figures}
+        ordered = {rung: figures[rung] for rung in (*RUNGS[2:], "total", QUIET) if rung in figures}
         sizes = [sum(count.bytes for count in part.constants.values()) for part in self._quantized(chain)]
         at, why = (missed.step.id, missed.miss.error.what) if missed else ("", "")
         return Attempt(label(scheme), at, why, {**ordered}, max(sizes, default=0))

@@ -11,20 +11,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from pipeline.build import language_gates
+from pipeline.build.read_apart import accepted_shares, told_apart
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import bundle, context, converse, emulate, verify
 from pipeline.contracts.limits import WORST_BELOW_DB
 from pipeline.contracts.measures import Subject
 from pipeline.errors import PipelineError, VerificationError
 from pipeline.frozen import dataclass
-from pipeline.graph.accuracy.verdict import TOTAL, WORST_BELOW, Shortfall, shortfalls
+from pipeline.graph.accuracy.verdict import TOTAL, Shortfall, shortfalls
 from pipeline.ladder import RUNGS
 from pipeline.model import Json, Manifest
 from pipeline.qnn import hints
 
 Ladder = verify.Facts | emulate.Facts
 
-READ = ("choices", "overlap")
+READ = ("choices", "flips", "overlap")
 """Shortfalls of what an application reads off an output."""
 _WISHED = ("db", "worst", *READ)
 _UNLIKE = 0.8
@@ -124,7 +125,7 @@ def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds, *, features_
     # A rung that is short tells more of the reason than the total that it is part of, and what is read the most.
     worst = max(found, key=lambda missed: (missed.kind in READ, missed.rung != TOTAL, missed.missing))
     if worst.kind in READ:
-        told = f"keeps to every threshold, but {_told_apart(worst)}, and a default aims at {worst.asked:g}"
+        told = f"keeps to every threshold, but {told_apart(worst)}, and a default aims at {worst.asked:.3g}"
         return Miss(VerificationError(told), TOTAL, read=True)
     figure = worst.figures.worst_db if worst.kind == "worst" else worst.figures.sqnr_db
     one = f" in {worst.figures.worst_sample}" if worst.kind == "worst" else ""
@@ -217,8 +218,8 @@ def _told(missed: Shortfall, *, state: bool, what: str = "") -> str:
                 f"{head} is {_shown(figures.worst_db)} against {against} in {figures.worst_sample},"
                 f" {missed.asked:g} dB are asked for in every sample"
             )
-        case "choices" | "overlap":
-            return f"{_told_apart(missed)} as in the original, {missed.asked:g} is asked for"
+        case "choices" | "flips" | "overlap":
+            return f"{told_apart(missed)} as in the original, {missed.asked:g} is asked for"
         case "cosine":
             return (
                 f"output {missed.label!r} points elsewhere than the original's:"
@@ -227,23 +228,6 @@ def _told(missed: Shortfall, *, state: bool, what: str = "") -> str:
         case "db":
             asked = f"{missed.asked:g} dB are asked for" + (" of a state, as every later run meets its error" * state)
             return f"{head} is {_shown(figures.sqnr_db)} against {against}, {asked}"
-
-
-def _told_apart(missed: Shortfall) -> str:
-    """How much of what is read off an output is alike, in words."""
-    found = missed.figures.agreement
-    assert found is not None
-    if missed.kind == "choices":
-        return f"{found.share:.4g} of the {found.of} clear choices of output {missed.label!r} are the same"
-    return f"output {missed.label!r} covers {found.share:.3g} alike, {found.worst:.3g} in {found.worst_sample}"
-
-
-def _accepted(missed: Shortfall) -> dict[str, float]:
-    """The threshold that what is read off an output keeps to, by its key, rounded down."""
-    found = missed.figures.agreement
-    assert found is not None
-    share = found.share if missed.kind == "choices" else min(found.share, 1 - (1 - found.worst) / WORST_BELOW)
-    return {missed.kind: math.floor(share * 1000) / 1000}
 
 
 def _exact_lengths(facts: Ladder) -> str:
@@ -263,7 +247,7 @@ def _acceptable(facts: Ladder, thresholds: Thresholds) -> str:
         for missed in shortfalls(rung, measured, facts.subjects, thresholds):
             figures = missed.figures
             if missed.kind in READ:
-                read |= {key: min(share, read.get(key, share)) for key, share in _accepted(missed).items()}
+                read |= {key: min(share, read.get(key, share)) for key, share in accepted_shares(missed).items()}
                 continue
             if missed.kind not in ("db", "worst"):
                 return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pipeline.build.remedies import Able, Tried, label
+from pipeline.build.remedies import Able, Tried, alike, is_float, label
 from pipeline.contracts.climb import Attempt
 from pipeline.contracts.scheme import Scheme
 from pipeline.errors import VerificationError
@@ -26,8 +26,10 @@ def out_of_time(name: str, attempts: Sequence[Attempt], left: Scheme, minutes: i
 
 def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried], able: Able) -> VerificationError:
     """The error where all that the targets can do was tried: each of `tried` missed, as `attempts` tell."""
+    stuck = [group for in_float in (False, True) if (group := alike(tried, in_float=in_float))]
     failures = [each.failed for each in tried if each.failed is not None]
     why, remedies = f"tried{_listed(attempts)}", list[str]()
+    why += "".join(_told_alike(group) for group in stuck)
     if failures:
         why += f"; {failures[-1].what}: {failures[-1].why}"
     if len(failures) == len(tried):
@@ -44,7 +46,9 @@ def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried]
             wrong = (
                 "they take inputs in float16 or 16 bit integers, and rounding the inputs, with all else in float32,"
                 f" leaves {inputs_db:g} dB of the worst sample. Compute what feels that (such as the spectrum in"
-                " front of a logarithm) in the application, and export the model from there on"
+                " front of a logarithm) in the application, and export the model from there on; or export it with that"
+                " input, and the constants that multiply it, in two parts each, as docs/accuracy.md has it under"
+                " 'Inputs in two parts'"
             )
         elif failures:
             wrong = f"what could be made of it HTP computes wrongly, and for the rest {failures[-1].remedy}"
@@ -54,6 +58,20 @@ def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried]
         best = max(accepted, key=lambda number: tried[number].reached)
         remedies.append(f"{attempts[best].label} comes closest, and ships with {tried[best].accepts}")
     return VerificationError(f"no precision of {name} keeps to its thresholds", why=why, remedy="; ".join(remedies))
+
+
+def _told_alike(group: Sequence[Tried]) -> str:
+    """That several tries come to the same, and why where that was foretold."""
+    low, high = min(each.reached[1] for each in group), max(each.reached[1] for each in group)
+    kind = "in fp16 but for some nodes" if is_float(group[0].scheme) else "in integers but for some nodes"
+    told = (
+        f"; {len(group)} that are {kind} come to {low:.1f} to {high:.1f} dB at the {group[0].rung} rung whatever they"
+        " change, so no more like them were tried"
+    )
+    foretold = [each for each in group[-1].foretold if each.rule == "fp16_overflow"]
+    if foretold:
+        told += f"; foretold was {max(foretold, key=lambda each: each.beyond).line()}"
+    return told
 
 
 def _listed(attempts: Sequence[Attempt]) -> str:

@@ -26,6 +26,13 @@ FLOAT = Rule(nodes=("*",), precision=FP16)
 """All of a component in float16."""
 _ALL_FLOAT = Scheme("uint16", "uint8", per_channel=True, overrides=(FLOAT,))
 
+_ALIKE, _ALIKE_DB = 8, 1.0
+"""So many tries one after the other that miss one rung, by figures that are no further apart, tell that what they
+change is not what loses it. Fewer do not: the sixth may be the first that keeps a whole stretch in float.
+"""
+NO_NUMBER = -1e9
+"""What stands for the dB of outputs that are no numbers, or were not made."""
+
 _MOST_FOR_A_MARGIN = 4
 """Precisions that are tried at most where one keeps to the gates, but by less than a default should."""
 _SHARE_FOR_A_MARGIN = 1 / 3
@@ -84,13 +91,26 @@ def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Sc
     The `last` try is all in float16, which hangs on no range that calibration saw.
     """
     known = [each.scheme for each in tried]
+    stuck = {in_float for in_float in (False, True) if alike(tried, in_float=in_float)}
     if last and able.float16 and not any(is_float(scheme) for scheme in known):
         return _ALL_FLOAT
     for each in sorted(tried, key=lambda one: one.reached, reverse=True):
         for scheme in _remedies(each, len(tried[0].scheme.overrides), able):
-            if scheme not in known:
+            if scheme not in known and is_float(scheme) not in stuck:
                 return scheme
     return None
+
+
+def alike(tried: Sequence[Tried], *, in_float: bool) -> Sequence[Tried]:
+    """The last tries, where they come to the same figure whatever they change; none where they don't.
+
+    Of those that leave a component `in_float`, but for some nodes, or of the others.
+    """
+    last = [each for each in tried if is_float(each.scheme) == in_float][-_ALIKE:]
+    figures = [each.reached[1] for each in last]
+    places = {(each.rung, each.reached[0], each.failed is None) for each in last}
+    told = len(last) == _ALIKE and places == {(last[0].rung, last[0].reached[0], True)} and min(figures) > NO_NUMBER
+    return last if told and last[0].rung and max(figures) - min(figures) <= _ALIKE_DB else ()
 
 
 def may_go_on(for_margin: int, spent_s: float, budget_s: float, *, alike: bool) -> bool:

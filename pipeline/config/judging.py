@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
-from pipeline.config.thresholds import WISHED_CHOICES, WISHED_DB, WISHED_OVERLAP, Thresholds
+from pipeline.config.thresholds import WISHED_CHOICES, WISHED_DB, WISHED_FLIPS, WISHED_OVERLAP, Thresholds
 from pipeline.config.yaml.field_types import Between, Convert, Pattern
 from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of
@@ -140,6 +140,7 @@ def wished_of(written: tuple[ThresholdsFile | None, ...], thresholds: Thresholds
         worst_db=WISHED_DB - WORST_BELOW_DB,
         probability_error=0.0,
         choices=WISHED_CHOICES,
+        flips=WISHED_FLIPS,
         overlap=WISHED_OVERLAP,
         scores=True,
     )

@@ -25,6 +25,9 @@ between 0 and 1 may differ by a seventieth. A text of 40 steps is read wrongly b
 at 0.97 had boxes with an IoU of 0.9.
 """
 
+WISHED_FLIPS = 1 - WISHED_CHOICES
+"""The same of choices that other inputs will lead to: held-out samples are often too few to show one in a thousand."""
+
 WISHED_FEATURES_DB, SMALL_BYTES = 36.0, 4 << 20
 """What a default aims at where an output is no decision but goes into something else, and the weights are few.
 
@@ -47,6 +50,7 @@ class Thresholds(Limits):
     probability_error: float = 0.02
     cosine: float | None = None
     choices: float = 0.99
+    flips: float | None = None
     overlap: float = 0.9
     scores: bool = False
     outputs: Mapping[str, OutputLimits] = field(default_factory=dict)

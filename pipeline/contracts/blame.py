@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pipeline.contracts.codec import Contract
+from pipeline.contracts.codec import Contract, left_out
 from pipeline.contracts.measures import Measuring, Reason
 from pipeline.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params(Measuring):
-    """`thresholds` has the SQNR in dB that a value of each rung must have."""
+    """`thresholds` has the SQNR in dB that a value of each rung must have; `quiet`: quieter samples count."""
 
     thresholds: Mapping[str, float]
+    quiet: bool = True
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,13 @@ class RowFacts(Contract):
 
 @dataclass(frozen=True)
 class Facts(Contract):
-    """`samples` were run of as many as `of`; the `worst` rows of the quantization rung, and the first wrong by rung."""
+    """`samples` were run of as many as `of`, or one that was made `quiet`, by its name.
+
+    With the `worst` rows of the quantization rung, and the first wrong by rung.
+    """
 
     samples: int
     of: int
     worst: tuple[RowFacts, ...]
     first_wrong: Mapping[str, tuple[RowFacts, ...]]
+    quiet: str | None = left_out()

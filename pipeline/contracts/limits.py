@@ -63,9 +63,10 @@ class Limits(Contract):
     `total_db` is for the last rung measured, against the original model; the rungs' own are against the one above.
     `worst_db` is for its worst sample. `outside` bounds how far a value may lie outside of the original's range, in
     widths of that. `probability_error` is the largest error that will do at 20 dB for what lies between 0 and 1.
-    `choices` is the least share of clear choices that must be the same, `overlap` how much of what lies between 0 and 1
-    must be covered alike. `scores` says whether scores that are no probabilities must lead to the same choices, too;
-    only their dB count otherwise. `outputs` has what differs for an output or a slice, by label.
+    `choices` is the least share of clear choices that must be the same, `flips` the largest share that other inputs may
+    be expected to have made otherwise (None: any), `overlap` how much of what lies between 0 and 1 must be covered
+    alike. `scores` says whether scores that are no probabilities must lead to the same choices, too; only their dB
+    count otherwise. `outputs` has what differs for an output or a slice, by label.
     """
 
     padding_db: float
@@ -78,6 +79,7 @@ class Limits(Contract):
     probability_error: float
     cosine: float | None
     choices: float
+    flips: float | None
     overlap: float
     scores: bool
     outputs: Mapping[str, OutputLimits]

@@ -98,13 +98,15 @@ class Outlier(Contract):
 class Agreement(Contract):
     """How far an application reads the same: the `share` of all `of` choices, or of what levels cover, that is alike.
 
-    `worst` is the share of the sample named `worst_sample`.
+    `worst` is the share of the sample named `worst_sample`. `flips` is the share of choices that other inputs are
+    expected to have made otherwise, by margins and errors; None where choices are too few to tell.
     """
 
     share: float
     of: int
     worst: float
     worst_sample: str
+    flips: float | None = left_out()
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ WORST = "worst.npz"
 
 @dataclass(frozen=True, kw_only=True)
 class Params(Measuring):
-    """`thresholds` has the SQNR in dB that a value of the compile rung must have."""
+    """`thresholds` has the SQNR in dB that a value of the compile rung must have; `quiet`: quieter samples count."""
 
     target: HtpTarget
     thresholds: Mapping[str, float]
+    quiet: bool = True
 
 
 @dataclass(frozen=True)

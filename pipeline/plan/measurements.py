@@ -81,7 +81,8 @@ class Measurements(Wiring):
         if self._quantized(component, bucket):
             inputs += (Input("calibrate", f"calibrate:{self._name}/{component}"),)
         least = self._least(component, *RUNGS[:-1])
-        params = blame.Params(**self._measuring(component, bucket), thresholds=least)
+        quiet = self._config.verification.quiet
+        params = blame.Params(**self._measuring(component, bucket), thresholds=least, quiet=quiet)
         return self._step("blame", component, bucket, params, inputs)
 
     def _probe(self, component: str, bucket: Bucket, target: Target) -> Step:
@@ -90,11 +91,13 @@ class Measurements(Wiring):
             self._held_out_samples(),
             # Not emulate: where that misses a threshold, doit would not let this run.
             self._last(component, bucket),
+            self._of("shape", component, bucket),
         )
         params = probe.Params(
             **self._measuring(component, bucket),
             target=stage_params.of_target(target),
             thresholds=self._least(component, RUNGS[-1]),
+            quiet=self._config.verification.quiet,
         )
         return self._per_target("probe", component, bucket, target, params, inputs)
 

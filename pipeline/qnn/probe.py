@@ -24,6 +24,7 @@ from pipeline.errors import PipelineError
 from pipeline.graph.accuracy.blame import Row, first_wrong, nearest
 from pipeline.graph.accuracy.reasons import COMPILE
 from pipeline.graph.accuracy.value_errors import ValueSums
+from pipeline.graph.accuracy.worst_sample import error_db
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import load_graph, save_graph
 from pipeline.graph.ir.index import FLOATS, GraphIndex
@@ -45,25 +46,33 @@ _NAME = "probe"
 class Probed:
     """What a search found: rows in the graph's order, and the model's outputs on the CPU and on the emulator.
 
-    The outputs are empty where nothing could be run.
+    All are of the sample at `place`. The outputs are empty where nothing could be run.
     """
 
     rows: list[Row]
+    place: int
     expected: Arrays
     got: Arrays
 
 
 def probe(
-    model: Path, sample: Arrays, target: HtpTarget, work: Path, *, threshold_db: float, most_compiles: int = 3
+    model: Path,
+    samples: Sequence[Arrays],
+    target: HtpTarget,
+    work: Path,
+    *,
+    threshold_db: float,
+    most_compiles: int = 3,
 ) -> Probed:
     """Values of a model, QDQ or float, on the emulator against the CPU, in the graph's order, for one sample.
 
-    The model's outputs are among them. `sample` is padded to the model's shape; `work` is an empty folder on the file
+    The model's outputs are among them. The sample is the first of some whose outputs are under `threshold_db`, or else
+    the one whose outputs are worst. Samples are padded to the model's shape; `work` is an empty folder on the file
     system of the model's. At most `most_compiles` compiles look ever closer at what is under `threshold_db`; one that
     fails, as a model with more outputs may, ends the search. :func:`pipeline.graph.accuracy.blame.first_wrong` tells
     the rest.
     """
-    probed = _ProbedModel(model)
+    probed = _ProbedModel(model, samples)
     span = probed.values
     rows: list[Row] = []
     for number in range(most_compiles):
@@ -74,7 +83,7 @@ def probe(
         folder = work / str(number)
         folder.mkdir()
         try:
-            probed.measure(chosen, sample, target, folder)
+            probed.measure(chosen, target, folder, threshold_db)
         except PipelineError as error:
             print(f"{len(chosen)} values could not be looked at on the emulator: {error}")
             break
@@ -84,14 +93,16 @@ def probe(
             break
         fine = [row.value for row in rows if row.sqnr_db is not None and row.sqnr_db >= threshold_db]
         span = probed.between(wrong[0].value, fine)
-    return Probed(rows, probed.expected, probed.got)
+    return Probed(rows, probed.place or 0, probed.expected, probed.got)
 
 
 class _ProbedModel:
     """A model that is compiled again and again, with other values as outputs each time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, samples: Sequence[Arrays]) -> None:
         self._path = path
+        self._samples = samples
+        self.place: int | None = None
         self._index = GraphIndex(load_graph(path), path.parent)
         self._sums: dict[str, ValueSums] = {}
         self.expected: Arrays = {}
@@ -105,28 +116,43 @@ class _ProbedModel:
             if node.op_type not in Q_OPS and name not in outputs and self._is_float(name)
         ]
 
-    def measure(self, values: Sequence[str], sample: Arrays, target: HtpTarget, folder: Path) -> None:
-        """Compile with these values as outputs, run on the emulator and on the CPU, and add up the differences."""
+    def measure(self, values: Sequence[str], target: HtpTarget, folder: Path, threshold_db: float) -> None:
+        """Compile with these values as outputs, run on the emulator and on the CPU, and add up the differences.
+
+        The first time all samples are run, and one of them is chosen.
+        """
         for blob in self._path.parent.iterdir():
             if blob != self._path and blob.is_file():
                 _link(blob, folder / blob.name)
         path = folder / f"{_NAME}.onnx"
         model, shown = self._showing(values)
         save_graph(model, path)
-        cpu = run(load_session(path), sample)
+        session = load_session(path)
         names = [value.name for value in model.graph.output]
         (folder / "context").mkdir()
         (folder / "run").mkdir()
         compiled = compile_apart(path, _NAME, target, folder / "context")
-        (chip,) = run_apart(folder / "context", compiled.context_model, target, [sample], folder / "run")
-        given: Arrays = dict(zip(names, chip, strict=True))
-        self.expected = {name: cpu[name] for name in self._index.outputs}
-        self.got = {name: given[name] for name in self._index.outputs}
+        samples = self._samples if self.place is None else [self._samples[self.place]]
+        chip = run_apart(folder / "context", compiled.context_model, target, samples, folder / "run")
+        found: list[tuple[Arrays, Arrays]] = [
+            (run(session, sample), dict(zip(names, each, strict=True)))
+            for sample, each in zip(samples, chip, strict=True)
+        ]
+        at = 0
+        if self.place is None:
+            shown_db = [error_db(*(self._outputs(each) for each in pair)) for pair in found]
+            under = (place for place, db in enumerate(shown_db) if db < threshold_db)
+            self.place = at = next(under, min(range(len(found)), key=shown_db.__getitem__))
+        cpu, given = found[at]
+        self.expected, self.got = self._outputs(cpu), self._outputs(given)
         for name, array in given.items():
             if array.dtype.kind == "f":
                 value = shown.get(name, name)
                 self._sums[value] = ValueSums(encoding_of(self._index, standing_for(self._index, value) or ""))
                 self._sums[value].add(cpu[name], array)
+
+    def _outputs(self, values: Arrays) -> Arrays:
+        return {name: values[name] for name in self._index.outputs}
 
     def rows(self) -> list[Row]:
         """What was measured so far, in the graph's order."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pipeline.report.tables import Table
 
 _MEMBERS: Mapping[str, type] = {
-    "steps": list, "tables": list, "unmeasured": list, "silent": list, "is_verified": bool, "guessed": str,
-    "artifacts": dict,
+    "steps": list, "tables": list, "unmeasured": list, "silent": list, "flipping": list, "is_verified": bool,
+    "guessed": str, "artifacts": dict,
 }  # fmt: skip
 
 
@@ -28,7 +28,8 @@ class Account:
     """What is told of a model.
 
     `steps` are those that are up to date; `tables` are :func:`tables_of`; `unmeasured` buckets had no sample, `silent`
-    outputs no sample that says yes; `guessed` is a line on what of its config nobody has looked at, "" if nothing is;
+    outputs no sample that says yes; of `flipping` ones other inputs will have choices made otherwise; `guessed` is a
+    line on what of its config nobody has looked at, "" if nothing is;
     `artifacts` are as in run.json.
     """
 
@@ -36,6 +37,7 @@ class Account:
     tables: Sequence[Table] = ()
     unmeasured: Sequence[str] = ()
     silent: Sequence[str] = ()
+    flipping: Sequence[str] = ()
     is_verified: bool = True
     guessed: str = ""
     artifacts: Mapping[str, Json] = field(default_factory=dict)
@@ -73,6 +75,7 @@ def account_of(
         tables_of(steps, current, seen, manifests, results),
         report.unmeasured(steps, current, manifests),
         report.silent(steps, current, manifests),
+        report.flipping(steps, current, manifests),
         any(step.stage == "verify" for step in steps),
         still_guessed(path.name, found) if (found := guesses(path)) else "",
         dict(artifacts(steps, seen, manifests)),

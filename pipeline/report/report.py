@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from pipeline.config.load import Bucket, Target
-from pipeline.config.thresholds import Thresholds
+from pipeline.config.thresholds import WISHED_FLIPS, Thresholds
 from pipeline.contracts import context, emulate, quantize, verify
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.measures import Measured, Subject
@@ -87,9 +87,11 @@ def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
             by = judged_by(label, TOTAL, figures, subject, thresholds)
             if (alike := figures.agreement) is not None:
                 share = thresholds.overlap if subject.reads == "level" else thresholds.choices
-                told = f"{100 * share:g} %" if subject.reads != "largest" else "-"
+                told = f"{100 * share:g} %" if subject.reads in ("likeliest", "level") else "-"
                 what = "levels alike" if subject.reads == "level" else "choices alike"
                 rows.append((label, *place, what, f"{100 * alike.share:.4g} % of {alike.of}", told, alike.worst_sample))
+                if alike.flips is not None:
+                    rows.append((label, *place, "choices to flip", f"{100 * alike.flips:.2g} %", "-", "-"))
             if by == "dB" and subject.by == "values" and label == subject.output and not subject.state:
                 continue
             most = thresholds.most_error(label, TOTAL, bounded=subject.bounded)
@@ -171,6 +173,22 @@ def silent(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
     return [
         f"{step.name} {label!r}" for step in found for label in manifests[step.id].read(verify.Facts.from_json).silent
     ]
+
+
+def flipping(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """Outputs, as `net/reader/64 'y' (0.4 %)`, of which more choices will flip on other inputs than a default aims at.
+
+    The share is that which the samples on the CPU show, or those on the emulator where that is more.
+    """
+    found: dict[str, float] = {}
+    for _, _, place, cpu, emulator, _ in measured(steps, seen, manifests):
+        for facts in (cpu, emulator):
+            for label, figures in facts.outputs.items():
+                share = figures.agreement.flips if figures.agreement else None
+                if share is not None and share > WISHED_FLIPS:
+                    name = f"{'/'.join(place[:2])} {label!r}"
+                    found[name] = max(share, found.get(name, 0.0))
+    return [f"{name} ({100 * share:.2g} %)" for name, share in found.items()]
 
 
 def forecasts(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:

@@ -146,6 +146,12 @@ def last_lines(ran: Ran) -> str:
         lines.append(
             f"Not shown, as no held-out sample gets above a half: how {names} says yes. Add samples where it does."
         )
+    if flipping := [name for account in accounts.values() for name in account.flipping]:
+        lines.append(
+            "More than a choice in a thousand will be another on other inputs, by margins and errors:"
+            f" {_listed(flipping)}. Weights of 16 bits or fp16 make that less;"
+            " without 'quantization', the build looks for it."
+        )
     if unverified := [name for name in models if name not in accounts or not accounts[name].is_verified]:
         names = _listed(unverified)
         lines.append(f"Not proven, as nothing is measured: {names}. See 'verification' in docs/config.md.")

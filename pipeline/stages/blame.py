@@ -2,6 +2,9 @@
 
 Where ``verify`` measures outputs, this measures every float value, rung by rung, on some of the same held-out samples.
 
+Where a logarithm hears how loud an input is, samples are made quieter. If the worst of these loses more than those that
+were given, which lose no more than they may, it is looked at in their place.
+
 Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and ``quantize`` and ``calibrate`` unless it stays in float.
 Output: ``blame.json``, ``{"rungs": {rung: rows}, "order": {rung: values}}``, rows ranked, the worst first, and values
 in the order of the graph; ``report.txt``, what is printed;
@@ -11,20 +14,29 @@ in the order of the graph; ``report.txt``, what is printed;
 from __future__ import annotations
 
 import json
+import math
+import statistics
 from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from pipeline.contracts import ingest
 from pipeline.contracts.blame import Facts, Params
+from pipeline.graph.accuracy.accuracy import valid_outputs
 from pipeline.graph.accuracy.blame import Row, compare_values, first_wrong, ranked
 from pipeline.graph.accuracy.quantization_blame import quantized_values
+from pipeline.graph.accuracy.states import heard_without_states
 from pipeline.graph.accuracy.trace import TracedModel, View
 from pipeline.graph.accuracy.worst_sample import error_db, write_worst
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as cpu
-from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.quantization.ranges import Range, read_ranges
 from pipeline.graph.shapes.buckets import Arrays
-from pipeline.inputs.samples.held_out import held_out
+from pipeline.inputs.samples.held_out import HeldOut, fed, held_out
+from pipeline.inputs.samples.quiet import is_silent, quieter
+from pipeline.ladder import RUNGS
 from pipeline.model import StageRequest, StageResult
 from pipeline.plain_text import printable
 
@@ -50,7 +62,12 @@ def run(request: StageRequest) -> StageResult:
     if not samples:
         print(f"not measured: bucket {params.bucket} holds none of the samples")
         return StageResult(Facts(samples=0, of=0, worst=(), first_wrong={}).to_json())
-    original = _view(request, "ingest", given.given[:MOST_SAMPLES])
+    originals = given.given[:MOST_SAMPLES]
+    quiet = _worst_quiet(request, params, given)
+    if quiet is not None:
+        print(f"looked at is {quiet.samples[0].name}: the samples that were given lose no more than they may")
+        samples, padded, originals = quiet.samples, quiet.padded, quiet.given
+    original = _view(request, "ingest", originals)
     shaped, rewritten = _view(request, "shape", padded), _view(request, "rewrite", padded)
     rungs = {
         "padding": compare_values("padding", original, shaped),
@@ -76,8 +93,38 @@ def run(request: StageRequest) -> StageResult:
         of=len(given.samples),
         worst=tuple(row.facts() for row in worst),
         first_wrong={rung: tuple(row.facts() for row in rows) for rung, rows in wrong.items()},
+        quiet=quiet.samples[0].name if quiet is not None else None,
     )
     return StageResult(facts.to_json())
+
+
+def _worst_quiet(request: StageRequest, params: Params, given: HeldOut) -> HeldOut | None:
+    """The worst of the samples that are made quieter, if it is worse than those that were given, which will do."""
+    shaped, inputs = request.inputs["shape"].folder, ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
+    heard = heard_without_states(GraphIndex(load_graph(shaped / MODEL), shaped)) if params.quiet else ()
+    made = fed([each for each in quieter(given.samples, heard) if not is_silent(each, heard)], params, inputs)
+    if not made.samples:
+        return None
+    roles = ("ingest", "quantize" if "quantize" in request.inputs else "rewrite")
+    sessions = [load_session(request.inputs[role].folder / MODEL) for role in roles]
+
+    def lost(feeds: Sequence[Arrays], padded: Sequence[Arrays]) -> list[float]:
+        """The dB of each sample against the original, infinite where that itself gives no number."""
+        found = []
+        for feed, filled in zip(feeds, padded, strict=True):
+            truth = cpu(sessions[0], feed)
+            finite = all(np.isfinite(each).all() for each in truth.values())
+            outputs = valid_outputs(cpu(sessions[1], filled), truth, "quiet")
+            found.append(error_db(truth, outputs) if finite else math.inf)
+        return found
+
+    least = params.thresholds[RUNGS[2]]
+    ordinary = statistics.median(lost(given.given[:MOST_SAMPLES], given.padded[:MOST_SAMPLES]))
+    quiet = lost(made.given, made.padded)
+    if ordinary < least or min(quiet) >= ordinary:
+        return None
+    worst = quiet.index(min(quiet))
+    return HeldOut((made.samples[worst],), (made.given[worst],), (made.padded[worst],))
 
 
 def _write_worst(request: StageRequest, padded: Sequence[Arrays]) -> None:

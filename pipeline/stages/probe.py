@@ -3,9 +3,12 @@
 Where ``emulate`` measures outputs, this measures values between nodes: it compiles the model again with some of them as
 outputs, a few times, and runs one sample; see :mod:`pipeline.qnn.probe` for what that can show and what not.
 
-Inputs: ``ingest``, ``samples``, ``model`` (what was compiled: QDQ or float), and optionally ``emulate``, whose worst
-sample is then run; without it the loudest is, as the first may be silence. Output: ``report.txt``, what is printed;
-``worst.npz``, the sample that was run and its outputs.
+Where a logarithm hears how loud an input is, the same sample is run fading and quieter as well; if its own outputs are
+right, that of them is looked at whose are worst.
+
+Inputs: ``ingest``, ``samples``, ``shape``, ``model`` (what was compiled: QDQ or float), and optionally ``emulate``,
+whose worst sample is then run; without it that which rounded inputs harm, if they harm one, or the loudest, as the
+first may be silence. Output: ``report.txt``, what is printed; ``worst.npz``, the sample that was run and its outputs.
 """
 
 from __future__ import annotations
@@ -16,15 +19,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.contracts import emulate, ingest
+from pipeline.contracts.limits import STATE_DB
 from pipeline.contracts.probe import Facts, Params
+from pipeline.contracts.values import TensorSpec
 from pipeline.graph.accuracy.blame import first_wrong
-from pipeline.graph.accuracy.input_rounding import lost_by_inputs
+from pipeline.graph.accuracy.input_rounding import lost_by_inputs, rounded_db
+from pipeline.graph.accuracy.states import heard_without_states
 from pipeline.graph.accuracy.worst_sample import write_worst
-from pipeline.graph.files.model_file import MODEL
-from pipeline.inputs.samples.held_out import ScoredSample, held_out
-from pipeline.inputs.samples.quiet import loudest_of
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.inputs.samples.held_out import HeldOut, ScoredSample, fed, held_out
+from pipeline.inputs.samples.quiet import is_silent, loudest_of, quieter
 from pipeline.model import StageRequest, StageResult
 from pipeline.qnn.probe import probe
+
+_MOST_ROUNDED = 16
+"""Samples of which is looked at what rounded inputs leave, from the first on."""
 
 MOST_COMPILES = 3
 """Compiles that one search takes at most: the first one or two find the stretch, the last looks at all of it."""
@@ -42,24 +52,27 @@ def run(request: StageRequest) -> StageResult:
     if not given.samples:
         print(f"not measured: bucket {params.bucket} holds none of the samples")
         return StageResult(Facts(sample=None, values=0, first_wrong={"compile": ()}).to_json())
-    place = _worst(request, given.samples)
-    sample = given.samples[place]
+    place = _worst(request, given, params.thresholds["compile"] + STATE_DB)
+    made = _quieter(request, params, given.samples[place], inputs)
+    samples, padded = (given.samples[place], *made.samples), (given.padded[place], *made.padded)
     least = params.thresholds["compile"]
     with tempfile.TemporaryDirectory(prefix="probe-", dir=request.out.parent, ignore_cleanup_errors=True) as work:
         found = probe(
             request.inputs["model"].folder / MODEL,
-            given.padded[place],
+            padded,
             params.target,
             Path(work),
             threshold_db=least,
             most_compiles=MOST_COMPILES,
         )
-    rows = found.rows
+    rows, sample, feeds = found.rows, samples[found.place], padded[found.place]
     if found.got:
-        write_worst(request.out, given.padded[place], found.expected, found.got)
+        write_worst(request.out, feeds, found.expected, found.got)
     wrong = first_wrong(rows, least)
     model = request.inputs["model"].folder / MODEL
-    inputs_db = lost_by_inputs(model, given.padded[place], found.expected, found.got) if wrong else None
+    # Of a state more is asked for than of any value on the way.
+    lost_db = lost_by_inputs(model, feeds, found.expected, found.got) if found.got else None
+    inputs_db = lost_db if lost_db is not None and (wrong or lost_db < least + STATE_DB) else None
     told = [
         *(row.line() for row in rows),
         f"{sample.name}: {len(wrong)} of {len(rows)} values are the first under {least:g} dB",
@@ -73,9 +86,23 @@ def run(request: StageRequest) -> StageResult:
     return StageResult(facts.to_json())
 
 
-def _worst(request: StageRequest, samples: Sequence[ScoredSample]) -> int:
-    """The place of the sample that the emulator was worst on in any output, of the loudest if that isn't known."""
+def _quieter(request: StageRequest, params: Params, sample: ScoredSample, inputs: Sequence[TensorSpec]) -> HeldOut:
+    """A sample fading and quieter, where a logarithm hears that."""
+    shaped = request.inputs["shape"].folder
+    heard = heard_without_states(GraphIndex(load_graph(shaped / MODEL), shaped)) if params.quiet else ()
+    return fed([each for each in quieter([sample], heard) if not is_silent(each, heard)], params, inputs)
+
+
+def _worst(request: StageRequest, given: HeldOut, least_db: float) -> int:
+    """The place of the sample that the emulator was worst on in any output.
+
+    If that isn't known, of the one that rounded inputs leave least of, if that is below `least_db`, or of the loudest.
+    """
+    samples = given.samples
     if "emulate" not in request.inputs:
+        left = rounded_db(request.inputs["model"].folder / MODEL, given.padded[:_MOST_ROUNDED])
+        if min(left) < least_db:
+            return left.index(min(left))
         floats = [name for name, array in samples[0].inputs.items() if array.dtype.kind == "f"]
         loudest = loudest_of(samples, floats)
         return next((place for place, sample in enumerate(samples) if loudest and sample is loudest[0]), 0)

@@ -122,7 +122,8 @@ def test_a_choice_that_flips_is_climbed_for_whatever_the_decibels(tmp_path: Path
     bucket = shipped(project)
     assert bucket["quantization"]["scheme"] == "w16a16"
     emulated = bucket["verification"]["emulator"]["sm8650"]["outputs"]["y"]["agreement"]
-    assert emulated == {"share": 1.0, "of": 31, "worst": 1.0, "worst_sample": emulated["worst_sample"]}
+    assert (emulated["share"], emulated["of"], emulated["worst"]) == (1.0, 31, 1.0)
+    assert emulated["flips"] < 0.001
     assert "choices alike" in run.text
 
     project.write("configs/net.yaml", CONFIG + "quantization: {activations: uint16}\n")

@@ -10,8 +10,9 @@ from pipeline.build.remedies import FLOAT, Able, Tried
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import emulate
 from pipeline.contracts.climb import Attempt
+from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.measures import Figures, Subject
-from pipeline.contracts.scheme import Scheme
+from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.errors import CompileError
 from pipeline.model import Manifest
 
@@ -97,3 +98,20 @@ def test_of_many_tries_the_first_the_best_and_the_last_are_listed() -> None:
         "try 0", "try 1", "try 2", "... 17 more, none of them better, are in the log of the build", "try 20",
         "... 16 more, none of them better, are in the log of the build", "try 37", "try 38", "try 39",
     ]  # fmt: skip
+
+
+def test_what_no_remedy_changes_is_said_and_what_foretold_it() -> None:
+    told = Forecast("fp16_overflow", "stream", "'Add_7' (Add)", 100963.0, 65504.0)
+    rules = [Rule(nodes=(str(number),), precision="fp16") for number in range(8)]
+    tried = [
+        Tried(W8A16.with_rules([rule]), "quantization", (1, 19.2 + n / 10), foretold=(told,))
+        for n, rule in enumerate(rules)
+    ]
+    tried += [Tried(FP16, "compile", (4, 8.0))]
+    attempts = [attempt(str(number), 19.6) for number in range(9)]
+    assert "whatever they change" not in str(nothing_keeps("net/net", attempts[1:], tried[1:], ALL))
+    why = nothing_keeps("net/net", attempts, tried, ALL).why
+    assert (
+        "; 8 that are in integers but for some nodes come to 19.2 to 19.9 dB at the quantization rung whatever" in why
+    )
+    assert "foretold was fp16_overflow: 'stream' of 'Add_7' (Add): 1.01e+05, limit 6.55e+04" in why

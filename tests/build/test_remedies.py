@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from pipeline.build.remedies import (
     FLOAT,
+    NO_NUMBER,
     Able,
     Tried,
+    alike,
     is_float,
     is_last,
     label,
@@ -84,6 +87,43 @@ def test_the_last_try_for_a_margin_is_all_in_float() -> None:
     assert cheapest == replace(W8A16, weights="int8", block=32)
     after = next_scheme([first, replace(first, scheme=last)], ALL, last=True)
     assert after == replace(W8A16, weights="int8", block=32), "once"
+
+
+def test_what_no_remedy_changes_ends_soon() -> None:
+    """Figures as a T5 encoder had them: what its nodes are in makes no difference, in integers and in float16."""
+    float16 = replace(W8A16, overrides=(FLOAT,))
+
+    def schemes_of(spread: float) -> list[Scheme]:
+        tried: list[Tried] = []
+        scheme: Scheme | None = W8A16
+        while scheme is not None:
+            rung, stage, db = ("compile", COMPILE, 8.0) if scheme == float16 else ("quantization", QUANTIZATION, 19.6)
+            names = tuple(f"n{len(tried)}_{number}" for number in range(20))
+            tried.append(Tried(scheme, rung, (stage, db + spread * len(tried)), partial(tuple, names)))
+            scheme = next_scheme(tried, ALL)
+        return [each.scheme for each in tried]
+
+    same, apart = schemes_of(0.001), schemes_of(1.0)
+    assert float16 in same, "all in float16 is tried all the same"
+    assert len(same) < len(apart)
+    assert sum(not is_float(scheme) for scheme in same) == 8
+    assert sum(map(is_float, same)) == 1 + 8
+    assert len({scheme.weights for scheme in same}) == 3, "several remedies, not one that was widened"
+
+
+def test_tries_are_alike_that_miss_one_rung_by_one_figure() -> None:
+    same = [Tried(W8A16.with_rules([Rule(nodes=(str(n),))]), "total", (QUANTIZATION, 12.0)) for n in range(9)]
+    assert alike(same, in_float=False) == same[1:], "the last count"
+    assert not alike(same, in_float=True)
+    assert not alike(same[:7], in_float=False)
+    for other in (
+        replace(same[0], rung="compile"),
+        replace(same[0], reached=(QUANTIZATION, 13.1)),
+        replace(same[0], reached=(COMPILE, 12.0)),
+    ):
+        assert not alike([*same, other], in_float=False), other
+    nothing = [replace(each, reached=(QUANTIZATION, NO_NUMBER)) for each in same]
+    assert not alike(nothing, in_float=False), "what has no figure has none to compare"
 
 
 def test_a_state_that_misses_goes_to_float16_at_once() -> None:

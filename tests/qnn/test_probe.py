@@ -73,7 +73,7 @@ def test_the_node_that_htp_computes_otherwise_is_found(
     monkeypatch.setattr(module, "AT_ONCE", 3)
     tmp_path.joinpath("work").mkdir()
 
-    rows = probe(norm[1].folder / MODEL, frames(0), X_ELITE, tmp_path / "work", threshold_db=30, most_compiles=2).rows
+    rows = probe(norm[1].folder / MODEL, [frames(0)], X_ELITE, tmp_path / "work", threshold_db=30, most_compiles=2).rows
 
     (first,) = first_wrong(rows, 30)
     assert (first.value, first.op) == ("n", "Div")
@@ -93,7 +93,7 @@ def test_no_more_compiles_than_allowed(
     monkeypatch.setattr(module, "AT_ONCE", 2)
     tmp_path.joinpath("work").mkdir()
 
-    rows = probe(norm[1].folder / MODEL, frames(0), X_ELITE, tmp_path / "work", threshold_db=30, most_compiles=1).rows
+    rows = probe(norm[1].folder / MODEL, [frames(0)], X_ELITE, tmp_path / "work", threshold_db=30, most_compiles=1).rows
 
     assert len(list((tmp_path / "work").iterdir())) == 1
     assert len(rows) == 3, "two in the middle and the output"
@@ -105,7 +105,7 @@ def test_a_float_model_is_looked_into_as_well(tmp_path: Path) -> None:
     feeds = {name: np.pad(array, ((0, 0), (0, 5))) for name, array in sentence(11).items()}
     (tmp_path / "work").mkdir()
 
-    rows = probe(component.rewrite["16"].folder / MODEL, feeds, X_ELITE, tmp_path / "work", threshold_db=30).rows
+    rows = probe(component.rewrite["16"].folder / MODEL, [feeds], X_ELITE, tmp_path / "work", threshold_db=30).rows
 
     assert first_wrong(rows, 30) == [], "float16 is enough"
     assert len(rows) == module.AT_ONCE + 1
@@ -120,7 +120,7 @@ def test_a_compile_that_fails_ends_the_search(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "work").mkdir()
 
     rows = probe(
-        component.shape["all"].folder / MODEL, {"x": np.ones((1, 4), np.float32)}, X_ELITE, tmp_path / "work",
+        component.shape["all"].folder / MODEL, [{"x": np.ones((1, 4), np.float32)}], X_ELITE, tmp_path / "work",
         threshold_db=30,
     ).rows  # fmt: skip
 
@@ -142,6 +142,7 @@ def test_the_stage_runs_the_sample_that_was_worst(norm: tuple[Component, StageIn
         "ingest": component.ingest,
         "samples": component.samples([frames(7), frames(8)]),
         "model": quantized,
+        "shape": component.shape["all"],
         "emulate": StageInput(tmp_path, {}, worst.to_json()),
     }
 
@@ -159,8 +160,36 @@ def test_the_stage_runs_the_loudest_sample_where_no_worst_is_known(
     component, quantized = norm
     silence, quiet = ({"x": frames(7)["x"] * np.float32(factor)} for factor in (0, 0.1))
     samples = component.samples([silence, frames(8), quiet])
-    inputs = {"ingest": component.ingest, "samples": samples, "model": quantized}
+    inputs = {"ingest": component.ingest, "samples": samples, "model": quantized, "shape": component.shape["all"]}
 
     facts: Any = run_stage("probe", tmp_path / "probe", PARAMS, inputs).facts
 
     assert facts["sample"] == "samples:2"
+
+
+SPECTRUM = """g (float[1,64,16] x) => (float[1,64,16] y) {
+    a = MatMul (x, w)
+    power = Mul (a, a)
+    floored = Max (power, floor)
+    y = Log (floored)
+}"""
+
+
+@pytest.mark.parametrize(("quiet", "looked_at"), [(True, "samples:1, fading"), (False, "samples:1")])
+def test_the_stage_looks_at_the_sample_that_fades_where_the_loud_one_is_right(
+    tmp_path: Path, quiet: bool, looked_at: str
+) -> None:
+    """In float16 the chip makes 0 of the floor: silence tells, and noise does not."""
+    numbers = np.random.default_rng(3)
+    weight = numbers.standard_normal((16, 16)).astype(np.float32)
+    component = Component(tmp_path, graph(SPECTRUM, {"w": weight, "floor": np.float32(1e-16)}), {"all": {}})
+    samples = component.samples([{"x": numbers.standard_normal((1, 64, 16)).astype(np.float32)}])
+    inputs = {
+        "ingest": component.ingest, "samples": samples, "shape": component.shape["all"],
+        "model": component.rewrite["all"],
+    }  # fmt: skip
+
+    facts: Any = run_stage("probe", tmp_path / "probe", {**PARAMS, "quiet": quiet}, inputs).facts
+
+    assert facts["sample"] == looked_at
+    assert bool(facts["first_wrong"]["compile"]) == quiet

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipeline.model import Json, StageInput
 from pipeline.stages import blame
-from tests.support.graphs import attention, sentence
+from tests.support.graphs import attention, graph, sentence
 from tests.support.stage_runs import Component, run_stage
 
 CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
@@ -121,3 +122,43 @@ def test_a_component_that_stays_in_float_has_no_quantization_rung(
     assert output.facts == {"samples": 5, "of": 5, "worst": [], "first_wrong": {"padding": [], "rewrite": []}}
     assert list(json.loads((output.folder / "blame.json").read_text("utf-8"))["rungs"]) == ["padding", "rewrite"]
     assert (output.folder / "report.txt").read_text("utf-8") == ""
+
+
+SPECTRUM = """g (float[1,64,16] x) => (float[1,64,16] y) {
+    a = MatMul (x, w)
+    power = Mul (a, a)
+    floored = Max (power, floor)
+    y = Log (floored)
+}"""
+
+
+@pytest.mark.parametrize(("loudness", "quiet", "looked_at"), [
+    (1.0, True, "samples:2, quiet"),
+    (1.0, False, None),
+    (1e-3, True, None),
+])  # fmt: skip
+def test_the_quiet_sample_that_missed_is_looked_at(
+    tmp_path: Path, loudness: float, quiet: bool, looked_at: str | None
+) -> None:
+    """Loud samples are right; where the ones that were given are wrong themselves, they are what is looked at."""
+    numbers = np.random.default_rng(3)
+    weight = numbers.standard_normal((16, 16)).astype(np.float32)
+    component = Component(tmp_path, graph(SPECTRUM, {"w": weight, "floor": np.float32(1e-12)}), {"all": {}})
+    calls = [{"x": size * numbers.standard_normal((1, 64, 16)).astype(np.float32)} for size in (0.9, 1.0, 0.95)]
+    ranges = component.calibrate(calls)
+    given = [{"x": call["x"] * np.float32(loudness)} for call in calls]
+    params: dict[str, Json] = {
+        "component": "net", "bucket": "all", "axes": {}, "buckets": {"all": {}}, "padding": {}, "part": "all",
+        "thresholds": {"padding": 60.0, "rewrite": 60.0, "quantization": 20.0}, "quiet": quiet,
+    }  # fmt: skip
+    inputs = {
+        "ingest": component.ingest, "samples": component.samples(given), "shape": component.shape["all"],
+        "rewrite": component.rewrite["all"], "quantize": component.quantize("all", ranges), "calibrate": ranges,
+    }  # fmt: skip
+
+    facts: Any = run_stage("blame", tmp_path / "out", params, inputs).facts
+
+    assert facts.get("quiet") == looked_at
+    assert facts["samples"] == (1 if looked_at else 3)
+    wrong = [row["value"] for row in facts["first_wrong"]["quantization"]]
+    assert bool(wrong) == (looked_at is not None or loudness < 1), "loud samples show nothing"

@@ -7,6 +7,7 @@ of what lies between 0 and 1 what is above some level of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.contracts.measures import Agreement, Subject
 from pipeline.graph.accuracy.edges import margins
+from pipeline.graph.accuracy.flips import FEWEST, expected_share
 
 CLEAR = 0.05
 """A probability that is so much above the runner-up does not hang on rounding."""
@@ -23,8 +25,29 @@ _ALIVE = 0.1
 """What is below this in both says no, whatever level an application asks for."""
 _SUM = 0.02
 """How far probabilities may add up to something else than 1: float16 over a thousand classes."""
+_LEAST_ODDS = 2.0**-10
+"""Probabilities below this are as good as none: formats have no steps left to tell them apart."""
+
+_FAR = 1e6
+"""A margin that nothing comes near."""
 
 _Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """One sample's choices that the original is clear about, each float or int [n].
+
+    What each of the two chose, by how much the original did (`margins`), and what was added to that (`errors`). Not
+    `told` is an error of a probability that is as good as 1: there is no runner-up whose odds could have moved.
+    """
+
+    name: str
+    expected: _Array
+    actual: _Array
+    margins: _Array
+    errors: _Array
+    told: _Array
 
 
 @dataclass(frozen=True)
@@ -43,14 +66,15 @@ class Decisions:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self._levels: list[_Read] = []
-        self._chosen: list[tuple[str, _Array, _Array]] = []
+        self._chosen: list[_Chosen] = []
 
     def add(self, truth: _Array, tested: _Array, sample: str) -> None:
         """Add one sample: the values as they should be, and as they are, of the same shape."""
         if self._subject.reads == "level":
             self._levels.append(_overlap(sample, truth, tested))
+            self._chosen.append(_yes_or_no(sample, truth, tested))
         else:
-            self._chosen.append((sample, *_choices(self._subject, truth, tested)))
+            self._chosen.append(_choices(sample, self._subject, truth, tested))
 
     def agreement(self) -> Agreement | None:
         """The share that is read alike, None where there was nothing to read.
@@ -66,7 +90,17 @@ class Decisions:
         worst = int(np.argmin(shares))
         same = sum(sample.same for sample in samples) / everything
         count = sum(sample.count for sample in samples)
-        return Agreement(_shown(same), count, _shown(shares[worst]), samples[worst].name)
+        flips = self._flips()
+        shown = None if flips is None else float(format(flips, ".3g"))
+        return Agreement(_shown(same), count, _shown(shares[worst]), samples[worst].name, shown)
+
+    def _flips(self) -> float | None:
+        """The share of choices that other inputs are expected to have made otherwise."""
+        kept = [*zip(self._chosen, _counted(self._chosen), strict=True)]
+        seen = np.concatenate([each.margins[counted] for each, counted in kept])
+        errors = np.concatenate([each.errors[counted] for each, counted in kept])
+        told = np.concatenate([each.told[counted] for each, counted in kept])
+        return expected_share(seen, errors[told] if told.sum() >= FEWEST else errors, _least(self._subject))
 
 
 def choice_axis(arrays: Sequence[_Array]) -> int | None:
@@ -80,28 +114,86 @@ def choice_axis(arrays: Sequence[_Array]) -> int | None:
     return None
 
 
-def _choices(subject: Subject, truth: _Array, tested: _Array) -> tuple[_Array, _Array]:
-    """What both choose where the original is clear about it; what is not finite chooses nothing, -1."""
+def _least(subject: Subject) -> float:
+    """The least margin of a choice that is clear: of probabilities, the least that the logarithm of odds can be."""
+    tie = CLEAR if subject.tie is None else subject.tie
+    return tie if _is_of_scores(subject) else 2 * math.atanh(min(tie, 1 - _LEAST_ODDS))
+
+
+def _is_of_scores(subject: Subject) -> bool:
+    return subject.reads not in ("likeliest", "level")
+
+
+def _choices(name: str, subject: Subject, truth: _Array, tested: _Array) -> _Chosen:
+    """What both choose where the original is clear about it; what is not finite chooses nothing, -1.
+
+    Margins of probabilities are those of their logarithms: near 1 no error shows in a probability itself.
+    """
     assert subject.axis is not None
     assert subject.tie is not None
     clear = margins(truth, subject.axis).squeeze(subject.axis) >= subject.tie
-    actual = np.where(np.isfinite(tested).all(subject.axis), np.argmax(tested, subject.axis), -1)
-    return np.argmax(truth, subject.axis)[clear], actual[clear]
+    # float [n, classes]
+    expected, actual = (np.moveaxis(each, subject.axis, -1)[clear] for each in (truth, tested))
+    chosen = np.where(np.isfinite(actual).all(-1), np.argmax(actual, -1), -1)
+    if not _is_of_scores(subject):
+        expected, actual = _log_odds(expected), _log_odds(actual)
+        return _chosen(name, expected, actual, chosen, math.log(_LEAST_ODDS))
+    return _chosen(name, expected, actual, chosen, -math.inf)
 
 
-def _compared(chosen: Sequence[tuple[str, _Array, _Array]]) -> list[_Read]:
-    """How many choices are the same; those that both leave at what is chosen nearly always don't count.
+def _yes_or_no(name: str, truth: _Array, tested: _Array) -> _Chosen:
+    """Levels as choices between yes and no at a half, where the original is clear about it."""
+    clear = np.abs(2 * truth.astype(np.float64) - 1) >= CLEAR
+    expected, actual = (each[clear].astype(np.float64) for each in (truth, tested))
+    before, after = (_log_odds(each) - _log_odds(1 - each) for each in (expected, actual))
+    says = before > 0
+    errors = np.where(says, after - before, before - after).astype(np.float32)
+    told = np.minimum(expected, 1 - expected) > _LEAST_ODDS
+    return _Chosen(name, says, np.asarray(after > 0), np.abs(before).astype(np.float32), errors, told)
+
+
+def _chosen(name: str, expected: _Array, actual: _Array, chosen: _Array, floor: float) -> _Chosen:
+    """Of scores, float [n, classes], none below `floor`: by how much the original's choice is above all others."""
+    first = np.argmax(expected, -1)
+    (own, others), (own_now, others_now) = (_apart(each.astype(np.float64), first) for each in (expected, actual))
+    # Where all others are masked there is nothing to flip to.
+    alone = np.isneginf(others)
+    with np.errstate(invalid="ignore"):
+        before, after = own - others, own_now - others_now
+        errors = np.where(alone, 0.0, after - before)
+    return _Chosen(name, first, chosen, np.where(alone, _FAR, before), errors, others > floor)
+
+
+def _apart(scores: _Array, first: _Array) -> tuple[_Array, _Array]:
+    """The score at `first`, int [n], and the largest of the others; float [n] each."""
+    others = scores.copy()
+    np.put_along_axis(others, first[:, None], -np.inf, -1)
+    return np.take_along_axis(scores, first[:, None], -1)[:, 0], others.max(-1, initial=-np.inf)
+
+
+def _log_odds(probabilities: _Array) -> _Array:
+    return np.asarray(np.log(np.maximum(probabilities.astype(np.float64), _LEAST_ODDS)))
+
+
+def _counted(chosen: Sequence[_Chosen]) -> list[_Array]:
+    """Which choices count, for each sample: not those that both leave at what is chosen nearly always.
 
     Most steps of a line of text are blanks, and most places of a picture background.
     """
-    everything = np.concatenate([expected.ravel() for _, expected, _ in chosen]) if chosen else np.zeros(0, np.int64)
+    everything = np.concatenate([each.expected for each in chosen])
     kinds, counts = np.unique(everything, return_counts=True)
     usual = kinds[counts.argmax()] if kinds.size > 1 and counts.max() > everything.size / 2 else None
+    if usual is None:
+        return [np.ones(each.expected.shape, np.bool_) for each in chosen]
+    return [(each.expected != usual) | (each.actual != usual) for each in chosen]
+
+
+def _compared(chosen: Sequence[_Chosen]) -> list[_Read]:
+    """How many of the choices that count are the same."""
     found = []
-    for name, expected, actual in chosen:
-        counted = (expected != usual) | (actual != usual) if usual is not None else np.ones(expected.shape, np.bool_)
+    for each, counted in zip(chosen, _counted(chosen) if chosen else [], strict=True):
         count = int(counted.sum())
-        found.append(_Read(name, count, count, float((counted & (expected == actual)).sum())))
+        found.append(_Read(each.name, count, count, float((counted & (each.expected == each.actual)).sum())))
     return found
 
 

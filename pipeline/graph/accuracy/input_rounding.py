@@ -7,15 +7,30 @@ does, and no scheme cures it: 16 bit integers are as coarse, and all that follow
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from pipeline.graph.accuracy.accuracy import Outputs, sqnr_db
+from pipeline.graph.accuracy.worst_sample import error_db
 from pipeline.graph.cpu import Arrays, load_session, run
 
 _SHARE_DB = 6.0
 """An error is the inputs' if their rounding alone makes a quarter of its power."""
+
+
+def rounded_db(model: Path, feeds: Sequence[Arrays]) -> list[float]:
+    """The SQNR in dB that rounded inputs, with all else in float32, leave of each sample's worst float output."""
+    session = load_session(model)
+    return [error_db(run(session, feed), run(session, _rounded(feed))) for feed in feeds]
+
+
+def _rounded(feed: Arrays) -> Arrays:
+    return {
+        name: array.astype(np.float16).astype(array.dtype) if array.dtype == np.float32 else array
+        for name, array in feed.items()
+    }
 
 
 def lost_by_inputs(model: Path, feeds: Arrays, expected: Outputs, got: Outputs) -> float | None:
@@ -24,15 +39,11 @@ def lost_by_inputs(model: Path, feeds: Arrays, expected: Outputs, got: Outputs) 
     None if something else makes most of its error. `expected` and `got` are what the model gives for `feeds` on the CPU
     and on the chip.
     """
-    rounded = {
-        name: array.astype(np.float16).astype(array.dtype) if array.dtype == np.float32 else array
-        for name, array in feeds.items()
-    }
     figures = {name: _db(array, got[name]) for name, array in expected.items() if array.dtype.kind == "f"}
     if not figures:
         return None
     worst = min(figures, key=lambda name: figures[name])
-    left = _db(expected[worst], run(load_session(model), rounded)[worst])
+    left = _db(expected[worst], run(load_session(model), _rounded(feeds))[worst])
     return round(left, 1) if np.isfinite(left) and left <= figures[worst] + _SHARE_DB else None
 
 

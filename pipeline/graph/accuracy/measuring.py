@@ -39,7 +39,7 @@ def measure(
     for label, subject in subjects.items():
         known = Span(*spans[label]) if spans and label in spans else Span(0.0, 1.0) if subject.bounded else None
         values, choices = Accuracy(known), Accuracy()
-        decisions = Decisions(subject) if subject.reads is not None else None
+        decisions = Decisions(subject) if subject.reads is not None or subject.by == "choice" else None
         for number, name in enumerate(names):
             expected, actual = part_of(subject, truth[number]), part_of(subject, tested[number])
             if subject.by == "choice":

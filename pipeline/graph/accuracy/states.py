@@ -10,6 +10,7 @@ from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.loudness import inputs_heard
 from pipeline.graph.ir.moves import KEEPING, MOVES
 
 _RECURRENT = ("LSTM", "GRU", "RNN")
@@ -124,3 +125,8 @@ def _behind(index: GraphIndex, names: Iterable[str]) -> set[str]:
         if maker is not None and is_op(maker, *_MOVING):
             waiting += [given for given in maker.input if given]
     return found
+
+
+def heard_without_states(index: GraphIndex) -> tuple[str, ...]:
+    """The inputs of whose scale a logarithm is taken; none where states are handed on, which quiet says nothing of."""
+    return () if state_outputs(index) else inputs_heard(index)

@@ -16,7 +16,7 @@ from pipeline.contracts.measures import Figures, Measured, Subject
 TOTAL = "total"
 """The last rung against the original."""
 
-Kind = Literal["outside", "db", "error", "worst", "cosine", "choices", "overlap"]
+Kind = Literal["outside", "db", "error", "worst", "cosine", "choices", "flips", "overlap"]
 
 WORST_BELOW = 2.5
 """By how many times more than all together the worst sample may miss a full overlap."""
@@ -27,8 +27,8 @@ class Shortfall:
     """A subject, by its label, that misses what is asked for; `missing` orders them, the largest being the worst.
 
     What misses is a value `outside` of the original's range, its SQNR (`db`), its largest `error`, its `worst` sample,
-    its `cosine`, or what an application reads off it: its `choices`, or its levels' `overlap`. `asked` is what is asked
-    for.
+    its `cosine`, or what an application reads off it: its `choices`, those of other inputs (`flips`), or its levels'
+    `overlap`. `asked` is what is asked for.
     """
 
     rung: str
@@ -93,6 +93,8 @@ def _read_otherwise(label: str, figures: Figures, subject: Subject, limits: Limi
             yield Shortfall(TOTAL, label, "overlap", figures, least, short)
     elif found.share < (least := limits.choices) and (subject.reads == "likeliest" or limits.scores):
         yield Shortfall(TOTAL, label, "choices", figures, least, least - found.share)
+    if limits.flips is not None and found.flips is not None and found.flips > limits.flips:
+        yield Shortfall(TOTAL, label, "flips", figures, limits.flips, found.flips - limits.flips)
 
 
 def _is_outside(figures: Figures, most: float) -> bool:

@@ -106,11 +106,11 @@ class GraphBuilder:
         self.initializers[f"{name}_bias"] = self._blob.tensor(f"{name}_bias", added)
         return self.op("Add", product, f"{name}_bias", name=name)
 
-    def norm(self, value: str, weight: str, name: str, size: int, scale: float = 1.0) -> str:
-        """RMSNormalization over the last axis, its result times `scale`."""
+    def norm(self, value: str, weight: str, name: str, size: int, scale: float = 1.0, *, shrunk: float = 1.0) -> str:
+        """RMSNormalization over the last axis, its result times `scale`; `value` is `shrunk` times too small."""
         gamma = self.array(weight, (size,)) * np.float32(scale)
         self.initializers[f"{name}_weight"] = self._blob.tensor(f"{name}_weight", gamma)
-        epsilon = self.hyper.epsilon
+        epsilon = self.hyper.epsilon / shrunk**2
         return self.op("RMSNormalization", value, f"{name}_weight", name=name, axis=-1, epsilon=epsilon)
 
     def table(self, weight: str, name: str, shape: tuple[int, ...]) -> str:

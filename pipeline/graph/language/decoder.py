@@ -32,13 +32,15 @@ _FLOAT = TensorProto.FLOAT
 class Variant:
     """In what an architecture differs: norms of queries and keys, norms behind the parts, the product's function.
 
-    `embedding_scale` multiplies the embeddings.
+    `embedding_scale` multiplies the embeddings. The residual stream is kept `shrunk` times smaller than the source has
+    it, for one that float16 does not hold; only where `output_norms` are there to shrink what is added to it.
     """
 
     head_norms: bool = False
     output_norms: bool = False
     gelu: bool = False
     embedding_scale: float = 1.0
+    shrunk: float = 1.0
 
 
 def build_decoder(builder: GraphBuilder, variant: Variant) -> None:
@@ -59,12 +61,12 @@ def build_decoder(builder: GraphBuilder, variant: Variant) -> None:
     vocabulary = (hyper.vocabulary, hyper.hidden)
     table = builder.table("token_embd.weight", "embedding", vocabulary)
     stream = builder.op("Gather", table, ids, name="/embedding", axis=0)
-    if variant.embedding_scale != 1:
-        factor = builder.constant("embedding_scale", np.array(variant.embedding_scale, np.float32))
+    if variant.embedding_scale != variant.shrunk:
+        factor = builder.constant("embedding_scale", np.array(variant.embedding_scale / variant.shrunk, np.float32))
         stream = builder.op("Mul", stream, factor, name="/embedding_scaled_residual")
     for layer in range(hyper.layers):
         stream = _Layer(builder, variant, layer).run(stream)
-    last = builder.norm(stream, "output_norm.weight", "/final_norm", hyper.hidden)
+    last = builder.norm(stream, "output_norm.weight", "/final_norm", hyper.hidden, shrunk=variant.shrunk)
     head = table
     if builder.weights.shape("output.weight") is not None:
         head = builder.table("output.weight", "head", vocabulary)
@@ -89,14 +91,18 @@ class _Layer:
     def run(self, stream: str) -> str:
         """The residual stream after attention and the gated product."""
         builder, variant, at, hidden = self._builder, self._variant, self._at, self._builder.hyper.hidden
-        attended = self._attention(builder.norm(stream, f"{self._blk}.attn_norm.weight", f"{at}/input_norm", hidden))
+        shrunk = variant.shrunk
+        normed = builder.norm(stream, f"{self._blk}.attn_norm.weight", f"{at}/input_norm", hidden, shrunk=shrunk)
+        attended = self._attention(normed)
         if variant.output_norms:
             weight = f"{self._blk}.post_attention_norm.weight"
-            attended = builder.norm(attended, weight, f"{at}/attention_out_norm", hidden)
+            attended = builder.norm(attended, weight, f"{at}/attention_out_norm", hidden, 1 / shrunk)
         stream = builder.op("Add", stream, attended, name=f"{at}/attention_residual")
-        gated = self._gated(builder.norm(stream, f"{self._blk}.ffn_norm.weight", f"{at}/gated_norm", hidden))
+        normed = builder.norm(stream, f"{self._blk}.ffn_norm.weight", f"{at}/gated_norm", hidden, shrunk=shrunk)
+        gated = self._gated(normed)
         if variant.output_norms:
-            gated = builder.norm(gated, f"{self._blk}.post_ffw_norm.weight", f"{at}/gated_out_norm", hidden)
+            weight = f"{self._blk}.post_ffw_norm.weight"
+            gated = builder.norm(gated, weight, f"{at}/gated_out_norm", hidden, 1 / shrunk)
         return builder.op("Add", stream, gated, name=f"{at}/gated_residual")
 
     def _attention(self, value: str) -> str:

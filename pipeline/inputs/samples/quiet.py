@@ -41,6 +41,11 @@ def loudest_of(samples: Sequence[ScoredSample], inputs: Collection[str]) -> list
     return [samples[place] for place in ranked[:_LOUDEST] if loudness[place] > 0]
 
 
+def is_silent(sample: ScoredSample, inputs: Collection[str]) -> bool:
+    """Whether there is nothing in these inputs of a sample."""
+    return not _peak(sample, inputs)
+
+
 def _peak(sample: ScoredSample, inputs: Collection[str]) -> float:
     return max((float(np.abs(sample.inputs[name]).max(initial=0)) for name in inputs), default=0.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts.measures import Agreement, Figures, Subject
 from pipeline.graph.accuracy.decisions import choice_axis
+from pipeline.graph.accuracy.flips import expected_share
 from pipeline.graph.accuracy.makeup import Makeup
 from pipeline.graph.accuracy.measuring import measure
 from pipeline.graph.accuracy.subjects import choose
@@ -42,7 +44,7 @@ def figures(subject: Subject, truth: list[Any], tested: list[Any]) -> Figures:
 def alike(subject: Subject, truth: list[Any], tested: list[Any]) -> Agreement:
     found = figures(subject, truth, tested).agreement
     assert found is not None
-    return found
+    return replace(found, flips=None)
 
 
 def kinds(found: Figures, subject: Subject, limits: Thresholds | None = None) -> list[str]:
@@ -54,7 +56,7 @@ def test_letters_that_flip_are_a_miss_that_decibels_hide() -> None:
     tested = [{"y": sample["y"].copy()} for sample in truth]
     tested[2]["y"][0, 12, [4, 9]] = tested[2]["y"][0, 12, [9, 4]]
     found = figures(LIKELIEST, truth, tested)
-    assert found.agreement == Agreement(1 - 1 / 80, 80, 1 - 1 / 10, "s2"), "blanks don't count"
+    assert alike(LIKELIEST, truth, tested) == Agreement(1 - 1 / 80, 80, 1 - 1 / 10, "s2"), "blanks don't count"
     assert found.sqnr_db is not None
     assert found.sqnr_db > 20, "no gate in dB sees it"
     assert kinds(found, LIKELIEST) == ["choices"]
@@ -110,6 +112,66 @@ def test_an_overlap_is_a_gate_for_all_maps_and_for_the_worst() -> None:
     assert judged(0.95, 0.8) == []
     assert judged(0.88, 0.8) == ["overlap"]
     assert judged(0.95, 0.7) == ["overlap"]
+
+
+def test_what_other_inputs_will_lead_to_is_an_aim_and_no_gate() -> None:
+    for subject in (LIKELIEST, LEVEL, Subject("y", by="choice", axis=1, tie=0.1)):
+        found = Figures(50.0, 50.0, 50.0, "s", 1.0, 0.4, agreement=Agreement(1.0, 77, 1.0, "s", flips=0.004))
+        assert kinds(found, subject) == []
+        assert kinds(found, subject, Thresholds(flips=0.001)) == ["flips"]
+        assert kinds(found, subject, Thresholds(flips=0.005)) == []
+
+
+def test_letters_near_a_tie_and_errors_like_it_are_told_before_one_flips() -> None:
+    """All of 96 letters alike, the nearest with an error that does it no harm, but would with the sign turned."""
+    scores = NUMBERS.normal(size=(12, 8, 30))
+    scores[..., 1] = scores.max(-1) + NUMBERS.exponential(4, (12, 8))
+    scores[0, 0, 1] = np.sort(scores[0, 0])[-2] + 0.25
+    truth = [{"y": each} for each in scores]
+    subject = Subject("y", reads="largest", axis=1, tie=0.2)
+    for error, most, least in ((0.001, 1e-6, 0.0), (0.15, 0.05, 0.002)):
+        tested = []
+        for each in scores:
+            noise = error * NUMBERS.normal(size=each.shape)
+            noise[:, 1] = np.abs(noise[:, 1]) + error  # never against the letter
+            tested.append({"y": each + noise})
+        found = figures(subject, truth, tested).agreement
+        assert found is not None
+        assert found.share == 1.0
+        assert found.flips is not None
+        assert least <= found.flips <= most
+
+
+def test_probabilities_flip_by_their_odds() -> None:
+    """Near 1 a probability hardly moves, whatever its score does: an error of the score is that of the odds."""
+    scores = NUMBERS.normal(size=(400, 2)) * 2
+    noisy = scores + 0.5 * NUMBERS.normal(size=scores.shape)
+    by_odds = figures(
+        Subject("y", bounded=True, reads="likeliest", axis=1, tie=0.05),
+        *([{"y": softmax(each)}] for each in (scores, noisy)),
+    ).agreement
+    by_scores = figures(Subject("y", reads="largest", axis=1, tie=0.1), [{"y": scores}], [{"y": noisy}]).agreement
+    yes = figures(LEVEL, *([{"y": softmax(each)[:, 1]}] for each in (scores, noisy))).agreement
+    assert by_odds is not None
+    assert by_scores is not None
+    assert yes is not None
+    assert by_odds.flips == pytest.approx(by_scores.flips, rel=0.1)
+    assert yes.flips == pytest.approx(by_scores.flips, rel=0.1), "a level is a choice between yes and no"
+
+
+def test_probabilities_that_are_as_good_as_1_tell_nothing_of_errors() -> None:
+    """An error of the score shows in the odds of those alone whose runner-up is not rounded away."""
+    near = np.linspace(0.3, 3, 20)
+    sure = np.full(400, 20.0)
+    scores = np.stack([np.concatenate([near, sure]), np.zeros(420)], -1)
+    noisy = scores + np.stack([np.where(np.arange(420) % 2, 0.6, -0.25), np.zeros(420)], -1)
+    subject = Subject("y", bounded=True, reads="likeliest", axis=1, tie=0.05)
+    found = figures(subject, [{"y": softmax(scores)}], [{"y": softmax(noisy)}]).agreement
+    assert found is not None
+    assert found.share == 1
+    margins = np.concatenate([near, np.full(400, 10 * np.log(2))])
+    errors = np.where(np.arange(20) % 2, 0.6, -0.25)
+    assert found.flips == pytest.approx(expected_share(margins, errors, 2 * np.arctanh(0.05)), rel=0.02)
 
 
 def test_who_accepts_an_error_in_numbers_is_asked_for_no_choices() -> None:

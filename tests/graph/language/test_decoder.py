@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from onnx import TensorProto, helper
 
 from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.errors import ModelError
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.blob_writer import BlobWriter
+from pipeline.graph.files.model_file import load_graph, save_graph
 from pipeline.graph.language.architectures import BUILDERS, check_architecture
 from pipeline.graph.language.builder import GraphBuilder
 from pipeline.graph.language.hyper import Hyper
@@ -134,6 +136,24 @@ def test_gemma_turns_its_layers_by_two_rotations(tmp_path: Path) -> None:
     assert {"position_ids_cos", "position_ids_cos_local"} <= {*feed}
     wrong = {**feed, "position_ids_cos_local": -feed["position_ids_cos_local"]}
     assert not np.allclose(runs(feed)["logits"], runs(wrong)["logits"])
+
+
+def test_gemmas_residual_stream_is_small_enough_for_float16(tmp_path: Path) -> None:
+    _, facts, hyper, weights = built(tmp_path, "gemma3")
+    model = load_graph(tmp_path / "model.onnx")
+    stream = "/embedding_scaled_residual"
+    model.graph.output.append(helper.make_tensor_value_info(stream, TensorProto.FLOAT, None))
+    save_graph(model, tmp_path / "watched.onnx")
+
+    feed = Walk(facts, 12).feed(Lengths(4, 12), TOKENS[:4])
+    found = run(load_session(tmp_path / "watched.onnx"), feed)[stream]
+
+    exact = weights["token_embd.weight"][TOKENS[:4]] * math.sqrt(hyper.hidden)
+    np.testing.assert_allclose(16 * found[0], exact, rtol=1e-5)  # logits are the same, as is shown above
+    norms = [node for node in model.graph.node if node.op_type == "RMSNormalization"]
+    shrunk = {node.name for node in norms if helper.get_node_attr_value(node, "epsilon") < hyper.epsilon / 255}
+    ends = ("/input_norm", "/gated_norm", "/final_norm")  # those that read it
+    assert shrunk == {node.name for node in norms if node.name.endswith(ends)}
 
 
 def test_another_architecture_is_refused_by_name() -> None:
