@@ -7,7 +7,6 @@ A message says what went wrong, where, why, and what to do next. Code raises one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import ClassVar, Self
 
 from pipeline.plain_text import printable
@@ -36,11 +35,11 @@ class PipelineError(Exception):
 
     def but(self, *, where: str | None = None, why: str | None = None, remedy: str | None = None) -> Self:
         """The same error with other parts, and all else that it carries."""
-        other = copy(self)
+        other = type(self).__new__(type(self), *self.args)
+        other.__dict__ |= self.__dict__  # copy() has reducers that others install: Dask's gives both one __dict__
         other.where = self.where if where is None else where
         other.why = self.why if why is None else why
         other.remedy = self.remedy if remedy is None else remedy
-        other.__cause__ = other.__context__ = other.__traceback__ = None
         return other
 
     def at(self, where: str) -> Self:

@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+import copyreg
+
+import pytest
+from tblib.pickling_support import pickle_exception  # type: ignore[import-untyped]
+
 from pipeline.errors import ConfigError, WaitingError
 
 
-def test_an_error_that_is_told_otherwise_keeps_all_it_carries() -> None:
+@pytest.mark.parametrize("with_dask", [False, True])
+def test_an_error_that_is_told_otherwise_keeps_all_it_carries(with_dask: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if with_dask:
+        monkeypatch.setitem(copyreg.dispatch_table, WaitingError, pickle_exception)  # as importing it does for all
     waiting = WaitingError("waits", why="not here", remedy="there", hosts=["linux"], step="context:a")
     again = waiting.but(where="here", why="")
     assert (again.what, again.where, again.why, again.remedy) == ("waits", "here", "", "there")

@@ -68,7 +68,8 @@ def quantize(
     check_rules(index, scheme)
     ranges = with_headroom(index, ranges)
     assignment = Assignment(index, scheme)
-    if raise_divisors(index, assignment, ValueEncodings(index, assignment, ranges)):
+    # Before clamps are dropped: what an encoding does for a Clip from 0, it does not for one from a step.
+    if raise_divisors(index, assignment, ValueEncodings(index, assignment, ranges), ranges):
         index = GraphIndex(model, folder)
     if drop_clamps(index, Assignment(index, scheme)):
         index = GraphIndex(model, folder)

@@ -37,7 +37,7 @@ def raise_floors(index: GraphIndex, ranges: Mapping[str, Range]) -> int:
 def _raise(index: GraphIndex, logarithm: NodeProto, ranges: Mapping[str, Range]) -> bool:
     bound, result = index.maker(logarithm.input[0], "Clip", "Max"), logarithm.output[0]
     seen = ranges.get(result.removesuffix(QUANTIZER_INPUT))
-    place = _floor(index, bound) if bound is not None else None
+    place = floor_at(index, bound) if bound is not None else None
     if bound is None or seen is None or place is None or index.sole_reader(bound.output[0], "Log") is None:
         return False
     floor = index.scalar(bound.input[place])
@@ -51,7 +51,7 @@ def _raise(index: GraphIndex, logarithm: NodeProto, ranges: Mapping[str, Range])
     return True
 
 
-def _floor(index: GraphIndex, bound: NodeProto) -> int | None:
+def floor_at(index: GraphIndex, bound: NodeProto) -> int | None:
     """The position of a node's constant floor."""
     if bound.op_type == "Clip":
         return 1 if len(bound.input) > 1 and bound.input[1] else None
