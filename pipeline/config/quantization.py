@@ -218,4 +218,4 @@ class QuantizationOverride:
 def keeps_fours(quantization: object) -> bool:
     """Whether weights have 4 bits in blocks that lie in those of 32 which GGUF has, whose integers they can keep."""
     weights = quantization.weights if isinstance(quantization, Quantization) else None
-    return isinstance(weights, BlockWeights) and weights.dtype == "int4" and weights.block <= _GGUF_BLOCK
+    return isinstance(weights, BlockWeights) and weights.dtype == "int4" and _GGUF_BLOCK % weights.block == 0

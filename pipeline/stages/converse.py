@@ -164,8 +164,8 @@ class _Conversation:
             path = self._model(role, bucket)
             return RunnableGraph(Lengths(**axes), lambda feed: sessions.run(path, feed))
 
-        decode, prefill = map(runnable, longest_pair(graphs))
-        return clearest(Speaker(self._language, decode, prefill, graphs[0].edges), prompts)
+        decode, prefill = longest_pair(graphs)
+        return clearest(Speaker(self._language, runnable(decode), runnable(prefill), decode.edges), prompts)
 
     def _model(self, role: str, bucket: str) -> Path:
         """What is compiled of a bucket."""

@@ -7,10 +7,10 @@ from onnx import NodeProto
 from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.graph.files.stored_form import form_of
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.language.names import JOINED, MEANS, MIDDLES
+from pipeline.graph.language.names import BLOCK_MEANS, JOINED, MEANS, MIDDLES
 
 _WEIGHTS = "int8"
-"""A thirty-second of a weight's numbers; of SmolLM2-135M, 4.2 MB."""
+"""Of the means and of the middles, which are a 32nd as many numbers as the weight: 4.2 MB in SmolLM2-135M."""
 
 
 def separated_parts(index: GraphIndex, node: NodeProto) -> list[NodeProto]:
@@ -22,7 +22,7 @@ def separated_parts(index: GraphIndex, node: NodeProto) -> list[NodeProto]:
 def is_exact(index: GraphIndex, node: NodeProto) -> bool:
     """Whether integers hold the weight of a product as it is: steps, and the means of blocks."""
     form = form_of(index.initializers[node.input[1]])
-    return node.name.endswith(MEANS) or (form is not None and form.holds_steps)
+    return node.input[1].startswith(BLOCK_MEANS) or (form is not None and form.holds_steps)
 
 
 def with_middles(index: GraphIndex, scheme: Scheme) -> Scheme:

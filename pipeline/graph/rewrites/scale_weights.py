@@ -14,7 +14,8 @@ many times what the model computes with: float16 ends at 65504, and 16 bits at a
 The result keeps its name, and the bias of a Conv is multiplied as well. c is one number, or one for each output: the
 last axis of MatMul and Gemm, the channels of Conv. Left alone: weights or products that others read, a product that is
 an output, weights that are not two-dimensional (of Conv: three or more), a Gemm with a bias, a factor that is 0, no
-number, or makes a weight overflow; types other than float32.
+number, makes a weight overflow, or makes all weights of an output smaller than float16 has them fine; types other than
+float32.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 
 NAME = "scale_weights"
+
+_FINE = 2.0**-11
+"""What the largest weight of an output is at least: numbers a 256th as large are steps of 2^-24 apart in float16, which
+is 1 in 8192 of the largest."""
 
 
 def apply(model: ModelProto, folder: Path) -> int:
@@ -80,18 +85,23 @@ def _scaled(
     if factor.size != 1 and (factor.size != made[along] or shape[along] != factor.size):
         return None
     spread = factor.reshape(-1)
+    if any(len(index.readers[product.input[place]]) != 1 for place in range(1, len(product.input))):
+        return None
     sizes = [1] * weights.ndim
     sizes[axis] = factor.size
     scaled = {1: weights * spread.reshape(sizes)}
+    others = tuple(each for each in range(weights.ndim) if each != axis)
+    before, after = (np.abs(each).max(others, initial=0) for each in (weights, scaled[1]))
+    if (after < np.minimum(before, _FINE)).any():
+        return None
     if conv and len(product.input) > 2 and product.input[2]:
         bias = _float(index, product.input[2])
         if bias is None:
             return None
         scaled[2] = bias * spread
-    rounded = {place: values.astype(np.float32) for place, values in scaled.items()}
+    with np.errstate(over="ignore"):
+        rounded = {place: values.astype(np.float32) for place, values in scaled.items()}
     if not all(np.isfinite(values).all() for values in rounded.values()):
-        return None
-    if any(len(index.readers[product.input[place]]) != 1 for place in scaled):
         return None
     return {place: (index.unused(f"{product.input[place]}_times"), values) for place, values in rounded.items()}
 

@@ -31,7 +31,7 @@ from pipeline.graph.files.blocks import BLOCK
 from pipeline.graph.files.model_file import external_range, is_external, set_external
 from pipeline.graph.files.stored_form import StoredForm, form_of
 from pipeline.graph.ir.index import GraphIndex, is_op, prune
-from pipeline.graph.language.names import JOINED, MEANS, MIDDLES
+from pipeline.graph.language.names import BLOCK_MEANS, JOINED, MEANS, MIDDLES
 
 NAME = "separate_middles"
 
@@ -116,7 +116,7 @@ class _Separation:
 
     def _averages(self, inputs: int) -> str:
         """[inputs, inputs / 32]: a 32nd where an input is one of a block's."""
-        name = f"block_means_{inputs}"
+        name = f"{BLOCK_MEANS}{inputs}"
         if name not in self._new:
             each = np.repeat(np.eye(inputs // BLOCK, dtype=np.float32), BLOCK, axis=0) / BLOCK
             self._new[name] = numpy_helper.from_array(each, name)

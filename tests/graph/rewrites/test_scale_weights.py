@@ -16,8 +16,17 @@ PLANES = RANDOM.normal(size=(3, 4, 3)).astype(np.float32)
 ONE = np.array(0.003, np.float32)
 EACH = RANDOM.uniform(0.001, 0.02, 6).astype(np.float32)
 CHANNELS = RANDOM.uniform(0.5, 2, (1, 3, 1)).astype(np.float32)
-CONSTANTS = {"w": WHOLE, "v": WHOLE.T.copy(), "k": PLANES, "b": CHANNELS.ravel(), "one": ONE, "each": EACH}
+CONSTANTS = {
+    "w": WHOLE,
+    "v": WHOLE.T.copy(),
+    "k": PLANES,
+    "k2": PLANES * 2,
+    "b": CHANNELS.ravel(),
+    "one": ONE,
+    "each": EACH,
+}
 CONSTANTS |= {"channels": CHANNELS, "zero": np.array(0, np.float32), "row": np.full((4, 1), 2, np.float32)}
+CONSTANTS |= {"k2": PLANES * 2, "tiny": np.array(1e-9, np.float32), "huge": np.array(1e38, np.float32)}
 CONSTANTS |= {"wide": np.full((1, 1, 1, 1), 2, np.float32), "shape": np.array([4, 5]), "first": np.array([0])}
 FOLDED = {
     "one number": "m = MatMul (x, w)  y = Mul (m, one)",
@@ -36,6 +45,10 @@ LEFT = {
     "others read the weights": "m = MatMul (x, w)  s = Mul (m, one)  t = MatMul (x, w)  y = Add (t, s)",
     "by rows": "m = MatMul (x, w)  y = Mul (m, row)",
     "zero": "m = MatMul (x, w)  y = Mul (m, zero)",
+    "weights that would vanish": "m = MatMul (x, w)  y = Mul (m, tiny)",
+    "weights that would overflow": "m = MatMul (x, w)  y = Mul (m, huge)",
+    "a Gemm with a bias": ("r = Reshape (x, shape)  m = Gemm (r, w, each)  s = Mul (m, one)  y = Unsqueeze (s, first)"),
+    "others read the bias": "n = Conv (x, k, b)  t = Abs (b)  m = Conv (x, k2, b)  s = Mul (m, one)  y = Add (n, s)",
     "a dim more": "m = MatMul (x, w)  s = Mul (m, wide)  y = Squeeze (s, first)",
     "a number divided": "m = MatMul (x, w)  y = Div (one, m)",
     "two values": "u = Abs (w)  m = MatMul (x, u)  y = Mul (m, one)",
