@@ -114,9 +114,10 @@ def _readme(step: Step, error: PipelineError, files: list[tuple[str, str]], work
     lines += ["", f"The step's log: `{workspace.log(step).relative_to(workspace.root).as_posix()}`.", ""]
     name = "/".join(step.name.split("/")[:3])
     looks = []
-    if "qdq" in kinds:
+    searched = not step.config.language  # of a language model there is neither search
+    if searched and "qdq" in kinds:
         looks.append((f"doit blame:{name}", "ranks the values that quantization costs most at, and says why"))
-    if step.stage == "emulate" or step.stage == "context":
+    if searched and step.stage in ("emulate", "context"):
         looks.append((f"doit probe:{step.name}", "finds where the context begins to compute otherwise than the CPU"))
     if looks:
         lines += ["Look for the cause:", "", *(f"- `uv run {command}` {does}" for command, does in looks), ""]

@@ -62,7 +62,7 @@ def build_decoder(builder: GraphBuilder, variant: Variant) -> None:
     table = builder.table("token_embd.weight", "embedding", vocabulary)
     stream = builder.op("Gather", table, ids, name="/embedding", axis=0)
     if variant.embedding_scale != variant.shrunk:
-        factor = builder.constant("embedding_scale", np.array(variant.embedding_scale / variant.shrunk, np.float32))
+        factor = builder.constant("embedding_factor", np.array(variant.embedding_scale / variant.shrunk, np.float32))
         stream = builder.op("Mul", stream, factor, name="/embedding_scaled_residual")
     for layer in range(hyper.layers):
         stream = _Layer(builder, variant, layer).run(stream)

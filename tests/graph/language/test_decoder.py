@@ -15,6 +15,7 @@ from pipeline.errors import ModelError
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import load_graph, save_graph
+from pipeline.graph.files.reserved_names import free_reserved_names
 from pipeline.graph.language.architectures import BUILDERS, check_architecture
 from pipeline.graph.language.builder import GraphBuilder
 from pipeline.graph.language.hyper import Hyper
@@ -136,6 +137,12 @@ def test_gemma_turns_its_layers_by_two_rotations(tmp_path: Path) -> None:
     assert {"position_ids_cos", "position_ids_cos_local"} <= {*feed}
     wrong = {**feed, "position_ids_cos_local": -feed["position_ids_cos_local"]}
     assert not np.allclose(runs(feed)["logits"], runs(wrong)["logits"])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_no_name_is_one_that_the_quantizer_gives(architecture: str, tmp_path: Path) -> None:
+    built(tmp_path, architecture)
+    assert free_reserved_names(load_graph(tmp_path / "model.onnx").graph) == 0
 
 
 def test_gemmas_residual_stream_is_small_enough_for_float16(tmp_path: Path) -> None:
