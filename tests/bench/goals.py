@@ -115,8 +115,8 @@ def _work(results: Results) -> Iterator[Goal]:
     yield _goal(asked, proven[:1], told, at_most=0.9)
     looking = [results.ratio(model, "default", OURS, NEAREST, figure) for figure in (cpu_s, wall_s)]
     asked = (
-        "the default, which looks at the data: at most 1.5× a build that rounds to the nearest (three buckets; one bucket"
-        " 1.8 to 2.0×, ADR 29)"
+        "the default, which looks at the data: at most 1.5× a build that rounds to the nearest (three buckets;"
+        " one bucket 1.8 to 2.0×, ADR 29)"
     )
     yield _goal(asked, looking, "CPU {}×, wall {}×", at_most=1.5)
 
