@@ -17,7 +17,7 @@ def printable(text: str, keep: str = "\n\t") -> str:
     return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the nearest known name, or an empty string when none is near."""
+def did_you_mean(name: str, known: Iterable[str], *, rest: str = "") -> str:
+    """`; did you mean 'x'?` for the nearest known name, `rest` behind it, or an empty string when none is near."""
     near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    return f"; did you mean '{near[0]}{rest}'?" if near else ""

@@ -12,6 +12,7 @@ from pipeline.config.project_file import ENGINE_ADDRESS
 from pipeline.errors import ConfigError
 from pipeline.frozen import dataclass
 from pipeline.plain_text import did_you_mean
+from pipeline.plan.about import nobody_to_talk_to
 from pipeline.plan.planner import plan
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -122,6 +123,9 @@ def commands(
         doc = f"Write the report of {name} and open it." if name else "Write the reports and open them in a browser."
         task = f"report:{name}" if name else "report"
         yield ProjectCommand(task, doc, partial(_report, configs, name, workspace), [_NO_BROWSER])
+    talking = sorted(config.name for config in configs if config.language)
+    doc = "Talk to a language model here: doit chat:MODEL [--emulator] [--say TEXT] [--tokens 200]."
+    yield ProjectCommand("chat", doc, partial(_chat_alone, talking), [_EMULATOR, _SAY, _TOKENS])
     for config, steps in models:
         if config.language:
             doc = f"Talk to {config.name} here: its QDQ model on the CPU, or [--emulator]; [--say TEXT] [--tokens 200]."
@@ -203,6 +207,11 @@ def _chat(
     from pipeline.chat.command import chat  # loads models
 
     return chat(config, steps, workspace, emulator=emulator, say=say, tokens=tokens)
+
+
+def _chat_alone(talking: Sequence[str], **_: object) -> int:
+    """`chat` alone is in the list and has a help; where it is run, as by a glob, it asks for a model."""
+    raise nobody_to_talk_to("", talking, talking)
 
 
 def _doctor(workspace: Workspace, *, as_json: bool) -> int:

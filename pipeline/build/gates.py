@@ -6,6 +6,7 @@ can be changed without measuring again, and a miss fails the build for as long a
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -267,8 +268,9 @@ def _acceptable(facts: Ladder, thresholds: Thresholds) -> str:
         kept: dict[str, float] = {**lowered, **read}
         accepted.append(f"thresholds: {{{', '.join(f'{key}: {value:g}' for key, value in kept.items())}}}")
     if states:
-        outputs = ", ".join(f"{label}: {{total_db: {value}}}" for label, value in states.items())
-        accepted.append(f"outputs: {{{outputs}}}, if its states are not handed on")
+        # Labels are quoted: the colon of 'hn[:1]' would be one of YAML's.
+        outputs = ", ".join(f"{json.dumps(label)}: {{total_db: {value}}}" for label, value in states.items())
+        accepted.append(f"verification: {{outputs: {{{outputs}}}}}, if its states are not handed on")
     return " and ".join(accepted)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from pipeline.command_line import WHERE, CommandLine
@@ -21,6 +22,9 @@ OTHERS = (
 )  # fmt: skip
 """Tasks that are neither of models nor of steps."""
 _OF_MODELS = frozenset({*STAGES, *WHOLE})
+_PLAIN = re.compile(r"[\w.-]{2,}")
+"""A word, no glob, path or drive."""
+_SHOWN = 5
 _GLOB = re.compile(r"[*?\[/]")
 
 
@@ -76,7 +80,7 @@ def check_names(
         if runs and name == _BUCKETS:
             raise ConfigError("buckets needs a model, and none is given", where=WHERE, remedy=_of_one(_BUCKETS, models))
         if (runs or model) and task == _CHAT and not fnmatch.filter(talking, model):
-            raise _nobody_to_talk_to(model, models, sorted(talking))
+            raise nobody_to_talk_to(model, models, sorted(talking))
         if task in _OF_MODELS and ":" in name and not fnmatch.filter(known, name):
             raise ConfigError(
                 f"no step is named '{name}'{did_you_mean(name, {*known, *every_step()})}",
@@ -92,20 +96,37 @@ def check_words(line: CommandLine, models: Collection[str]) -> None:
     """
     if line.command == "help" or not line.names:
         return
-    first, *rest = line.names
-    for word in [first, *(rest if first in _OF_MODELS else [])]:
-        if word in (*_OF_MODELS, *OTHERS) or re.search(r"[:*?\[/\\]", word):
+    first = line.names[0]
+    task = first.partition(":")[0]
+    # What stands behind an option may be its value.
+    beside = (word for word in takewhile(lambda word: not word.startswith("-"), line.rest) if "=" not in word)
+    for word in [first, *(beside if task in _OF_MODELS else [])]:
+        named, colon, rest = word.partition(":")
+        known = _OF_MODELS if colon else {*_OF_MODELS, *OTHERS}
+        if named in known or not _PLAIN.fullmatch(named if colon else word):
             continue
-        likely = f"; did you mean '{first if first in _OF_MODELS else 'build'}:{word}'?" if word in models else ""
+        suggested = did_you_mean(named, sorted(known), rest=colon + rest)
+        if named in models:
+            suggested = f"; did you mean '{task if task in _OF_MODELS else 'build'}:{named}'?"
         raise ConfigError(
-            f"no command or stage is named '{word}'{likely or did_you_mean(word, [*_OF_MODELS, *OTHERS])}",
+            f"no command or stage is named '{named}'{suggested}"
+            if named not in OTHERS
+            else f"'{named}' takes nothing behind a colon",
             where=WHERE,
-            remedy="a model is named behind a colon, as in doit build:MODEL; 'doit list' prints commands and models,"
-            " docs/commands.md explains them",
+            remedy=f"a model is named behind a colon, as in doit build:MODEL; {_listed(models)}; 'doit list' prints"
+            " the commands, docs/commands.md explains them",
         )
 
 
-def _nobody_to_talk_to(model: str, models: Collection[str], talking: Sequence[str]) -> ConfigError:
+def _listed(models: Collection[str]) -> str:
+    """Which models there are, the first few of them."""
+    named = ", ".join(sorted(models)[:_SHOWN])
+    more = f" and {len(models) - _SHOWN} more" if len(models) > _SHOWN else ""
+    return f"models are {named}{more}" if models else "there is no model yet"
+
+
+def nobody_to_talk_to(model: str, models: Collection[str], talking: Sequence[str]) -> ConfigError:
+    """Why `chat` of `model` is refused, or of none where that is empty; `talking` are the language models."""
     if model in models:
         what = f"{model} is no language model"
     else:

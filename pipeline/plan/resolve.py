@@ -26,6 +26,16 @@ from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.store.manifests import read_manifest
 
+_TAKEN = {
+    "npz": ("folder", "32 or more .npz files with the model's inputs"),
+    "images": ("folder", "32 or more pictures"),
+    "audio": ("folder", "16 or more sounds"),
+    "text": ("file", "32 or more lines of text"),
+    "record": ("file", "32 or more lines, a sample each,"),
+    "chat": ("file", "32 or more conversations, each a line of JSON,"),
+}
+"""Of each reader that says what it takes: whether that is a folder or a file, and what belongs there."""
+
 
 @dataclass(frozen=True)
 class Resolved:
@@ -76,7 +86,7 @@ def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | 
     inputs = _inputs(step, manifests, buckets)
     if inputs is None:
         return None
-    digests = {role: workspace.memo.sha256(_readable(path, role, step)) for role, path in files.items()}
+    digests = {role: workspace.memo.sha256(_readable(path, role, step, workspace)) for role, path in files.items()}
     for role, script in step.scripts.items():
         digests[role] = workspace.code.script(script, workspace.root)
     if isinstance(params, quantize.Params) and "precision" in inputs:
@@ -236,7 +246,7 @@ def _on_own_axes(step: Step, buckets: Mapping[str, OwnBuckets]) -> Contract:
     return params
 
 
-def _readable(path: Path, role: str, step: Step) -> Path:
+def _readable(path: Path, role: str, step: Step, workspace: Workspace) -> Path:
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise ConfigError(
             f"{path.name} is a device, a pipe or a socket",
@@ -246,13 +256,26 @@ def _readable(path: Path, role: str, step: Step) -> Path:
         )
     if not path.exists():
         beside = (entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else ()
+        what, remedy = _wanted(path, role, step, workspace)
         raise ConfigError(
-            f"{path.name} does not exist{did_you_mean(path.name, beside)}",
+            f"{what} does not exist{did_you_mean(path.name, beside)}",
             where=f"{_place_named(role, step)}, for {step.id}",
             why=f"looked for {path}",
-            remedy="create it, or correct the path in the config",
+            remedy=f"{remedy}, or correct the path in the config",
         )
     return path
+
+
+def _wanted(path: Path, role: str, step: Step, workspace: Workspace) -> tuple[str, str]:
+    """What a path that is not there should be, and how to come by it."""
+    config = step.config
+    reader = config.calibration if step.name == f"{config.name}/calibration" else config.verification.samples
+    taken = _TAKEN.get(reader.reader) if reader and role == "samples" else None
+    if taken is None:
+        return path.name, "create it"
+    kind, entries = taken
+    named = path.relative_to(workspace.root).as_posix() if path.is_relative_to(workspace.root) else path.name
+    return f"the {kind} of samples {named}", f"put {entries} there"
 
 
 def _place_named(role: str, step: Step) -> str:

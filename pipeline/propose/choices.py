@@ -319,4 +319,5 @@ def _arrays(folder: str, components: Mapping[str, GuessedComponent], made: Choic
         made.notes.append("an input looks like features (a spectrogram): make them as the application does")
     if any(given.kind == "state" for each in components.values() for given in each.inputs):
         made.notes.append("inputs that are states want values of real runs, not zeros alone: see reader: record")
-    made.missing.append(f"{folder}/: 32 or more .npz files with the arrays {', '.join(names[:6])}")
+    arrays = f"arrays {', '.join(names[:6])}" if names else "model's inputs"
+    made.missing.append(f"{folder}/: 32 or more .npz files with the {arrays}")

@@ -69,9 +69,16 @@ class GuessedComponent:
 
 
 def look_at(file: str, path: Path) -> GuessedComponent:
-    """What an ONNX file says; `file` is its name in the source. What can't be read is `refused`."""
+    """What an ONNX file says; `file` is its name in the source. An interface that is none of ours is `refused`.
+
+    Raises ModelError for a file that is no model, or damaged.
+    """
     try:
         model = parse_lean(path)
+    except PipelineError as error:
+        again = f"replace the file ({error.remedy}), and run init again; no config was written"
+        raise error.but(where=file, remedy=again) from error
+    try:
         name_dims(model)
         initialized = {tensor.name for tensor in model.graph.initializer}
         declared = [value for value in model.graph.input if value.name not in initialized]

@@ -131,7 +131,7 @@ def _spaced(some: Iterable[object]) -> str:
 
 
 def verified(bench: Bench) -> None:
-    """A cold build in which every context is emulated, beside the plain script, which proves nothing."""
+    """A cold build in which every context is emulated, beside the plain script, which verifies nothing."""
     plain = Plain(bench.model, bench.work / "plain")
     ours = Ours(bench.model, bench.work / "ours-verified", source=bench.checkout)
     for turn in range(bench.repeats):

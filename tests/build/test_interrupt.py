@@ -202,6 +202,22 @@ class TestUndone:
         assert raised == [True, False], "the main thread may, as it saves what was learned"
 
 
+def test_ctrl_c_while_modules_are_imported_is_told_in_a_line() -> None:
+    strike = """
+import os, runpy, signal, sys
+class Strike:
+    def find_spec(self, name, *_):
+        if name == "pipeline.upkeep.nothing_to_do":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Strike())
+sys.argv = ["doit", "list"]
+runpy.run_module("doit", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", strike], cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "\nInterrupted: run the same command again.\n"
+
+
 def test_who_waits_for_an_answer_wakes_up_and_waits_on() -> None:
     answers = Answers()
     threading.Timer(0.5, answers.put, ("late",)).start()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from pipeline.build.gates import check
 from pipeline.build.nothing_keeps import nothing_keeps
 from pipeline.build.remedies import FLOAT, Able, Tried
+from pipeline.config.load import load
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import emulate
 from pipeline.contracts.climb import Attempt
@@ -15,6 +17,7 @@ from pipeline.contracts.measures import Figures, Subject
 from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.errors import CompileError
 from pipeline.model import Manifest
+from tests.support.config_mistakes import GOOD, write
 
 W8A16 = Scheme("uint16", "uint8", per_channel=True)
 FP16 = replace(W8A16, overrides=(FLOAT,))
@@ -52,21 +55,26 @@ def test_what_is_wrong_in_one_precision_and_not_compiled_in_another_is_told_apar
     assert error.remedy.endswith("; w8a16 comes closest, and ships with thresholds: {total_db: 13}")
 
 
-def test_a_state_that_misses_is_accepted_as_an_output_not_by_thresholds() -> None:
-    figures = Figures(34.2, 34.2, 34.2, worst_sample="1.npz", cosine=1.0, max_abs_error=0.1)
+def test_a_state_that_misses_is_accepted_as_an_output_as_a_config_can_say_it(tmp_path: Path) -> None:
+    figures = {"hn[:1]": Figures(34.2, 34.2, 34.2, worst_sample="1.npz", cosine=1.0, max_abs_error=0.1)}
     facts = emulate.Facts(
-        samples=3, of=3, score=None, rungs={"compile": {"hn": figures}}, outputs={"hn": figures},
-        subjects={"hn": Subject("hn", state=True)},
+        samples=3, of=3, score=None, rungs={"compile": figures}, outputs=figures,
+        subjects={"hn[:1]": Subject("hn", state=True)},
     )  # fmt: skip
-    miss = check("net/net/all/sm8650", Manifest("emulate", "", {}, facts.to_json()), Thresholds())
+    made = Manifest("emulate", "", {}, facts.to_json())
+    miss = check("net/net/all/sm8650", made, Thresholds())
     assert miss is not None
     assert miss.state
     tried = [Tried(FP16, miss.rung, (4, 34.2), state=True, accepts=miss.accepts)]
     remedy = nothing_keeps("net/net", [attempt("fp16", 34.2)], tried, ALL).remedy
-    assert remedy.endswith(
-        "fp16 comes closest, and ships with outputs: {hn: {total_db: 34}}, if its states are not handed on"
-    )
     assert "thresholds" not in remedy
+    _, written = remedy.split("fp16 comes closest, and ships with ")
+    advice, _, rest = written.partition("}}},")
+    assert (advice, rest) == (
+        'verification: {outputs: {"hn[:1]": {total_db: 34', " if its states are not handed on",
+    )  # fmt: skip
+    config = load(write(tmp_path, f"{GOOD}{advice}}}}}}}\n"))
+    assert check("net/net/all/sm8650", made, config.components["encoder"].thresholds) is None
 
 
 def test_where_inputs_are_too_coarse_that_is_what_is_said() -> None:

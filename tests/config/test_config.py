@@ -347,8 +347,16 @@ def test_what_can_not_be_read_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("calibration", "lacking", "where"),
     [
-        ("{reader: text, file: calibration/line.txt}", "line.txt does not exist; did you mean 'lines.txt'?", "6:35"),
-        ("{reader: npz, folder: calibration/array}", "array does not exist; did you mean 'arrays'?", "6:36"),
+        (
+            "{reader: text, file: calibration/line.txt}",
+            "the file of samples calibration/line.txt does not exist; did you mean 'lines.txt'?",
+            "6:35",
+        ),
+        (
+            "{reader: npz, folder: calibration/array}",
+            "the folder of samples calibration/array does not exist; did you mean 'arrays'?",
+            "6:36",
+        ),
         ("{reader: record, file: calibration/lines.txt, run: 'calibration/cod.py:f'}", "cod.py does not", "6:65"),
     ],
 )
@@ -367,6 +375,11 @@ def test_a_missing_calibration_file_is_named_when_it_is_needed(
         resolve(replace(step, inputs=(), ingests={}), workspace)
     assert caught.value.what.startswith(lacking)
     assert caught.value.where == f"configs/mine.yaml:{where}, for samples:mine/calibration"
+    taken = {
+        "6:35": "put 32 or more lines of text there",
+        "6:36": "put 32 or more .npz files with the model's inputs there",
+    }
+    assert caught.value.remedy == f"{taken.get(where, 'create it')}, or correct the path in the config"
 
 
 def only_config_errors(root: Path, data: bytes) -> None:

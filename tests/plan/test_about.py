@@ -146,18 +146,33 @@ def test_steps_that_are_asked_for_by_name(line: str, expected: bool) -> None:
         ("report minilm", "'minilm'; did you mean 'report:minilm'?"),
         ("-n 2 biuld", "'biuld'; did you mean 'build'?"),
         ("clean nosuch", "'nosuch'"),
+        ("biuld:demo", "'biuld'; did you mean 'build:demo'?"),
+        ("demo:64", "'demo'; did you mean 'build:demo'?"),
+        ("report:demo extra", "'extra'"),
+        ("chat:demo minilm --say x", "'minilm'; did you mean 'chat:minilm'?"),
     ],
 )
 def test_a_word_that_is_no_command_or_stage_is_refused(line: str, told: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"no command or stage is named {told}")) as caught:
         check_words(parse(line.split()), MODELS)
-    assert "doit build:MODEL" in caught.value.remedy
+    assert "doit build:MODEL; models are demo, demo2, minilm; 'doit list'" in caught.value.remedy
+
+
+def test_a_colon_behind_a_command_that_is_of_no_model_and_more_models_than_are_shown() -> None:
+    with pytest.raises(ConfigError, match="'gc' takes nothing behind a colon"):
+        check_words(parse(["gc:demo"]), MODELS)
+    with pytest.raises(ConfigError, match="models are a, b, c, d, e and 2 more;"):
+        check_words(parse(["nosuch"]), {*"abcdefg"})
+    with pytest.raises(ConfigError, match="there is no model yet;"):
+        check_words(parse(["nosuch:a"]), ())
 
 
 @pytest.mark.parametrize(
     "line",
     ["", "build", "build:nosuch", "help nosuch", "init demo2 models/a.onnx", "verify-release demo",
-     "buckets:demo --lengths demo", "build context targets=sm8650", "*demo*", ".build/steps/x"],
+     "buckets:demo --lengths demo", "chat:demo --say hello --tokens 3", "report:demo targets=sm8650 --no-browser",
+     "build context targets=sm8650", "*demo*", "*:demo", "b*:demo", ".build/steps/x", ".build/steps/context:demo",
+     "C:\\steps"],
 )  # fmt: skip
 def test_what_names_commands_or_is_theirs_is_not(line: str) -> None:
     check_words(parse(line.split()), MODELS)

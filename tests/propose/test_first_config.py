@@ -217,6 +217,25 @@ def test_what_it_writes_builds_once_the_samples_are_there(tmp_path: Path) -> Non
     assert (project.root / "artifacts/mine/sm8650/manifest.json").is_file()
 
 
+@pytest.mark.parametrize("data", [b"", b"\x08\x09<html>no model</html>"])
+def test_of_a_damaged_file_no_config_is_written(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/net.onnx").write_bytes(data)
+    with pytest.raises(ModelError, match=r"net\.onnx is not an ONNX model, or is damaged") as caught:
+        written(tmp_path, monkeypatch)
+    assert caught.value.where == "net.onnx"
+    assert caught.value.remedy.startswith("replace the file (fetch the file again")
+    assert caught.value.remedy.endswith("and run init again; no config was written")
+    assert [*(tmp_path / "configs").iterdir()] == []
+
+
+def test_what_takes_no_arrays_is_told_without_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "net (seq(float[1, 4]) x) => (float[1, 4] y) { at = Constant <value_int = 0> () y = SequenceAt (x, at) }"
+    save(graph(text), tmp_path / "models" / "net.onnx")
+    _, _, said = written(tmp_path, monkeypatch)
+    assert "  calibration/mine/: 32 or more .npz files with the model's inputs" in said
+
+
 @pytest.mark.slow
 def test_what_will_be_refused_is_said_and_written_down(tmp_path: Path) -> None:
     project = Project.create(tmp_path / "project", tmp_path / "store")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
+from pipeline.errors import ModelError
 from pipeline.propose.interface import GuessedComponent, guess_axes, look_at
 from tests.support.graphs import graph
 from tests.support.interfaces import HEARD, LAST, LONG, LOOKED_UP, MEL, NUMBERS, PICTURE, STATE, TEXT, WAVE, selecting
@@ -71,8 +72,11 @@ def test_an_input_that_decides_an_if_is_a_selector_with_what_it_is_compared_with
     assert (found.spec.name, found.values) == ("sr", (8000,))
 
 
-def test_what_is_no_model_is_refused_and_not_raised(tmp_path: Path) -> None:
+def test_what_is_no_model_is_raised_and_what_takes_no_arrays_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(b"no model")
-    found = look_at("net.onnx", tmp_path / "net.onnx")
+    with pytest.raises(ModelError, match="is not an ONNX model, or is damaged"):
+        look_at("net.onnx", tmp_path / "net.onnx")
+    text = "net (seq(float[1, 4]) x) => (float[1, 4] y) { at = Constant <value_int = 0> () y = SequenceAt (x, at) }"
+    found = looked(tmp_path, graph(text))
     assert found.refused is not None
     assert not found.inputs

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -18,18 +19,38 @@ from pipeline import command_line
 from pipeline.upkeep.doctor.finding import ENVIRONMENT, exit_code
 
 _MISUSED = 3  # doit's own exit code for a command line that it does not understand
+_INTERRUPTED = 130  # as of a build that Ctrl-C ended
 
 
 @contextlib.contextmanager
 def first(root: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Run the doctor now, if doit was called for it alone; inside, report packages that can't be imported.
+    """Run the doctor now, if doit was called for it alone; inside, report packages that can't be imported, and Ctrl-C.
 
     So `doit doctor` works where a config is wrong or a package is missing: the imports inside would end the process.
     The garbage collector rests meanwhile: modules stay, and looking through them again and again takes 20 ms.
     """
-    asked = asked_for(arguments)
-    if asked is not None:
-        raise SystemExit(main(root, asked))
+    with _interruptible():
+        asked = asked_for(arguments)
+        if asked is not None:
+            raise SystemExit(main(root, asked))
+        with _importing():
+            yield
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """End in one line at Ctrl-C; what runs later answers to it by itself (:mod:`pipeline.build.interrupt`)."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would only cut this off
+        print("\nInterrupted: run the same command again.", file=sys.stderr)
+        raise SystemExit(_INTERRUPTED) from None
+
+
+@contextlib.contextmanager
+def _importing() -> Iterator[None]:
+    """Report packages that can't be imported, and let the garbage collector rest."""
     gc.disable()
     try:
         yield
