@@ -114,6 +114,15 @@ def choice_axis(arrays: Sequence[_Array]) -> int | None:
     return None
 
 
+def chosen_along(axis: int, truth: _Array, tested: _Array) -> _Array:
+    """What `tested` chooses along an axis, int: the place of the largest, or -1 where a number came to be none.
+
+    What is infinite in the truth already is a mask, and may be one here.
+    """
+    lost = np.isnan(truth) | np.isnan(tested) | (np.isfinite(truth) & ~np.isfinite(tested))
+    return np.where(lost.any(axis), -1, np.argmax(tested, axis))
+
+
 def _least(subject: Subject) -> float:
     """The least margin of a choice that is clear: of probabilities, the least that the logarithm of odds can be."""
     tie = CLEAR if subject.tie is None else subject.tie
@@ -125,7 +134,7 @@ def _is_of_scores(subject: Subject) -> bool:
 
 
 def _choices(name: str, subject: Subject, truth: _Array, tested: _Array) -> _Chosen:
-    """What both choose where the original is clear about it; what is not finite chooses nothing, -1.
+    """What both choose where the original is clear about it; what is no number any more chooses nothing, -1.
 
     Margins of probabilities are those of their logarithms: near 1 no error shows in a probability itself.
     """
@@ -134,7 +143,7 @@ def _choices(name: str, subject: Subject, truth: _Array, tested: _Array) -> _Cho
     clear = margins(truth, subject.axis).squeeze(subject.axis) >= subject.tie
     # float [n, classes]
     expected, actual = (np.moveaxis(each, subject.axis, -1)[clear] for each in (truth, tested))
-    chosen = np.where(np.isfinite(actual).all(-1), np.argmax(actual, -1), -1)
+    chosen = chosen_along(-1, expected, actual)
     if not _is_of_scores(subject):
         expected, actual = _log_odds(expected), _log_odds(actual)
         return _chosen(name, expected, actual, chosen, math.log(_LEAST_ODDS))

@@ -84,6 +84,23 @@ def test_what_is_no_number_chooses_nothing() -> None:
     assert alike(LIKELIEST, truth, tested) == Agreement(0.2, 25, 0.2, "s0"), "5 of 10 letters, and 15 blanks"
 
 
+@pytest.mark.parametrize("by", ["choice", "values"])
+def test_scores_that_are_masked_choose_among_the_others(by: Any) -> None:
+    scores = NUMBERS.normal(size=(20, 6))
+    scores[:, 0] += 20
+    scores[::2, 3:] = -np.inf
+    subject = Subject("y", by=by, reads="largest", axis=1, tie=0.1)
+    truth = [{"y": scores}]
+    assert alike(subject, truth, truth).share == 1
+    assert figures(subject, truth, truth).agreement.flips == 0  # type: ignore[union-attr]
+    lost = scores.copy()
+    lost[0, 1], lost[1, 1], lost[2, 3] = -np.inf, np.nan, np.nan
+    assert alike(subject, truth, [{"y": lost}]).share == 17 / 20
+    if by == "choice":
+        assert figures(subject, truth, truth).sqnr_db == 100
+        assert figures(subject, truth, [{"y": lost}]).sqnr_db != 100
+
+
 def test_levels_are_compared_as_intersection_over_union() -> None:
     one, other = np.zeros((1, 1, 40, 40)), np.zeros((1, 1, 40, 40))
     one[..., 10:30, 10:30], other[..., 10:30, 11:31] = 1, 1
