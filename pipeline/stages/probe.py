@@ -24,6 +24,7 @@ from pipeline.contracts.probe import Facts, Params
 from pipeline.contracts.values import TensorSpec
 from pipeline.graph.accuracy.blame import first_wrong
 from pipeline.graph.accuracy.input_rounding import lost_by_inputs, rounded_db
+from pipeline.graph.accuracy.makeup import heard_in_silence
 from pipeline.graph.accuracy.states import heard_without_states
 from pipeline.graph.accuracy.worst_sample import write_worst
 from pipeline.graph.files.model_file import MODEL, load_graph
@@ -52,10 +53,14 @@ def run(request: StageRequest) -> StageResult:
     if not given.samples:
         print(f"not measured: bucket {params.bucket} holds none of the samples")
         return StageResult(Facts(sample=None, values=0, first_wrong={"compile": ()}).to_json())
-    place = _worst(request, given, params.thresholds["compile"] + STATE_DB)
-    made = _quieter(request, params, given.samples[place], inputs)
-    samples, padded = (given.samples[place], *made.samples), (given.padded[place], *made.padded)
     least = params.thresholds["compile"]
+    shaped = request.inputs["shape"].folder
+    index = GraphIndex(load_graph(shaped / MODEL), shaped)
+    place = _worst(request, given, least + STATE_DB)
+    judged = heard_in_silence(index) if params.quiet else frozenset()
+    heard = heard_without_states(index) if judged else ()
+    made = _quieter(heard, params, given.samples[place], inputs)
+    samples, padded = (given.samples[place], *made.samples), (given.padded[place], *made.padded)
     with tempfile.TemporaryDirectory(prefix="probe-", dir=request.out.parent, ignore_cleanup_errors=True) as work:
         found = probe(
             request.inputs["model"].folder / MODEL,
@@ -64,6 +69,7 @@ def run(request: StageRequest) -> StageResult:
             Path(work),
             threshold_db=least,
             most_compiles=MOST_COMPILES,
+            judged=[(), *(judged for _ in made.samples)],
         )
     rows, sample, feeds = found.rows, samples[found.place], padded[found.place]
     if found.got:
@@ -86,10 +92,8 @@ def run(request: StageRequest) -> StageResult:
     return StageResult(facts.to_json())
 
 
-def _quieter(request: StageRequest, params: Params, sample: ScoredSample, inputs: Sequence[TensorSpec]) -> HeldOut:
-    """A sample fading and quieter, where a logarithm hears that."""
-    shaped = request.inputs["shape"].folder
-    heard = heard_without_states(GraphIndex(load_graph(shaped / MODEL), shaped)) if params.quiet else ()
+def _quieter(heard: Sequence[str], params: Params, sample: ScoredSample, inputs: Sequence[TensorSpec]) -> HeldOut:
+    """A sample fading and quieter, where a logarithm hears that of inputs."""
     return fed([each for each in quieter([sample], heard) if not is_silent(each, heard)], params, inputs)
 
 
