@@ -25,7 +25,7 @@ from pipeline.contracts.values import TensorSpec
 from pipeline.graph.accuracy.blame import first_wrong
 from pipeline.graph.accuracy.input_rounding import lost_by_inputs, rounded_db
 from pipeline.graph.accuracy.makeup import heard_in_silence
-from pipeline.graph.accuracy.states import heard_without_states
+from pipeline.graph.accuracy.states import heard_without_states, state_outputs
 from pipeline.graph.accuracy.worst_sample import write_worst
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
@@ -56,7 +56,9 @@ def run(request: StageRequest) -> StageResult:
     least = params.thresholds["compile"]
     shaped = request.inputs["shape"].folder
     index = GraphIndex(load_graph(shaped / MODEL), shaped)
-    place = _worst(request, given, least + STATE_DB)
+    # Of a state more is asked for than of any value on the way.
+    asked = least + (STATE_DB if state_outputs(index) else 0.0)
+    place = _worst(request, given, asked)
     judged = heard_in_silence(index) if params.quiet else frozenset()
     heard = heard_without_states(index) if judged else ()
     made = _quieter(heard, params, given.samples[place], inputs)
@@ -76,9 +78,8 @@ def run(request: StageRequest) -> StageResult:
         write_worst(request.out, feeds, found.expected, found.got)
     wrong = first_wrong(rows, least)
     model = request.inputs["model"].folder / MODEL
-    # Of a state more is asked for than of any value on the way.
     lost_db = lost_by_inputs(model, feeds, found.expected, found.got) if found.got else None
-    inputs_db = lost_db if lost_db is not None and (wrong or lost_db < least + STATE_DB) else None
+    inputs_db = lost_db if lost_db is not None and (wrong or lost_db < asked) else None
     told = [
         *(row.line() for row in rows),
         f"{sample.name}: {len(wrong)} of {len(rows)} values are the first under {least:g} dB",

@@ -175,6 +175,30 @@ SPECTRUM = """g (float[1,64,16] x) => (float[1,64,16] y) {
 }"""
 
 
+@pytest.mark.parametrize(("text", "told"), [
+    ("g (float[1,8] x, float[1,4] k) => (float[1,8] y, float[1,1] z)"
+     " { d = Neg (x)  y = Add (d, ten)  z = ReduceMax <axes = [1]> (k) }", False),
+    ("g (float[1,8] x, float[1,4] k) => (float[1,8] y, float[1,1] z)"
+     " { z = ReduceMax <axes = [1]> (k)  d = Sub (x, ten)  y = Add (d, z) }", True),
+])  # fmt: skip
+def test_rounded_inputs_are_told_of_where_they_leave_less_than_is_asked_for(
+    tmp_path: Path, text: str, told: bool
+) -> None:
+    """A tenth of a tenth in 11 bits leaves 40 dB, which is enough but for a state."""
+    component = Component(tmp_path, graph(text, {"ten": np.float32(10)}), {"all": {}})
+    calls = [{"x": 10 + random(1, 8, seed=1) / 3, "k": np.zeros((1, 4), np.float32)}]
+    inputs = {
+        "ingest": component.ingest, "samples": component.samples(calls), "shape": component.shape["all"],
+        "model": component.rewrite["all"],
+    }  # fmt: skip
+
+    facts: Any = run_stage("probe", tmp_path / "probe", PARAMS, inputs).facts
+
+    assert not facts["first_wrong"]["compile"]
+    assert ("inputs_db" in facts) == told
+    assert facts.get("inputs_db", 40) == pytest.approx(40, abs=8)
+
+
 def test_outputs_near_0_in_silence_choose_no_quiet_sample(tmp_path: Path) -> None:
     text = SPECTRUM.replace("y = Log (floored)", "l = Log (floored)  y = Sigmoid (l)")
     numbers = np.random.default_rng(3)
