@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.contracts.measures import Agreement, Subject
 from pipeline.graph.accuracy.edges import margins
-from pipeline.graph.accuracy.flips import FEWEST, expected_share
+from pipeline.graph.accuracy.flips import FEWEST, expected_share, largest_shift
 
 CLEAR = 0.05
 """A probability that is so much above the runner-up does not hang on rounding."""
@@ -100,7 +100,9 @@ class Decisions:
         seen = np.concatenate([each.margins[counted] for each, counted in kept])
         errors = np.concatenate([each.errors[counted] for each, counted in kept])
         told = np.concatenate([each.told[counted] for each, counted in kept])
-        return expected_share(seen, errors[told] if told.sum() >= FEWEST else errors, _least(self._subject))
+        shift = None if _is_of_scores(self._subject) else largest_shift(seen, errors)
+        errors = errors[told] if told.sum() >= FEWEST else errors
+        return expected_share(seen, errors, _least(self._subject), shift)
 
 
 def choice_axis(arrays: Sequence[_Array]) -> int | None:

@@ -191,6 +191,20 @@ def test_probabilities_that_are_as_good_as_1_tell_nothing_of_errors() -> None:
     assert found.flips == pytest.approx(expected_share(margins, errors, 2 * np.arctanh(0.05)), rel=0.02)
 
 
+@pytest.mark.parametrize("reads", ["likeliest", "level"])
+def test_probabilities_that_are_rounded_flip_nothing_that_is_clear(reads: Any) -> None:
+    """Rounding to 8 bits doubles the odds of what is rare, and moves no probability by more than 0.002."""
+    chosen = np.concatenate([np.linspace(0.55, 0.75, 40), 1 - np.geomspace(0.004, 0.1, 200)])
+    truth = np.stack([chosen, 1 - chosen], -1)
+    tested = np.round(truth * 255) / 255
+    subject = LIKELIEST if reads == "likeliest" else LEVEL
+    arrays = [[{"y": each if reads == "likeliest" else each[:, 0]}] for each in (truth, tested)]
+    found = figures(replace(subject, axis=1 if reads == "likeliest" else None), *arrays).agreement
+    assert found is not None
+    assert found.flips is not None
+    assert found.flips < 1e-6
+
+
 def test_who_accepts_an_error_in_numbers_is_asked_for_no_choices() -> None:
     small = Figures(18.0, 18.0, 12.0, "s", 1.0, 0.01, agreement=Agreement(0.5, 4, 0.5, "s"))
     assert kinds(small, LIKELIEST) == [], "an error of 0.01 flips no clear choice"
