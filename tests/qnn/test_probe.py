@@ -186,7 +186,7 @@ def test_rounded_inputs_are_told_of_where_they_leave_less_than_is_asked_for(
 ) -> None:
     """A tenth of a tenth in 11 bits leaves 40 dB, which is enough but for a state."""
     component = Component(tmp_path, graph(text, {"ten": np.float32(10)}), {"all": {}})
-    calls = [{"x": 10 + random(1, 8, seed=1) / 3, "k": np.zeros((1, 4), np.float32)}]
+    calls: list[dict[str, NDArray[Any]]] = [{"x": 10 + random(1, 8, seed=1) / 3, "k": np.zeros((1, 4), np.float32)}]
     inputs = {
         "ingest": component.ingest, "samples": component.samples(calls), "shape": component.shape["all"],
         "model": component.rewrite["all"],
