@@ -67,8 +67,8 @@ class Miss:
     """Why a step's output may not ship: `rung` is the one of the ladder that it misses, if it is one.
 
     `state` says whether what misses is a state, which the next run takes; `read`, whether it is what an application
-    reads off an output. `accepts` is what a config says to have it all the same; empty where nobody should. `sqnr_db` is
-    the figure that misses, if it is one in dB.
+    reads off an output. `accepts` is what a config says to have it all the same; empty where nobody should. `sqnr_db`
+    is the figure that misses, if it is one in dB.
     """
 
     error: PipelineError

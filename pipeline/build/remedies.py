@@ -58,7 +58,8 @@ class Tried:
     wrong, the worst first; `foretold` is the forecast for this scheme; `state` says whether a state missed, `read`
     whether something else is read off an output; `accepts` is what a config says to have this all the same. `failed` is
     why it could not even be made. `inputs_db` is what rounding the inputs leaves, if that alone explains the miss.
-    `by_db`: the figure in `reached` is the one that missed. `left_to_cpu`: it missed no rung of the ladder, but nodes that QNN does not take.
+    `by_db`: the figure in `reached` is what missed. `left_to_cpu`: it missed no rung of the ladder, but nodes that QNN
+    does not take.
     """
 
     scheme: Scheme
@@ -110,8 +111,8 @@ def unmoved(tried: Sequence[Tried], *, in_float: bool) -> Sequence[Tried]:
     last = [each for each in tried if is_float(each.scheme) == in_float][-_ALIKE:]
     figures = [each.reached[1] for each in last]
     places = {(each.rung, each.reached[0], each.failed is None) for each in last}
-    by_db = all(each.by_db and not each.read for each in last)
-    told = by_db and len(last) == _ALIKE and places == {(last[0].rung, last[0].reached[0], True)} and min(figures) > NO_NUMBER
+    comparable = all(each.by_db and not each.read for each in last) and min(figures, default=NO_NUMBER) > NO_NUMBER
+    told = comparable and len(last) == _ALIKE and places == {(last[0].rung, last[0].reached[0], True)}
     return last if told and last[0].rung and max(figures) - min(figures) <= _ALIKE_DB else ()
 
 
