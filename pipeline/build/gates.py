@@ -223,16 +223,16 @@ def _told(missed: Shortfall, *, state: bool, what: str = "") -> str:
                 f"{head} is {_shown(figures.worst_db)} against {against} in {figures.worst_sample},"
                 f" {missed.asked:g} dB are asked for in every sample"
             )
-        case "choices" | "flips" | "overlap":
+        case "choices" | "overlap":
             return f"{told_apart(missed)} as in the original, {missed.asked:g} is asked for"
         case "cosine":
             return (
                 f"output {missed.label!r} points elsewhere than the original's:"
                 f" cosine {figures.cosine}, not {missed.asked:g}"
             )
-        case "db":
-            asked = f"{missed.asked:g} dB are asked for" + (" of a state, as every later run meets its error" * state)
-            return f"{head} is {_shown(figures.sqnr_db)} against {against}, {asked}"
+    assert missed.kind == "db", "flips are an aim, and no gate"
+    asked = f"{missed.asked:g} dB are asked for" + (" of a state, as every later run meets its error" * state)
+    return f"{head} is {_shown(figures.sqnr_db)} against {against}, {asked}"
 
 
 def _exact_lengths(facts: Ladder) -> str:

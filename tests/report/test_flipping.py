@@ -28,7 +28,7 @@ def told(
     step: Any = SimpleNamespace(config=SimpleNamespace(components={"reader": component}), component="reader")
     found = [(step, None, PLACE, cpu, emulate.UNMEASURED, Thresholds())]
     monkeypatch.setattr(report, "measured", lambda *_: found)
-    rows = [row for row in report.judged([], [], {}) if "choices to flip" in row]
+    rows = [tuple(row) for row in report.judged([], [], {}) if "choices to flip" in row]
     return report.flipping([], [], {}), rows
 
 
