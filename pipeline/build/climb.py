@@ -243,6 +243,7 @@ class Climber:
         return Tried(
             scheme, miss.rung or "compile", reached, nodes, self._foretold(chain), miss.state, miss.read, miss.accepts,
             miss.error if found.failed or not miss.rung else None, lambda: min(lost, default=None), not miss.rung,
+            missed is None or miss.sqnr_db is not None,
         )  # fmt: skip
 
     def _to_blame(self, chain: Sequence[Step], step: Step, lost: list[float]) -> tuple[str, ...]:
@@ -277,6 +278,8 @@ class Climber:
     def _reached(self, missed: _Miss) -> tuple[int, float]:
         """How far down the ladder a precision came, and the SQNR in dB that it missed with."""
         stage = next(number for number, stages in enumerate(WAVES) if missed.step.stage in stages)
+        if missed.miss.sqnr_db is not None:
+            return stage, missed.miss.sqnr_db
         figures = [] if missed.failed else list(figures_of(missed.step, self._facts(missed.step)).values())
         known = [db for db in figures if db is not None]
         return (stage, min(known)) if figures and len(known) == len(figures) else (stage, NO_NUMBER)

@@ -68,7 +68,8 @@ class Miss:
     """Why a step's output may not ship: `rung` is the one of the ladder that it misses, if it is one.
 
     `state` says whether what misses is a state, which the next run takes; `read`, whether it is what an application
-    reads off an output. `accepts` is what a config says to have it all the same; empty where nobody should.
+    reads off an output. `accepts` is what a config says to have it all the same; empty where nobody should. `sqnr_db`
+    is the figure that misses, if it is one in dB.
     """
 
     error: PipelineError
@@ -76,6 +77,7 @@ class Miss:
     state: bool = False
     read: bool = False
     accepts: str = ""
+    sqnr_db: float | None = None
 
 
 def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
@@ -163,7 +165,9 @@ def _miss(name: str, missed: Shortfall, facts: Ladder, thresholds: Thresholds) -
     )
     # What lies outside was not looked for on a rung of its own.
     compiled = missed.kind == "outside" and isinstance(facts, emulate.Facts)
-    return Miss(error, RUNGS[-1] if compiled else rung, state, missed.kind in READ, accepts)
+    figures = missed.figures
+    by_db = {"db": figures.sqnr_db, "worst": figures.worst_db}.get(missed.kind)
+    return Miss(error, RUNGS[-1] if compiled else rung, state, missed.kind in READ, accepts, by_db)
 
 
 def _quiet(facts: Ladder) -> dict[str, Subject]:
@@ -194,7 +198,8 @@ def _quiet_miss(name: str, missed: Shortfall) -> Miss:
         " between the input and the logarithm in float: quantization.overrides: [{nodes: [...], precision: fp16}];"
         " or, if inputs are never quieter than the samples, accept it with verification: {quiet: false}",
     )
-    return Miss(error, TOTAL, accepts="verification: {quiet: false}, if inputs are never quieter than the samples")
+    accepts = "verification: {quiet: false}, if inputs are never quieter than the samples"
+    return Miss(error, TOTAL, accepts=accepts, sqnr_db=missed.figures.sqnr_db if missed.kind == "db" else None)
 
 
 def _told(missed: Shortfall, *, state: bool, what: str = "") -> str:
@@ -219,16 +224,16 @@ def _told(missed: Shortfall, *, state: bool, what: str = "") -> str:
                 f"{head} is {_shown(figures.worst_db)} against {against} in {figures.worst_sample},"
                 f" {missed.asked:g} dB are asked for in every sample"
             )
-        case "choices" | "flips" | "overlap":
+        case "choices" | "overlap":
             return f"{told_apart(missed)} as in the original, {missed.asked:g} is asked for"
         case "cosine":
             return (
                 f"output {missed.label!r} points elsewhere than the original's:"
                 f" cosine {figures.cosine}, not {missed.asked:g}"
             )
-        case "db":
-            asked = f"{missed.asked:g} dB are asked for" + (" of a state, as every later run meets its error" * state)
-            return f"{head} is {_shown(figures.sqnr_db)} against {against}, {asked}"
+    assert missed.kind == "db", "flips are an aim, and no gate"
+    asked = f"{missed.asked:g} dB are asked for" + (" of a state, as every later run meets its error" * state)
+    return f"{head} is {_shown(figures.sqnr_db)} against {against}, {asked}"
 
 
 def _exact_lengths(facts: Ladder) -> str:

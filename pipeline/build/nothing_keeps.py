@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pipeline.build.remedies import Able, Tried, alike, is_float, label
+from pipeline.build.remedies import Able, Tried, is_float, label, unmoved
 from pipeline.contracts.climb import Attempt
 from pipeline.contracts.scheme import Scheme
 from pipeline.errors import VerificationError
@@ -26,7 +26,7 @@ def out_of_time(name: str, attempts: Sequence[Attempt], left: Scheme, minutes: i
 
 def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried], able: Able) -> VerificationError:
     """The error where all that the targets can do was tried: each of `tried` missed, as `attempts` tell."""
-    stuck = [group for in_float in (False, True) if (group := alike(tried, in_float=in_float))]
+    stuck = [group for in_float in (False, True) if (group := unmoved(tried, in_float=in_float))]
     failures = [each.failed for each in tried if each.failed is not None]
     why, remedies = f"tried{_listed(attempts)}", list[str]()
     why += "".join(_told_alike(group) for group in stuck)

@@ -25,5 +25,6 @@ def accepted_shares(missed: Shortfall) -> dict[str, float]:
     """The threshold that what is read off an output keeps to, by its key, rounded down."""
     found = missed.figures.agreement
     assert found is not None
+    assert missed.kind in ("choices", "overlap"), "flips are an aim, and no gate"
     share = found.share if missed.kind == "choices" else min(found.share, 1 - (1 - found.worst) / WORST_BELOW)
     return {missed.kind: math.floor(share * 1000) / 1000}

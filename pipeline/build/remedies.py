@@ -58,7 +58,8 @@ class Tried:
     wrong, the worst first; `foretold` is the forecast for this scheme; `state` says whether a state missed, `read`
     whether something else is read off an output; `accepts` is what a config says to have this all the same. `failed` is
     why it could not even be made. `inputs_db` is what rounding the inputs leaves, if that alone explains the miss.
-    `left_to_cpu`: it missed no rung of the ladder, but nodes that QNN does not take.
+    `by_db`: the figure in `reached` is what missed. `left_to_cpu`: it missed no rung of the ladder, but nodes that QNN
+    does not take.
     """
 
     scheme: Scheme
@@ -72,6 +73,7 @@ class Tried:
     failed: PipelineError | None = None
     inputs_db: Callable[[], float | None] = lambda: None
     left_to_cpu: bool = False
+    by_db: bool = True
 
 
 def may_be_cured(rung: str, scheme: Scheme, tried: Sequence[Tried]) -> bool:
@@ -91,7 +93,7 @@ def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Sc
     The `last` try is all in float16, which hangs on no range that calibration saw.
     """
     known = [each.scheme for each in tried]
-    stuck = {in_float for in_float in (False, True) if alike(tried, in_float=in_float)}
+    stuck = {in_float for in_float in (False, True) if unmoved(tried, in_float=in_float)}
     if last and able.float16 and not any(is_float(scheme) for scheme in known):
         return _ALL_FLOAT
     for each in sorted(tried, key=lambda one: one.reached, reverse=True):
@@ -101,7 +103,7 @@ def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Sc
     return None
 
 
-def alike(tried: Sequence[Tried], *, in_float: bool) -> Sequence[Tried]:
+def unmoved(tried: Sequence[Tried], *, in_float: bool) -> Sequence[Tried]:
     """The last tries, where they come to the same figure whatever they change; none where they don't.
 
     Of those that leave a component `in_float`, but for some nodes, or of the others.
@@ -109,7 +111,8 @@ def alike(tried: Sequence[Tried], *, in_float: bool) -> Sequence[Tried]:
     last = [each for each in tried if is_float(each.scheme) == in_float][-_ALIKE:]
     figures = [each.reached[1] for each in last]
     places = {(each.rung, each.reached[0], each.failed is None) for each in last}
-    told = len(last) == _ALIKE and places == {(last[0].rung, last[0].reached[0], True)} and min(figures) > NO_NUMBER
+    comparable = all(each.by_db and not each.read for each in last) and min(figures, default=NO_NUMBER) > NO_NUMBER
+    told = comparable and len(last) == _ALIKE and places == {(last[0].rung, last[0].reached[0], True)}
     return last if told and last[0].rung and max(figures) - min(figures) <= _ALIKE_DB else ()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,16 +63,18 @@ def probe(
     *,
     threshold_db: float,
     most_compiles: int = 3,
+    judged: Sequence[Collection[str]] = (),
 ) -> Probed:
     """Values of a model, QDQ or float, on the emulator against the CPU, in the graph's order, for one sample.
 
     The model's outputs are among them. The sample is the first of some whose outputs are under `threshold_db`, or else
-    the one whose outputs are worst. Samples are padded to the model's shape; `work` is an empty folder on the file
+    the one whose outputs are worst; `judged` has, for each sample, the outputs that count, none standing for all, and
+    may be empty. Samples are padded to the model's shape; `work` is an empty folder on the file
     system of the model's. At most `most_compiles` compiles look ever closer at what is under `threshold_db`; one that
     fails, as a model with more outputs may, ends the search. :func:`pipeline.graph.accuracy.blame.first_wrong` tells
     the rest.
     """
-    probed = _ProbedModel(model, samples)
+    probed = _ProbedModel(model, samples, judged)
     span = probed.values
     rows: list[Row] = []
     for number in range(most_compiles):
@@ -99,9 +101,10 @@ def probe(
 class _ProbedModel:
     """A model that is compiled again and again, with other values as outputs each time."""
 
-    def __init__(self, path: Path, samples: Sequence[Arrays]) -> None:
+    def __init__(self, path: Path, samples: Sequence[Arrays], judged: Sequence[Collection[str]]) -> None:
         self._path = path
         self._samples = samples
+        self._judged = judged or [()] * len(samples)
         self.place: int | None = None
         self._index = GraphIndex(load_graph(path), path.parent)
         self._sums: dict[str, ValueSums] = {}
@@ -140,7 +143,10 @@ class _ProbedModel:
         ]
         at = 0
         if self.place is None:
-            shown_db = [error_db(*(self._outputs(each) for each in pair)) for pair in found]
+            shown_db = [
+                error_db({name: cpu[name] for name in names or self._index.outputs}, got)
+                for (cpu, got), names in zip(found, self._judged, strict=True)
+            ]
             under = (place for place, db in enumerate(shown_db) if db < threshold_db)
             self.place = at = next(under, min(range(len(found)), key=shown_db.__getitem__))
         cpu, given = found[at]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pipeline.config.load import Bucket, Target
 from pipeline.config.thresholds import WISHED_FLIPS, Thresholds
 from pipeline.contracts import context, emulate, quantize, verify
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.measures import Measured, Subject
-from pipeline.graph.accuracy.verdict import TOTAL, judged_by
+from pipeline.graph.accuracy.verdict import TOTAL, judged_by, shortfalls
 from pipeline.ladder import EXACT_DB, RUNGS
 from pipeline.model import Manifest
 from pipeline.plan.own_buckets import OwnBuckets
@@ -57,6 +58,12 @@ def contexts(
     return [_CONTEXTS, *rows]
 
 
+AS_WRITTEN = ", as 'quantization' is written"
+"""What is said of a figure that no climb betters."""
+_LEAST_SHARE = 1e-4
+"""Shares below this are none to tell apart."""
+
+
 def accuracy(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
     """A row for each component, bucket and target of which a rung was measured, by a step among those `seen`."""
     found = measured(steps, seen, manifests)
@@ -81,7 +88,7 @@ def language(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[st
 def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
     """A row for each output that is not judged by its SQNR as a whole, and for each slice that is judged by itself."""
     rows = []
-    for _, _, place, cpu, emulator, thresholds in measured(steps, seen, manifests):
+    for step, _, place, cpu, emulator, thresholds in measured(steps, seen, manifests):
         for label, figures in (emulator.outputs if emulator.samples else cpu.outputs).items():
             subject = cpu.subjects.get(label, Subject(label))
             by = judged_by(label, TOTAL, figures, subject, thresholds)
@@ -91,7 +98,10 @@ def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
                 what = "levels alike" if subject.reads == "level" else "choices alike"
                 rows.append((label, *place, what, f"{100 * alike.share:.4g} % of {alike.of}", told, alike.worst_sample))
                 if alike.flips is not None:
-                    rows.append((label, *place, "choices to flip", f"{100 * alike.flips:.2g} %", "-", "-"))
+                    component = step.config.components[step.component or ""]
+                    wished = component.wished.flips if component.wished else None
+                    aim = "-" if wished is None else f"{100 * wished:.2g} %"
+                    rows.append((label, *place, "choices to flip", _percent(alike.flips), aim, "-"))
             if by == "dB" and subject.by == "values" and label == subject.output and not subject.state:
                 continue
             most = thresholds.most_error(label, TOTAL, bounded=subject.bounded)
@@ -178,17 +188,26 @@ def silent(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
 def flipping(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
     """Outputs, as `net/reader/64 'y' (0.4 %)`, of which more choices will flip on other inputs than a default aims at.
 
-    The share is that which the samples on the CPU show, or those on the emulator where that is more.
+    The share is that which the samples on the CPU show, or those on the emulator where that is more. What is judged by
+    its error alone is not among them. Where the config has a scheme, that is said.
     """
     found: dict[str, float] = {}
-    for _, _, place, cpu, emulator, _ in measured(steps, seen, manifests):
+    written = set[str]()
+    for step, _, place, cpu, emulator, thresholds in measured(steps, seen, manifests):
+        component = step.config.components[step.component or ""]
+        limits = replace(component.wished or thresholds, flips=WISHED_FLIPS)
         for facts in (cpu, emulator):
-            for label, figures in facts.outputs.items():
-                share = figures.agreement.flips if figures.agreement else None
-                if share is not None and share > WISHED_FLIPS:
-                    name = f"{'/'.join(place[:2])} {label!r}"
-                    found[name] = max(share, found.get(name, 0.0))
-    return [f"{name} ({100 * share:.2g} %)" for name, share in found.items()]
+            missed = shortfalls(TOTAL, facts.outputs, cpu.subjects, limits)
+            for label in (each.label for each in missed if each.kind == "flips"):
+                agreement, name = facts.outputs[label].agreement, f"{'/'.join(place[:2])} {label!r}"
+                assert agreement is not None
+                found[name] = max(agreement.flips or 0.0, found.get(name, 0.0))
+                written |= {name} if component.budget_minutes is None else set()
+    return [f"{name} ({_percent(share)}{AS_WRITTEN if name in written else ''})" for name, share in found.items()]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share == 0 or share >= _LEAST_SHARE else "< 0.01 %"
 
 
 def forecasts(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:

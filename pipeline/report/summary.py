@@ -12,6 +12,7 @@ from pipeline.frozen import dataclass
 from pipeline.model import Manifest
 from pipeline.plan.steps import Step
 from pipeline.report.account import Account, account_of
+from pipeline.report.report import AS_WRITTEN
 from pipeline.report.tables import as_text
 
 _NAMES = 8  # in a line; the rest is counted
@@ -149,8 +150,8 @@ def last_lines(ran: Ran) -> str:
     if flipping := [name for account in accounts.values() for name in account.flipping]:
         lines.append(
             "More than a choice in a thousand will be another on other inputs, by margins and errors:"
-            f" {_listed(flipping)}. Weights of 16 bits or fp16 make that less;"
-            " without 'quantization', the build looks for it."
+            f" {_listed(flipping)}. Weights of 16 bits or fp16 make that less"
+            + ("; without 'quantization', the build looks for it." if AS_WRITTEN in str(flipping) else ".")
         )
     if unverified := [name for name in models if name not in accounts or not accounts[name].is_verified]:
         names = _listed(unverified)

@@ -24,7 +24,8 @@ from pipeline.contracts.probe import Facts, Params
 from pipeline.contracts.values import TensorSpec
 from pipeline.graph.accuracy.blame import first_wrong
 from pipeline.graph.accuracy.input_rounding import lost_by_inputs, rounded_db
-from pipeline.graph.accuracy.states import heard_without_states
+from pipeline.graph.accuracy.makeup import heard_in_silence
+from pipeline.graph.accuracy.states import heard_without_states, state_outputs
 from pipeline.graph.accuracy.worst_sample import write_worst
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
@@ -52,10 +53,16 @@ def run(request: StageRequest) -> StageResult:
     if not given.samples:
         print(f"not measured: bucket {params.bucket} holds none of the samples")
         return StageResult(Facts(sample=None, values=0, first_wrong={"compile": ()}).to_json())
-    place = _worst(request, given, params.thresholds["compile"] + STATE_DB)
-    made = _quieter(request, params, given.samples[place], inputs)
-    samples, padded = (given.samples[place], *made.samples), (given.padded[place], *made.padded)
     least = params.thresholds["compile"]
+    shaped = request.inputs["shape"].folder
+    index = GraphIndex(load_graph(shaped / MODEL), shaped)
+    # Of a state more is asked for than of any value on the way.
+    asked = least + (STATE_DB if state_outputs(index) else 0.0)
+    place = _worst(request, given, asked)
+    judged = heard_in_silence(index) if params.quiet else frozenset()
+    heard = heard_without_states(index) if judged else ()
+    made = _quieter(heard, params, given.samples[place], inputs)
+    samples, padded = (given.samples[place], *made.samples), (given.padded[place], *made.padded)
     with tempfile.TemporaryDirectory(prefix="probe-", dir=request.out.parent, ignore_cleanup_errors=True) as work:
         found = probe(
             request.inputs["model"].folder / MODEL,
@@ -64,15 +71,15 @@ def run(request: StageRequest) -> StageResult:
             Path(work),
             threshold_db=least,
             most_compiles=MOST_COMPILES,
+            judged=[(), *(judged for _ in made.samples)],
         )
     rows, sample, feeds = found.rows, samples[found.place], padded[found.place]
     if found.got:
         write_worst(request.out, feeds, found.expected, found.got)
     wrong = first_wrong(rows, least)
     model = request.inputs["model"].folder / MODEL
-    # Of a state more is asked for than of any value on the way.
     lost_db = lost_by_inputs(model, feeds, found.expected, found.got) if found.got else None
-    inputs_db = lost_db if lost_db is not None and (wrong or lost_db < least + STATE_DB) else None
+    inputs_db = lost_db if lost_db is not None and (wrong or lost_db < asked) else None
     told = [
         *(row.line() for row in rows),
         f"{sample.name}: {len(wrong)} of {len(rows)} values are the first under {least:g} dB",
@@ -86,10 +93,8 @@ def run(request: StageRequest) -> StageResult:
     return StageResult(facts.to_json())
 
 
-def _quieter(request: StageRequest, params: Params, sample: ScoredSample, inputs: Sequence[TensorSpec]) -> HeldOut:
-    """A sample fading and quieter, where a logarithm hears that."""
-    shaped = request.inputs["shape"].folder
-    heard = heard_without_states(GraphIndex(load_graph(shaped / MODEL), shaped)) if params.quiet else ()
+def _quieter(heard: Sequence[str], params: Params, sample: ScoredSample, inputs: Sequence[TensorSpec]) -> HeldOut:
+    """A sample fading and quieter, where a logarithm hears that of inputs."""
     return fed([each for each in quieter([sample], heard) if not is_silent(each, heard)], params, inputs)
 
 

@@ -62,6 +62,16 @@ def test_the_upper_rung_is_told_and_its_worst_output() -> None:
     assert miss.error.remedy.endswith("thresholds: {padding_db: 30, quantization_db: 12}")
 
 
+def test_a_miss_tells_its_own_figure_in_db() -> None:
+    assert missed(verified(12.0, quantization={"y": output(9)})).sqnr_db == 9
+    assert missed(verified(12.0)).sqnr_db == 12
+    worst = replace(verified(30), outputs={"y": replace(output(30), worst_db=9.9)})
+    assert missed(worst).sqnr_db == 9.9
+    assert missed(verified(30, rewrite={"y": output(30)}), Thresholds(cosine=0.9)).sqnr_db == 30
+    pointing = replace(verified(), outputs={"y": output(80, cosine=0.5)})
+    assert missed(pointing, Thresholds(cosine=0.9)).sqnr_db is None
+
+
 def test_a_value_far_outside_is_told_first_and_by_name() -> None:
     outlier = Outlier("s17", -98300.0, 0.0, 1.0, 98300.0)
     facts = replace(verified(52.3), outputs={"y": replace(output(52.3), outlier=outlier)})

@@ -11,13 +11,13 @@ from pipeline.build.remedies import (
     NO_NUMBER,
     Able,
     Tried,
-    alike,
     is_float,
     is_last,
     label,
     may_be_cured,
     may_go_on,
     next_scheme,
+    unmoved,
     worth_most,
 )
 from pipeline.contracts.forecast import Forecast
@@ -113,17 +113,19 @@ def test_what_no_remedy_changes_ends_soon() -> None:
 
 def test_tries_are_alike_that_miss_one_rung_by_one_figure() -> None:
     same = [Tried(W8A16.with_rules([Rule(nodes=(str(n),))]), "total", (QUANTIZATION, 12.0)) for n in range(9)]
-    assert alike(same, in_float=False) == same[1:], "the last count"
-    assert not alike(same, in_float=True)
-    assert not alike(same[:7], in_float=False)
+    assert unmoved(same, in_float=False) == same[1:], "the last count"
+    assert not unmoved(same, in_float=True)
+    assert not unmoved(same[:7], in_float=False)
     for other in (
         replace(same[0], rung="compile"),
         replace(same[0], reached=(QUANTIZATION, 13.1)),
         replace(same[0], reached=(COMPILE, 12.0)),
     ):
-        assert not alike([*same, other], in_float=False), other
+        assert not unmoved([*same, other], in_float=False), other
+    for each in (replace(same[0], read=True), replace(same[0], by_db=False)):
+        assert not unmoved([*same, each], in_float=False), "what missed may have changed"
     nothing = [replace(each, reached=(QUANTIZATION, NO_NUMBER)) for each in same]
-    assert not alike(nothing, in_float=False), "what has no figure has none to compare"
+    assert not unmoved(nothing, in_float=False), "what has no figure has none to compare"
 
 
 def test_a_state_that_misses_goes_to_float16_at_once() -> None:

@@ -179,6 +179,59 @@ SPECTRUM = """g (float[1,64,16] x) => (float[1,64,16] y) {
 }"""
 
 
+@pytest.mark.parametrize(("text", "told"), [
+    ("g (float[1,8] x, float[1,4] k) => (float[1,8] y, float[1,1] z)"
+     " { d = Neg (x)  y = Add (d, ten)  z = ReduceMax <axes = [1]> (k) }", False),
+    ("g (float[1,8] x, float[1,4] k) => (float[1,8] y, float[1,1] z)"
+     " { z = ReduceMax <axes = [1]> (k)  d = Sub (x, ten)  y = Add (d, z) }", True),
+])  # fmt: skip
+def test_rounded_inputs_are_told_of_where_they_leave_less_than_is_asked_for(
+    tmp_path: Path, text: str, told: bool
+) -> None:
+    """A tenth of a tenth in 11 bits leaves 40 dB, which is enough but for a state."""
+    component = Component(tmp_path, graph(text, {"ten": np.float32(10)}), {"all": {}})
+    calls: list[dict[str, NDArray[Any]]] = [{"x": 10 + random(1, 8, seed=1) / 3, "k": np.zeros((1, 4), np.float32)}]
+    inputs = {
+        "ingest": component.ingest, "samples": component.samples(calls), "shape": component.shape["all"],
+        "model": component.rewrite["all"],
+    }  # fmt: skip
+
+    facts: Any = run_stage("probe", tmp_path / "probe", PARAMS, inputs).facts
+
+    assert not facts["first_wrong"]["compile"]
+    assert ("inputs_db" in facts) == told
+    assert facts.get("inputs_db", 40) == pytest.approx(40, abs=8)
+
+
+def test_outputs_near_0_in_silence_choose_no_quiet_sample(tmp_path: Path) -> None:
+    text = SPECTRUM.replace("y = Log (floored)", "l = Log (floored)  y = Sigmoid (l)")
+    numbers = np.random.default_rng(3)
+    weight = numbers.standard_normal((16, 16)).astype(np.float32)
+    component = Component(tmp_path, graph(text, {"w": weight, "floor": np.float32(1e-16)}), {"all": {}})
+    samples = component.samples([{"x": numbers.standard_normal((1, 64, 16)).astype(np.float32)}])
+    inputs = {
+        "ingest": component.ingest, "samples": samples, "shape": component.shape["all"],
+        "model": component.rewrite["all"],
+    }  # fmt: skip
+
+    facts: Any = run_stage("probe", tmp_path / "probe", {**PARAMS, "quiet": True}, inputs).facts
+
+    assert facts["sample"] == "samples:1"
+
+
+def test_each_sample_is_chosen_by_its_own_outputs(tmp_path: Path) -> None:
+    """Of a fine sample and one whose first output is too large for float16, which may not count."""
+    text = "g (float[1,8] x) => (float[1,8] p, float[1,8] y) { s = Neg (x)  p = Mul (s, s)  y = Add (x, k) }"
+    component = Component(tmp_path / "model", graph(text, {"k": np.float32(1)}), {"all": {}})
+    samples = [{"x": np.full((1, 8), value, np.float32)} for value in (1, 300)]
+    for number, (judged, place) in enumerate([((), 1), ([(), ("y",)], 0)]):
+        work = tmp_path / str(number)
+        work.mkdir()
+        model = component.rewrite["all"].folder / MODEL
+        found = probe(model, samples, X_ELITE, work, threshold_db=30, most_compiles=1, judged=judged)
+        assert found.place == place
+
+
 @pytest.mark.parametrize(("quiet", "looked_at"), [(True, "samples:1, fading"), (False, "samples:1")])
 def test_the_stage_looks_at_the_sample_that_fades_where_the_loud_one_is_right(
     tmp_path: Path, quiet: bool, looked_at: str

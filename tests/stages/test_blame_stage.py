@@ -132,33 +132,44 @@ SPECTRUM = """g (float[1,64,16] x) => (float[1,64,16] y) {
 }"""
 
 
-@pytest.mark.parametrize(("loudness", "quiet", "looked_at"), [
-    (1.0, True, "samples:2, quiet"),
-    (1.0, False, None),
-    (1e-3, True, None),
-])  # fmt: skip
-def test_the_quiet_sample_that_missed_is_looked_at(
-    tmp_path: Path, loudness: float, quiet: bool, looked_at: str | None
-) -> None:
-    """Loud samples are right; where the ones that were given are wrong themselves, they are what is looked at."""
+def looked_at_in(root: Path, text: str, loudness: tuple[float, ...] = (1.0, 1.0, 1.0), *, quiet: bool = True) -> Any:
+    """The facts of blame for a model that takes the logarithm of a spectrum, for samples that are so loud."""
     numbers = np.random.default_rng(3)
     weight = numbers.standard_normal((16, 16)).astype(np.float32)
-    component = Component(tmp_path, graph(SPECTRUM, {"w": weight, "floor": np.float32(1e-12)}), {"all": {}})
+    component = Component(root, graph(text, {"w": weight, "floor": np.float32(1e-12)}), {"all": {}})
     calls = [{"x": size * numbers.standard_normal((1, 64, 16)).astype(np.float32)} for size in (0.9, 1.0, 0.95)]
     ranges = component.calibrate(calls)
-    given = [{"x": call["x"] * np.float32(loudness)} for call in calls]
+    given = [{"x": call["x"] * np.float32(factor)} for call, factor in zip(calls, loudness, strict=True)]
     params: dict[str, Json] = {
         "component": "net", "bucket": "all", "axes": {}, "buckets": {"all": {}}, "padding": {}, "part": "all",
-        "thresholds": {"padding": 60.0, "rewrite": 60.0, "quantization": 20.0}, "quiet": quiet,
+        "thresholds": {"padding": 60.0, "rewrite": 60.0, "quantization": 19.5}, "quiet": quiet,
     }  # fmt: skip
     inputs = {
         "ingest": component.ingest, "samples": component.samples(given), "shape": component.shape["all"],
         "rewrite": component.rewrite["all"], "quantize": component.quantize("all", ranges), "calibrate": ranges,
     }  # fmt: skip
+    return run_stage("blame", root / "out", params, inputs).facts
 
-    facts: Any = run_stage("blame", tmp_path / "out", params, inputs).facts
+
+def test_what_is_near_0_in_silence_is_not_looked_at_there(tmp_path: Path) -> None:
+    """A probability of a millionth is rounded to 0, which is 0 dB and no miss."""
+    text = SPECTRUM.replace("y = Log (floored)", "l = Log (floored)  y = Sigmoid (l)")
+    assert "quiet" not in looked_at_in(tmp_path, text)
+
+
+@pytest.mark.parametrize(("loudness", "quiet", "looked_at"), [
+    ((1.0, 1.0, 1.0), True, "samples:2, quiet"),
+    ((1.0, 1.0, 1.0), False, None),
+    ((1e-3, 1e-3, 1e-3), True, None),
+    ((1.0, 1e-5, 1.0), True, None),
+])  # fmt: skip
+def test_the_quiet_sample_that_missed_is_looked_at(
+    tmp_path: Path, loudness: tuple[float, ...], quiet: bool, looked_at: str | None
+) -> None:
+    """Loud samples are right; where one that was given is wrong itself, those are what is looked at."""
+    facts = looked_at_in(tmp_path, SPECTRUM, loudness, quiet=quiet)
 
     assert facts.get("quiet") == looked_at
     assert facts["samples"] == (1 if looked_at else 3)
     wrong = [row["value"] for row in facts["first_wrong"]["quantization"]]
-    assert bool(wrong) == (looked_at is not None or loudness < 1), "loud samples show nothing"
+    assert bool(wrong) == (looked_at is not None or min(loudness) < 1), "loud samples show nothing"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.contracts.measures import Agreement, Subject
 from pipeline.graph.accuracy.edges import margins
-from pipeline.graph.accuracy.flips import FEWEST, expected_share
+from pipeline.graph.accuracy.flips import FEWEST, expected_share, largest_shift
 
 CLEAR = 0.05
 """A probability that is so much above the runner-up does not hang on rounding."""
@@ -100,7 +100,9 @@ class Decisions:
         seen = np.concatenate([each.margins[counted] for each, counted in kept])
         errors = np.concatenate([each.errors[counted] for each, counted in kept])
         told = np.concatenate([each.told[counted] for each, counted in kept])
-        return expected_share(seen, errors[told] if told.sum() >= FEWEST else errors, _least(self._subject))
+        shift = None if _is_of_scores(self._subject) else largest_shift(seen, errors)
+        errors = errors[told] if told.sum() >= FEWEST else errors
+        return expected_share(seen, errors, _least(self._subject), shift)
 
 
 def choice_axis(arrays: Sequence[_Array]) -> int | None:
@@ -114,6 +116,15 @@ def choice_axis(arrays: Sequence[_Array]) -> int | None:
     return None
 
 
+def chosen_along(axis: int, truth: _Array, tested: _Array) -> _Array:
+    """What `tested` chooses along an axis, int: the place of the largest, or -1 where a number came to be none.
+
+    What is infinite in the truth already is a mask, and may be one here.
+    """
+    lost = np.isnan(truth) | np.isnan(tested) | (np.isfinite(truth) & ~np.isfinite(tested))
+    return np.where(lost.any(axis), -1, np.argmax(tested, axis))
+
+
 def _least(subject: Subject) -> float:
     """The least margin of a choice that is clear: of probabilities, the least that the logarithm of odds can be."""
     tie = CLEAR if subject.tie is None else subject.tie
@@ -125,7 +136,7 @@ def _is_of_scores(subject: Subject) -> bool:
 
 
 def _choices(name: str, subject: Subject, truth: _Array, tested: _Array) -> _Chosen:
-    """What both choose where the original is clear about it; what is not finite chooses nothing, -1.
+    """What both choose where the original is clear about it; what is no number any more chooses nothing, -1.
 
     Margins of probabilities are those of their logarithms: near 1 no error shows in a probability itself.
     """
@@ -134,7 +145,7 @@ def _choices(name: str, subject: Subject, truth: _Array, tested: _Array) -> _Cho
     clear = margins(truth, subject.axis).squeeze(subject.axis) >= subject.tie
     # float [n, classes]
     expected, actual = (np.moveaxis(each, subject.axis, -1)[clear] for each in (truth, tested))
-    chosen = np.where(np.isfinite(actual).all(-1), np.argmax(actual, -1), -1)
+    chosen = chosen_along(-1, expected, actual)
     if not _is_of_scores(subject):
         expected, actual = _log_odds(expected), _log_odds(actual)
         return _chosen(name, expected, actual, chosen, math.log(_LEAST_ODDS))

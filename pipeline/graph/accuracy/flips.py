@@ -9,6 +9,8 @@ Small samples have gaps where others will lie, so neither is taken as it is:
 
 - of n margins each of the n + 1 gaps holds the same share of all that will come, whatever their distribution is; within
   a gap all are as likely. So what is below the smallest margin that was seen is not empty;
+- logarithms of odds differ most where probabilities are near 0 or 1, be it by rounding alone. No margin meets more of
+  them than what the largest error of a probability makes there;
 - an error may have either sign, and stands for a normal one of its size: their power is what was seen, and beyond the
   largest of them there are more.
 """
@@ -25,14 +27,27 @@ FEWEST = 8
 """Choices below which nothing is estimated: gaps of a tenth of all are no distribution."""
 _MOST = 300
 """Choices that are looked at: of more, as many quantiles. Pairs are a square of them."""
+_LEAST_SHIFT = 1e-9
 
 _Array = NDArray[Any]
 
 
-def expected_share(margins: _Array, errors: _Array, least: float) -> float | None:
+def largest_shift(margins: _Array, errors: _Array) -> float:
+    """The largest error of the difference of two probabilities, as a share of their sum.
+
+    `margins` and `errors` are of the logarithm of their odds; of both ends of an error, the one that is nearer to even
+    odds says what it makes of probabilities.
+    """
+    after = margins + errors
+    nearer = np.where(margins * after < 0, 0.0, np.minimum(np.abs(margins), np.abs(after)))
+    return float(np.fmax.reduce(np.abs(errors) / _slope(nearer), initial=0.0))
+
+
+def expected_share(margins: _Array, errors: _Array, least: float, shift: float | None = None) -> float | None:
     """The share of choices that will flip, of those that are clear by `least`; None for fewer than :data:`FEWEST`.
 
     `margins`, float [n], are those of the original, all at least `least`; `errors`, float [n], what was added to them.
+    Of logarithms of odds, `shift` is their :func:`largest_shift`.
     """
     if margins.size < FEWEST:
         return None
@@ -43,15 +58,23 @@ def expected_share(margins: _Array, errors: _Array, least: float) -> float | Non
     sizes = sizes[sizes > 0]
     if not sizes.size:
         return 0.0
-    # The mean of a normal tail over a gap, exactly: its integral at both ends.
-    integral = _tail_integral(ends[:, None] / sizes) * sizes
-    widths = np.diff(ends)
-    level = _tail(ends[:-1, None] / sizes)
-    inside = np.where(widths[:, None] > 1e-12, np.diff(integral, axis=0) / np.maximum(widths, 1e-12)[:, None], level)
     zeros = 1 - sizes.size / min(errors.size, _MOST)
+    low, high = ends[:-1, None], ends[1:, None]
+    if shift is not None:
+        # At the upper end of a gap, where it is most.
+        sizes = np.minimum(sizes, max(shift, _LEAST_SHIFT) * _slope(high))
+    # The mean of a normal tail over a gap, exactly: its integral at both ends.
+    between = (_tail_integral(high / sizes) - _tail_integral(low / sizes)) * sizes
+    widths = high - low
+    inside = np.where(widths > 1e-12, between / np.maximum(widths, 1e-12), _tail(low / sizes))
     # The last gap, above the largest margin, is taken for one at it.
-    shares = np.concatenate([inside, _tail(ends[-1:, None] / sizes)]).mean(axis=1)
+    shares = np.concatenate([inside, _tail(high[-1:] / (sizes if shift is None else sizes[-1:]))]).mean(axis=1)
     return float(shares.mean() * (1 - zeros))
+
+
+def _slope(odds: _Array) -> _Array:
+    """By how much the logarithm of odds changes with the difference of two probabilities, as a share of their sum."""
+    return np.asarray(2 * np.cosh(odds / 2) ** 2)
 
 
 def _quantiles(values: _Array) -> _Array:

@@ -72,6 +72,11 @@ def makeup_of_outputs(index: GraphIndex) -> dict[str, Makeup]:
     return found | {name: replace(found[name], state=True) for name in states}
 
 
+def heard_in_silence(index: GraphIndex) -> frozenset[str]:
+    """The outputs whose dB say something of quiet samples: what lies between 0 and 1 is near 0 in silence."""
+    return frozenset(name for name, makeup in makeup_of_outputs(index).items() if not makeup.bounded)
+
+
 def _kind(index: GraphIndex, name: str, depth: int) -> str:
     """The operator that bounds a value, "" if none does."""
     node = index.makers.get(name)

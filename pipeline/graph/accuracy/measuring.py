@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.contracts.measures import Figures, Subject
 from pipeline.graph.accuracy.accuracy import Accuracy, Outputs, Span
-from pipeline.graph.accuracy.decisions import Decisions
+from pipeline.graph.accuracy.decisions import Decisions, chosen_along
 from pipeline.graph.accuracy.edges import margins
 from pipeline.graph.accuracy.subjects import part_of
 
@@ -70,11 +70,9 @@ def spans_of(subjects: Subjects, truth: Sequence[Outputs]) -> dict[str, tuple[fl
 
 
 def _choices(subject: Subject, expected: NDArray[Any], actual: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What is chosen along the axis; of what is not finite nothing can be."""
+    """What is chosen along the axis."""
     assert subject.axis is not None
-    chosen = np.argmax(actual, subject.axis)
-    chosen[~np.isfinite(actual).all(subject.axis) & np.isfinite(expected).all(subject.axis)] = -1
-    return np.argmax(expected, subject.axis), chosen
+    return np.argmax(expected, subject.axis), chosen_along(subject.axis, expected, actual)
 
 
 def _ties(subject: Subject, values: NDArray[Any]) -> NDArray[np.bool_]:

@@ -84,6 +84,23 @@ def test_what_is_no_number_chooses_nothing() -> None:
     assert alike(LIKELIEST, truth, tested) == Agreement(0.2, 25, 0.2, "s0"), "5 of 10 letters, and 15 blanks"
 
 
+@pytest.mark.parametrize("by", ["choice", "values"])
+def test_scores_that_are_masked_choose_among_the_others(by: Any) -> None:
+    scores = NUMBERS.normal(size=(20, 6))
+    scores[:, 0] += 20
+    scores[::2, 3:] = -np.inf
+    subject = Subject("y", by=by, reads="largest", axis=1, tie=0.1)
+    truth = [{"y": scores}]
+    assert alike(subject, truth, truth).share == 1
+    assert figures(subject, truth, truth).agreement.flips == 0  # type: ignore[union-attr]
+    lost = scores.copy()
+    lost[0, 1], lost[1, 1], lost[2, 3] = -np.inf, np.nan, np.nan
+    assert alike(subject, truth, [{"y": lost}]).share == 17 / 20
+    if by == "choice":
+        assert figures(subject, truth, truth).sqnr_db == 100
+        assert figures(subject, truth, [{"y": lost}]).sqnr_db != 100
+
+
 def test_levels_are_compared_as_intersection_over_union() -> None:
     one, other = np.zeros((1, 1, 40, 40)), np.zeros((1, 1, 40, 40))
     one[..., 10:30, 10:30], other[..., 10:30, 11:31] = 1, 1
@@ -172,6 +189,20 @@ def test_probabilities_that_are_as_good_as_1_tell_nothing_of_errors() -> None:
     margins = np.concatenate([near, np.full(400, 10 * np.log(2))])
     errors = np.where(np.arange(20) % 2, 0.6, -0.25)
     assert found.flips == pytest.approx(expected_share(margins, errors, 2 * np.arctanh(0.05)), rel=0.02)
+
+
+@pytest.mark.parametrize("reads", ["likeliest", "level"])
+def test_probabilities_that_are_rounded_flip_nothing_that_is_clear(reads: Any) -> None:
+    """Rounding to 8 bits doubles the odds of what is rare, and moves no probability by more than 0.002."""
+    chosen = np.concatenate([np.linspace(0.55, 0.75, 40), 1 - np.geomspace(0.004, 0.1, 200)])
+    truth = np.stack([chosen, 1 - chosen], -1)
+    tested = np.round(truth * 255) / 255
+    subject = LIKELIEST if reads == "likeliest" else LEVEL
+    arrays = [[{"y": each if reads == "likeliest" else each[:, 0]}] for each in (truth, tested)]
+    found = figures(replace(subject, axis=1 if reads == "likeliest" else None), *arrays).agreement
+    assert found is not None
+    assert found.flips is not None
+    assert found.flips < 1e-6
 
 
 def test_who_accepts_an_error_in_numbers_is_asked_for_no_choices() -> None:
