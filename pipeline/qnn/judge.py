@@ -68,7 +68,7 @@ class Case:
     def _least_db(self, truth: Sequence[Outputs], tested: Sequence[Outputs], examples: Sequence[Example]) -> float:
         chosen_from = [example.chosen_from for example in examples]
         names = [example.name for example in examples]
-        measured = measure(self.subjects, names, truth, tested, chosen_from=chosen_from)
+        measured = measure(self.subjects, names, truth, tested, chosen_from=chosen_from, read=False)
         return min(-math.inf if each.sqnr_db is None else each.sqnr_db for each in measured.values())
 
 

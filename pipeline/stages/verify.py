@@ -108,7 +108,7 @@ def run(request: StageRequest) -> StageResult:
     words = (sample.text, sample.label)
     write_preview(request.out, sample.name, words, given.given[place], truth[place], last[place])
     apart = zip(names, truth, last, chosen_from, strict=True)
-    each = [measure(subjects, [name], [true], [got], chosen_from=[of]) for name, true, got, of in apart]
+    each = [measure(subjects, [name], [true], [got], chosen_from=[of], read=False) for name, true, got, of in apart]
     order = _order(touched, names, total, [_least_db(figures) for figures in each])
     wanted = {subject.chosen_from for subject in subjects.values()}
     chosen = [{name: values[name] for name in values if name in wanted} for values in chosen_from]

@@ -29,17 +29,20 @@ def measure(
     *,
     spans: Spans | None = None,
     chosen_from: Sequence[Outputs] = (),
+    read: bool = True,
 ) -> dict[str, Figures]:
     """The figures of each subject over all samples, which have these `names`.
 
     `spans` is what is known of the truth beyond these samples; `chosen_from` has, for each sample, the values of the
     original that its ArgMax outputs were chosen from.
+    Not `read`: what an application reads off them is left out, which takes longest.
     """
     found = {}
     for label, subject in subjects.items():
         known = Span(*spans[label]) if spans and label in spans else Span(0.0, 1.0) if subject.bounded else None
         values, choices = Accuracy(known), Accuracy()
-        decisions = Decisions(subject) if subject.reads is not None or subject.by == "choice" else None
+        is_read = read and (subject.reads is not None or subject.by == "choice")
+        decisions = Decisions(subject) if is_read else None
         for number, name in enumerate(names):
             expected, actual = part_of(subject, truth[number]), part_of(subject, tested[number])
             if subject.by == "choice":

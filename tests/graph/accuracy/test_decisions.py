@@ -101,6 +101,13 @@ def test_scores_that_are_masked_choose_among_the_others(by: Any) -> None:
         assert figures(subject, truth, [{"y": lost}]).sqnr_db != 100
 
 
+def test_figures_in_db_need_not_be_read() -> None:
+    truth = lines(2)
+    tested = [{"y": each["y"] * 0.99} for each in truth]
+    found = measure({"y": LIKELIEST}, ["a", "b"], truth, tested, read=False)["y"]
+    assert found == replace(measure({"y": LIKELIEST}, ["a", "b"], truth, tested)["y"], agreement=None)
+
+
 def test_levels_are_compared_as_intersection_over_union() -> None:
     one, other = np.zeros((1, 1, 40, 40)), np.zeros((1, 1, 40, 40))
     one[..., 10:30, 10:30], other[..., 10:30, 11:31] = 1, 1
