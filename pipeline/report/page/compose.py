@@ -9,6 +9,7 @@ from pipeline.config.guesses import guesses, still_guessed
 from pipeline.contracts.codec import Contract
 from pipeline.frozen import dataclass
 from pipeline.graph.accuracy.verdict import TOTAL
+from pipeline.plan.steps import ON_DEMAND
 from pipeline.report.page import accuracy, build, cost, devices, markup, precision, samples, values
 from pipeline.report.page.markup import element, note
 from pipeline.report.page.source import PageSource, measurements
@@ -58,6 +59,7 @@ _VERDICTS: Mapping[str, tuple[str, str]] = {
     "missed": ("✗", "misses a threshold"),
     "failed": ("✗", "was not built whole"),
     "waiting": ("…", "waits for another host"),
+    "stale": ("?", "is not built as its config and inputs are now: the next build makes what is missing here"),
     "unproven": ("?", "is not proven: nothing was measured"),
 }
 
@@ -93,6 +95,8 @@ def _verdict(source: PageSource, *, measured: bool, missed: bool) -> str:
         return "failed"
     if "waiting" in outcomes:
         return "waiting"
+    if any(step.stage not in ON_DEMAND and step.id not in source.seen for step in source.steps):
+        return "stale"
     return "ok" if measured else "unproven"
 
 

@@ -143,6 +143,16 @@ def test_report_writes_and_names_the_pages(built: Project, tmp_path: Path) -> No
     assert len(seen.read_text("utf-8").splitlines()) == 1
 
 
+def test_a_page_of_what_a_changed_config_has_not_built_yet_says_so(built: Project) -> None:
+    built.edit("configs/tiny.yaml", "targets: [sm8650]", "targets: [sm8550]")
+    built.doit("report:tiny", "--no-browser")
+    assert "tiny is not built as its config and inputs are now" in text(built)
+    assert "tiny keeps to its thresholds" not in text(built)
+    built.edit("configs/tiny.yaml", "targets: [sm8550]", "targets: [sm8650]")
+    built.doit("report:tiny", "--no-browser")
+    assert "tiny keeps to its thresholds" in text(built)
+
+
 def test_report_of_what_is_not_built_or_not_there(tiny_built: Project, tmp_path: Path) -> None:
     project = tiny_built.copy(tmp_path / "project", tmp_path / "empty")
     shutil.rmtree(project.root / ".build")
