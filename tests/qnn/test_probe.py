@@ -18,7 +18,7 @@ from pipeline.graph.quantization import quantizer
 from pipeline.model import Json, StageInput
 from pipeline.qnn import probe as module
 from pipeline.qnn.probe import probe
-from tests.support.graphs import attention, graph, sentence
+from tests.support.graphs import SPECTRUM, attention, graph, sentence
 from tests.support.stage_runs import X_ELITE, Component, run_stage
 
 ROWS, WIDTH = 16, 64
@@ -171,12 +171,16 @@ def test_the_stage_runs_the_loudest_sample_where_no_worst_is_known(
     assert facts["sample"] == "samples:2"
 
 
-SPECTRUM = """g (float[1,64,16] x) => (float[1,64,16] y) {
-    a = MatMul (x, w)
-    power = Mul (a, a)
-    floored = Max (power, floor)
-    y = Log (floored)
-}"""
+def spectrum(tmp_path: Path, text: str) -> dict[str, StageInput]:
+    """What hears how loud its input is, in float, with one sample of noise: the inputs of `probe`."""
+    numbers = np.random.default_rng(3)
+    weight = numbers.standard_normal((16, 16)).astype(np.float32)
+    component = Component(tmp_path, graph(text, {"w": weight, "floor": np.float32(1e-16)}), {"all": {}})
+    samples = component.samples([{"x": numbers.standard_normal((1, 64, 16)).astype(np.float32)}])
+    return {
+        "ingest": component.ingest, "samples": samples, "shape": component.shape["all"],
+        "model": component.rewrite["all"],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "told"), [
@@ -205,14 +209,7 @@ def test_rounded_inputs_are_told_of_where_they_leave_less_than_is_asked_for(
 
 def test_outputs_near_0_in_silence_choose_no_quiet_sample(tmp_path: Path) -> None:
     text = SPECTRUM.replace("y = Log (floored)", "l = Log (floored)  y = Sigmoid (l)")
-    numbers = np.random.default_rng(3)
-    weight = numbers.standard_normal((16, 16)).astype(np.float32)
-    component = Component(tmp_path, graph(text, {"w": weight, "floor": np.float32(1e-16)}), {"all": {}})
-    samples = component.samples([{"x": numbers.standard_normal((1, 64, 16)).astype(np.float32)}])
-    inputs = {
-        "ingest": component.ingest, "samples": samples, "shape": component.shape["all"],
-        "model": component.rewrite["all"],
-    }  # fmt: skip
+    inputs = spectrum(tmp_path, text)
 
     facts: Any = run_stage("probe", tmp_path / "probe", {**PARAMS, "quiet": True}, inputs).facts
 
@@ -237,14 +234,7 @@ def test_the_stage_looks_at_the_sample_that_fades_where_the_loud_one_is_right(
     tmp_path: Path, quiet: bool, looked_at: str
 ) -> None:
     """In float16 the chip makes 0 of the floor: silence tells, and noise does not."""
-    numbers = np.random.default_rng(3)
-    weight = numbers.standard_normal((16, 16)).astype(np.float32)
-    component = Component(tmp_path, graph(SPECTRUM, {"w": weight, "floor": np.float32(1e-16)}), {"all": {}})
-    samples = component.samples([{"x": numbers.standard_normal((1, 64, 16)).astype(np.float32)}])
-    inputs = {
-        "ingest": component.ingest, "samples": samples, "shape": component.shape["all"],
-        "model": component.rewrite["all"],
-    }  # fmt: skip
+    inputs = spectrum(tmp_path, SPECTRUM)
 
     facts: Any = run_stage("probe", tmp_path / "probe", {**PARAMS, "quiet": quiet}, inputs).facts
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.model import Json, StageInput
 from pipeline.stages import blame
-from tests.support.graphs import attention, graph, sentence
+from tests.support.graphs import SPECTRUM, attention, graph, sentence
 from tests.support.stage_runs import Component, run_stage
 
 CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
@@ -122,14 +122,6 @@ def test_a_component_that_stays_in_float_has_no_quantization_rung(
     assert output.facts == {"samples": 5, "of": 5, "worst": [], "first_wrong": {"padding": [], "rewrite": []}}
     assert list(json.loads((output.folder / "blame.json").read_text("utf-8"))["rungs"]) == ["padding", "rewrite"]
     assert (output.folder / "report.txt").read_text("utf-8") == ""
-
-
-SPECTRUM = """g (float[1,64,16] x) => (float[1,64,16] y) {
-    a = MatMul (x, w)
-    power = Mul (a, a)
-    floored = Max (power, floor)
-    y = Log (floored)
-}"""
 
 
 def looked_at_in(root: Path, text: str, loudness: tuple[float, ...] = (1.0, 1.0, 1.0), *, quiet: bool = True) -> Any:

@@ -19,6 +19,15 @@ from pipeline.graph.files.model_file import save_graph
 Arrays = Mapping[str, NDArray[Any]]
 
 
+SPECTRUM = """g (float[1,64,16] x) => (float[1,64,16] y) {
+    a = MatMul (x, w)
+    power = Mul (a, a)
+    floored = Max (power, floor)
+    y = Log (floored)
+}"""
+"""A logarithm of what scales with its input, `w` [16,16] and `floor` being constants: it hears how loud that is."""
+
+
 def graph(text: str, constants: Mapping[str, ArrayLike] | None = None, *, opset: int = 17) -> ModelProto:
     """A model from ONNX text (https://onnx.ai/onnx/repo-docs/Syntax.html), with constants and every type filled in."""
     model: ModelProto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
