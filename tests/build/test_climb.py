@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import yaml
 
 from tests.support.graphs import graph
 from tests.support.precision_runs import outlier
-from tests.support.project import Project
+from tests.support.project import Project, shipped
 
 pytestmark = pytest.mark.slow
 
@@ -56,12 +55,6 @@ def coarse(root: Path, config: str = CONFIG, largest: float = 45) -> Project:
     weight = numbers.standard_normal((8, 8, 1)).astype(np.float32)
     weight[:, 0], weight[:, 1] = largest, -largest
     return project_of(root, graph(COARSE, {"w": weight}), config, twins=True)
-
-
-def shipped(project: Project) -> dict[str, Any]:
-    manifest = json.loads((project.root / "artifacts/net/sm8650/manifest.json").read_text("utf-8"))
-    bucket: dict[str, Any] = manifest["components"]["net"]["buckets"][0]
-    return bucket
 
 
 def test_the_default_climbs_to_what_keeps_to_the_gates(tmp_path: Path) -> None:

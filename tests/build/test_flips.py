@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 from tests.support.graphs import graph
-from tests.support.project import Project
+from tests.support.project import Project, shipped
 
 pytestmark = pytest.mark.slow
 
@@ -48,12 +46,6 @@ def project_of(root: Path, config: str) -> Project:
         np.savez(samples / f"{number:02}.npz", x=x)
     project.write("configs/net.yaml", config)
     return project
-
-
-def shipped(project: Project) -> dict[str, Any]:
-    manifest = json.loads((project.root / "artifacts/net/sm8650/manifest.json").read_text("utf-8"))
-    bucket: dict[str, Any] = manifest["components"]["net"]["buckets"][0]
-    return bucket
 
 
 def test_choices_that_are_all_alike_but_near_are_climbed_for(tmp_path: Path) -> None:

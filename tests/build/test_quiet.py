@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.graphs import graph
-from tests.support.project import Project
+from tests.support.project import Project, shipped
 
 pytestmark = pytest.mark.slow
 
@@ -71,12 +70,6 @@ def project_of(root: Path, text: str, config: str) -> Project:
         np.savez(samples / f"{number:02}.npz", x=loud(number))
     project.write("configs/net.yaml", config)
     return project
-
-
-def shipped(project: Project) -> dict[str, Any]:
-    manifest = json.loads((project.root / "artifacts/net/sm8650/manifest.json").read_text("utf-8"))
-    bucket: dict[str, Any] = manifest["components"]["net"]["buckets"][0]
-    return bucket
 
 
 def test_what_is_right_on_loud_samples_alone_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import compileall
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import tempfile
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 _OUTCOMES = ("built", "restored", "shared")
@@ -123,3 +125,10 @@ def _compiled_code() -> Path:
     shutil.copytree(ROOT / "pipeline", code, ignore=shutil.ignore_patterns("__pycache__"))
     compileall.compile_dir(code, quiet=1)
     return code
+
+
+def shipped(project: Project) -> dict[str, Any]:
+    """What the manifest of model `net` for sm8650 says of its first bucket."""
+    manifest = json.loads((project.root / "artifacts/net/sm8650/manifest.json").read_text("utf-8"))
+    bucket: dict[str, Any] = manifest["components"]["net"]["buckets"][0]
+    return bucket
