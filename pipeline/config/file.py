@@ -121,10 +121,11 @@ class Verification:
     """Most samples of a bucket to run on the emulator; 0 for none. As many as `emulator_seconds` allow when left
     out."""
     emulator_seconds: Annotated[int, Between(1, 1_000_000)] = 30
-    """Emulation to spend on a component for a target, by an estimate from its graphs, so that no clock decides how many
-    samples are run: the worst on the CPU first, then those that touch edges of operators. All large buckets share it,
-    and one is run of each whatever it takes; a small bucket, of less than a quarter of a second a sample, may take
-    twice as much for itself."""
+    """Emulation to spend on a component for a target, in CPU seconds by an estimate from its graphs, so that no clock
+    decides how many samples are run: the worst on the CPU first, then those that touch edges of operators. All large
+    buckets share half of it, and one sample is run of each whatever it takes. A small bucket, of less than a quarter of
+    a second a sample, may take twice as much for itself, and so may a large one whose first samples show more than is
+    usual."""
 
 
 PerformanceMode = Literal[

@@ -11,7 +11,7 @@ from pipeline.frozen import dataclass
 
 Rule = Literal[
     "fp16_overflow", "fp16_flush", "requantize_underflow", "saturation", "unequal_comparison", "exponent",
-    "integer_function", "integer_overflow", "negative_index", "quiet_logarithm",
+    "integer_function", "integer_overflow", "negative_index", "quiet_logarithm", "loud_stream",
 ]  # fmt: skip
 Instead = Literal["", "uint16", "fp16"]
 INTEGERS: Final = "uint16"
@@ -94,6 +94,10 @@ _TOLD: Mapping[str, tuple[str, str]] = {
     "quiet_logarithm": (
         "the quiet part of what a logarithm is taken of is below half a step of this encoding",
         "keep these nodes in float16",
+    ),
+    "loud_stream": (
+        "steps of 16 bits over what a few tokens reach leave nothing of the others, which a norm reads by themselves",
+        "keep these nodes in float16, in which the stream is scaled down",
     ),
     "exponent": ("results this far below the largest become 0", "keep these nodes in float16"),
 }

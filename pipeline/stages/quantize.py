@@ -44,6 +44,7 @@ from pipeline.graph.quantization.qdq import Q_OPS
 from pipeline.graph.quantization.quantizer import float_nodes, quantize
 from pipeline.graph.quantization.ranges import Range, Ranges, read_integers, read_ranges
 from pipeline.graph.quantization.states import check_tied, groups, integer_edges, tied
+from pipeline.graph.quantization.streams import loud_streams
 from pipeline.graph.quantization.weight_encodings import rounded_to
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import within
@@ -109,11 +110,13 @@ def _quantized(
             index = GraphIndex(model, rewritten.folder)
             states = groups(index)
             ranges, scheme = tied(index, ranges, with_massive(index, ranges, with_middles(index, scheme)))
+        loud = [*loud_streams(GraphIndex(model, rewritten.folder), ranges, scheme)]
         model = quantize(model, rewritten.folder, ranges, scheme, store, correlations)
         check_tied(GraphIndex(model, rewritten.folder), states)
     left = float_nodes(model)
     shared.blob.flush()  # the forecast reads scales of it
-    told = forecast(GraphIndex(model, request.out), ranges, read_integers(request.inputs["calibrate"].folder))
+    integers = read_integers(request.inputs["calibrate"].folder)
+    told = [*loud, *forecast(GraphIndex(model, request.out), ranges, integers)]
     edges = integer_edges(model) if scheme.states else {}
     save_graph(model, request.out / f"{name}.onnx")
     constants_by_type = _constants(model)
