@@ -1,6 +1,6 @@
 """The walk over a cluster: a scheduler, four workers and an S3 server, on hosts that see each other by a network alone.
 
-    python -m tests.cluster_walk [--model demo] [--kills 50] [--schedulers 2] [--seed 1]
+    python -m tests.cluster_walk [--model demo] [--kills 50] [--schedulers 2] [--seed 1] [--only killed]
 
 Hosts are network namespaces of this machine, so this needs root and `ip`. Each worker has a checkout and a store of its
 own; what it shares with the others is the code and a bucket. The walk builds a model on one host, then by the cluster,
@@ -20,10 +20,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import yaml
 
 from pipeline.store.shared.names import manifest_name
 from tests.support import tiny_project
@@ -32,6 +34,7 @@ from tests.support.network import Network, is_permitted, network
 from tests.support.project import ROOT, Project, Run
 from tests.support.s3_server import S3Server
 
+CHAPTERS = ("undisturbed", "version", "partition", "killed")
 WORKERS = ("one", "two", "three", "four")
 _SCHEDULER, _PORT = "scheduler", 8786
 _CUT_S = 20.0
@@ -107,8 +110,10 @@ class Watch:
 class Walk:
     """One walk, in an empty folder."""
 
-    def __init__(self, root: Path, model: str, seed: int) -> None:
+    def __init__(self, root: Path, model: str, seed: int, source: Path | None = None) -> None:
+        """`source` is a folder with the model's files, in place of where its config has them from."""
         self._root, self._model, self._chance = root, model, random.Random(seed)
+        self._source = source
         self._number = 0
         self.alone = self._project("alone")
         since = time.monotonic()
@@ -117,16 +122,19 @@ class Walk:
         steps = json.loads((self.alone.root / ".build" / "run.json").read_bytes())["steps"].values()
         self.longest_s = max(step.get("seconds", 0.0) for step in steps)
 
-    def chapters(self, kills: int, schedulers: int) -> Iterator[Chapter]:
-        """All of them."""
+    def chapters(self, kills: int, schedulers: int, only: Collection[str] = CHAPTERS) -> Iterator[Chapter]:
+        """All of them, or `only` some."""
         with network() as net:
             for name in (_SCHEDULER, *WORKERS, "other"):
                 net.add(name)
             with S3Server(self._root / "s3", net.address) as server:
-                yield self._undisturbed(net, server)
-                yield self._another_version(net, server)
-                yield self._partition(net, server)
-                if kills or schedulers:
+                if "undisturbed" in only:
+                    yield self._undisturbed(net, server)
+                if "version" in only:
+                    yield self._another_version(net, server)
+                if "partition" in only:
+                    yield self._partition(net, server)
+                if "killed" in only and (kills or schedulers):
                     yield self._killed(net, server, kills, schedulers)
 
     def _undisturbed(self, net: Network, server: S3Server) -> Chapter:
@@ -274,9 +282,22 @@ class Walk:
                 shutil.copytree(source, root / path)
             elif source.exists():
                 shutil.copy(source, root / path)
+        if self._source is not None:
+            self._give(project, self._source)
         for script in (ROOT / "calibration").glob(f"{self._model}*.py"):
             shutil.copy(script, root / "calibration")
         return project
+
+    def _give(self, project: Project, source: Path) -> None:
+        """Have the model's config take its files from a copy of a folder beside it, each where the config names it."""
+        config = project.root / f"configs/{self._model}.yaml"
+        given = yaml.safe_load(config.read_text("utf-8"))
+        folder = config.with_suffix("")
+        for file in (component["file"] for component in given["components"].values()):
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / Path(file).name, folder / file)
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+        config.write_text(yaml.safe_dump({**given, "source": {"path": folder.name}}), "utf-8")
 
     def _checkout(self, name: str) -> Project:
         """The code on another machine: no model, no sample, no config."""
@@ -293,6 +314,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Walk and print; 0 if nothing was wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster_walk", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", default="demo", help=f"a config of this project, or {tiny_project.NAME}")
+    parser.add_argument("--source", type=Path, metavar="FOLDER", help="the model's files, else those of its config")
+    parser.add_argument("--only", nargs="+", choices=CHAPTERS, default=CHAPTERS, help="some chapters")
     parser.add_argument("--kills", type=int, default=50, help="of workers")
     parser.add_argument("--schedulers", type=int, default=2, help="kills of the scheduler")
     parser.add_argument("--seed", type=int, default=1)
@@ -302,10 +325,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that hosts and servers are ended, too
     with tempfile.TemporaryDirectory() as folder:
-        walk = Walk(Path(folder), given.model, given.seed)
+        walk = Walk(Path(folder), given.model, given.seed, given.source)
         print(f"{given.model} on one host: {walk.alone_s:.0f} s, its longest step {walk.longest_s:.1f} s", flush=True)
         right = True
-        for chapter in walk.chapters(given.kills, given.schedulers):
+        for chapter in walk.chapters(given.kills, given.schedulers, given.only):
             print(chapter.line(), flush=True)
             right = right and chapter.is_right
     return 0 if right else 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,11 @@ from tests.support.project import Project
 def pytest_configure() -> None:
     """Tests press Ctrl-C and hang up: what they start must not inherit that these are ignored.
 
-    A shell's background ignores the one, nohup the other.
+    A shell's background ignores the one, nohup the other. Tests also start over a thousand processes of Python, each of
+    which compiles all that it imports where Python may keep no bytecode.
     """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.name != "nt":
         signal.signal(signal.SIGHUP, signal.SIG_DFL)

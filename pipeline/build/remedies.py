@@ -33,6 +33,9 @@ change is not what loses it. Fewer do not: the sixth may be the first that keeps
 NO_NUMBER = -1e9
 """What stands for the dB of outputs that are no numbers, or were not made."""
 
+_ROUNDED_AWAY = ("quiet_logarithm", "loud_stream")
+"""Forecasts of what a part of a model loses in integers of any width."""
+
 _MOST_FOR_A_MARGIN = 4
 """Precisions that are tried at most where one keeps to the gates, but by less than a default should."""
 _SHARE_FOR_A_MARGIN = 1 / 3
@@ -174,9 +177,9 @@ def _remedies(tried: Tried, own_rules: int, able: Able) -> Iterator[Scheme]:
         # Integers cut a state off where calibration never was, and no single run shows it: silero-vad in w16a16 has 41
         # to 56 dB and is off by 0.09 to 0.25 after 500 runs; in float16 it has 55 and is off by 0.01.
         yield _ALL_FLOAT
-    heard = [name for told in tried.foretold if told.rule == "quiet_logarithm" for name in told.nodes]
+    heard = [name for told in tried.foretold if told.rule in _ROUNDED_AWAY for name in told.nodes]
     if heard and able.float16:
-        # A spectrum is small, and no width of weights brings back what its encodings round away.
+        # No width of weights brings back what encodings of 16 bits round away.
         yield scheme.with_rules([Rule(nodes=tuple(dict.fromkeys(heard)), precision=FP16)])
     if _is_narrow(scheme):
         # A search chose it, on calibration samples: on others it misses, and what a default begins with may not.

@@ -32,7 +32,7 @@ from typing import NoReturn
 
 import pipeline.stages
 from pipeline.build import worker
-from pipeline.processes import lifeline
+from pipeline.processes import forked, lifeline
 from pipeline.processes.memory import go_first
 
 assert sys.platform != "win32"
@@ -165,6 +165,7 @@ def _become_worker(
         os.environ.clear()
         os.environ.update(job["environ"])
         gc.enable()
+        forked.allow()
         status = worker.main(job["request"])
     except BaseException:
         with contextlib.suppress(OSError):  # the log's disk may be full

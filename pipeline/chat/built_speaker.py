@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from pipeline.errors import ConfigError
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_on_cpu
 from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.language.host_table import rows_of
+from pipeline.graph.language.names import TABLE
 from pipeline.graph.language.speaker import RunnableGraph, Speaker
 from pipeline.inputs.samples.chat import Voice
 from pipeline.model import Manifest
@@ -96,10 +99,13 @@ class ChatModel:
         for out, context in made:
             for name in (context.context_model, *context.binaries):
                 (out / name).rename(both / name)
+        if (table := self._folder / self._pair[0].name / TABLE).is_file():
+            shutil.copyfile(table, both / TABLE)
         graphs = read_graphs([(both, context) for _, context in made])
         return emulated_speaker(both, self.language, graphs, target, work)
 
     def _on_cpu(self, bucket: Bucket) -> RunnableGraph:
-        session = load_session(self._folder / bucket.name / MODEL)
+        folder = self._folder / bucket.name
+        session, rows = load_session(folder / MODEL), rows_of(folder, self.language)
         axes: Mapping[str, int] = bucket.axes
-        return RunnableGraph(Lengths(axes["sequence"], axes["past"]), lambda feed: run_on_cpu(session, feed))
+        return RunnableGraph(Lengths(axes["sequence"], axes["past"]), lambda feed: run_on_cpu(session, rows(feed)))

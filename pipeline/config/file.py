@@ -121,10 +121,11 @@ class Verification:
     """Most samples of a bucket to run on the emulator; 0 for none. As many as `emulator_seconds` allow when left
     out."""
     emulator_seconds: Annotated[int, Between(1, 1_000_000)] = 30
-    """Emulation to spend on a component for a target, by an estimate from its graphs, so that no clock decides how many
-    samples are run: the worst on the CPU first, then those that touch edges of operators. All large buckets share it,
-    and one is run of each whatever it takes; a small bucket, of less than a quarter of a second a sample, may take
-    twice as much for itself."""
+    """Emulation to spend on a component for a target, in CPU seconds by an estimate from its graphs, so that no clock
+    decides how many samples are run: the worst on the CPU first, then those that touch edges of operators. All large
+    buckets share half of it, and one sample is run of each whatever it takes. A small bucket, of less than a quarter of
+    a second a sample, may take twice as much for itself, and so may a large one whose first samples show more than is
+    usual."""
 
 
 PerformanceMode = Literal[
@@ -217,9 +218,10 @@ class LanguageModel:
     prefill: PrefillLength | PrefillLengths = 128
     """Tokens that a prefill run takes. Of several, as `[32, 128]`, each is built for every context that is at least
     twice as long."""
-    embedding: Literal["uint8", "uint16"] = "uint16"
+    embedding: Literal["uint8", "uint16", "host"] = "uint16"
     """Type in which the table of embeddings is stored; in 16 bits it is a quarter of a small model's binary. It has 8
-    where weights have 4."""
+    where weights have 4. With `host` it is in no binary: `embedding.bin` beside the contexts has it in 16 bits, and who
+    runs them looks rows up."""
     emulate: Literal["twins", "shipped"] = "twins"
     """What runs on the emulator: graphs of the same weights and encodings with a prefill of 16 and a context of 64, or
     those that are shipped, whose prefill takes a minute or more for a model of 135 million weights."""

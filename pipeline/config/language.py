@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.config.buckets import Bucket, by_size
 from pipeline.config.file import ComponentFile, LanguageModel
-from pipeline.config.quantization import BlockWeights, Climb, NodesRule, Quantization
+from pipeline.config.quantization import BlockWeights, Climb, Fp16, NodesRule, Quantization
 from pipeline.config.readers import ChatReader
 from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of, walk
@@ -93,6 +93,7 @@ def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problem
         if key in written:
             expected = "nothing: the buckets of a language model are prefill and decode"
             problems.add(place_of(node, (key,)), (key,), "is of no effect with 'language_model'", expected=expected)
+    _check_table(language, fields, components, node, problems)
     if fields.get("calibration", ...) is None:
         fields["calibration"] = ChatReader("chat", folder / CHATS)
     if isinstance(fields.get("quantization"), Climb):
@@ -102,3 +103,21 @@ def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problem
     elif fields.get("packing") not in ("buckets", "separate"):
         what = f"is {fields.get('packing')}, by which no engine for language models opens contexts"
         problems.add(place_of(node, ("packing",)), ("packing",), what, expected="buckets or separate")
+
+
+def _check_table(
+    language: LanguageModel,
+    fields: Mapping[str, Any],
+    components: Mapping[str, ComponentFile],
+    node: Node,
+    problems: Problems,
+) -> None:
+    """A table on the host is integers: engines copy its rows into the graph's input as they are."""
+    if language.embedding != "host":
+        return
+    written = ((fields.get("quantization"), ("quantization",)),)
+    own = ((component.quantization, ("components", name, "quantization")) for name, component in components.items())
+    for quantization, keys in (*written, *own):
+        if isinstance(quantization, Fp16):
+            what = "is fp16, with which a graph takes no integers, and a table of embeddings on the host has them"
+            problems.add(place_of(node, keys), keys, what, expected="embedding: uint16, or another quantization")

@@ -11,7 +11,7 @@ from pipeline.frozen import dataclass
 
 Rule = Literal[
     "fp16_overflow", "fp16_flush", "requantize_underflow", "saturation", "unequal_comparison", "exponent",
-    "integer_function", "integer_overflow", "negative_index", "quiet_logarithm", "rescale_overflow",
+    "integer_function", "integer_overflow", "negative_index", "quiet_logarithm", "loud_stream", "rescale_overflow",
     "integer_divisor",
 ]  # fmt: skip
 Instead = Literal["", "uint16", "fp16"]
@@ -103,6 +103,10 @@ _TOLD: Mapping[str, tuple[str, str]] = {
     "integer_divisor": (
         "what it divides by is less than half a step of its encoding at times: 0, and the quotient anything",
         "raise the divisor's floor in the model, or keep these nodes in float16",
+    ),
+    "loud_stream": (
+        "steps of 16 bits over what a few tokens reach leave nothing of the others, which a norm reads by themselves",
+        "keep these nodes in float16, in which the stream is scaled down",
     ),
     "exponent": ("results this far below the largest become 0", "keep these nodes in float16"),
 }

@@ -19,9 +19,10 @@ UNCHANGED = "unchanged"
 
 @dataclass(frozen=True, kw_only=True)
 class Params(OverBuckets):
-    """`scheme` is None where a search finds it."""
+    """`scheme` is None where a search finds it. `on_host`: a language model's graphs take rows of a table on it."""
 
     scheme: Scheme | None
+    on_host: bool | None = left_out()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pipeline.contracts.language import LanguageFacts
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CalibrationError
 from pipeline.graph.language.inputs_model import inputs_model
-from pipeline.graph.language.names import TEMPLATE, TOKENIZER
+from pipeline.graph.language.names import TABLE, TEMPLATE, TOKENIZER
 from pipeline.inputs.samples.chat import Message, Voice
 from pipeline.model import Json
 from pipeline.qnn.engines import bundle_checks, genai_config, genie_config
@@ -29,12 +29,19 @@ _TURNS: Sequence[Message] = (
 
 
 def write_bundle(
-    source: Path, language: LanguageFacts, graphs: Sequence[SpokenGraph], target: HtpTarget, out: Path
+    source: Path,
+    language: LanguageFacts,
+    graphs: Sequence[SpokenGraph],
+    target: HtpTarget,
+    out: Path,
+    table: Path | None = None,
 ) -> Facts:
     """Write them to `out`; `source` is the output of ingest, `graphs` are those of its contexts.
 
-    What is wrong with them is in the facts.
+    `table` is the file of embeddings that graphs take rows of, if they do. What is wrong is in the facts.
     """
+    if table is not None and table.is_file():
+        shutil.copyfile(table, out / TABLE)
     for name in (TOKENIZER, TEMPLATE):
         if (source / name).is_file():
             shutil.copyfile(source / name, out / name)
@@ -53,6 +60,7 @@ def write_bundle(
         if why
     }
     faults = [*bundle_checks.graph_faults(graphs, language), *bundle_checks.tokenizer_faults(out, language)]
+    faults += bundle_checks.table_faults(out, graphs, language)
     configs = {}
     if GENAI not in unwritten:
         configs[GENAI] = genai_config.CONFIG

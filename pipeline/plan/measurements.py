@@ -13,9 +13,11 @@ from pipeline.contracts import (
     converse,
     emulate,
     probe,
+    quantize,
     verify,
 )
 from pipeline.contracts.measures import Buckets, OverBuckets, SamplePart, Truth
+from pipeline.graph.language.names import TABLE
 from pipeline.ladder import RUNGS
 from pipeline.plan import stage_params
 from pipeline.plan.steps import Input, Step
@@ -117,7 +119,7 @@ class Measurements(Wiring):
             ingested = Input("ingest", self._ingests[component])
             made = stage_params.of_target(target)
             params = bundle.Params(component=component, buckets=self._buckets, target=made)
-            yield self._per_engines("bundle", component, target, params, (ingested, *contexts))
+            yield self._per_engines("bundle", component, target, params, (ingested, *contexts, *self._table(component)))
             if self._held_out and emulates:
                 asked = converse.Params(
                     component=component,
@@ -131,6 +133,13 @@ class Measurements(Wiring):
                 twins = (self._last(component, twin, role="twin/{bucket}") for twin in self._config.twins)
                 inputs = (ingested, self._held_out_samples(), *contexts, *models, *twins)
                 yield self._per_engines("converse", component, target, asked, inputs)
+
+    def _table(self, component: str) -> tuple[Input, ...]:
+        """The table of embeddings where it stays on the host."""
+        if not self._on_host:
+            return ()
+        (quantized,) = self._quantized(component, self._config.buckets[0])
+        return (replace(quantized, role="table", facts=quantize.PartFacts, files=(TABLE,)),)
 
     def _per_engines(
         self, stage: str, component: str, target: Target, params: OverBuckets, inputs: tuple[Input, ...]

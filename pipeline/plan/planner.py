@@ -215,7 +215,7 @@ class _Planner(Measurements):
         else:
             scheme = stage_params.of_quantization(quantization, language=self._config.language is not None)
         buckets = {**self._buckets, **{twin.name: twin.axes for twin in self._twins}}
-        params = quantize.Params(component=component, buckets=buckets, scheme=scheme)
+        params = quantize.Params(component=component, buckets=buckets, scheme=scheme, on_host=self._on_host or None)
         step = self._per_component("quantize", component, params, tuple(inputs), self._twins)
         return replace(step, climb=self._climb(component)) if self._climbs(component) else step
 

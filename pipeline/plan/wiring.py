@@ -166,6 +166,12 @@ class Wiring:
         return self._config.twins[self._config.buckets.index(bucket)]
 
     @property
+    def _on_host(self) -> bool:
+        """Whether a language model's table of embeddings stays on the host."""
+        language = self._config.language
+        return language is not None and language.embedding == "host"
+
+    @property
     def _split(self) -> int | None:
         """Into how many parts a language model is split, 0 for as few as hold it; None for other models."""
         language = self._config.language

@@ -1,7 +1,8 @@
 """Compiling and emulating in child processes, for stages that do either more than once.
 
 A process compiles once (see :mod:`pipeline.qnn.compile`), and the emulator may end the process that it is in. The child
-is `python -m pipeline.qnn.child REQUEST`; arrays travel as files in a folder of the caller's.
+is `python -m pipeline.qnn.child REQUEST`, or, of a worker that emulates, a fork that does the same; arrays travel as
+files in a folder of the caller's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from pipeline.contracts.context import CompiledModel
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import BY_NAME, CompileError, PipelineError, StoreError, VerificationError, WorkerError
 from pipeline.model import Json
-from pipeline.processes import lifeline
+from pipeline.processes import forked, lifeline
 from pipeline.processes.exit_status import exit_reason
 from pipeline.processes.log_tail import log_tail
 from pipeline.qnn import compose, failures, raw
@@ -110,7 +112,7 @@ def run_apart(
         "target": target.to_json(),
         "cpu_s": limit.cpu_s if limit else None,
     }
-    answer = answer_of(request, work, log=log)
+    answer = answer_of(request, work, log=log, forks=main)
     if isinstance(answer, int):
         raise _died(f"the emulator ended its process on {context_model}", answer, VerificationError, log)
     outputs = []
@@ -131,7 +133,7 @@ def run_raw_apart(binary: Path, graph: str, target: HtpTarget, inputs: Arrays, w
         "soc_model": target.soc_model,
         "names": [*inputs],
     }
-    answer = answer_of(request, work, "pipeline.qnn.raw")
+    answer = answer_of(request, work, "pipeline.qnn.raw", forks=raw.main)
     if isinstance(answer, int):
         return f"QNN ended the process: {exit_reason(answer)}"
     if "refused" in answer:
@@ -192,26 +194,21 @@ def answer_of(
     program: str = "pipeline.qnn.child",
     log: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    forks: Callable[[str], object] | None = None,
 ) -> Mapping[str, Json] | int:
     """The answer of a child that runs `program`, or its exit status if it left none; what it prints goes to `log`.
 
-    `environment` is added to its own. On Windows it is in its caller's job, and there is nothing to pass on.
+    `environment` is added to its own. With `forks`, which does with a request's path what the program does, it is a
+    fork of this process where that is allowed. On Windows it is in its caller's job, and there is nothing to pass on.
     """
     path = work / "request.json"
     answer = work / ANSWER
     answer.unlink(missing_ok=True)
     path.write_text(json.dumps(request), "utf-8")
-    # In the caller's process group, with which it ends; without a log its output goes to the caller's.
-    command = [sys.executable, "-m", program, str(path)]
-    with log.open("ab") if log else contextlib.nullcontext() as stream:
-        status = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **(environment or {})},
-            stdout=stream,
-            stderr=stream,
-            pass_fds=lifeline.inherited(),
-        ).returncode
+    if forks is not None and forked.is_allowed():
+        status = forked.run(partial(forks, str(path)), log)
+    else:
+        status = _started([sys.executable, "-m", program, str(path)], log, environment or {})
     try:
         told: dict[str, Any] = json.loads(answer.read_text("utf-8"))
     except (OSError, ValueError):
@@ -225,6 +222,19 @@ def answer_of(
         error.of_machine = said["of_machine"]
         raise error
     return told
+
+
+def _started(command: Sequence[str], log: Path | None, environment: Mapping[str, str]) -> int:
+    # In the caller's process group, with which it ends; without a log its output goes to the caller's.
+    with log.open("ab") if log else contextlib.nullcontext() as stream:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **environment},
+            stdout=stream,
+            stderr=stream,
+            pass_fds=lifeline.inherited(),
+        ).returncode
 
 
 def _died(what: str, status: int, kind: type[PipelineError], log: Path | None = None) -> PipelineError:

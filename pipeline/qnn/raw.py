@@ -10,7 +10,7 @@ import ctypes
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,5 +75,10 @@ def _run(request: Mapping[str, Any], work: Path) -> Mapping[str, str]:
     return {}
 
 
+def main(request_path: str) -> NoReturn:
+    """Do what the request file says, leave the answer beside it, and end the process."""
+    answer_and_end(request_path, _run)
+
+
 if __name__ == "__main__":
-    answer_and_end(sys.argv[1], _run)
+    main(sys.argv[1])

@@ -13,6 +13,7 @@ from pipeline.config.load import ModelConfig, ReleaseSettings
 from pipeline.contracts import ingest
 from pipeline.errors import ConfigError
 from pipeline.frozen import dataclass
+from pipeline.graph.language.names import TABLE
 from pipeline.model import FileEntry, Json, Manifest
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.keys import payload_digest, tool_versions
@@ -188,7 +189,9 @@ def _contexts(found: Sequence[Folder], target: str, workspace: Workspace, work: 
 
 
 def _part(folder: Folder, prefix: str, workspace: Workspace) -> Part:
-    files = {name: entry for name, entry in folder.files.items() if not name.endswith(_PRECISION)}
+    # Of a table of embeddings on the host, the one beside the contexts serves QDQ models, too.
+    left_out = (_PRECISION, TABLE) if prefix == QDQ else (_PRECISION,)
+    files = {name: entry for name, entry in folder.files.items() if not name.endswith(left_out)}
     return Part(prefix, json.loads(folder.manifest), {name: _stored(entry, workspace) for name, entry in files.items()})
 
 

@@ -28,6 +28,8 @@ from pipeline.frozen import dataclass
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_on_cpu
 from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.language.host_table import rows_of
+from pipeline.graph.language.names import EMBEDDED
 from pipeline.inputs.samples.held_out import held_out
 from pipeline.inputs.samples.spoken import runs_of, texts_of
 from pipeline.model import Json
@@ -222,7 +224,10 @@ def _to_record(
             edges = quantize.PartFacts.from_json(resolved.inputs["model"].facts).edges if quantized else {}
             lengths = Lengths(params.axes["sequence"], params.axes["past"])
             texts = texts_of(work / "samples", params)[:samples]
-            runs = runs_of(texts, work / "ingest", ingested.language, lengths, edges)
+            if EMBEDDED in edges:
+                workspace.store.place(resolved.inputs["model"], work / "model")
+            rows = rows_of(work / "model", ingested.language)
+            runs = runs_of(texts, work / "ingest", ingested.language, lengths, edges, rows)
             names = tuple(run.name for run in runs)
             padded, truth = tuple(run.given for run in runs), tuple({"logits": run.logits} for run in runs)
         else:

@@ -1,7 +1,7 @@
 """What answers in a chat: onnxruntime-genai over a release's contexts, or a loop of numpy over its sessions.
 
 Both read `genai_config.json` of the contexts' folder. The loop takes from `inputs.onnx` what positions and masks are
-for the graphs, so that it knows nothing of rotations and encodings.
+for the graphs, so that it knows nothing of rotations and encodings, nor of tables of embeddings beside the graphs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .errors import FormatError, LoadError
 
-CONFIG, INPUTS = "genai_config.json", "inputs.onnx"
+CONFIG, INPUTS, TABLE = "genai_config.json", "inputs.onnx", "embedding.bin"
 Arrays = Mapping[str, NDArray[Any]]
 Run = Callable[[dict[str, NDArray[Any]]], Arrays]
 
@@ -99,7 +99,9 @@ class LoopEngine:
     name = "numpy"
 
     def __init__(self, config: ChatConfig, inputs: Run, decode: tuple[int, Run], prefill: tuple[int, Run]) -> None:
-        """`inputs` runs `inputs.onnx`; the graphs come with how many tokens a run takes."""
+        """`inputs` runs `inputs.onnx`; the graphs come with how many tokens a run takes. Both leave out what they don't
+        take: tokens go into a graph, or where its table of embeddings is beside it, into `inputs.onnx`.
+        """
         self._config, self._inputs, self._decode, self._prefill = config, inputs, decode, prefill
         self._forget()
 
@@ -144,7 +146,8 @@ class LoopEngine:
         seen = np.zeros((1, self._config.context), np.int32)
         seen[0, past - min(len(self._known), past) : past + count] = 1
         places = np.minimum(len(self._known) + np.arange(width), self._config.context - 1)
-        made = self._inputs({"position_ids": places[None].astype(np.int32), "attention_seen": seen})
+        counted = {"position_ids": places[None].astype(np.int32), "attention_seen": seen}
+        made = self._inputs({"input_ids": ids, **counted})
         cache = {f"{name}_in": _last(array, past, _axis(name)) for name, array in self._cache.items()}
         outputs = run({"input_ids": ids, **made, **cache})
         for name, array in self._cache.items():

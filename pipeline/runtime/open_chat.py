@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from .chat import Chat, installed
-from .chat_engines import CONFIG, INPUTS, Arrays, ChatConfig, ChatEngine, GenaiEngine, LoopEngine, Run
+from .chat_engines import CONFIG, INPUTS, TABLE, Arrays, ChatConfig, ChatEngine, GenaiEngine, LoopEngine, Run
 from .contents import Contents
 from .errors import ArgumentError, LoadError, ReleaseError, RunError
 from .index import Bucket, Component
@@ -41,7 +41,8 @@ class _Opening:
 
     def chat(self, engine: str | None) -> Chat:
         """As said above."""
-        self._held.verify(str(name) for name in self._files() if name.suffix != ".bin")
+        # Binaries are looked at by whoever loads them; a table of embeddings is read by every engine.
+        self._held.verify(str(name) for name in self._files() if name.suffix != ".bin" or name.name == TABLE)
         config = ChatConfig(self._path / CONFIG)
         why = self._no_genai()
         if engine == GENAI and why:
@@ -122,10 +123,12 @@ class _Opening:
 
 def _runs(name: str, session: Any) -> Run:
     outputs = [output.name for output in session.get_outputs()]
+    inputs = [given.name for given in session.get_inputs()]
 
     def run(feed: dict[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         try:
-            return dict(zip(outputs, session.run(outputs, feed), strict=True))
+            taken = {name: feed[name] for name in inputs if name in feed}
+            return dict(zip(outputs, session.run(outputs, taken), strict=True))
         except ReleaseError:
             raise
         except Exception as error:  # onnxruntime raises classes of its extension module, without a common base

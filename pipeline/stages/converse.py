@@ -27,7 +27,9 @@ from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_on_cpu
 from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.language.host_table import rows_of
 from pipeline.graph.language.loop import Arrays
+from pipeline.graph.language.names import TABLE
 from pipeline.graph.language.speaker import Memory, RunnableGraph, Speaker
 from pipeline.graph.quantization.weights_by_channel import count_in_blocks, write_by_channel
 from pipeline.graph.shapes.cost import macs
@@ -72,6 +74,7 @@ class _Conversation:
     def __init__(self, request: StageRequest, params: Params, language: LanguageFacts, work: Path) -> None:
         self._request, self._params, self._language, self._work = request, params, language, work
         self._source = request.inputs["ingest"].folder
+        self._table = request.inputs[f"{_MODEL}/{next(iter(params.buckets))}"].folder / TABLE
 
     def facts(self) -> Facts:
         """What was asked, and what came of it."""
@@ -83,7 +86,7 @@ class _Conversation:
             return Facts(prompt=0, twin=name, expected=(), engines={}, unasked={"the reference loop": why})
         folder, graphs = self._unshared(shipped)
         differences = tuple(_differences(shipped, graphs)) if shares_binaries(shipped) else None
-        written = write_bundle(self._source, self._language, graphs, self._params.target, folder)
+        written = write_bundle(self._source, self._language, graphs, self._params.target, folder, self._table)
         unasked = dict(written.unwritten)
         asked = [engine for engine in (GENIE, GENAI) if engine not in unasked]
         for engine in [engine for engine in asked if engine not in asking.installed()]:
@@ -99,7 +102,7 @@ class _Conversation:
             folder, graphs = self._compiled(_TWIN, self._params.twins)
             if self._in_blocks():
                 name += ", weights by channel"
-            write_bundle(self._source, self._language, graphs, self._params.target, folder)
+            write_bundle(self._source, self._language, graphs, self._params.target, folder, self._table)
         prompt = self._clearest(prompts_of(texts, twin["sequence"] + _MORE), graphs, role)
         expected = answer(folder, self._language, graphs, prompt, _ANSWERED, self._params.target, self._empty("loop"))
         for engine in asked:
@@ -156,13 +159,13 @@ class _Conversation:
 
     def _clearest(self, prompts: Sequence[Sequence[int]], graphs: Sequence[SpokenGraph], role: str) -> Sequence[int]:
         """The prompt after which the model, on the CPU, is surest of all tokens of its answer."""
-        sessions = _OneSession()
+        sessions, rows = _OneSession(), rows_of(self._table.parent, self._language)
 
         def runnable(graph: SpokenGraph) -> RunnableGraph:
             axes = {"sequence": graph.sequence, "past": graph.total - graph.sequence}
             bucket = next(name for name, each in self._params.twins.items() if each == axes)
             path = self._model(role, bucket)
-            return RunnableGraph(Lengths(**axes), lambda feed: sessions.run(path, feed))
+            return RunnableGraph(Lengths(**axes), lambda feed: sessions.run(path, rows(feed)))
 
         decode, prefill = longest_pair(graphs)
         return clearest(Speaker(self._language, runnable(decode), runnable(prefill), decode.edges), prompts)

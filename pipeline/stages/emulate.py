@@ -35,6 +35,7 @@ from pipeline.graph.accuracy.subjects import quiet_subjects
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.language.host_table import rows_of
 from pipeline.graph.language.loop import Walk
 from pipeline.graph.language.parts import cuts
 from pipeline.graph.shapes.buckets import Arrays
@@ -187,9 +188,9 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
         tokens, read, most = to_decode(texts, lengths, most)
     walk = Walk(language, lengths.past, edges)
     if read:
-        list(walk.run(runner(request.inputs["model"].folder), lengths, tokens[:read]))
+        list(walk.run(runner(request.inputs["model"].folder, language), lengths, tokens[:read]))
     made: list[NDArray[np.float32]] = []
-    target = params.target
+    target, rows = params.target, rows_of(request.inputs["model"].folder, language)
     with TemporaryDirectory(dir=request.out.parent) as plain, TemporaryDirectory(dir=request.out.parent) as work:
         model = request.inputs["model"].folder / MODEL
         at = () if params.parts is None else cuts(graph, params.parts or None)
@@ -203,7 +204,7 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
             window = tokens[start : start + lengths.sequence]
             folder = Path(work) / str(number)
             folder.mkdir()
-            feed = walk.feed(lengths, window)
+            feed = rows(walk.feed(lengths, window))
             (result,) = run_apart(Path(plain), compiled.context_model, target, [feed], folder)
             made.append(walk.took(window, dict(zip(names, result, strict=True))))
     run = read + sum(map(len, made))

@@ -3,7 +3,8 @@
 Inputs: ``rewrite/<bucket>`` for every bucket, ``calibrate``, ``correlate`` for a scheme that looks at data, and
 ``precision`` where that finds the scheme. Output:
 ``<component>_<bucket>.onnx``; ``<component>_weights.bin`` with the quantized weights, once for all buckets;
-``<component>_<bucket>_constants.bin`` with the constants of a bucket alone, if any is large.
+``<component>_<bucket>_constants.bin`` with the constants of a bucket alone, if any is large; ``embedding.bin`` where
+the table of embeddings stays on the host.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from pathlib import Path
 
 from onnx import ModelProto, TensorProto
 
+from pipeline.contracts.language import Edge
 from pipeline.contracts.quantize import ConstantCount, Facts, Params, Part, PartFacts
-from pipeline.contracts.scheme import FP16, Scheme
+from pipeline.contracts.scheme import FP16, Rule, Scheme
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import (
     CONSTANTS,
@@ -30,6 +32,9 @@ from pipeline.graph.files.model_file import (
     tensor_dtype,
 )
 from pipeline.graph.ir.index import FLOATS, GraphIndex
+from pipeline.graph.ir.tensor_chunks import Pieces
+from pipeline.graph.language.host_table import DTYPE, take_out, write_table
+from pipeline.graph.language.names import EMBEDDED, TABLE
 from pipeline.graph.quantization.constant_store import InBlobs, SharedConstants
 from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.forecast import forecast
@@ -39,6 +44,8 @@ from pipeline.graph.quantization.qdq import Q_OPS
 from pipeline.graph.quantization.quantizer import float_nodes, quantize
 from pipeline.graph.quantization.ranges import Range, Ranges, read_integers, read_ranges
 from pipeline.graph.quantization.states import check_tied, groups, integer_edges, tied
+from pipeline.graph.quantization.streams import loud_streams
+from pipeline.graph.quantization.weight_encodings import rounded_to
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import within
 
@@ -62,7 +69,8 @@ def run(request: StageRequest) -> StageResult:
         for bucket in params.buckets:
             with within(f"bucket {bucket}"):
                 name = f"{params.component}_{bucket}"
-                parts[bucket] = _quantized(request, name, bucket, ranges, scheme, shared, correlations)
+                on_host = bool(params.on_host)
+                parts[bucket] = _quantized(request, name, bucket, ranges, scheme, shared, correlations, on_host=on_host)
     unchanged = scheme.name == FP16 and all(
         _nodes(request.inputs[f"rewrite/{bucket}"].folder / MODEL) == _nodes(request.out / part.files[MODEL])
         for bucket, part in parts.items()
@@ -78,8 +86,13 @@ def _quantized(
     scheme: Scheme,
     shared: SharedConstants,
     correlations: Correlations | None,
+    *,
+    on_host: bool,
 ) -> Part:
-    """Write the QDQ model of one bucket under a name; its part of the step's output."""
+    """Write the QDQ model of one bucket under a name; its part of the step's output.
+
+    `on_host`: the table of embeddings becomes a file of its own, the same for all buckets.
+    """
     rewritten = request.inputs[f"rewrite/{bucket}"]
     model = load_graph(rewritten.folder / MODEL)
     own_names = {tensor.name for tensor in model.graph.initializer if _is_of_one_bucket(tensor, ranges)}
@@ -87,15 +100,23 @@ def _quantized(
     with BlobWriter(request.out / f"{name}_constants.bin") as own:
         store = InBlobs(shared, own, own_names, digests)
         states: list[tuple[str, ...]] = []
+        rows = None
+        if on_host:
+            index = GraphIndex(model, rewritten.folder)
+            rows = index.pieces(take_out(index))
+            ranges = Ranges({**ranges, EMBEDDED: Range.of_pieces(rows)}, ranges.chosen)
+            scheme = scheme.with_rules([Rule(tensors=(EMBEDDED,), activations=DTYPE)])
         if scheme.states:
             index = GraphIndex(model, rewritten.folder)
             states = groups(index)
             ranges, scheme = tied(index, ranges, with_massive(index, ranges, with_middles(index, scheme)))
+        loud = [*loud_streams(GraphIndex(model, rewritten.folder), ranges, scheme)]
         model = quantize(model, rewritten.folder, ranges, scheme, store, correlations)
         check_tied(GraphIndex(model, rewritten.folder), states)
     left = float_nodes(model)
     shared.blob.flush()  # the forecast reads scales of it
-    told = forecast(GraphIndex(model, request.out), ranges, read_integers(request.inputs["calibrate"].folder))
+    integers = read_integers(request.inputs["calibrate"].folder)
+    told = [*loud, *forecast(GraphIndex(model, request.out), ranges, integers)]
     edges = integer_edges(model) if scheme.states else {}
     save_graph(model, request.out / f"{name}.onnx")
     constants_by_type = _constants(model)
@@ -115,7 +136,19 @@ def _quantized(
         forecasts=tuple(told),
         edges=edges,
     )
-    return Part({MODEL: f"{name}.onnx", **{blob: blob for blob in sorted(blob_names(model))}}, facts)
+    files = sorted(blob_names(model))
+    if rows is not None:
+        if not (request.out / TABLE).exists():
+            write_table(_as_stored(rows, edges[EMBEDDED]), request.out)
+        files.append(TABLE)
+    return Part({MODEL: f"{name}.onnx", **{file: file for file in files}}, facts)
+
+
+def _as_stored(numbers: Pieces, edge: Edge) -> Pieces:
+    """Floats as the integers that a graph takes by `edge`."""
+    stored = rounded_to(numbers, edge.dtype, edge.scale, edge.zero_point).values
+    assert isinstance(stored, Pieces)
+    return stored
 
 
 def _nodes(file: Path) -> set[bytes]:

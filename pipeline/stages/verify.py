@@ -48,7 +48,7 @@ from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.ir.loudness import inputs_heard
 from pipeline.graph.quantization.forecast import forecast
-from pipeline.graph.quantization.observe import Observer
+from pipeline.graph.quantization.observe import Observer, Recorder
 from pipeline.graph.shapes.buckets import spelled
 from pipeline.inputs.samples.held_out import HeldOut, fed, held_out, lengths_of
 from pipeline.inputs.samples.quiet import quieter
@@ -89,27 +89,26 @@ def run(request: StageRequest) -> StageResult:
     subjects = _subjects(params, request, truth, choices, chosen_from)
     rungs: dict[str, Measured] = {}
     last: Sequence[Outputs] = truth
+    rewritten = Recorder(request.inputs["rewrite"].folder / MODEL)
+    touched: list[Criteria] = []
     for rung, role in MODELS.items():
         if role in request.inputs:
-            outputs = [
-                valid_outputs(output, expected, rung)
-                for output, expected in zip(
-                    _run_all(rung, request.inputs[role].folder, given.padded), truth, strict=True
-                )
-            ]
+            if role == "rewrite":
+                touched, made = _watched(rewritten, given.padded)
+            else:
+                made = _run_all(rung, request.inputs[role].folder, given.padded)
+            outputs = [valid_outputs(output, expected, rung) for output, expected in zip(made, truth, strict=True)]
             rungs[rung] = measure(subjects, names, last, outputs, chosen_from=chosen_from)
             last = outputs
             print(f"{rung}: {rungs[rung]}")
     total = measure(subjects, names, truth, last, chosen_from=chosen_from)
-    rewritten = Observer(request.inputs["rewrite"].folder / MODEL)
-    touched = [criteria(rewritten, feed) for feed in given.padded]
     place = worst_sample(total, names)
     sample = given.samples[place]
     words = (sample.text, sample.label)
     write_preview(request.out, sample.name, words, given.given[place], truth[place], last[place])
     apart = zip(names, truth, last, chosen_from, strict=True)
     each = [measure(subjects, [name], [true], [got], chosen_from=[of], read=False) for name, true, got, of in apart]
-    order = _order(touched, names, total, [_least_db(figures) for figures in each])
+    order = _order(touched, names, total, [_least_db(figures) for figures in each], rows_read(given.padded))
     wanted = {subject.chosen_from for subject in subjects.values()}
     chosen = [{name: values[name] for name in values if name in wanted} for values in chosen_from]
     keep(request.out, [Reference(*each) for each in zip(truth, last, chosen, strict=True)], order)
@@ -212,11 +211,27 @@ def _silent(subjects: Mapping[str, Subject], truth: Sequence[Outputs]) -> tuple[
     return tuple(found)
 
 
-def _order(touched: Sequence[Criteria], names: Sequence[str], total: Measured, errors_db: Sequence[float]) -> list[int]:
+def rows_read(feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[frozenset[tuple[str, int]]]:
+    """What each sample reads of tables, as far as its inputs say: the numbers of each input of whole ones."""
+    return [
+        frozenset(
+            (name, int(value)) for name, array in feed.items() if array.dtype.kind in "iu" for value in np.unique(array)
+        )
+        for feed in feeds
+    ]
+
+
+def _order(
+    touched: Sequence[Criteria],
+    names: Sequence[str],
+    total: Measured,
+    errors_db: Sequence[float],
+    rows: Sequence[frozenset[tuple[str, int]]],
+) -> list[int]:
     """The places of the samples in the order to emulate them in, the worst on the CPU first."""
     ranked = sorted(total.values(), key=lambda found: -1000.0 if found.worst_db is None else found.worst_db)
     worst = [names.index(figures.worst_sample) for figures in ranked]
-    return sample_order(touched, worst, errors_db)
+    return sample_order(touched, worst, errors_db, rows)
 
 
 def _foretold(observer: Observer, touched: Sequence[Criteria]) -> list[Forecast]:
@@ -225,6 +240,21 @@ def _foretold(observer: Observer, touched: Sequence[Criteria]) -> list[Forecast]
     for each in told:
         print(each.line())
     return told
+
+
+def _watched(recorder: Recorder, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> tuple[list[Criteria], list[Outputs]]:
+    """How near each sample comes to edges in the rewritten model, and its outputs, which it makes on the way."""
+    touched: list[Criteria] = []
+    outputs: list[Outputs] = []
+    for feed in counted(feeds, "rewrite: sample", len(feeds)):
+        recorder.made = {}
+        touched.append(criteria(recorder, feed))
+        outputs.append(recorder.made)
+    names = {value.name for value in recorder.model.graph.output}
+    if all(each.keys() == names for each in outputs):
+        return touched, outputs
+    recorder.close()
+    return touched, _run_all("rewrite", recorder.folder, feeds)  # outputs of integers, or without elements
 
 
 def _run_all(role: str, folder: Path, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Outputs]:

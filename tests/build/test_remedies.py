@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+import pytest
+
 from pipeline.build.remedies import (
     FLOAT,
     NO_NUMBER,
@@ -20,6 +22,7 @@ from pipeline.build.remedies import (
     unmoved,
     worth_most,
 )
+from pipeline.contracts import forecast
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.scheme import Rule, Scheme
 
@@ -146,6 +149,15 @@ def test_what_goes_wrong_is_looked_for_when_nothing_cheaper_is_left() -> None:
 def test_wide_weights_answer_no_miss_of_the_chip() -> None:
     first = Tried(W8A16, "compile", (COMPILE, 13.0), lambda: ("a",))
     assert next(climbed(first)) == W8A16.with_rules([Rule(nodes=("a",), precision="fp16")])
+
+
+@pytest.mark.parametrize("rule", ["quiet_logarithm", "loud_stream"])
+def test_what_no_width_of_weights_brings_back_gets_float_first(rule: forecast.Rule) -> None:
+    told = Forecast(rule, "x", "'x' (Add)", 1e5, 3e4, nodes=("x", "norm"), instead="fp16")
+    first = next_scheme([Tried(W8A16, "quantization", (1, 15.0), lambda: ("y",), foretold=(told,))], ALL)
+    assert first is not None
+    assert first.overrides[-1].places == ("x", "norm")
+    assert first.weights == W8A16.weights
 
 
 def test_what_was_foretold_is_tried_before_what_went_wrong() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pipeline.config.load import Fp16, ModelConfig, Quantization, load
 from pipeline.config.quantization import BlockWeights, NodesRule
 from pipeline.config.readers import ChatReader
-from pipeline.contracts import emulate
+from pipeline.contracts import emulate, quantize
 from pipeline.errors import ConfigError
 from pipeline.plan.planner import plan
 
@@ -104,6 +104,17 @@ def test_weights_of_4_bits_leave_the_table_8(tmp_path: Path) -> None:
     assert "correlate:a/model" in {step.id for step in plan(config)}
 
 
+@pytest.mark.parametrize("where", ["host", "uint16"])
+def test_engines_are_given_a_table_that_is_on_the_host(where: str, tmp_path: Path) -> None:
+    steps = {step.id: step for step in plan(loaded(tmp_path, language_model=f"{{embedding: {where}}}"))}
+
+    quantized = steps["quantize:a/model"].params
+    assert isinstance(quantized, quantize.Params)
+    assert quantized.on_host is (True if where == "host" else None)
+    given = [each for each in steps["bundle:a/model/snapdragon-x-elite"].inputs if each.role == "table"]
+    assert [each.files for each in given] == ([("embedding.bin",)] if where == "host" else [])
+
+
 @pytest.mark.parametrize("packing", ["buckets", "separate"])
 def test_engines_are_given_the_contexts_of_both_buckets_and_asked(tmp_path: Path, packing: str) -> None:
     steps = {step.id: step for step in plan(loaded(tmp_path, packing=packing))}
@@ -160,6 +171,18 @@ def test_contexts_are_split_as_written(written: str, parts: int, tmp_path: Path)
         ({"packing": "auto"}, "expected buckets or separate"),
         ({"packing": "socs"}, "expected buckets or separate"),
         ({"language_model": "{context: 512, parts: 0}"}, "parts: number 0; expected an integer from 1 to 64"),
+        (
+            {"language_model": "{embedding: host}", "quantization": "{precision: fp16}"},
+            "is fp16, with which a graph takes no integers",
+        ),
+        (
+            {
+                "language_model": "{embedding: host}",
+                "components": "{model: {file: a.gguf, quantization: {precision: fp16}}}",
+            },
+            "is fp16, with which a graph takes no integers",
+        ),
+        ({"language_model": "{embedding: float}"}, "'float' is not known here; expected uint8 or uint16 or host"),
         ({"language_model": "{context: 512, parts: some}"}, "parts: 'some' is not known here; expected auto"),
     ],
 )

@@ -130,6 +130,68 @@ def sentence(length: int, seed: int = 0) -> dict[str, NDArray[Any]]:
     return {"input_ids": ids, "attention_mask": np.ones((1, length), np.int64)}
 
 
+def encoder(layers: int = 4, width: int = 32, heads: int = 2) -> ModelProto:
+    """A small encoder as exporters write BERT: embeddings, attention of several heads, an erf between products, norms.
+
+    ``input_ids``, ``attention_mask`` int64 [batch, sequence] -> ``hidden`` float32 [batch, sequence, width].
+    """
+    numbers = np.random.default_rng(0)
+    constants: dict[str, ArrayLike] = {
+        "second": np.array([1]), "seen": np.array([1, 2]), "filler": np.float32(-1e4), "one": np.float32(1),
+        "half": np.float32(0.5), "sqrt2": np.float32(np.sqrt(2)), "root": np.float32(np.sqrt(width / heads)),
+        "apart": np.array([0, 0, heads, width // heads]), "joined": np.array([0, 0, width]),
+    }  # fmt: skip
+
+    def weight(name: str, *shape: int, times: float = 1.0) -> None:
+        columns = times * np.geomspace(0.3, 3, shape[-1]) / np.sqrt(shape[0])
+        constants[name] = np.asarray(numbers.normal(size=shape) * columns, np.float32)
+
+    def norm(name: str) -> None:
+        constants[f"gamma{name}"] = np.asarray(numbers.uniform(0.3, 2, width), np.float32)
+        constants[f"beta{name}"] = np.asarray(numbers.normal(0, 0.3, width), np.float32)
+
+    weight("words", 100, width)
+    norm("0")
+    lines = [
+        "tokens = Gather (words, input_ids)",
+        "keep = Cast <to = 9> (attention_mask)",
+        "wide = Unsqueeze (keep, seen)",
+        "x0 = LayerNormalization (tokens, gamma0, beta0)",
+    ]
+    for n in range(layers):
+        for name in ("wq", "wk", "wv", "wo"):
+            weight(
+                f"{name}{n}", width, width, times=0.5
+            )  # as trained: a random softmax would have one weight that counts
+            lines.append(f"{name}x{n} = MatMul ({f'x{n}' if name != 'wo' else f'c{n}'}, {name}{n})")
+        weight(f"up{n}", width, 2 * width, times=0.5)
+        weight(f"down{n}", 2 * width, width, times=0.5)
+        norm(f"a{n}")
+        norm(f"{n + 1}")
+        out = lines.pop()
+        for name, order in (("wq", "0, 2, 1, 3"), ("wk", "0, 2, 3, 1"), ("wv", "0, 2, 1, 3")):
+            lines.append(f"{name}r{n} = Reshape ({name}x{n}, apart)")
+            lines.append(f"{name}t{n} = Transpose <perm = [{order}]> ({name}r{n})")
+        lines += [
+            f"s{n} = MatMul (wqt{n}, wkt{n})", f"d{n} = Div (s{n}, root)", f"m{n} = Where (wide, d{n}, filler)",
+            f"p{n} = Softmax (m{n})", f"o{n} = MatMul (p{n}, wvt{n})", f"t{n} = Transpose <perm = [0, 2, 1, 3]> (o{n})",
+            f"c{n} = Reshape (t{n}, joined)", out, f"ra{n} = Add (x{n}, wox{n})",
+            f"a{n} = LayerNormalization (ra{n}, gammaa{n}, betaa{n})", f"u{n} = MatMul (a{n}, up{n})",
+            f"q{n} = Div (u{n}, sqrt2)", f"e{n} = Erf (q{n})", f"f{n} = Add (e{n}, one)", f"g{n} = Mul (u{n}, f{n})",
+            f"h{n} = Mul (g{n}, half)", f"w{n} = MatMul (h{n}, down{n})", f"rb{n} = Add (a{n}, w{n})",
+            f"x{n + 1} = LayerNormalization (rb{n}, gamma{n + 1}, beta{n + 1})",
+        ]  # fmt: skip
+    lines.append(f"hidden = Identity (x{layers})")
+    body = "\n        ".join(lines)
+    return graph(
+        f"""encoder (int64[batch,sequence] input_ids, int64[batch,sequence] attention_mask)
+        => (float[batch,sequence,{width}] hidden) {{
+        {body}
+    }}""",
+        constants,
+    )
+
+
 def convolutions() -> ModelProto:
     """Operators that take their constants in one type only, or along another axis than one would think."""
     numbers = np.random.default_rng(0)

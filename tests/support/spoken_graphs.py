@@ -20,10 +20,11 @@ from pipeline.qnn.format.graph_io import BinaryEncoding, EdgeTensor
 from tests.support.gguf_files import TEMPLATE as TEMPLATE_TEXT
 from tests.support.gguf_files import tiny_gguf
 
-LAYERS, KV, SIZE, VOCABULARY, TOTAL, WINDOW = 2, 2, 16, 288, 32, 8
+LAYERS, KV, SIZE, VOCABULARY, TOTAL, WINDOW, HIDDEN = 2, 2, 16, 288, 32, 8, 64
 TARGET = HtpTarget(60, 73)
 _UINT8, _UINT16, _INT32 = 0x0408, 0x0416, 0x0032
 MASK, TURN, CACHE = BinaryEncoding(50 / 65535, 65535), BinaryEncoding(2 / 65535, 32768), BinaryEncoding(0.02, 128)
+ROWS = BinaryEncoding(3e-6, 30000)
 
 
 def tiny_facts(theta: float = 10000.0) -> LanguageFacts:
@@ -31,7 +32,7 @@ def tiny_facts(theta: float = 10000.0) -> LanguageFacts:
     return LanguageFacts(
         architecture="llama",
         layers=LAYERS,
-        hidden=64,
+        hidden=HIDDEN,
         heads=4,
         kv_heads=KV,
         head_dim=SIZE,
@@ -43,11 +44,14 @@ def tiny_facts(theta: float = 10000.0) -> LanguageFacts:
     )
 
 
-def spoken_graph(sequence: int, *, binary: str = "model_ctx_qnn.bin", rows: int | None = None) -> SpokenGraph:
-    """A graph of `sequence` tokens; `rows` of logits if not all."""
+def spoken_graph(
+    sequence: int, *, binary: str = "model_ctx_qnn.bin", rows: int | None = None, on_host: bool = False
+) -> SpokenGraph:
+    """A graph of `sequence` tokens; `rows` of logits if not all. `on_host`: it takes rows of a table."""
     past = TOTAL - sequence
+    tokens = EdgeTensor("input_ids", 1, _INT32, (1, sequence), None)
     inputs = [
-        EdgeTensor("input_ids", 1, _INT32, (1, sequence), None),
+        EdgeTensor("inputs_embeds", 1, _UINT16, (1, sequence, HIDDEN), ROWS) if on_host else tokens,
         EdgeTensor("attention_mask", 2, _UINT16, (1, 1, sequence, TOTAL), MASK),
         *(EdgeTensor(f"position_ids_{part}", 3, _UINT16, (1, 1, sequence, SIZE // 2), TURN) for part in ("cos", "sin")),
     ]
@@ -64,9 +68,15 @@ def spoken_graph(sequence: int, *, binary: str = "model_ctx_qnn.bin", rows: int 
     return SpokenGraph(f"{name}_ctx.onnx", (binary,), TARGET.soc_model, TARGET.htp_arch, info)
 
 
-def spoken_graphs() -> tuple[SpokenGraph, ...]:
+def spoken_graphs(*, on_host: bool = False) -> tuple[SpokenGraph, ...]:
     """Decode and prefill in one binary."""
-    return spoken_graph(1), spoken_graph(WINDOW)
+    return spoken_graph(1, on_host=on_host), spoken_graph(WINDOW, on_host=on_host)
+
+
+def write_rows(path: Path) -> Path:
+    """A table of embeddings for graphs that take its rows: row r, column c is 64 r + c, until 16 bits are full."""
+    np.arange(VOCABULARY * HIDDEN).astype("<u2").tofile(path)
+    return path
 
 
 def spoken_source(folder: Path) -> Path:
@@ -78,11 +88,13 @@ def spoken_source(folder: Path) -> Path:
     return folder
 
 
-def bundle_folder(tmp_path: Path) -> tuple[Path, bundle.Facts]:
+def bundle_folder(tmp_path: Path, *, on_host: bool = False) -> tuple[Path, bundle.Facts]:
     """The folder that engines open, as `bundle` writes it, and its facts."""
     out = tmp_path / "bundle"
     out.mkdir()
-    return out, write_bundle(spoken_source(tmp_path / "source"), tiny_facts(), spoken_graphs(), TARGET, out)
+    table = write_rows(tmp_path / "rows") if on_host else None
+    graphs = spoken_graphs(on_host=on_host)
+    return out, write_bundle(spoken_source(tmp_path / "source"), tiny_facts(), graphs, TARGET, out, table)
 
 
 def causal(sequence: int, known: int) -> np.ndarray:

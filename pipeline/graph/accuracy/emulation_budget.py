@@ -15,8 +15,10 @@ from pipeline.contracts.verify import Basis
 
 SMALL_S = 0.25
 """A bucket whose sample takes less is small: it has a budget of its own, and nearly all have all their samples run."""
+FIRST_SHARE = 0.5
+"""What of the budget large buckets share before one of them is in doubt: more of it found nothing more (ADR 59)."""
 _SMALL_TIMES = 2
-"""The budget of a small bucket, and of a large one in doubt, by the one that large buckets share."""
+"""The budget of a small bucket, and of a large one in doubt, by that of the component."""
 _DOUBT_DB, _LEAST_DOUBT_DB = 30.0, 24.0
 """Where nothing is wrong, the context's rung keeps more than the first, or hardly loses more than quantization did.
 
@@ -34,8 +36,9 @@ _SPENT_TWICE = 2
 def shares(buckets: Mapping[str, Basis], seconds: float) -> dict[str, int]:
     """How many samples of each bucket to emulate, of those it has: one at least, whatever it takes.
 
-    `seconds` are for all large buckets together, the second opinion of each included; each small one has twice as many
-    for itself. The share of a large bucket is larger the further its figures on the CPU are from those of the others.
+    Half of `seconds` are for all large buckets together, the second opinion of each included; each small one has twice
+    `seconds` for itself. The share of a large bucket is larger the further its figures on the CPU are from those of the
+    others.
     """
     found = {name: min(each.samples, 1) for name, each in buckets.items()}
     large: dict[str, Basis] = {}
@@ -44,7 +47,7 @@ def shares(buckets: Mapping[str, Basis], seconds: float) -> dict[str, int]:
             found[name] = most_in_doubt(each, seconds)
         elif found[name]:
             large[name] = each
-    left = seconds - sum(_SPENT_TWICE * each.sample_s for each in large.values())
+    left = FIRST_SHARE * seconds - sum(_SPENT_TWICE * each.sample_s for each in large.values())
     weights = {name: 1 + far / _TWICE_DB for name, far in differences(buckets).items() if name in large}
     while fitting := [name for name, each in large.items() if found[name] < each.samples and each.sample_s <= left]:
         # Whoever has spent least with one sample more, by its weight.

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 from pipeline.graph.accuracy.edges import EDGE, KINDS, Criteria
 
+_BY_ROWS = 64
+"""Samples at most that are chosen by the rows that they read: more are hardly ever emulated."""
 
-def sample_order(touched: Sequence[Criteria], worst: Iterable[int] = (), errors_db: Sequence[float] = ()) -> list[int]:
-    """The places of all samples, first `worst`, then by turns: nearest to an edge, to zero, extreme, evenly spread.
 
-    `touched` says how far each sample stays from each edge. Evenly is from the one with most error to that with least,
-    of what is known of each before it is emulated (`errors_db`, SQNR): by their numbers, a kind of samples may be
-    missed. Every beginning of the order has some of all kinds.
+def sample_order(
+    touched: Sequence[Criteria],
+    worst: Iterable[int] = (),
+    errors_db: Sequence[float] = (),
+    rows: Sequence[AbstractSet[Hashable]] = (),
+) -> list[int]:
+    """The places of all samples, first `worst`, then by turns.
+
+    These are: reads most rows that none before it reads, nearest to an edge, to zero, extreme, evenly spread.
+
+    `touched` says how far each sample stays from each edge, `rows` what each reads of tables: what no sample reads is
+    not measured. Evenly is from the one with most error to that with least, of what is known of each before it is
+    emulated (`errors_db`, SQNR): by their numbers, a kind of samples may be missed. Every beginning of the order has
+    some of all kinds.
     """
+    worst = [*worst]
     nearest = _nearest(touched)
-    turns: list[Iterator[int]] = [iter(_ranked(kind, nearest)) for kind in KINDS]
+    turns: list[Iterator[int]] = [by_new_rows(rows, worst), *(iter(_ranked(kind, nearest)) for kind in KINDS)]
     by_error = sorted(range(len(touched)), key=errors_db.__getitem__) if errors_db else range(len(touched))
     turns.append(by_error[place] for place in spread(len(touched)))
     order = dict.fromkeys(worst)
@@ -28,6 +41,17 @@ def sample_order(touched: Sequence[Criteria], worst: Iterable[int] = (), errors_
             else:
                 order[place] = None
     return list(order)
+
+
+def by_new_rows(rows: Sequence[AbstractSet[Hashable]], known: Iterable[int] = ()) -> Iterator[int]:
+    """The sample that reads most rows that neither the `known` ones nor those before it read, until there is none."""
+    seen: set[Hashable] = set().union(*(rows[place] for place in known)) if rows else set()
+    for _ in range(min(_BY_ROWS, len(rows))):
+        best = max(range(len(rows)), key=lambda place: len(rows[place] - seen))
+        if rows[best] <= seen:
+            return
+        seen |= rows[best]
+        yield best
 
 
 def spread(count: int) -> Iterator[int]:

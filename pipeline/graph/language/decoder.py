@@ -24,6 +24,7 @@ import numpy as np
 from onnx import TensorProto
 
 from pipeline.graph.language.builder import PAST, SEQUENCE, GraphBuilder
+from pipeline.graph.language.names import IDS
 
 _FLOAT = TensorProto.FLOAT
 
@@ -50,7 +51,7 @@ def build_decoder(builder: GraphBuilder, variant: Variant) -> None:
         ModelError: a tensor is missing or of another shape.
     """
     hyper = builder.hyper
-    ids = builder.input("input_ids", TensorProto.INT32, [1, SEQUENCE])
+    ids = builder.input(IDS, TensorProto.INT32, [1, SEQUENCE])
     builder.input("attention_mask", _FLOAT, [1, 1, SEQUENCE, f"{PAST} + {SEQUENCE}"])
     for suffix in hyper.rotations:
         for part in ("cos", "sin"):

@@ -6,6 +6,7 @@ the encodings of the context:
 
     position_ids     int32 [1, AR]      to position_ids_cos, _sin [1, 1, AR, head_dim / 2], also `_local`
     attention_seen   int32 [1, N]       to attention_mask [1, 1, AR, N]: 0 where a token sees a position, else -50
+    input_ids        int32 [1, AR]      to inputs_embeds [1, AR, hidden], where the context takes rows of a table
 
 Cosines and sines are looked up, in tables that numpy computes as :mod:`pipeline.graph.language.loop` does: the integers
 are the same.
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
 from pipeline.contracts.language import Edges, LanguageFacts
-from pipeline.graph.files.model_file import inline_tensor
+from pipeline.graph.files.model_file import inline_tensor, set_external
 from pipeline.graph.language.builder import MASKED
 from pipeline.graph.language.loop import stored
+from pipeline.graph.language.names import EMBEDDED, IDS, TABLE
 
 OPSET, IR_VERSION = 17, 8
 POSITIONS, SEEN, MASK = "position_ids", "attention_seen", "attention_mask"
@@ -49,6 +51,9 @@ class _Inputs:
             helper.make_tensor_value_info(POSITIONS, TensorProto.INT32, [1, "tokens"]),
             helper.make_tensor_value_info(SEEN, TensorProto.INT32, [1, self._total]),
         ]
+        if EMBEDDED in self._edges:
+            self._rows()
+            given.append(helper.make_tensor_value_info(IDS, TensorProto.INT32, [1, "tokens"]))
         graph = helper.make_graph(self._nodes, "inputs", given, self._outputs, list(self._constants.values()))
         made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
         return bytes(made.SerializeToString(deterministic=True))
@@ -58,6 +63,15 @@ class _Inputs:
         rows = self._op("Gather", f"{name}_rows", kept, POSITIONS, axis=0)
         self._op("Unsqueeze", name, rows, self._constant("axis_1", np.array([1], np.int64)))
         self._output(name, table.shape[1])
+
+    def _rows(self) -> None:
+        """A row of the table for each token; the table stays in its file, which every engine reads."""
+        shape = self._facts.vocabulary, self._facts.hidden
+        table = TensorProto(name="embedding_table", data_type=TensorProto.UINT16, dims=shape)
+        set_external(table, TABLE, 0, 2 * shape[0] * shape[1])
+        self._constants[table.name] = table
+        self._op("Gather", EMBEDDED, table.name, IDS, axis=0)
+        self._outputs.append(helper.make_tensor_value_info(EMBEDDED, TensorProto.UINT16, [1, "tokens", shape[1]]))
 
     def _mask(self) -> None:
         """A token sees what is there, itself, and what is before it; the tokens of a run are the last of all."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.contracts.language import Edges, LanguageFacts, Lengths
 from pipeline.graph.language.builder import MASKED
+from pipeline.graph.language.names import IDS
 
 Arrays = Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float32]
@@ -82,7 +83,7 @@ def feeds(
     mask[..., lengths.past - cache.known : lengths.past] = 0
     ahead = np.arange(width)[:, None] >= np.arange(width)[None, :]
     mask[0, 0, :, lengths.past :][ahead] = 0
-    given: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask, **cache.arrays}
+    given: dict[str, NDArray[Any]] = {IDS: ids, "attention_mask": mask, **cache.arrays}
     positions = position + np.arange(width)
     for suffix, rotation in facts.rotations.items():
         angles = np.outer(positions, np.array(rotation.frequencies))[None, None]

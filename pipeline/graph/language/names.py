@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+IDS, EMBEDDED = "input_ids", "inputs_embeds"
+"""What a graph takes of each token: its number, or where the table is on the host, its row, as Genie calls it."""
+TABLE = "embedding.bin"
+"""The file of a table on the host: see :mod:`pipeline.graph.language.host_table`."""
 TOKENIZER = "tokenizer.json"
 TEMPLATE = "chat_template.jinja"
 """Files in the output of ingest; the template is there where the source has one."""

@@ -22,6 +22,7 @@ class Known:
         self.integers = integers
         self.nodes = [node for node in index.model.graph.node if node.op_type not in Q_OPS]
         self._ranges = ranges
+        self._stored: dict[str, tuple[str, Encoding] | None] = {}
 
     def range(self, name: str) -> Range | None:
         """The range of the value of the float model that one of the QDQ model stands for."""
@@ -49,7 +50,12 @@ class Known:
         return self.stored(node.output[0])
 
     def stored(self, name: str) -> tuple[str, Encoding] | None:
-        """The same for a value of the graph, or an input of it."""
+        """The same for a value of the graph, or an input of it; a dozen rules ask."""
+        if name not in self._stored:
+            self._stored[name] = self._found_stored(name)
+        return self._stored[name]
+
+    def _found_stored(self, name: str) -> tuple[str, Encoding] | None:
         for reader in self.index.readers.get(name, []):
             if reader.op_type == Q_OPS[0]:
                 for dequantizer in self.index.readers.get(reader.output[0], []):

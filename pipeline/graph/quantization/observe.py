@@ -33,8 +33,8 @@ class Observer:
     def __init__(self, path: Path) -> None:
         """`path` is a graph file with every dim fixed and a type for every value."""
         self.model = load_graph(path)
-        self._folder = path.parent
-        self.index = GraphIndex(self.model, self._folder)
+        self.folder = path.parent
+        self.index = GraphIndex(self.model, self.folder)
         self.inputs = [value.name for value in self.model.graph.input if value.name in self.index.types]
         self._groups = list(_groups(self._computed()))
         self._session: ort.InferenceSession | None = None
@@ -48,7 +48,7 @@ class Observer:
     def arrays(self, feeds: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
         """Every watched value that has elements, for one sample of the model's own shape; not all in memory at once."""
         if self._session is None:
-            self._session = unoptimized_session(with_outputs(self.model, self._computed()), self._folder)
+            self._session = unoptimized_session(with_outputs(self.model, self._computed()), self.folder)
         watched = set(self.names)
         self._note_integers({name: np.asarray(feeds[name]) for name in self.inputs if name not in watched})
         yield from ((name, np.asarray(feeds[name])) for name in self.inputs if name in watched)

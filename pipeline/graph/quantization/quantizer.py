@@ -39,6 +39,7 @@ from pipeline.graph.quantization.raise_divisors import raise_divisors
 from pipeline.graph.quantization.raise_floors import raise_floors
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.rule_checks import check_rules
+from pipeline.graph.quantization.shrink_streams import shrink_streams
 from pipeline.graph.quantization.value_encodings import ValueEncodings
 from pipeline.progress import counted
 
@@ -66,6 +67,10 @@ def quantize(
     index = GraphIndex(model, folder)
     _check_ranges(index, ranges)
     check_rules(index, scheme)
+    shrunk = shrink_streams(index, ranges, scheme)
+    if shrunk is not None:
+        ranges, scheme = shrunk
+        index = GraphIndex(model, folder)
     ranges = with_headroom(index, ranges)
     assignment = Assignment(index, scheme)
     # Before clamps are dropped: what an encoding does for a Clip from 0, it does not for one from a step.

@@ -52,6 +52,7 @@ from pipeline.graph.rewrites import (
     gather_edges,
     gather_neighbours,
     gather_pairs,
+    gather_taps,
     make_masks_finite,
     merge_scales,
     narrow_doubles,
@@ -109,6 +110,7 @@ REWRITES: tuple[Rewrite, ...] = (
     sum_along_last_axis,
     convolve_averages,
     spread_kernels,
+    gather_taps,
     decompose_batch_norm,
     merge_scales,
     scale_weights,  # behind the merging of factors, of which it folds one

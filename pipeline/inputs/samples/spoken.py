@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from pipeline.contracts.verify import UNMEASURED, Facts
 from pipeline.graph.accuracy.language import Divergence
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.language.host_table import rows_of
 from pipeline.graph.language.loop import Arrays, Run, Walk, stored
 from pipeline.graph.language.names import ANSWER, TOKENS
 from pipeline.inputs.samples.sample_set import stored_calls
@@ -58,14 +59,19 @@ def texts_of(folder: Path, params: Measuring | converse.Params) -> list[SpokenTe
 
 
 def runs_of(
-    texts: Sequence[SpokenText], folder: Path, language: LanguageFacts, lengths: Lengths, edges: Edges
+    texts: Sequence[SpokenText],
+    folder: Path,
+    language: LanguageFacts,
+    lengths: Lengths,
+    edges: Edges,
+    rows: Callable[[Arrays], Arrays],
 ) -> list[SpokenRun]:
     """A run of a graph for each text: its first window, or of decode the first token of its answer.
 
     What comes before it the original reads, the model in `folder`; its keys and values are rounded to the encodings of
-    the graph's cache, `edges`. So a run depends on no run before it.
+    the graph's cache, `edges`. So a run depends on no run before it. `rows` is what :func:`rows_of` gives for it.
     """
-    original = runner(folder)
+    original = runner(folder, language)
     found = []
     for text in texts:
         start = min(text.answer or 0, lengths.past, len(text.tokens) - 1) if lengths.sequence == 1 else 0
@@ -75,7 +81,7 @@ def runs_of(
         walk = Walk(language, lengths.past, edges)
         walk.went(start, {name: stored(array, edges, name) for name, array in made.items() if name != "logits"})
         found.append(
-            SpokenRun(text.name, walk.feed(lengths, window), np.asarray(made["logits"][:, start:], np.float32))
+            SpokenRun(text.name, rows(walk.feed(lengths, window)), np.asarray(made["logits"][:, start:], np.float32))
         )
     return found
 
@@ -84,13 +90,13 @@ def reference_logits(folder: Path, language: LanguageFacts, tokens: Sequence[int
     """The original's logits, float32 [tokens, vocabulary], all tokens in one run."""
     lengths = Lengths(len(tokens), 1)
     walk = Walk(language, lengths.past)
-    return np.concatenate(list(walk.run(runner(folder), lengths, tokens)))
+    return np.concatenate(list(walk.run(runner(folder, language), lengths, tokens)))
 
 
-def runner(folder: Path) -> Run:
+def runner(folder: Path, language: LanguageFacts) -> Run:
     """Runs the model in the output of a step."""
-    session = load_session(folder / MODEL)
-    return lambda feed: run(session, feed)
+    session, rows = load_session(folder / MODEL), rows_of(folder, language)
+    return lambda feed: run(session, rows(feed))
 
 
 def verify_language(request: StageRequest, params: Measuring, language: LanguageFacts) -> StageResult:
@@ -113,7 +119,7 @@ def verify_language(request: StageRequest, params: Measuring, language: Language
         if role not in request.inputs:
             continue
         edges: Edges = quantize.PartFacts.from_json(request.inputs[role].facts).edges if role == "quantize" else {}
-        runs = runner(request.inputs[role].folder)
+        runs = runner(request.inputs[role].folder, language)
         divergence = Divergence()
         for text, truth, (start, end) in zip(texts, truths, judged, strict=True):
             first, last = (start, end) if role == "quantize" else (0, min(end, _LEAST))

@@ -13,7 +13,8 @@ from pathlib import Path
 from pipeline.contracts.language import LanguageFacts
 from pipeline.contracts.target import HtpTarget
 from pipeline.graph.language.builder import MASKED
-from pipeline.graph.language.names import TOKENIZER
+from pipeline.graph.language.host_table import DTYPE
+from pipeline.graph.language.names import EMBEDDED, TABLE, TOKENIZER
 from pipeline.model import Json
 from pipeline.qnn.engines import genai_config, genie_config
 from pipeline.qnn.engines.graphs import LOGITS, MASK, SpokenGraph, cache_names, longest_pair
@@ -43,10 +44,26 @@ def graph_faults(graphs: Sequence[SpokenGraph], facts: LanguageFacts) -> Iterato
         if logits.shape != (1, graph.sequence, facts.vocabulary):
             wanted = f"[1, {graph.sequence}, {facts.vocabulary}]"
             yield f"the logits of {name} are {[*logits.shape]}; engines read those of every token, {wanted}"
+    tables = {str(graph.edges.get(EMBEDDED)) for graph in graphs}
+    if len(tables) > 1:
+        yield f"{EMBEDDED} is encoded in {len(tables)} ways, and rows of one table are to be that"
     for into, out in cache_names(facts):
         known = {str(graph.edges.get(name)) for graph in graphs for name in (into, out)}
         if len(known) > 1:
             yield f"{into} and {out} are encoded in {len(known)} ways, and what a run makes is what the next one takes"
+
+
+def table_faults(folder: Path, graphs: Sequence[SpokenGraph], facts: LanguageFacts) -> Iterator[str]:
+    """What is wrong with the table of embeddings in `folder`: engines copy whatever lies where a row should be."""
+    rows = graphs[0].edges.get(EMBEDDED)
+    if rows is None:
+        return
+    path, wanted = folder / TABLE, 2 * facts.vocabulary * facts.hidden
+    size = path.stat().st_size if path.is_file() else 0
+    if size != wanted:
+        yield f"{TABLE} has {size} bytes; {facts.vocabulary} rows of {facts.hidden} numbers of 16 bits have {wanted}"
+    if rows.dtype != DTYPE:
+        yield f"the graphs take rows of {rows.dtype}; {TABLE} has {DTYPE}"
 
 
 def genie_faults(folder: Path, graphs: Sequence[SpokenGraph], facts: LanguageFacts, target: HtpTarget) -> Iterator[str]:
@@ -62,6 +79,16 @@ def genie_faults(folder: Path, graphs: Sequence[SpokenGraph], facts: LanguageFac
         ((*_ROPE, "rope-theta"), facts.rotations[""].theta, "the source has"),
         ((*_ENGINE, "backend", "extensions"), genie_config.EXTENSIONS, "the file is"),
     ]
+    if rows := graphs[0].edges.get(EMBEDDED):
+        expected += [
+            (("dialog", "embedding", "lut-path"), TABLE, "the table is"),
+            (("dialog", "embedding", "size"), facts.hidden, "a row has"),
+            (("dialog", "embedding", "datatype"), "ufixed16", "the graphs take"),
+            (("dialog", "embedding", "quant-param", "scale"), rows.scale, "the graphs take"),
+            (("dialog", "embedding", "quant-param", "offset"), -rows.zero_point, "the graphs take"),
+        ]
+    elif _at(config, "dialog", "embedding") is not None:
+        yield f"{genie_config.CONFIG} has a table of embeddings, which the graphs have themselves"
     for path, wanted, said in expected:
         found = _at(config, *path)
         if found != wanted:

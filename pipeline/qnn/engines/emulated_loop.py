@@ -9,6 +9,7 @@ from pathlib import Path
 from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.contracts.target import HtpTarget
 from pipeline.graph.files.model_file import load_graph
+from pipeline.graph.language.host_table import rows_of
 from pipeline.graph.language.loop import Arrays
 from pipeline.graph.language.speaker import RunnableGraph, Speaker
 from pipeline.qnn.child import run_apart
@@ -26,7 +27,8 @@ def answer(
 ) -> tuple[int, ...]:
     """Up to `most` tokens that are likeliest after a prompt, up to one that ends an answer.
 
-    Contexts are in `folder`, `graphs` are decode and prefill; arrays travel in folders inside `work`.
+    Contexts, and a table on the host if any, are in `folder`, `graphs` are decode and prefill; arrays travel in folders
+    inside `work`.
 
     Raises:
         VerificationError: a context can't be run.
@@ -40,7 +42,7 @@ def emulated_speaker(
     folder: Path, language: LanguageFacts, graphs: Sequence[SpokenGraph], target: HtpTarget, work: Path
 ) -> Speaker:
     """A speaker over contexts, each run of which is a process of its own; arguments are those of :func:`answer`."""
-    numbers = count()
+    numbers, rows = count(), rows_of(folder, language)
 
     def runnable(graph: SpokenGraph) -> RunnableGraph:
         names = [output.name for output in load_graph(folder / graph.context_model).graph.output]
@@ -48,7 +50,7 @@ def emulated_speaker(
         def run(feed: Arrays) -> Arrays:
             here = work / str(next(numbers))
             here.mkdir()
-            (result,) = run_apart(folder, graph.context_model, target, [feed], here, log=work / "log")
+            (result,) = run_apart(folder, graph.context_model, target, [rows(feed)], here, log=work / "log")
             return dict(zip(names, result, strict=True))
 
         return RunnableGraph(Lengths(graph.sequence, graph.total - graph.sequence), run)

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from pipeline.contracts.language import LanguageFacts
 from pipeline.graph.language.inputs_model import POSITIONS, SEEN
+from pipeline.graph.language.names import EMBEDDED, IDS
 from pipeline.model import Json
-from pipeline.qnn.engines.graphs import IDS, LOGITS, MASK, SpokenGraph, cache_names, longest_pair
+from pipeline.qnn.engines.graphs import LOGITS, MASK, SpokenGraph, cache_names, longest_pair
 
 CONFIG, INPUTS = "genai_config.json", "inputs.onnx"
 WINDOW = "sliding_window"
@@ -23,9 +24,15 @@ def genai_config(facts: LanguageFacts, graphs: Sequence[SpokenGraph], pad: int) 
     decode, prefill = longest_pair(graphs)
     rotated = [f"position_ids_{part}{suffix}" for suffix in facts.rotations for part in ("cos", "sin")]
     cache = cache_names(facts)
-    given: list[Json] = [IDS, MASK, *rotated, *(name for name, _ in cache)]
+    rows = [EMBEDDED] if EMBEDDED in prefill.edges else []
+    given: list[Json] = [*(rows or [IDS]), MASK, *rotated, *(name for name, _ in cache)]
     made: list[Json] = [LOGITS, *(name for _, name in cache)]
-    stages: list[Json] = [{"inputs": {"filename": INPUTS, "inputs": [POSITIONS, SEEN], "outputs": [MASK, *rotated]}}]
+    before: dict[str, Json] = {
+        "filename": INPUTS,
+        "inputs": [POSITIONS, SEEN, *([IDS] if rows else [])],
+        "outputs": [MASK, *rotated, *rows],
+    }
+    stages: list[Json] = [{"inputs": before}]
     for name, graph, off in (("prefill", prefill, "run_on_token_gen"), ("decode", decode, "run_on_prompt")):
         options: dict[str, Json] = {"provider_options": [{"QNN": {"backend_type": "htp"}}]}
         stage: dict[str, Json] = {"filename": graph.context_model, "session_options": options, off: False}

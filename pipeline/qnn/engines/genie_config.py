@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pipeline.contracts.language import LanguageFacts
 from pipeline.graph.language.hyper import frequencies
-from pipeline.graph.language.names import TOKENIZER
+from pipeline.graph.language.names import EMBEDDED, TABLE, TOKENIZER
 from pipeline.model import Json
 from pipeline.qnn.engines.graphs import SpokenGraph, shares_binaries
 
@@ -80,6 +80,15 @@ def genie_config(facts: LanguageFacts, graphs: Sequence[SpokenGraph], pad: int, 
         "tokenizer": {"version": 1, "path": TOKENIZER},
         "engine": engine,
     }
+    if rows := graphs[0].edges.get(EMBEDDED):
+        dialog["embedding"] = {
+            "version": 1,
+            "type": "lut",
+            "size": facts.hidden,
+            "datatype": "ufixed16",
+            "lut-path": TABLE,
+            "quant-param": {"scale": rows.scale, "offset": -rows.zero_point},
+        }
     return {"dialog": dialog}
 
 

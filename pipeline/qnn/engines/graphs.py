@@ -10,11 +10,12 @@ from pipeline.contracts.context import CompiledModel
 from pipeline.contracts.language import Edge, LanguageFacts
 from pipeline.errors import CompileError
 from pipeline.graph.files.model_file import load_graph
+from pipeline.graph.language.names import EMBEDDED, IDS
 from pipeline.qnn.format.context_binary import GraphInfo, read_binary
 from pipeline.qnn.format.context_model import partition_name, partitions
 from pipeline.qnn.format.graph_io import EdgeTensor
 
-IDS, MASK, LOGITS = "input_ids", "attention_mask", "logits"
+MASK, LOGITS = "attention_mask", "logits"
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class SpokenGraph:
     @property
     def sequence(self) -> int:
         """Tokens that a run takes."""
-        ids = self.input(IDS)
-        return ids.shape[-1] if ids else 0
+        given = self.input(IDS) or self.input(EMBEDDED)
+        return given.shape[1] if given else 0
 
     @property
     def total(self) -> int:

@@ -8,11 +8,14 @@ A schematic is text with some binary parts. Of each operator that the chip runs 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 _LINE = re.compile(rb'"dram_read": *(\d+) *, *"dram_write": *(\d+) *,')
 _LONGEST = 1 << 16
+_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,21 @@ def read_traffic(path: Path) -> Traffic | None:
         return None
     read = write = found = 0
     with path.open("rb") as stream:
-        while line := stream.readline(_LONGEST):
-            if match := _LINE.search(line):
+        for lines in _pieces(stream):
+            for match in _LINE.finditer(lines):
                 found += 1
                 read, write = read + int(match[1]), write + int(match[2])
     return Traffic(read, write) if found else None
+
+
+def _pieces(stream: BinaryIO) -> Iterator[bytes]:
+    """A file in pieces that end with a line, for it has hundreds of thousands; with :data:`_LONGEST` bytes in a line
+    no operator's is cut.
+    """
+    rest = b""
+    while more := stream.read(_AT_ONCE):
+        given = rest + more
+        end = given.rfind(b"\n") + 1 or max(0, len(given) - _LONGEST)
+        yield given[:end]
+        rest = given[end:]
+    yield rest

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, save, shape_inference
 
 from pipeline.graph.accuracy.edges import EDGE, EXTREME, ZERO, around_zero, criteria, margins
-from pipeline.graph.accuracy.sample_order import sample_order, spread
+from pipeline.graph.accuracy.sample_order import by_new_rows, sample_order, spread
 from pipeline.graph.quantization.observe import Observer
 from tests.support.graphs import graph
 
@@ -96,6 +96,16 @@ def test_the_spread_goes_over_what_is_known_of_the_errors() -> None:
     errors_db = [12.0 if number % 4 == 1 else 30.0 + number for number in range(64)]
     first = sample_order([{}] * 64, errors_db=errors_db)[:16]
     assert sum(errors_db[place] == 12.0 for place in first) == 4, "as many as there are among all"
+
+
+def test_who_reads_most_rows_that_none_before_reads_comes_after_the_worst() -> None:
+    rows = [frozenset(text) for text in ("abc", "abcde", "cdefgh", "a", "xyz", "abcdefgh")]
+    assert [*by_new_rows(rows, [1])] == [2, 4]
+    assert [*by_new_rows(rows, [3])] == [5, 4]
+    assert [*by_new_rows([], [3])] == []
+    assert [*by_new_rows(rows, range(6))] == []
+    assert sample_order([{}] * 6, [1], rows=rows)[:2] == [1, 2]
+    assert sorted(sample_order([{}] * 6, [1], rows=rows)) == [*range(6)]
 
 
 def test_what_all_samples_touch_alike_says_nothing() -> None:

@@ -93,3 +93,11 @@ def test_a_bound_is_of_published_peaks() -> None:
     assert phone.compute_s is None, "no figure is published"
     assert bound("sxr1230p", cost()) is None
     assert all(peak.source for peak in PEAKS.values())
+
+
+@pytest.mark.parametrize("before", [0, 1 << 16, (1 << 20) - 40, (1 << 20) + 40, 3 << 20])
+def test_the_traffic_of_a_schematic_of_megabytes(before: int, tmp_path: Path) -> None:
+    line = b'{"opid" : 0x4f33, "dram_read": 7 , "dram_write": 1 , "vtcm_read": 0 , "is_dma": 1}\n'
+    path = tmp_path / "g_schematic.bin"
+    path.write_bytes(b"\1" * before + line * 30_000 + b"\2" * before + line[:-1])
+    assert read_traffic(path) == Traffic(7 * 30_001, 30_001)

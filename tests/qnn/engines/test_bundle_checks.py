@@ -24,6 +24,7 @@ def all_faults(folder: Path, graphs: Sequence[SpokenGraph]) -> list[str]:
     return [
         *bundle_checks.graph_faults(graphs, facts),
         *bundle_checks.tokenizer_faults(folder, facts),
+        *bundle_checks.table_faults(folder, graphs, facts),
         *bundle_checks.genai_faults(folder, graphs, facts),
         *bundle_checks.genie_faults(folder, graphs, facts, TARGET),
     ]
@@ -96,6 +97,82 @@ def test_a_wrong_genie_config_is_named(tmp_path: Path, change: Callable[[Config]
     (found,) = all_faults(folder, spoken_graphs())
 
     assert found.startswith(said)
+
+
+def embedding(config: Config) -> Config:
+    found: Config = config["dialog"]["embedding"]
+    return found
+
+
+def test_a_bundle_with_a_table_on_the_host_has_no_fault(tmp_path: Path) -> None:
+    folder, facts = bundle_folder(tmp_path, on_host=True)
+
+    assert facts.faults == ()
+    assert all_faults(folder, spoken_graphs(on_host=True)) == []
+    assert embedding(json.loads((folder / genie_config.CONFIG).read_text("utf-8"))) == {
+        "version": 1,
+        "type": "lut",
+        "size": 64,
+        "datatype": "ufixed16",
+        "lut-path": "embedding.bin",
+        "quant-param": {"scale": pytest.approx(3e-6), "offset": -30000},
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda made: embedding(made).update({"size": 32}), "size of genie_config.json is 32; a row has 64"),
+        (
+            lambda made: embedding(made).update({"datatype": "sfixed16"}),
+            "datatype of genie_config.json is sfixed16; the graphs take ufixed16",
+        ),
+        (
+            lambda made: embedding(made)["quant-param"].update({"offset": 0}),
+            "offset of genie_config.json is 0; the graphs take -30000",
+        ),
+        (lambda made: embedding(made)["quant-param"].update({"scale": 1e-6}), "scale of genie_config.json is 1e-06"),
+        (
+            lambda made: embedding(made).update({"lut-path": "other.bin"}),
+            "lut-path of genie_config.json is other.bin; the table is embedding.bin",
+        ),
+        (lambda made: made["dialog"].pop("embedding"), "lut-path of genie_config.json is missing"),
+    ],
+)
+def test_a_wrong_table_in_a_genie_config_is_named(tmp_path: Path, change: Callable[[Config], None], said: str) -> None:
+    folder, _ = bundle_folder(tmp_path, on_host=True)
+    edit(folder / genie_config.CONFIG, change)
+
+    assert all_faults(folder, spoken_graphs(on_host=True))[0].startswith(said)
+
+
+def test_a_table_that_graphs_do_not_take_is_named(tmp_path: Path) -> None:
+    folder, _ = bundle_folder(tmp_path, on_host=True)
+
+    assert all_faults(folder, spoken_graphs()) == [
+        "genie_config.json has a table of embeddings, which the graphs have themselves"
+    ]
+
+
+@pytest.mark.parametrize("size", [0, 2 * 288 * 64 - 2])
+def test_a_table_of_another_size_is_named(tmp_path: Path, size: int) -> None:
+    folder, _ = bundle_folder(tmp_path, on_host=True)
+    table = folder / "embedding.bin"
+    table.write_bytes(table.read_bytes()[:size])
+
+    assert all_faults(folder, spoken_graphs(on_host=True)) == [
+        f"embedding.bin has {size} bytes; 288 rows of 64 numbers of 16 bits have 36864"
+    ]
+
+
+def test_graphs_that_read_rows_in_two_ways_are_named(tmp_path: Path) -> None:
+    folder, _ = bundle_folder(tmp_path, on_host=True)
+    decode, prefill = spoken_graphs(on_host=True)
+    wrong = with_input(prefill, "inputs_embeds", BinaryEncoding(3e-6, 30001))
+
+    assert all_faults(folder, [decode, wrong]) == [
+        "inputs_embeds is encoded in 2 ways, and rows of one table are to be that"
+    ]
 
 
 def test_extensions_for_another_chip_are_named(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""Children that are copies of a worker which has imported what they need: imports take longer than what they do.
+
+Only a worker that was forked itself (:mod:`pipeline.build.template`) may make one, and only while it has a single
+thread: a copy of a process with several could hang. It stays in the worker's process group, and on its lifeline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+_FAILED = 70  # EX_SOFTWARE of sysexits.h
+
+
+class _State:
+    allowed = False
+
+
+def allow() -> None:
+    """This process is a worker that has nothing of a library in it that its copies must not share."""
+    _State.allowed = True
+
+
+def is_allowed() -> bool:
+    """Whether this process may make such children now."""
+    return _State.allowed and sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
+
+
+def run(work: Callable[[], object], log: Path | None = None) -> int:
+    """Do some work in a child, to its end; the exit status, as from subprocess.
+
+    What it prints goes to our output, or to the end of `log`. Its standard input is ours.
+    """
+    assert sys.platform != "win32"
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if not child:
+        _do(work, log)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _do(work: Callable[[], object], log: Path | None) -> NoReturn:
+    status = _FAILED
+    try:
+        if log is not None:
+            with log.open("ab") as stream:
+                os.dup2(stream.fileno(), 1)
+                os.dup2(stream.fileno(), 2)
+        work()
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else _FAILED
+    except BaseException:
+        with contextlib.suppress(OSError):  # the log's disk may be full
+            traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        ctypes.CDLL(None).fflush(None)  # what native code printed
+        os._exit(status)

@@ -1,0 +1,1 @@
+"""Faults put into what is compiled, and how many samples on the emulator the ladder needs to see them."""

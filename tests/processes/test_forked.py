@@ -1,0 +1,62 @@
+"""Children that are copies of a worker: each test is in a process of its own, as pytest's must not be copied."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no fork, or one that libraries do not survive")
+
+_START = "import os, signal, sys, threading\nfrom pathlib import Path\nfrom pipeline.processes import forked\n"
+
+
+def told(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", _START + code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_only_a_worker_that_says_so_may_be_copied() -> None:
+    assert told("print(forked.is_allowed()); forked.allow(); print(forked.is_allowed())").split() == ["False", "True"]
+
+
+def test_a_process_with_two_threads_may_not() -> None:
+    code = """
+forked.allow()
+ends = threading.Event()
+thread = threading.Thread(target=ends.wait)
+thread.start()
+print(forked.is_allowed())
+ends.set()
+thread.join()
+print(forked.is_allowed())
+"""
+    assert told(code).split() == ["False", "True"]
+
+
+@pytest.mark.parametrize(
+    ("work", "status"),
+    [
+        ("print('done')", 0),
+        ("sys.exit(17)", 17),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("[][0]", 70),
+    ],
+)
+def test_the_exit_status_is_as_of_a_program(work: str, status: int) -> None:
+    assert told(f"print('status', forked.run(lambda: {work}))").split()[-1] == str(status)
+
+
+def test_what_it_prints_is_added_to_the_log_and_ours_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n", "utf-8")
+    work = "lambda: (print('inside', flush=True), os.write(2, b'native'))"
+    assert told(f"forked.run({work}, Path({str(log)!r})); print('outside')") == "outside\n"
+    assert log.read_text("utf-8") == "before\ninside\nnative"
+
+
+def test_a_copy_changes_nothing_of_ours() -> None:
+    assert told("made = []; forked.run(lambda: made.append(1)); print(made)") == "[]\n"
