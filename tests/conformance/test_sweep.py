@@ -81,7 +81,7 @@ def test_a_value_in_front_is_not_moved_beyond_its_encoding() -> None:
     right = outputs(quantized, {"x": x})["y"]
     assert right[0, 0] > 199
     assert judge("Sqrt+Div", "u16", quantized, {"x": x}, [right]).kind == AGREES
-    assert judge("Sqrt+Div", "u16", quantized, {"x": x}, [right * np.float32([[0, 1, 1, 1]])]).kind == WRONG
+    assert judge("Sqrt+Div", "u16", quantized, {"x": x}, [right * np.array([[0, 1, 1, 1]], np.float32)]).kind == WRONG
 
 
 @pytest.mark.slow
