@@ -68,7 +68,7 @@ _TOLD: Mapping[str, tuple[str, str]] = {
         "keep these nodes in 16 bit integers",
     ),
     "fp16_flush": (
-        "what it divides by or takes the logarithm of is 0 in float16",
+        "what it divides by, or takes the logarithm or sine of, is 0 in float16 or has too few steps",
         "raise the floor in the model to 1e-4, scale the value before, or keep these nodes in 16 bit integers",
     ),
     "requantize_underflow": ("these channels come out as the end of their encoding", "keep the node in float16"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.conformance import elementwise, joined, reductions
+from tests.conformance import elementwise, joined, layers, reductions
 from tests.conformance.cases import Case
 from tests.conformance.crooked import clamped_sum, clamped_zeros
 from tests.conformance.finding import Finding, canary
@@ -16,11 +16,17 @@ _NEGATIVE = np.linspace(-4, -0.01, 64, dtype=np.float32)[None].tolist()
 
 def _named(name: str) -> Case:
     """A case of the sweep."""
-    sources = (joined.cases, elementwise.cases, reductions.cases)
+    sources = (joined.cases, elementwise.cases, reductions.cases, layers.cases)
     return next(case for source in sources for case in source() if case.name == name)
 
 
 OF_RESCALING = (
+    Finding(
+        "products-of-5-dims", ("MatMul",), ("u8",), ("rank/(1, 2, 2, 3, 4) *computed",),
+        "-13.0 for -2.4", "the product", "5 dims, two batch dims above 1; by a constant it is not compiled",
+        "rewrite flatten_products",
+        lambda: _named("MatMul/u8/rank/(1, 2, 2, 3, 4) (1, 2, 2, 4, 5) computed"),
+    ),
     Finding(
         "zeros-left-out", ("Add+Relu", "Sub+Relu", "Mul+Relu", "Div+Relu", "MatMul+Add+Relu"), _QUANTIZED,
         ("*of zeros", "*of ones"),
@@ -59,6 +65,31 @@ OF_RESCALING = (
         "-0.0049 for -0.0061", "256 steps of 65535 of a range as narrow as 0.2",
         "off by up to 0.0014 wherever it is, in float16 too", "forecast integer_function",
         canary("Gelu", "u16", [_NEGATIVE]),
+    ),
+    Finding(
+        "joined-activations", ("*+Tanh", "*+Sigmoid"), ("fp16",), ("*",),
+        "-0.0206 for -0.0214", "4 steps of float16", "a Tanh or Sigmoid right behind a product or a sum",
+        "rewrite bound_activations", lambda: _named("MatMul+Tanh/fp16/quiet/MatMul"),
+    ),
+    Finding(
+        "small-angles", ("*+Sin",), ("fp16",), ("quiet/*",),
+        "0.00513 for 0.00524", "4 steps of float16", "arguments below 0.02: steps of 1.2e-4", "forecast fp16_flush",
+        lambda: _named("Mul+Sin/fp16/quiet/Mul"),
+    ),
+    Finding(
+        "logarithms-of-shares", ("Sigmoid+Log", "Softmax+Log"), ("fp16",), ("*",),
+        "-7.6 for -20.8; -7.63 for -7.95", "as LogSoftmax", "a Sigmoid or Softmax of less than 2^-6",
+        "forecast fp16_flush", lambda: _named("Sigmoid+Log/fp16/loud/Sigmoid+Log"),
+    ),
+    Finding(
+        "sums-of-exponentials", ("Exp+ReduceSum+Log",), ("fp16",), ("loud/*",),
+        "-0.0005 for 14.6", "as ReduceLogSumExp", "an Exp beyond 65504", "forecast fp16_overflow",
+        lambda: _named("Exp+ReduceSum+Log/fp16/loud/Exp+ReduceSum+Log"),
+    ),
+    Finding(
+        "root-of-squares", ("Mul+Sqrt+Div",), ("fp16",), ("*",),
+        "2364 for 2416", "4 steps of float16", "squares below 2^-14, which float16 has in few bits",
+        "rewrite scale_magnitudes", lambda: _named("Mul+Sqrt+Div/fp16/quiet/Mul+Sqrt+Div"),
     ),
     Finding(
         "norms-of-few-steps", ("InstanceNormalization",), ("u8",), ("offset/*",),

@@ -1,7 +1,8 @@
 """Whether what came out is right, for the number format it was computed in.
 
 In float16 the reference is ONNX Runtime in float32, on inputs and constants rounded to float16. What a change of half a
-float16 step in the inputs would do to the result is allowed, as is flushing what is below float16's normal numbers. In
+float16 step in the inputs would do to the result is allowed, and what four of a value between two operators would, as
+is flushing what is below float16's normal numbers. In
 QDQ the reference is the QDQ model on ONNX Runtime's CPU, and a few steps of the output's encoding are allowed, behind
 what these few steps of a value in front do to it (:mod:`tests.conformance.same_rounding`).
 """
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from pipeline.graph.cpu import unoptimized_session
-from tests.conformance.same_rounding import between, exposed, moved, nudged
+from tests.conformance.same_rounding import between, computed_between, exposed, moved, nudged, scaled
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -138,6 +139,10 @@ def _judge_fp16(operator: str, model: ModelProto, feeds: Arrays, outputs: Sequen
         _run(_changed(model, change), {name: change(array) for name, array in feeds.items()})
         for change in _changes(operator, model, feeds)
     ]
+    inner = computed_between(model)
+    if inner:
+        inside = dict(zip(inner, _run(exposed(model, inner), feeds), strict=True))
+        runs += [_run(each, feeds) for each in scaled(model, inside, FP16_STEPS * 2.0**-11)]
     for position, given in enumerate(outputs):
         possible = np.stack([run[position] for run in runs])
         right = possible[0]

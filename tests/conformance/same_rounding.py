@@ -86,6 +86,34 @@ def _signs(seed: int, value: NDArray[Any]) -> NDArray[Any]:
     return np.random.default_rng(seed).choice(np.array([-1.0, 1.0]), value.shape)
 
 
+def computed_between(model: ModelProto) -> list[str]:
+    """The floats of a model without encodings that one operator makes and another reads."""
+    outputs = {value.name for value in model.graph.output}
+    types = {value.name: value.type.tensor_type.elem_type for value in model.graph.value_info}
+    made = [name for node in model.graph.node for name in node.output]
+    return [name for name in made if name not in outputs and types.get(name) == TensorProto.FLOAT]
+
+
+def scaled(model: ModelProto, values: Arrays, share: float) -> Iterator[ModelProto]:
+    """The model with each of `values` moved by this share of itself."""
+    for seed in range(_SEEDS):
+        copy = ModelProto()
+        copy.CopyFrom(model)
+        nodes = []
+        for node in copy.graph.node:
+            nodes.append(node)
+            for position, name in enumerate(node.output):
+                if name in values:
+                    factor = np.asarray(1 + share * _signs(seed, values[name]), np.float32)
+                    copy.graph.initializer.append(numpy_helper.from_array(factor, f"{name}_factor"))
+                    node.output[position] = f"{name}_exact"
+                    nodes.append(helper.make_node("Mul", [f"{name}_exact", f"{name}_factor"], [name], f"{name}_moved"))
+        kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del copy.graph.node[:]
+        copy.graph.node.extend(kept)
+        yield copy
+
+
 def nudged(model: ModelProto) -> Iterator[ModelProto]:
     """The model with its scales a rounding of float32 larger, and smaller, where a Cast reads what they make."""
     if not any(node.op_type == "Cast" for node in model.graph.node):

@@ -27,6 +27,12 @@ FP16_SMALLEST_NORMAL = 2.0**-14
 FP16_SMALLEST = 2.0**-24
 """The least number above zero that float16 has: a floor below it is 0."""
 
+FP16_SMALLEST_SHARE = 2.0**-6
+"""The least result of a Sigmoid or Softmax in float16 that a logarithm is taken of: they are off by 0.0002 to 0.0009
+however small they are. Log(Sigmoid(-7.95)) is -7.63, Log(Softmax) -7.6 for -20.8."""
+FP16_SMALLEST_ANGLE = 0.02
+"""The least that the largest argument of a Sin or Tan in float16 is: results have steps of 1.2e-4 near 0."""
+
 FP16_ARGUMENTS = {"Atan": 32768.0, "Cos": 100.0, "Sin": 100.0, "Tan": 100.0}
 """Operator -> the largest argument whose result is right in float16: of more, Atan gives 131008, a sine is off by 0.1.
 In 16 bit integers all but Tan near its poles are right."""

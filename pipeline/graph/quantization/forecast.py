@@ -20,8 +20,11 @@ from pipeline.graph.quantization.chip_limits import (
     FP16_ARGUMENTS,
     FP16_LARGEST,
     FP16_SMALLEST,
+    FP16_SMALLEST_ANGLE,
     FP16_SMALLEST_NORMAL,
+    FP16_SMALLEST_SHARE,
     LARGEST_INTEGER,
+    LEAST_OF_INTEGERS,
     NORM_LARGEST,
     REQUANTIZE,
     SOFTMAX_LARGEST,
@@ -101,9 +104,17 @@ def _flushes(known: Known) -> Iterator[Forecast]:
     """
     for node in filter(known.in_float, known.nodes):
         found = known.range(node.output[0])
+        angle = known.largest(node.input[0]) if is_op(node, "Sin", "Tan") else 0.0
+        if LEAST_OF_INTEGERS["Sin"] < angle < FP16_SMALLEST_ANGLE:  # below, integers are no better
+            yield Forecast(
+                "fp16_flush", node.input[0], label(node), angle, FP16_SMALLEST_ANGLE, nodes=(node.name,),
+                instead=INTEGERS,
+            )  # fmt: skip
         if found is None or not is_op(node, "Log", "Div", "Reciprocal"):
             continue
         limit = FP16_SMALLEST if node.op_type == "Log" else FP16_SMALLEST_NORMAL  # a Log of subnormals is right
+        if node.op_type == "Log" and known.index.maker(node.input[0], "Sigmoid", "Softmax") is not None:
+            limit = FP16_SMALLEST_SHARE
         if node.op_type == "Log":
             smallest = math.exp(found.low) if found.low < 0 else 1.0
         else:

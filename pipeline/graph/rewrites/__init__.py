@@ -45,6 +45,7 @@ from pipeline.graph.rewrites import (
     expand_powers,
     flatten_gather_nd,
     flatten_output_casts,
+    flatten_products,
     fuse_gelu,
     fuse_layer_norm,
     fuse_rms_norm,
@@ -93,6 +94,7 @@ REWRITES: tuple[Rewrite, ...] = (
     gather_at_once,
     flatten_output_casts,
     decompose_einsum,
+    flatten_products,  # behind what writes an Einsum as one
     make_masks_finite,
     drop_guards,
     bound_masked_max,

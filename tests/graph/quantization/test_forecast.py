@@ -317,3 +317,22 @@ def test_a_gelu_whose_results_are_small(tmp_path: Path) -> None:
     assert (found.rule, found.instead) == ("integer_function", "")
     assert foretold(tmp_path / "both", model, np.linspace(-4, 1, 64)[None]) == []
     assert foretold(tmp_path / "8 bits", model, np.linspace(-4, -0.01, 64)[None], activations="uint8") == []
+
+
+@pytest.mark.parametrize("op", ["Sigmoid", "Softmax"])
+def test_a_logarithm_of_a_small_share_in_float16(op: str, tmp_path: Path) -> None:
+    model = graph(f"g (float[1,8] x) => (float[1,8] y) {{ s = {op} (x) y = Log (s) }}")
+    small, large = np.linspace(-8, 2, 8)[None], np.linspace(0.5, 1.5, 8)[None]
+    (found,) = foretold(tmp_path / "small", model, small, FP16, quiet=False)
+    assert (found.rule, found.value, found.limit, found.instead) == ("fp16_flush", "s", 2**-6, "uint16")
+    assert foretold(tmp_path / "large", model, large, FP16, quiet=False) == []
+
+
+@pytest.mark.parametrize("op", ["Sin", "Tan"])
+def test_an_angle_too_small_for_float16(op: str, tmp_path: Path) -> None:
+    model = graph(f"g (float[1,64] x) => (float[1,64] y) {{ y = {op} (x) }}")
+    x = np.linspace(-1, 1, 64)[None]
+    (found,) = foretold(tmp_path / "small", model, x * 0.01, FP16)
+    assert (found.rule, found.value, found.limit, found.instead) == ("fp16_flush", "x", 0.02, "uint16")
+    assert foretold(tmp_path / "large", model, x * 0.1, FP16) == []
+    assert foretold(tmp_path / "integers", model, x * 0.01) == []
