@@ -11,7 +11,8 @@ from pipeline.frozen import dataclass
 
 Rule = Literal[
     "fp16_overflow", "fp16_flush", "requantize_underflow", "saturation", "unequal_comparison", "exponent",
-    "integer_function", "integer_overflow", "negative_index", "quiet_logarithm", "loud_stream",
+    "integer_function", "integer_overflow", "negative_index", "quiet_logarithm", "loud_stream", "rescale_overflow",
+    "integer_divisor",
 ]  # fmt: skip
 Instead = Literal["", "uint16", "fp16"]
 INTEGERS: Final = "uint16"
@@ -94,6 +95,14 @@ _TOLD: Mapping[str, tuple[str, str]] = {
     "quiet_logarithm": (
         "the quiet part of what a logarithm is taken of is below half a step of this encoding",
         "keep these nodes in float16",
+    ),
+    "rescale_overflow": (
+        "one step of what it reads is so many of its result that HTP multiplies by less, or gives the largest number",
+        "keep the node in float16, or cut off in the model what makes its input so wide",
+    ),
+    "integer_divisor": (
+        "what it divides by is less than half a step of its encoding at times: 0, and the quotient anything",
+        "raise the divisor's floor in the model, or keep these nodes in float16",
     ),
     "loud_stream": (
         "steps of 16 bits over what a few tokens reach leave nothing of the others, which a norm reads by themselves",

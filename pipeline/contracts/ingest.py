@@ -36,7 +36,8 @@ class GivenConstant(Contract):
 class Facts(Signature):
     """Dims are sizes or names. `constants` were inputs, `axes` has the inputs that carry each, `opset` is ONNX's.
 
-    `language` is there where it is a language model, whose output has `tokenizer.json`, too.
+    `language` is there where it is a language model, whose output has `tokenizer.json`, too; `rounds` is the file where
+    it was quantized, which rounds otherwise than the float model that was made of it.
     """
 
     constants: Mapping[str, GivenConstant]
@@ -44,3 +45,4 @@ class Facts(Signature):
     nodes: int
     axes: Mapping[str, tuple[str, ...]]
     language: LanguageFacts | None = left_out()
+    rounds: str | None = left_out()

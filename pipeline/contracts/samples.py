@@ -126,10 +126,12 @@ class Params(Contract):
 class Facts(Contract):
     """How many `samples`, how many calls they make of each component, how many were `cut`.
 
-    `lengths` has the shortest and longest of each component's axes.
+    `lengths` has the shortest and longest of each component's axes. `rounding_db` are those of components whose file
+    was quantized and is less than so many dB from its own floats on some of these samples.
     """
 
     count: Mapping[str, int]
     samples: int
     cut: int
     lengths: Mapping[str, Mapping[str, tuple[int, int]]]
+    rounding_db: Mapping[str, int] | None = left_out()

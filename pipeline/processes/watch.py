@@ -146,33 +146,42 @@ class Watch:
         for each in watched.values():
             for gone in {*each.members} - running:
                 each.members.pop(gone, None)  # the end of the block may have removed it
-        if self._workers != watched.keys():  # a new worker may have started children before we knew it
-            self._seen, self._workers = set(), set(watched)
-        new = {pid: process for pid in running - self._seen if (process := _process(pid))}
+        if watched.keys() - self._workers:  # a new worker may have started children before we knew it
+            self._seen = set()
+        self._workers = set(watched)
+        new = {pid: kin for pid in running - self._seen if (kin := _parent_and_group(pid))}
         self._seen = running
         owners = {pid: each for each in watched.values() for pid in [*each.members]}
         found = True
         while found:  # a child may come before its parent
             found = False
-            for pid in [*new]:
-                owner = owners.get(_parent(new[pid])) or watched.get(_group(pid))
-                if owner is not None and pid not in owner.members:
-                    owner.members[pid] = new[pid]
-                    owners[pid] = owner
-                    del new[pid]
-                    found = True
+            for pid, (parent, group) in [*new.items()]:
+                owner = owners.get(parent) or watched.get(group)
+                if owner is None:
+                    continue
+                del new[pid]
+                with contextlib.suppress(psutil.Error):
+                    if pid not in owner.members:
+                        owner.members[pid] = psutil.Process(pid)
+                        owners[pid] = owner
+                        found = True
 
 
-def _process(pid: int) -> psutil.Process | None:
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(pid)
-    return None
+def _parent_and_group(pid: int) -> tuple[int, int] | None:
+    """The numbers of a process's parent and of its group, 0 where there is none; None for what has ended.
 
-
-def _parent(process: psutil.Process) -> int:
-    with contextlib.suppress(psutil.Error):
-        return int(process.ppid())
-    return 0
+    A look may be at hundreds of processes, few of which are ours: on Linux one small file says both.
+    """
+    if sys.platform != "linux":
+        with contextlib.suppress(psutil.Error):
+            return int(psutil.Process(pid).ppid()), _group(pid)
+        return None
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            fields = stream.read().rpartition(b")")[2].split(None, 3)  # what is in brackets is any text
+    except OSError:
+        return None
+    return int(fields[1]), int(fields[2])
 
 
 def _group(pid: int) -> int:

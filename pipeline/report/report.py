@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pipeline.config.load import Bucket, Target
 from pipeline.config.thresholds import WISHED_FLIPS, Thresholds
-from pipeline.contracts import context, emulate, quantize, verify
+from pipeline.contracts import context, emulate, quantize, samples, verify
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.measures import Measured, Subject
 from pipeline.graph.accuracy.verdict import TOTAL, judged_by, shortfalls
@@ -183,6 +183,18 @@ def silent(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
     return [
         f"{step.name} {label!r}" for step in found for label in manifests[step.id].read(verify.Facts.from_json).silent
     ]
+
+
+def rounding(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """Components, as `net/encoder (less than 10 dB)`, whose file rounds as it runs and is that far from its floats."""
+    found: dict[str, int] = {}
+    for step in steps:
+        if step.stage == "samples" and step.id in seen and step.id in manifests:
+            far = manifests[step.id].read(samples.Facts.from_json).rounding_db or {}
+            for component, db in far.items():
+                name = f"{step.config.name}/{component}"
+                found[name] = min(db, found.get(name, db))
+    return [f"{name} (less than {db} dB)" for name, db in found.items()]
 
 
 def flipping(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:

@@ -153,6 +153,11 @@ def last_lines(ran: Ran) -> str:
             f" {_listed(flipping)}. Weights of 16 bits or fp16 make that less"
             + ("; without 'quantization', the build looks for it." if AS_WRITTEN in str(flipping) else ".")
         )
+    if rounding := [name for account in accounts.values() for name in account.rounding]:
+        lines.append(
+            "Built from the floats that a quantized file stands for, which that file's own rounding is far from:"
+            f" {_listed(rounding)}. What is built differs from the file by as much; compare it with the float model."
+        )
     if unverified := [name for name in models if name not in accounts or not accounts[name].is_verified]:
         names = _listed(unverified)
         lines.append(f"Not proven, as nothing is measured: {names}. See 'verification' in docs/config.md.")

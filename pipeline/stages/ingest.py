@@ -97,6 +97,7 @@ def run(request: StageRequest) -> StageResult:
         opset=Opsets.of(model).versions.get(""),
         nodes=len(graph.node),
         axes={axis: tuple(inputs) for axis, inputs in model_axes(model).items()},
+        rounds=file if quantized else None,
     )
     reused = {name: ("fetch", of) for name, of in weights.kept.items()}
     return StageResult(facts.to_json(), reused)

@@ -7,10 +7,15 @@ function's file), as the reader needs them. Output: :mod:`pipeline.inputs.sample
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from pipeline.contracts import ingest
 from pipeline.contracts.samples import Facts, Params
 from pipeline.errors import CalibrationError
+from pipeline.graph.accuracy.own_rounding import SAMPLES, own_rounding_db
 from pipeline.graph.files.given_constants import constant_arrays
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.language.names import TOKENS
@@ -43,8 +48,12 @@ def run(request: StageRequest) -> StageResult:
     given = _read_request(request)
     writer = SampleSetWriter(request.out)
     lengths: dict[str, dict[str, tuple[int, int]]] = {}
+    rounding = _rounding(request)
+    some: dict[str, list[Mapping[str, NDArray[Any]]]] = {component: [] for component in rounding}
     for call in counted(_READERS[given.calibration.reader](given), "call"):
         writer.add(call)
+        if call.component in some and len(some[call.component]) < SAMPLES:
+            some[call.component].append(call.arrays)
         seen = lengths.setdefault(call.component, {})
         for axis, length in _lengths(call, given).items():
             low, high = seen.get(axis, (length, length))
@@ -59,7 +68,22 @@ def run(request: StageRequest) -> StageResult:
         print(", ".join([f"{component}: {count[component]} samples", *spans]))
     if cut:
         print(f"{cut} of {len(writer.samples)} texts were longer than max_length or the largest bucket, and were cut")
-    return StageResult(Facts(count=count, samples=len(writer.samples), cut=cut, lengths=lengths).to_json())
+    own = {component: own_rounding_db(*rounding[component], calls) for component, calls in some.items()}
+    far = {component: db for component, db in own.items() if db is not None}
+    for component, db in far.items():
+        print(f"warning: {component}: {rounding[component][0].name} is less than {db} dB from its own floats")
+    return StageResult(Facts(count, len(writer.samples), cut, lengths, far or None).to_json())
+
+
+def _rounding(request: StageRequest) -> dict[str, tuple[Path, Path]]:
+    """The file and the float model of each component that was quantized, as far as both have the same inputs."""
+    found: dict[str, tuple[Path, Path]] = {}
+    for role, given in request.inputs.items():
+        facts = ingest.Facts.from_json(given.facts) if role.startswith(_INGEST) else None
+        if facts is not None and facts.rounds is not None and not facts.constants:
+            file = request.inputs["fetch"].folder / facts.rounds
+            found[role.removeprefix(_INGEST)] = file, given.folder / MODEL
+    return found
 
 
 def _lengths(call: Call, given: ReadRequest) -> Mapping[str, int]:

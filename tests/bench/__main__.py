@@ -72,8 +72,11 @@ def _measure(asked: argparse.Namespace, results: Results, work: Path, path: Path
             continue
         started = time.perf_counter()
         print(f"-- {name}: {SECTIONS[name].__doc__}", flush=True)
-        results.about["sections"][name] = {"date": _today(), "commit": _commit(bench.checkout)}
+        about_section = {"date": _today(), "commit": _commit(bench.checkout)}
+        loads = [os.getloadavg()[0]]
         SECTIONS[name](bench)
+        loads.append(os.getloadavg()[0])
+        results.about["sections"][name] = {**about_section, "load": [round(load, 1) for load in loads]}
         print(f"-- {name} took {time.perf_counter() - started:.0f} s", flush=True)
     save(results, path)
 

@@ -73,6 +73,13 @@ def _about(results: Results) -> Iterator[str]:
         f" {_listed(results.about['buckets'])} tokens for one SoC, 16 bit activations and 8 bit weights per channel, 16"
         " calibration samples. Verification is off but where it says otherwise: the others have none."
     )
+    loads = {name: section["load"] for name, section in results.about["sections"].items() if "load" in section}
+    if loads:
+        told = [f"{name} {before:.0f} and {after:.0f}" for name, (before, after) in loads.items()]
+        yield (
+            f"The machine's load before and after a section, where it was noted: {_listed(told)}. Above"
+            f" {machine['cores']} others are part of each figure, of wall time most: compare within turns only."
+        )
     yield "`uv run python -m tests.bench` measures all of it again and writes this page."
 
 

@@ -28,7 +28,7 @@ ABOUT = {
     "model": "minilm",
     "model_bytes": 90_000_000,
     "buckets": [32, 64, 128],
-    "sections": {"compare": {"date": "2026-01-02", "commit": "0123456789ab"}},
+    "sections": {"compare": {"date": "2026-01-02", "commit": "0123456789ab", "load": [1.0, 11.6]}},
 }
 
 
@@ -214,6 +214,7 @@ def test_the_report_has_every_figure_and_well_formed_plots(tmp_path: Path) -> No
     report.write(results, tmp_path)
     text = (tmp_path / "performance.md").read_text("utf-8")
     assert "Measured 2026-01-02, on 2 cores of a CPU with 24 GB" in text
+    assert "load before and after a section, where it was noted: compare 1 and 12." in text
     assert "| cold build | Olive | 65.00 s (8.1×) | 70.00 s (7.0×) | 2000 MB |" in text
     assert "Olive did not notice the changed sample" in text
     assert "| minilm, cold, verified | ours | CommandFailedError: exit status 16 \\| why |" in text

@@ -8,6 +8,7 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from pipeline.graph.ir.index import prune
+from pipeline.graph.quantization.ranges import Range
 from tests.conformance.cases import Arrays, Case, single
 from tests.conformance.formats import in_format
 
@@ -40,6 +41,20 @@ def quiet_channels() -> Case:
         scale.CopyFrom(numpy_helper.from_array(scales.astype(np.float32), scale.name))
 
     return _bent("MatMul", model, feeds, bend)
+
+
+def clamped_sum() -> Case:
+    """A CumSum whose encoding is to end where the Clip behind it does."""
+    model, feeds = single("CumSum", [_RAMP - 6, np.array(1)], constants=(1,))
+    quantized = in_format(model, feeds, "u16", {"y0": Range(0.0, 1.0)})
+    return Case("CumSum", "u16", "canary", "behind", quantized, feeds)
+
+
+def clamped_zeros() -> Case:
+    """A sum with zeros whose encoding is to end where the Relu behind it does."""
+    model, feeds = single("Add", [_RAMP - 6, np.zeros(4, np.float32)], constants=(1,))
+    quantized = in_format(model, feeds, "u16", {"y0": Range(0.0, 6.0)})
+    return Case("Add", "u16", "canary", "of zeros", quantized, feeds)
 
 
 def _bent(operator: str, model: ModelProto, feeds: Arrays, bend: Callable[[ModelProto], None]) -> Case:

@@ -34,6 +34,8 @@ _GIVEN: Mapping[str, Any] = {
     "two": np.float32(2), "half": np.float32(0.5), "one": np.float32(1), "root": np.float32(2**-0.5),
     "three": np.float32(3), "gamma": np.abs(_weight(8)) + np.float32(0.5), "variance": np.abs(_weight(8)) + 1,
     "mask": np.arange(8) < 6, "filler": np.float32(-100), "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+    "zeros": np.zeros(8, np.float32), "ones": np.ones(8, np.float32), "third": np.array(2),
+    "low": np.float32(-0.3), "high": np.float32(0.2),
     "last": np.array([-1]), "tokens": np.array([0, 6, 16]), "turned": np.array([1, 8, 12]),
 }  # fmt: skip
 _CONSTANTS: Mapping[str, NDArray[Any]] = {name: np.asarray(values) for name, values in _GIVEN.items()}
@@ -100,6 +102,14 @@ _LONGER: Mapping[str, tuple[tuple[int, ...], Sequence[_Node]]] = {
     "Abs+Add+Div": (_ROWS, [("Abs", ("x",), {}), ("Add", ("h", "one"), {}), ("Div", ("x", "h"), {})]),
     "Greater+Where": (_ROWS, [("Greater", ("x", "half"), {}), ("Where", ("h", "x", "zero"), {})]),
     "Max+Log": (_ROWS, [("Max", ("x", "half"), {}), ("Log", ("h",), {})]),
+    "Add+Relu of zeros": (_ROWS, [("Add", ("x", "zeros"), {}), _READERS["Relu"]]),
+    "Sub+Relu of zeros": (_ROWS, [("Sub", ("x", "zeros"), {}), _READERS["Relu"]]),
+    "Mul+Relu of ones": (_ROWS, [("Mul", ("x", "ones"), {}), _READERS["Relu"]]),
+    "Div+Relu of ones": (_ROWS, [("Div", ("x", "one"), {}), _READERS["Relu"]]),
+    "MatMul+Add+Relu of zeros": (_ROWS, [_MAKERS["MatMul"][1], ("Add", ("h", "zeros"), {}), _READERS["Relu"]]),
+    "Clip behind CumSum": (_ROWS, [("CumSum", ("x", "third"), {}), ("Clip", ("h", "low", "high"), {})]),
+    "Clip behind Atan": (_ROWS, [("Atan", ("x",), {}), ("Clip", ("h", "low", "high"), {})]),
+    "Clip behind LogSoftmax": (_ROWS, [("LogSoftmax", ("x",), {}), ("Clip", ("h", "low", "high"), {})]),
     "Clip+Div": (_ROWS, [("Clip", ("x", "half", "six"), {}), ("Div", ("one", "h"), {})]),
 }  # fmt: skip
 

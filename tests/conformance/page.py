@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from importlib.metadata import version
 from pathlib import Path
 
 from pipeline.qnn.session import bundled_sdk
 from tests.conformance.batches import X_ELITE
-from tests.conformance.findings import FINDINGS, Finding, explain
+from tests.conformance.coarse import COARSE_BECAUSE
+from tests.conformance.finding import Finding
+from tests.conformance.findings import FINDINGS, explain
 from tests.conformance.formats import FORMATS
 from tests.conformance.judge import AGREES, COARSE, FORMAT, WRONG
 from tests.conformance.sweep import NOT_MADE, ON_CPU, REFUSED, Outcome
@@ -27,7 +30,8 @@ Each case is a model of one operator, as it is, without the rewrites of the buil
 what rounds to it, subnormals, floors, the float16 limits, ties, saturation, narrow and wide encodings, quiet
 channels), every axis, rank and layout, and the node tests of the `onnx` package {onnx}. Float16 is compared with
 onnxruntime on inputs rounded to float16, 16 and 8 bits with the QDQ model on onnxruntime's CPU. Right is what the
-rounding of the format explains: 4 float16 steps, 8 steps of 16 bits, 1 of 8.
+rounding of the format explains: 4 float16 steps, 8 steps of 16 bits, 1 of 8; of operators behind each other, what such
+steps of the first one's result make of the last one's.
 
 """
 
@@ -138,8 +142,13 @@ def _coarse(outcomes: Sequence[Outcome]) -> str:
     for (operator, number_format), members in sorted(groups.items()):
         edges = ", ".join(edge for edge, _ in Counter(member.edge for member in members).most_common(3))
         example = members[0].examples[0] if members[0].examples else ""
-        rows.append([operator, number_format, edges, example, f"{len(members)} of {tried[operator, number_format]}"])
-    return _table(["operator", "format", "edges", "in: out, right", "cases"], rows)
+        cured = sum(member.after == AGREES for member in members if member.rewrites) or ""
+        why = next((why for patterns, formats, why in COARSE_BECAUSE if number_format in formats
+                    and any(fnmatchcase(operator, pattern) for pattern in patterns)), "")  # fmt: skip
+        count = f"{len(members)} of {tried[operator, number_format]}"
+        rows.append([operator, number_format, edges, example, count, cured, why])
+    heads = ["operator", "format", "edges", "in: out, right", "cases", "right rewritten", "because of"]
+    return _table(heads, rows)
 
 
 def _absent(outcomes: Sequence[Outcome]) -> str:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from onnx import ModelProto
 
+from pipeline.config.thresholds import Thresholds
 from pipeline.graph.rewrites import REWRITES
-from tests.conformance.findings import FINDINGS, FORECASTS, Finding
+from tests.conformance.finding import FORECASTS, Finding
+from tests.conformance.findings import FINDINGS
+from tests.conformance.formats import in_format
 from tests.conformance.judge import AGREES, COARSE
 from tests.conformance.sweep import Outcome, run_cases
+from tests.support.graphs import outputs
+from tests.support.on_htp import sqnr_db
 
 WITH_CANARY = [finding for finding in FINDINGS if finding.canary is not None]
 
@@ -48,6 +54,20 @@ def test_the_rewrite_cures_it(finding: Finding, outcomes: dict[str, Outcome]) ->
     assert outcome.after in (AGREES, COARSE), outcome
 
 
+@pytest.mark.parametrize(
+    "finding",
+    [finding for finding in WITH_CANARY if finding.done == "missed on the CPU"],
+    ids=lambda finding: finding.id,
+)
+def test_the_ladder_refuses_it_before_it_compiles(finding: Finding) -> None:
+    assert finding.canary is not None
+    case = finding.canary()
+    quantized = in_format(ModelProto.FromString(case.model.SerializeToString()), case.feeds, case.number_format, {})
+    names = [value.name for value in quantized.graph.output]
+    truth, rounded = outputs(case.model, case.feeds), outputs(quantized, case.feeds)
+    assert max(sqnr_db([truth], [rounded], name) for name in names) < Thresholds().quantization_db
+
+
 def test_what_is_done_about_a_finding_exists() -> None:
     known = {
         *(f"rewrite {rewrite.NAME}" for rewrite in REWRITES),
@@ -55,6 +75,8 @@ def test_what_is_done_about_a_finding_exists() -> None:
         "refused",
         "option wide_products",
         "encoded alike",
+        "clamped apart",
+        "missed on the CPU",
         "judged as near ties",
         "open",
     }

@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from pipeline.graph.quantization.ranges import Range
 from pipeline.qnn.child import compile_apart
 from tests.conformance import batches
 from tests.conformance.batches import run_batch
@@ -15,7 +16,7 @@ from tests.conformance.formats import in_format
 from tests.conformance.judge import AGREES, COARSE, FORMAT, WRONG, judge
 from tests.conformance.page import write
 from tests.conformance.sweep import Outcome, Results, sweep
-from tests.support.graphs import outputs
+from tests.support.graphs import graph, outputs
 
 X = np.array([[-0.0, 0.5, 3, 60000]], np.float32)
 
@@ -50,6 +51,37 @@ def test_integers_are_judged_in_steps(steps: int, verdict: str) -> None:
     right = outputs(quantized, feeds)["y0"]
     step = 3 / 65535  # the quantizer gives values of an input half their range more
     assert judge("Neg", "u16", quantized, feeds, [right + np.float32(steps * step)]).kind == verdict
+
+
+@pytest.mark.parametrize(("steps", "right"), [(1, True), (3, False)])
+def test_what_a_step_in_front_does_to_the_next_operator_is_right(steps: int, right: bool) -> None:
+    """A step of the sum is eight of its sine's, which are right of one, and not of three."""
+    x = np.linspace(-1, 1, 64, dtype=np.float32)[None]
+    model = graph("g (float[1,64] x) => (float[1,64] y) { h = Add (x, x) y = Sin (h) }")
+    quantized = in_format(model, {"x": x}, "u8", {"h": Range(-8, 8), "y": Range(-1, 1)})
+    given = outputs(quantized, {"x": x})["y"]
+    moved = np.sin(np.arcsin(np.clip(given, -1, 1)) + steps * 16 / 255).astype(np.float32)
+    assert np.abs(moved - given).max() > 5 * 2 / 255, "more than the rounding of the result"
+    assert (judge("Add+Sin", "u8", quantized, {"x": x}, [moved]).kind == AGREES) is right
+
+
+@pytest.mark.parametrize(("given", "verdict"), [(-20, AGREES), (-19, AGREES), (-18, WRONG), (-21, WRONG)])
+def test_a_cast_may_cut_off_what_float32_rounds_away(given: int, verdict: str) -> None:
+    model, feeds = single("Cast", [np.array([[-20, 20, 3.5]], np.float32)], to=6)
+    quantized = in_format(model, feeds, "u16", {})
+    assert outputs(quantized, feeds)["y0"][0, 0] == -20
+    assert judge("Cast", "u16", quantized, feeds, [np.array([[given, 20, 3]], np.int32)]).kind == verdict
+
+
+def test_a_value_in_front_is_not_moved_beyond_its_encoding() -> None:
+    """1 / Sqrt(0) is the end of its encoding; were the root a step below 0, it would be 0."""
+    x = np.array([[1e-6, 1.0, 2.0, 3.0]], np.float32)
+    model = graph("g (float[1,4] x) => (float[1,4] y) { h = Sqrt (x) y = Div (one, h) }", {"one": np.float32(1)})
+    quantized = in_format(model, {"x": x}, "u16", {"y": Range(0, 200)})
+    right = outputs(quantized, {"x": x})["y"]
+    assert right[0, 0] > 199
+    assert judge("Sqrt+Div", "u16", quantized, {"x": x}, [right]).kind == AGREES
+    assert judge("Sqrt+Div", "u16", quantized, {"x": x}, [right * np.array([[0, 1, 1, 1]], np.float32)]).kind == WRONG
 
 
 @pytest.mark.slow

@@ -47,6 +47,21 @@ SOFTMAX_LARGEST = 256.0
 TANGENT_LARGEST = 10.0
 """The largest Tan of integers: 14.1 comes out as 14.3, 32.5 as 33.3, 5.80 as 5.81. Float16 rounds the argument."""
 
+GELU_WIDTH = 0.3
+"""The least width of the encoding of a Gelu of 16 bits. HTP computes it piece by piece, off by up to 0.0014 wherever it
+is, in float16, too: 256 steps of an encoding this wide, as of a Gelu whose arguments are all negative."""
+
+LARGEST_RESCALE = {8: 2.0**7, 16: 2.0**13}
+"""Bits -> the largest ``scale_in / scale_out`` that integers are multiplied by. Of more, HTP takes this: where 1 step
+of the input is 15008 of the result, 8192 comes out."""
+LARGEST_ZERO_POINT = 2.0**28
+"""The largest ``zero_point_in * scale_in / scale_out`` of 16 bits. Beyond, numbers below zero come out as the largest:
+a Relu of -30000 to 6 gives 6 for -4 (zero point 54520, 6016 times), and is right up to 4900 times."""
+RESCALED_WITH_ZERO_POINT = ("Clip", "Concat", "Neg", "ReduceMax", "ReduceMin", "Relu", "Where")
+RESCALED_WITHOUT = ("Abs", "Max", "Min")
+"""Operators of 16 bits that the first limit alone holds for. Right beyond both: Add, Mul, Sub, Round, ReduceMean."""
+RESCALED_IN_8_BITS = ("Max", "Min", "Neg")
+
 ROWS_MISPLACED = 16
 """So many rows, and nothing in front of them ([16, n], [1, 16, n]), are placed wrongly where a LayerNormalization or a
 Softmax in float16 hands them to a quantizer and that to a MatMul or a Gemm alone: rows 2 and 3 come out as zeros, 4 and

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.quantization.assignment import FLOAT, Assignment
-from pipeline.graph.quantization.operand_rules import FIXED_16_BIT, ONE_ENCODING, moves_data
+from pipeline.graph.quantization.operand_rules import FIXED_16_BIT, ONE_ENCODING, WRAPPING, moves_data
+from pipeline.graph.quantization.ranges import MIN_WIDTH
 
 
 def drop_clamps(index: GraphIndex, assignment: Assignment) -> int:
@@ -16,7 +18,8 @@ def drop_clamps(index: GraphIndex, assignment: Assignment) -> int:
 
         Conv -> x -> Relu -> y        becomes        Conv -> y
 
-    A Clip from above zero, or to below it, stays: every encoding holds zero, and would end there.
+    A Clip from above zero, or to below it, stays: every encoding holds zero, and would end there. So does a clamp
+    behind an operator of :data:`WRAPPING`, and one behind a sum or quotient that HTP leaves out.
     """
     graph = index.model.graph
     dropped = [number for number, node in enumerate(graph.node) if _is_free(index, assignment, node)]
@@ -43,9 +46,19 @@ def _is_free(index: GraphIndex, assignment: Assignment, node: NodeProto) -> bool
         return False
     if moves_data(index, maker) or is_op(maker, "Softmax", *FIXED_16_BIT, *ONE_ENCODING):
         return False  # these have encodings of their own
+    if is_op(maker, *WRAPPING) or _is_left_out(index, maker):
+        return False
     if assignment.ruled(given) is not None:
         return False
     return assignment.computes_in(maker) == assignment.computes_in(node) != FLOAT
+
+
+def _is_left_out(index: GraphIndex, node: NodeProto) -> bool:
+    """Whether HTP takes what a node reads for its result, whose integers are then those of another encoding."""
+    constants = [index.constant(name) for name in node.input if name in index.initializers]
+    if is_op(node, "Add", "Sub"):
+        return any(constant is not None and np.abs(constant).max(initial=0) < MIN_WIDTH for constant in constants)
+    return is_op(node, "Mul", "Div") and any(constant is not None and (constant == 1).all() for constant in constants)
 
 
 def _holds_zero(index: GraphIndex, node: NodeProto) -> bool:

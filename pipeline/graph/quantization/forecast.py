@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-import numpy as np
-from numpy.typing import NDArray
 from onnx import NodeProto
 
 from pipeline.contracts.forecast import FP16, INTEGERS, Forecast
@@ -24,16 +22,14 @@ from pipeline.graph.quantization.chip_limits import (
     FP16_SMALLEST,
     FP16_SMALLEST_NORMAL,
     LARGEST_INTEGER,
-    LARGEST_OF_INTEGERS,
-    LEAST_OF_INTEGERS,
     NORM_LARGEST,
     REQUANTIZE,
     SOFTMAX_LARGEST,
-    TANGENT_LARGEST,
 )
+from pipeline.graph.quantization.forecast_of_integers import OF_INTEGERS
+from pipeline.graph.quantization.known_encodings import Known
 from pipeline.graph.quantization.operand_rules import PRODUCTS
-from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT, Encoding, computing_node, encoding_of
-from pipeline.graph.quantization.quantizer import computes_in_float
+from pipeline.graph.quantization.qdq import Encoding, computing_node, encoding_of
 from pipeline.graph.quantization.ranges import Range
 
 _RAISED = 1.01 * REQUANTIZE
@@ -54,81 +50,15 @@ def forecast(
 
     A model without Q and DQ nodes is one that runs in float16. `integers` has ranges of values of int32 and int64.
     """
-    known = _Known(index, ranges, integers or {})
-    rules: tuple[Callable[[_Known], Iterator[Forecast]], ...] = (
+    known = Known(index, ranges, integers or {})
+    rules: tuple[Callable[[Known], Iterator[Forecast]], ...] = (
         _overflows, _overflows_inside, _flushes, _underflows, _saturates, _compares_unequal, _spans_exponents,
-        _rounds_quiet_away, _is_coarse_in_integers, _goes_too_far_in_integers, _counts_too_far, _looks_up_from_the_end,
+        _rounds_quiet_away, *OF_INTEGERS, _counts_too_far, _looks_up_from_the_end,
     )  # fmt: skip
     return [found for rule in rules for found in rule(known)]
 
 
-class _Known:
-    """A QDQ model and the ranges of the float model it was made of."""
-
-    def __init__(self, index: GraphIndex, ranges: Mapping[str, Range], integers: Mapping[str, Range]) -> None:
-        self.index = index
-        self.integers = integers
-        self.nodes = [node for node in index.model.graph.node if node.op_type not in Q_OPS]
-        self._ranges = ranges
-        self._stored: dict[str, tuple[str, Encoding] | None] = {}
-
-    def range(self, name: str) -> Range | None:
-        """The range of the value of the float model that one of the QDQ model stands for."""
-        node = self.index.makers.get(name)
-        while node is not None and node.op_type in Q_OPS:
-            name = node.input[0]
-            node = self.index.makers.get(name)
-        return self._ranges.get(name.removesuffix(QUANTIZER_INPUT))
-
-    def largest(self, name: str) -> float:
-        """The largest magnitude of a value or a constant of one number, 0 where nothing is known of it."""
-        scalar = self.index.scalar(name)
-        if scalar is not None:
-            return abs(scalar)
-        found = self.range(name)
-        return max(-found.low, found.high) if found is not None else 0.0
-
-    def highest(self, name: str) -> float:
-        """The largest number of a value, 0 where nothing is known of it: masks make others very small."""
-        found = self.range(name)
-        return found.high if found is not None else 0.0
-
-    def encoding(self, node: NodeProto) -> tuple[str, Encoding] | None:
-        """The value that a node's result goes on as, and its encoding; None for a result in float."""
-        return self.stored(node.output[0])
-
-    def stored(self, name: str) -> tuple[str, Encoding] | None:
-        """The same for a value of the graph, or an input of it; a dozen rules ask."""
-        if name not in self._stored:
-            self._stored[name] = self._found_stored(name)
-        return self._stored[name]
-
-    def _found_stored(self, name: str) -> tuple[str, Encoding] | None:
-        for reader in self.index.readers.get(name, []):
-            if reader.op_type == Q_OPS[0]:
-                for dequantizer in self.index.readers.get(reader.output[0], []):
-                    found = encoding_of(self.index, dequantizer.output[0])
-                    if found is not None:
-                        return name.removesuffix(QUANTIZER_INPUT), found
-        return None
-
-    def in_float(self, node: NodeProto) -> bool:
-        """Whether a node makes its result in float16."""
-        return is_float(self.index, node.output[0]) and computes_in_float(self.index, node)
-
-    def scale_of(self, name: str) -> NDArray[np.float64] | None:
-        """The size of the scale, or of those of each channel, that a DequantizeLinear reads a value with."""
-        maker = self.index.makers.get(name)
-        if maker is None or maker.op_type != Q_OPS[1]:
-            return None
-        scale = self.index.constant(maker.input[1])
-        return np.abs(np.asarray(scale, np.float64)).reshape(-1) if scale is not None else None
-
-    def readers_in_float(self, name: str) -> tuple[str, ...]:
-        return tuple(reader.name for reader in self.index.readers.get(name, []) if self.in_float(reader))
-
-
-def _overflows(known: _Known) -> Iterator[Forecast]:
+def _overflows(known: Known) -> Iterator[Forecast]:
     for value in known.index.model.graph.input:
         readers = known.readers_in_float(value.name) if is_float(known.index, value.name) else ()
         if readers and known.largest(value.name) > FP16_LARGEST:
@@ -146,7 +76,7 @@ def _overflows(known: _Known) -> Iterator[Forecast]:
                 )  # fmt: skip
 
 
-def _overflows_inside(known: _Known) -> Iterator[Forecast]:
+def _overflows_inside(known: Known) -> Iterator[Forecast]:
     """Operators whose inputs and results float16 holds, and whose steps in between it does not."""
     for node in known.nodes:
         limit = FP16_ARGUMENTS.get(node.op_type)
@@ -165,7 +95,7 @@ def _overflows_inside(known: _Known) -> Iterator[Forecast]:
             yield Forecast("fp16_overflow", node.output[0], label(node), known.largest(node.output[0]), NORM_LARGEST)
 
 
-def _flushes(known: _Known) -> Iterator[Forecast]:
+def _flushes(known: Known) -> Iterator[Forecast]:
     """Logarithms and quotients so large that what they are of must have been below what float16 has for it, and
     divisors so large that their inverse is.
     """
@@ -189,7 +119,7 @@ def _flushes(known: _Known) -> Iterator[Forecast]:
             yield Forecast("fp16_flush", divisor, label(node), smallest, limit, nodes=nodes, instead=INTEGERS)
 
 
-def _underflows(known: _Known) -> Iterator[Forecast]:
+def _underflows(known: Known) -> Iterator[Forecast]:
     for node in known.nodes:
         stored = known.encoding(node) if is_op(node, *PRODUCTS) else None
         scales = [known.scale_of(name) for name in node.input[:2]]
@@ -206,7 +136,7 @@ def _underflows(known: _Known) -> Iterator[Forecast]:
                 )  # fmt: skip
 
 
-def _saturates(known: _Known) -> Iterator[Forecast]:
+def _saturates(known: Known) -> Iterator[Forecast]:
     for node in known.nodes:
         stored, observed = known.encoding(node), known.range(node.output[0]) if node.output else None
         if stored is None or observed is None:
@@ -218,7 +148,7 @@ def _saturates(known: _Known) -> Iterator[Forecast]:
             yield Forecast("saturation", name, label(node), observed.width, covers.width)
 
 
-def _compares_unequal(known: _Known) -> Iterator[Forecast]:
+def _compares_unequal(known: Known) -> Iterator[Forecast]:
     for node in known.nodes:
         if not is_op(node, *_COMPARISONS):
             continue
@@ -230,7 +160,7 @@ def _compares_unequal(known: _Known) -> Iterator[Forecast]:
             yield Forecast("unequal_comparison", node.output[0], label(node), coarser, finer, nodes=nodes, instead=FP16)
 
 
-def _spans_exponents(known: _Known) -> Iterator[Forecast]:
+def _spans_exponents(known: Known) -> Iterator[Forecast]:
     """Exponentials in integers, spread over more than the steps of their encoding, of which a logarithm or a quotient
     needs the small ones.
     """
@@ -250,7 +180,7 @@ def _spans_exponents(known: _Known) -> Iterator[Forecast]:
             yield Forecast("exponent", stored[0], label(node), given.width, math.log(_STEPS), nodes=nodes, instead=FP16)
 
 
-def _rounds_quiet_away(known: _Known) -> Iterator[Forecast]:
+def _rounds_quiet_away(known: Known) -> Iterator[Forecast]:
     """Logarithms of what scales with an input, where the encodings in front have no step for the quietest.
 
     What is `r` times the largest of the logarithm's argument is a power of `r` of the largest of a value in front. The
@@ -285,31 +215,7 @@ def _rounds_quiet_away(known: _Known) -> Iterator[Forecast]:
             )  # fmt: skip
 
 
-def _is_coarse_in_integers(known: _Known) -> Iterator[Forecast]:
-    """Functions of 16 bit integers that HTP computes in a coarser format inside."""
-    for node in known.nodes:
-        stored = known.encoding(node) if node.output else None
-        if stored is None or stored[1].bits < 16 or known.in_float(node):
-            continue
-        given, made = known.largest(node.input[0]), known.largest(node.output[0])
-        least = LEAST_OF_INTEGERS.get(node.op_type, 0.0)
-        if 0 < given <= least:
-            yield Forecast("integer_function", stored[0], label(node), given, least, nodes=(node.name,), instead=FP16)
-        elif is_op(node, "Tan") and made > TANGENT_LARGEST:
-            yield Forecast("integer_function", stored[0], label(node), made, TANGENT_LARGEST)
-
-
-def _goes_too_far_in_integers(known: _Known) -> Iterator[Forecast]:
-    """Functions of integers of any width that HTP computes wrongly where their input is large."""
-    for node in known.nodes:
-        limit = LARGEST_OF_INTEGERS.get(node.op_type, math.inf)
-        stored = known.encoding(node) if limit < math.inf else None
-        if stored is not None and not known.in_float(node) and known.largest(node.input[0]) > limit:
-            figure = known.largest(node.input[0])
-            yield Forecast("integer_function", stored[0], label(node), figure, limit, nodes=(node.name,), instead=FP16)
-
-
-def _counts_too_far(known: _Known) -> Iterator[Forecast]:
+def _counts_too_far(known: Known) -> Iterator[Forecast]:
     """Integers that don't fit into those of HTP, and sums of them."""
     inputs = {value.name for value in known.index.model.graph.input}
     for name, seen in known.integers.items():
@@ -322,7 +228,7 @@ def _counts_too_far(known: _Known) -> Iterator[Forecast]:
             yield Forecast("integer_overflow", name, where, largest, limit)
 
 
-def _looks_up_from_the_end(known: _Known) -> Iterator[Forecast]:
+def _looks_up_from_the_end(known: Known) -> Iterator[Forecast]:
     """Lookups in integers by indices that are computed, or an input of the model, and negative at times."""
     for node in known.nodes:
         if is_op(node, "Gather") and known.encoding(node) is not None:
@@ -333,7 +239,7 @@ def _looks_up_from_the_end(known: _Known) -> Iterator[Forecast]:
                 )
 
 
-def _read_as(known: _Known, node: NodeProto) -> Iterator[str]:
+def _read_as(known: Known, node: NodeProto) -> Iterator[str]:
     """The names under which readers see what a quantized node makes."""
     for quantizer in known.index.readers.get(node.output[0], []):
         for dequantizer in known.index.readers.get(quantizer.output[0], []):

@@ -267,3 +267,53 @@ def test_a_logarithm_whose_quiet_part_has_no_step(tmp_path: Path) -> None:
     assert not [each for each in foretold(tmp_path / "float", model, x, rules) if each.rule == "quiet_logarithm"]
     ended = graph("g (float[1,64] x) => (float[1,64] y) { e = Exp (x) y = Log (e) }")
     assert not [each for each in foretold(tmp_path / "exp", ended, x) if each.rule == "quiet_logarithm"]
+
+
+def test_integers_that_are_rescaled_too_far(tmp_path: Path) -> None:
+    text = "g (float[1,64] x) => (float[1,64] y) { y = Clip (x, zero, top) }"
+    x = np.linspace(-30000, 20, 64)[None]
+    for name, top, activations, expected in (
+        ("wrapped", 4.0, "uint16", 2**28 / 54520),
+        ("right", 16.0, "uint16", None),
+        ("8 bits", 4.0, "uint8", None),
+    ):
+        model = graph(text, {"zero": np.float32(0), "top": np.float32(top)})
+        told = foretold(tmp_path / name, model, x, activations=activations)
+        assert [(each.rule, each.instead) for each in told] == ([("rescale_overflow", "fp16")] if expected else [])
+        for each in told:
+            assert each.limit == pytest.approx(expected, rel=0.02)
+            assert each.figure > each.limit
+            assert foretold(tmp_path / "float", model, x, (Rule(nodes=each.nodes, precision="fp16"),)) == []
+    small = graph(
+        "g (float[1,64] x) => (float[1,64] y) { y = Min (x, top) }",
+        {"top": np.linspace(-1, 1, 64)[None].astype(np.float32)},
+    )
+    (found,) = foretold(tmp_path / "min", small, np.where(np.arange(64) == 0, 500, 0.1)[None], activations="uint8")
+    assert (found.rule, found.limit) == ("rescale_overflow", 128)
+
+
+def test_divisors_that_their_encoding_makes_0(tmp_path: Path) -> None:
+    model = graph("g (float[1,64] x) => (float[1,64] y) { a = Abs (x) y = Div (one, a) }", {"one": np.float32(1)})
+    x = np.where(np.arange(64) == 3, 0.01, np.linspace(1, 100, 64))[None]
+
+    (found,) = foretold(tmp_path / "8 bits", model, x, activations="uint8")
+    assert (found.rule, found.value, found.nodes) == (
+        "integer_divisor",
+        "a_DequantizeLinear_Output",
+        ("Abs_0", "Div_1"),
+    )
+    assert foretold(tmp_path / "16 bits", model, x) == []
+    assert foretold(tmp_path / "float", model, x, (Rule(nodes=found.nodes, precision="fp16"),), "uint8") == []
+    floored = graph(
+        "g (float[1,64] x) => (float[1,64] y) { a = Max (x, floor) y = Div (one, a) }",
+        {"one": np.float32(1), "floor": np.float32(0.01)},
+    )
+    assert foretold(tmp_path / "raised", floored, x, activations="uint8") == [], "the quantizer raises the floor"
+
+
+def test_a_gelu_whose_results_are_small(tmp_path: Path) -> None:
+    model = graph("g (float[1,64] x) => (float[1,64] y) { y = Gelu (x) }", opset=20)
+    (found,) = foretold(tmp_path / "negative", model, np.linspace(-4, -0.01, 64)[None])
+    assert (found.rule, found.instead) == ("integer_function", "")
+    assert foretold(tmp_path / "both", model, np.linspace(-4, 1, 64)[None]) == []
+    assert foretold(tmp_path / "8 bits", model, np.linspace(-4, -0.01, 64)[None], activations="uint8") == []

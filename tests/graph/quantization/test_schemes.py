@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +308,12 @@ CLAMPS = {
     "what it bounds is read elsewhere": ("c = Conv (x, w) r = Relu (c) y = Add (r, c)", 1),
     "behind what moves data": ("t = Reshape (x, same) r = Relu (t) y = Conv (r, w)", 1),
     "a bound above zero": ("c = Conv (x, w) y = Clip (c, top)", 1),
+    "behind a sum with zeros": ("c = Conv (x, w) s = Add (c, none) y = Relu (s)", 1),
+    "behind less than an encoding holds": ("c = Conv (x, w) s = Sub (c, little) y = Relu (s)", 1),
+    "behind a quotient by one": ("c = Conv (x, w) s = Div (c, one) y = Relu (s)", 1),
+    "behind a sum": ("c = Conv (x, w) s = Add (c, top) y = Relu (s)", 0),
+    "behind a product": ("c = Conv (x, w) s = Mul (c, top) y = Relu (s)", 0),
+    "behind what wraps": ("c = CumSum (x, two) y = Relu (c)", 1),
     "a bound that is computed": ("c = Conv (x, w) m = ReduceMean <keepdims = 0> (c) y = Clip (c, , m)", 1),
 }
 
@@ -314,9 +321,13 @@ CLAMPS = {
 @pytest.mark.parametrize("case", CLAMPS)
 def test_a_clamp_is_dropped_where_the_encoding_does_its_work(case: str, tmp_path: Path) -> None:
     body, kept = CLAMPS[case]
-    weights = {"w": np.random.default_rng(0).normal(size=(4, 4, 1)).astype(np.float32), "top": np.float32(1.5)}
+    weights = {
+        "w": np.random.default_rng(0).normal(size=(4, 4, 1)).astype(np.float32), "top": np.float32(1.5),
+        "same": np.array([1, 4, 8]), "none": np.zeros(8, np.float32), "little": np.float32(1e-12),
+        "one": np.float32(1), "two": np.array(2),
+    }  # fmt: skip
     text = f"g (float[1,4,8] x) => (float[1,4,8] y) {{ {body} }}"
-    used = {name: array for name, array in {**weights, "same": np.array([1, 4, 8])}.items() if name in body}
+    used = {name: array for name, array in weights.items() if re.search(rf"\b{name}\b", body)}
 
     model, truth, tested = quantized_graph(text, used, tmp_path)
 

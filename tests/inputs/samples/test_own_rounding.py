@@ -1,0 +1,67 @@
+"""Files that round as they run, held against the floats that their weights stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime.quantization import quantize_dynamic
+
+from pipeline.contracts.samples import Facts
+from pipeline.model import Manifest
+from pipeline.report import report
+from tests.support.graphs import graph
+from tests.support.sample_sets import SampleStep, ingest, npz
+
+RANDOM = np.random.default_rng(2)
+QUIET_AND_LOUD = """g (float[1,rows,32] x) => (float[1,rows,32] y) {
+    n = MatMul (x, w)
+    y = LayerNormalization <axis = -1> (n, gamma)
+}"""
+
+
+def facts(folder: Path, loudness: float, *, quantized: bool = True) -> Facts:
+    """What the samples step says of a file whose first row is so many times the others."""
+    constants = {"w": RANDOM.standard_normal((32, 32)) / 6, "gamma": np.ones(32)}
+    source, made = folder / "source", folder / "set"
+    source.mkdir(parents=True)
+    made.mkdir()
+    model = graph(QUIET_AND_LOUD, {name: array.astype(np.float32) for name, array in constants.items()})
+    onnx.save(model, source / "net.onnx")
+    if quantized:
+        quantize_dynamic(source / "net.onnx", source / "net.onnx")
+    for number in range(6):
+        x = RANDOM.standard_normal((1, 5, 32)).astype(np.float32)
+        x[:, 0] *= loudness
+        npz(made / f"{number}.npz", x=x)
+    step = SampleStep(ingest(source, {"net": "net.onnx"}, folder / "ingest"), {"net": {"8": {"rows": 8}}}, folder)
+    return Facts.from_json(step.run({"reader": "npz"}, made).facts)
+
+
+def test_a_file_whose_own_steps_drown_what_is_quiet_is_told(tmp_path: Path) -> None:
+    told = facts(tmp_path, 200.0).rounding_db
+    assert told is not None
+    assert told["net"] in (5, 10)
+
+
+def test_a_file_that_is_near_its_floats_is_not(tmp_path: Path) -> None:
+    assert facts(tmp_path, 1.0).rounding_db is None
+
+
+def test_a_float_file_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.stages.samples.own_rounding_db", lambda *_: 5)
+    assert facts(tmp_path, 200.0, quantized=False).rounding_db is None
+
+
+def test_the_report_names_it_once_with_the_worst_figure() -> None:
+    config = SimpleNamespace(name="titles")
+    steps: list[Any] = [SimpleNamespace(stage="samples", id=name, config=config) for name in ("a", "b", "old")]
+    manifests = {
+        step.id: Manifest(step.id, "", {}, Facts({"net": 6}, 6, 0, {}, {"net": db}).to_json())
+        for step, db in zip(steps, (15, 10, 5), strict=True)
+    }
+    assert report.rounding(steps, {"a", "b"}, manifests) == ["titles/net (less than 10 dB)"]
