@@ -38,6 +38,8 @@ CHAPTERS = ("undisturbed", "version", "partition", "killed")
 WORKERS = ("one", "two", "three", "four")
 _SCHEDULER, _PORT = "scheduler", 8786
 _CUT_S = 20.0
+_PAUSE_S = 10.0
+"""The most seconds between something that was made and a kill."""
 _SLACK_S = 10.0
 _CHANGED = "pipeline/stages/shape.py"
 _DIED_OF_IT = 18
@@ -181,6 +183,7 @@ class Walk:
                 same = chapter.same
                 self._judge(chapter, run, at)
                 chapter.same = chapter.same and same
+            print(f"so far: {chapter.line()}", flush=True)
         return chapter
 
     def _shoot(self, at: Cluster, chapter: Chapter, kills: int, schedulers: int, ended: Sequence[Run]) -> None:
@@ -189,7 +192,7 @@ class Walk:
         while not ended and (chapter.kills < kills or chapter.schedulers < schedulers):
             before = len(self._made(at))
             self._until(lambda before=before: len(self._made(at)) > before or ended, 5 * self.longest_s + 60)  # type: ignore[misc]
-            time.sleep(self._chance.uniform(0.0, self.longest_s / 2))
+            time.sleep(self._chance.uniform(0.0, min(self.longest_s / 2, _PAUSE_S)))
             turn += 1
             if chapter.schedulers < schedulers and turn % 4 == 2:
                 assert at.scheduler is not None
