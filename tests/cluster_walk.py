@@ -38,8 +38,6 @@ CHAPTERS = ("undisturbed", "version", "partition", "killed")
 WORKERS = ("one", "two", "three", "four")
 _SCHEDULER, _PORT = "scheduler", 8786
 _CUT_S = 20.0
-_PAUSE_S = 10.0
-"""The most seconds between something that was made and a kill."""
 _SLACK_S = 10.0
 _CHANGED = "pipeline/stages/shape.py"
 _DIED_OF_IT = 18
@@ -192,7 +190,7 @@ class Walk:
         while not ended and (chapter.kills < kills or chapter.schedulers < schedulers):
             before = len(self._made(at))
             self._until(lambda before=before: len(self._made(at)) > before or ended, 5 * self.longest_s + 60)  # type: ignore[misc]
-            time.sleep(self._chance.uniform(0.0, min(self.longest_s / 2, _PAUSE_S)))
+            time.sleep(self._chance.uniform(0.0, self.longest_s / 2))
             turn += 1
             if chapter.schedulers < schedulers and turn % 4 == 2:
                 assert at.scheduler is not None

@@ -81,8 +81,7 @@ def run(request: StageRequest) -> StageResult:
     model, compiled = request.inputs["model"].folder / MODEL, request.inputs.get("context")
     with emulation(model, compiled, params.target, request.out.parent) as emulated:
         first = cpu.order[:planned]
-        results = emulated.run([given.padded[place] for place in first], cpu.sample_s)
-        opinion = emulated.opinion(given.padded[first[0]], results[0])
+        results, opinion = emulated.run_twice([given.padded[place] for place in first], cpu.sample_s)
         ran = dict(zip(first, results, strict=False))
         measured = _measured(params, request, cpu, given, ran)
         if len(ran) == planned < in_doubt and is_doubtful(measured.rung, cpu.rungs.get("quantization", {})):
