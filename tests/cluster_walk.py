@@ -181,6 +181,7 @@ class Walk:
                 same = chapter.same
                 self._judge(chapter, run, at)
                 chapter.same = chapter.same and same
+            print(f"so far: {chapter.line()}", flush=True)
         return chapter
 
     def _shoot(self, at: Cluster, chapter: Chapter, kills: int, schedulers: int, ended: Sequence[Run]) -> None:

@@ -41,7 +41,8 @@ class Spoken(Contract):
 class Facts(Contract):
     """`prompt` tokens were given to graphs of the axes `twin`; `expected` is what the reference loop made of them.
 
-    `twin` says it where the weights are other than the shipped ones.
+    `twin` says it where the weights are other than the shipped ones, `emulated` whether the loop ran on the emulator,
+    as it does where an engine says something else than the loop on the CPU.
 
     `differences` are between a shared binary and its unshared form, in sentences; None where none is shared. `unasked`
     says of an engine, or of the loop, why it was not asked.
@@ -50,6 +51,7 @@ class Facts(Contract):
     prompt: int
     twin: str
     expected: tuple[int, ...]
+    emulated: bool = False
     engines: Mapping[str, Spoken]
     differences: tuple[str, ...] | None = left_out()
     unasked: Mapping[str, str] = field(default_factory=dict)

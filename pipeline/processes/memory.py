@@ -16,6 +16,8 @@ _OOM_SCORE = 500  # of 1000: counts as if the process used half of all memory in
 _CGROUPS = Path("/sys/fs/cgroup")
 # (limit, use) of control groups, version 2 and 1 (https://docs.kernel.org/admin-guide/cgroup-v2.html)
 _FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+_at_once = [1]
+"""How many of its largest children this process ran at once."""
 
 
 def given_bytes(environ: Mapping[str, str]) -> int | None:
@@ -75,11 +77,16 @@ def oom_kills() -> int | None:
         return None
 
 
+def run_at_once(count: int) -> None:
+    """Say that this process runs so many of its largest children at once, for :func:`peak_bytes`."""
+    _at_once[0] = max(_at_once[0], count)
+
+
 def peak_bytes() -> int:
     """The peak of resident memory of this process, plus that of the largest of its children that ended.
 
-    Linux counts a child as at least as large as its parent was at the start of the child, so this may be too high.
-    Windows reports no children.
+    That counts as often as such children ran at once, by :func:`run_at_once`. Linux counts a child as at least as large
+    as its parent was at the start of the child, so this may be too high. Windows reports no children.
     """
     if sys.platform == "win32":
         import psutil
@@ -88,8 +95,8 @@ def peak_bytes() -> int:
     else:
         import resource
 
-        kilobytes = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        peak = sum(kilobytes) * (1 if sys.platform == "darwin" else 1 << 10)
+        own, largest = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        peak = (own + _at_once[0] * largest) * (1 if sys.platform == "darwin" else 1 << 10)
     return peak
 
 

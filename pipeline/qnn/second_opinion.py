@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,45 @@ def second_opinion(
     Raises:
         CompileError: a binary can't be read.
     """
+    return read_alone(folder, context_model, target, feed, work).against(outputs)
+
+
+def read_alone(folder: Path, context_model: str, target: HtpTarget, feed: Arrays, work: Path) -> ReadAlone:
+    """Run one sample without ONNX Runtime, in folders inside `work`.
+
+    Raises:
+        CompileError: a binary can't be read.
+    """
     model = load_graph(folder / context_model)
     nodes = partitions(model)
     inside = [node.op_type for node in model.graph.node if node.op_type not in _EDGES and not is_edge(node, model)]
     if inside:
-        return SecondOpinion(0, not_asked=f"{len(inside)} nodes run on the CPU, the first is {inside[0]}")
-    return SecondOpinion(len(nodes), tuple(_Reading(folder, model, target, work).disagreements(feed, outputs)))
+        return ReadAlone(0, not_asked=f"{len(inside)} nodes run on the CPU, the first is {inside[0]}")
+    reading = _Reading(folder, model, target, work)
+    return ReadAlone(len(nodes), tuple(reading.failures(feed)), reading.values)
+
+
+@dataclass(frozen=True)
+class ReadAlone:
+    """What QNN gave for a sample by itself: the values it came to by name, and what went wrong on the way."""
+
+    partitions: int
+    failures: tuple[str, ...] = ()
+    values: Arrays = field(default_factory=dict[str, NDArray[Any]])
+    not_asked: str = ""
+
+    def against(self, outputs: Arrays) -> SecondOpinion:
+        """What of it differs from the `outputs` that ONNX Runtime gave."""
+        if self.not_asked:
+            return SecondOpinion(0, not_asked=self.not_asked)
+        told = [each for name, expected in outputs.items() for each in self._differences(name, expected)]
+        return SecondOpinion(self.partitions, (*self.failures, *told))
+
+    def _differences(self, name: str, expected: NDArray[Any]) -> Iterator[str]:
+        if name in self.values:
+            yield from _unequal(name, expected, self.values[name])
+        else:
+            yield f"output {name!r} can't be had from the binary alone"
 
 
 class _Reading:
@@ -62,14 +96,14 @@ class _Reading:
             for graph in info.graphs
         }
         self._types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
-        self._values: dict[str, NDArray[Any]] = {}
+        self.values: dict[str, NDArray[Any]] = {}
         self._to_encode: dict[str, NodeProto] = {}
         self._tensors: dict[str, EdgeTensor] = {}
 
-    def disagreements(self, feed: Arrays, outputs: Arrays) -> Iterator[str]:
-        """Each way in which the two differ, in a sentence."""
+    def failures(self, feed: Arrays) -> Iterator[str]:
+        """Run the model with a sample; each way in which it can't be, or contradicts its binary, in a sentence."""
         yield from contradictions(self._model, {name: graph for name, (_, graph) in self._graphs.items()})
-        self._values.update(feed)
+        self.values.update(feed)
         for node in self._model.graph.node:
             if node.op_type == "QuantizeLinear":
                 self._to_encode[node.output[0]] = node
@@ -79,11 +113,6 @@ class _Reading:
                 self._cast(node)
             else:
                 yield from self._execute(node)
-        for name, expected in outputs.items():
-            if name in self._values:
-                yield from _unequal(name, expected, self._values[name])
-            else:
-                yield f"output {name!r} can't be had from the binary alone"
 
     def _execute(self, node: NodeProto) -> Iterator[str]:
         name = partition_name(node)
@@ -102,12 +131,12 @@ class _Reading:
             return
         by_name = {tensor.name: array for tensor, array in zip(graph.outputs, made, strict=True)}
         for value, tensor in paired(node, node.output, graph.outputs):
-            self._values[value], self._tensors[value] = by_name[tensor.name], tensor
+            self.values[value], self._tensors[value] = by_name[tensor.name], tensor
 
     def _encode(self, value: str, tensor: EdgeTensor, given: dict[str, NDArray[Any]]) -> Iterator[str]:
         """Put what `value` is for the binary into `given`."""
         node = self._to_encode.get(value)
-        array = self._values[node.input[0] if node else value]
+        array = self.values[node.input[0] if node else value]
         if node and tensor.encoding:
             array = tensor.encoding.encoded(array, tensor.dtype)
         if array.dtype != tensor.dtype or array.size != math.prod(tensor.shape):
@@ -116,16 +145,16 @@ class _Reading:
             given[tensor.name] = array.reshape(tensor.shape)
 
     def _cast(self, node: NodeProto) -> None:
-        if node.input[0] in self._values:
+        if node.input[0] in self.values:
             to = next(attribute.i for attribute in node.attribute if attribute.name == "to")
-            self._values[node.output[0]] = self._values[node.input[0]].astype(helper.tensor_dtype_to_np_dtype(to))
+            self.values[node.output[0]] = self.values[node.input[0]].astype(helper.tensor_dtype_to_np_dtype(to))
 
     def _decode(self, node: NodeProto) -> None:
         value = node.input[0]
         if value in self._tensors and (encoding := self._tensors[value].encoding):
             # Of a model in float16 the scale is in float16, too, and what it gives is rounded to that.
             kind = helper.tensor_dtype_to_np_dtype(self._types.get(node.input[1], TensorProto.FLOAT))
-            self._values[node.output[0]] = encoding.decoded(self._values[value]).astype(kind)
+            self.values[node.output[0]] = encoding.decoded(self.values[value]).astype(kind)
 
 
 def _unequal(name: str, expected: NDArray[Any], made: NDArray[Any]) -> Iterator[str]:

@@ -6,7 +6,8 @@ silence makes of a value is part of its range, whether or not a sample has any.
 Inputs: ``ingest``, ``samples``, ``rewrite/<bucket>`` for every bucket. Output: ``ranges.json``, {value: [low, high]} as
 measured and rounded outward (:meth:`pipeline.graph.quantization.ranges.Range.rounded`), and where the method chose
 narrower ones, ``chosen.json``, {bits: {value: [low, high]}}; ``integers.json``, {value: [low, high]}, has integers that
-are negative or beyond 2^24, if there are any.
+are negative or beyond 2^24, if there are any. What a language model hands to its next run gets the range of the least
+squared error, whatever the method is.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ def _see(
 
 def _spoken(request: StageRequest, params: Params, language: LanguageFacts, calls: Sequence[StoredCall]) -> StageResult:
     """Run every conversation as in use: windows of prefill, then its last tokens one by one, on their own cache."""
-    calibration = Calibration(Method(params.method, *filter(None, [params.percentile])))
+    made = [f"past_{kind}_{layer}_out" for layer in range(language.layers) for kind in ("key", "value")]
+    calibration = Calibration(Method(params.method, *filter(None, [params.percentile])), states=made)
     observers = {bucket: Recorder(request.inputs[f"rewrite/{bucket}"].folder / MODEL) for bucket in params.buckets}
     shapes = {bucket: Lengths(axes["sequence"], axes["past"]) for bucket, axes in params.buckets.items()}
     # Of several lengths of context, the longest: ranges are those of values, whatever the mask leaves out.

@@ -1,7 +1,8 @@
 """converse: what onnxruntime-genai, Genie and the reference loop make of one prompt, on QNN's emulator.
 
 The prompt is the one of several whose answer is furthest from a tie on the CPU: engines round cosines in their own way,
-and where two tokens are nearly as likely that decides between them.
+and where two tokens are nearly as likely that decides between them. Engines are held against that answer; where one
+says something else, or there is none to ask, the loop answers on the emulator, and that counts.
 
 The emulator takes no binary that graphs share, so each graph is compiled by itself, and its inputs and outputs are held
 against those of the shipped one. Engines open these; the small twins answer a prompt of two windows. Twins of graphs
@@ -103,15 +104,19 @@ class _Conversation:
             if self._in_blocks():
                 name += ", weights by channel"
             write_bundle(self._source, self._language, graphs, self._params.target, folder, self._table)
-        prompt = self._clearest(prompts_of(texts, twin["sequence"] + _MORE), graphs, role)
-        expected = answer(folder, self._language, graphs, prompt, _ANSWERED, self._params.target, self._empty("loop"))
+        prompt, expected = self._clearest(prompts_of(texts, twin["sequence"] + _MORE), graphs, role)
         for engine in asked:
             if engines[engine].refused is None:
                 engines[engine] = self._spoken(engine, folder, prompt, texts)
+        emulated = any(spoken.refused is None and spoken.tokens != expected for spoken in engines.values())
+        if emulated or not asked:
+            work, target = self._empty("loop"), self._params.target
+            expected = answer(folder, self._language, graphs, prompt, _ANSWERED, target, work)
         return Facts(
             prompt=len(prompt),
             twin=name,
             expected=expected,
+            emulated=emulated or not asked,
             engines=engines,
             differences=differences,
             unasked=unasked,
@@ -157,8 +162,10 @@ class _Conversation:
             made.append((folder, context))
         return folder, read_graphs(made)
 
-    def _clearest(self, prompts: Sequence[Sequence[int]], graphs: Sequence[SpokenGraph], role: str) -> Sequence[int]:
-        """The prompt after which the model, on the CPU, is surest of all tokens of its answer."""
+    def _clearest(
+        self, prompts: Sequence[Sequence[int]], graphs: Sequence[SpokenGraph], role: str
+    ) -> tuple[Sequence[int], tuple[int, ...]]:
+        """The prompt after which the model, on the CPU, is surest of all tokens of its answer, and that answer."""
         sessions, rows = _OneSession(), rows_of(self._table.parent, self._language)
 
         def runnable(graph: SpokenGraph) -> RunnableGraph:
@@ -222,23 +229,24 @@ def prompts_of(texts: Sequence[Sequence[int]], length: int) -> list[Sequence[int
     return [*whole[:_PROMPTS]] or [max(texts, key=len)]
 
 
-def clearest(speaker: Speaker, prompts: Sequence[Sequence[int]]) -> Sequence[int]:
-    """The prompt after which a speaker is surest of all tokens of its answer; the first of equals.
+def clearest(speaker: Speaker, prompts: Sequence[Sequence[int]]) -> tuple[Sequence[int], tuple[int, ...]]:
+    """The prompt after which a speaker is surest of all tokens of its answer, and the answer; the first of equals.
 
     All are read before any is answered, so that the graph that reads need not be in memory with the one that answers.
     """
-    read = []
+    read: list[tuple[Sequence[int], Memory]] = []
     for prompt in prompts:
         speaker.forget()
         speaker.read(prompt)
         read.append((prompt, speaker.memory))
-
-    def sureness(of: tuple[Sequence[int], Memory]) -> tuple[int, float]:
-        speaker.resume(of[1])
-        leads = [speaker.lead for _ in speaker.answer(_ANSWERED)]
-        return len(leads), min(leads, default=0.0)
-
-    return max(read, key=sureness)[0]
+    answered = []
+    for prompt, memory in read:
+        speaker.resume(memory)
+        steps = [(token, speaker.lead) for token in speaker.answer(_ANSWERED)]
+        sureness = len(steps), min((lead for _, lead in steps), default=0.0)
+        answered.append((sureness, prompt, tuple(token for token, _ in steps)))
+    _, prompt, said = max(answered, key=lambda each: each[0])
+    return prompt, said
 
 
 class _OneSession:

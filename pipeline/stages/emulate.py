@@ -81,8 +81,7 @@ def run(request: StageRequest) -> StageResult:
     model, compiled = request.inputs["model"].folder / MODEL, request.inputs.get("context")
     with emulation(model, compiled, params.target, request.out.parent) as emulated:
         first = cpu.order[:planned]
-        results = emulated.run([given.padded[place] for place in first], cpu.sample_s)
-        opinion = emulated.opinion(given.padded[first[0]], results[0])
+        results, opinion = emulated.run_twice([given.padded[place] for place in first], cpu.sample_s)
         ran = dict(zip(first, results, strict=False))
         measured = _measured(params, request, cpu, given, ran)
         if len(ran) == planned < in_doubt and is_doubtful(measured.rung, cpu.rungs.get("quantization", {})):
@@ -168,10 +167,9 @@ def _quiet(request: StageRequest, cpu: verify.Facts, given: HeldOut, ran: Sequen
 
 
 def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> StageResult:
-    """A small twin of a language model's graph: one window, or the first tokens of an answer.
+    """A small twin of a language model's graph: the window before an answer, or the first tokens of one.
 
-    Each run is on the cache that the emulator itself made, but for what the QDQ model read before the first of them:
-    decode never reads what comes before an answer, prefill does.
+    Each run is on the cache that the emulator itself made, but for what the QDQ model read before the first of them.
     """
     texts = texts_of(request.inputs["samples"].folder, params)
     if not texts or params.twin is None:
@@ -183,9 +181,10 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
     most = decoded_count(run_s(graph), params.max_seconds) if decodes else 1
     if params.max_samples is not None:
         most = min(most, params.max_samples)
-    tokens, read = texts[0].tokens[: lengths.total], 0
     if decodes:
         tokens, read, most = to_decode(texts, lengths, most)
+    else:
+        tokens, read = to_prefill(texts, lengths)
     walk = Walk(language, lengths.past, edges)
     if read:
         list(walk.run(runner(request.inputs["model"].folder, language), lengths, tokens[:read]))
@@ -234,6 +233,19 @@ def decoded_count(step_s: float, budget_s: float) -> int:
     """
     fewest, most = _DECODED
     return max(fewest, min(most, int(budget_s / step_s) if step_s else most))
+
+
+def to_prefill(texts: Sequence[SpokenText], lengths: Lengths) -> tuple[list[int], int]:
+    """The tokens of a conversation, and how many come before the window to run: that which ends where an answer begins.
+
+    Of it an application has the token that an answer begins with, and it reads a cache. That of the first conversation
+    whose question the twin's cache holds; if there is none, the first window of the first conversation, which is the
+    same in all of them where a template begins them alike.
+    """
+    for text in texts:
+        if text.answer is not None and lengths.sequence <= text.answer <= lengths.total:
+            return text.tokens[: text.answer], text.answer - lengths.sequence
+    return texts[0].tokens[: lengths.total], 0
 
 
 def to_decode(texts: Sequence[SpokenText], lengths: Lengths, count: int) -> tuple[list[int], int, int]:

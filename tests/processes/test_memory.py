@@ -42,3 +42,15 @@ def test_the_peak_counts_a_child_that_ended() -> None:
     assert peak(50_000_000, 0) - base >= 45_000_000
     if sys.platform != "win32":
         assert peak(0, 70_000_000) - base == pytest.approx(70_000_000, rel=0.1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows reports no children")
+def test_children_that_ran_at_once_are_counted_together() -> None:
+    use = "held = bytearray(70_000_000)"
+    code = (
+        "import subprocess, sys; from pipeline.processes.memory import peak_bytes, run_at_once;"
+        f" subprocess.run([sys.executable, '-c', {use!r}]); one = peak_bytes(); run_at_once(2);"
+        " print(peak_bytes() - one)"
+    )
+    made = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert int(made) >= 70_000_000

@@ -1,4 +1,4 @@
-"""Which tokens of which conversation the emulator decodes, and how many."""
+"""Which tokens of which conversation the emulator reads and decodes, and how many."""
 
 from __future__ import annotations
 
@@ -6,13 +6,27 @@ import pytest
 
 from pipeline.contracts.language import Lengths
 from pipeline.inputs.samples.spoken import SpokenText
-from pipeline.stages.emulate import decoded_count, to_decode
+from pipeline.stages.emulate import decoded_count, to_decode, to_prefill
 
-TWIN = Lengths(1, 63)
+TWIN, PREFILL = Lengths(1, 63), Lengths(16, 48)
 
 
 def text(length: int, answer: int | None) -> SpokenText:
     return SpokenText(list(range(length)), answer)
+
+
+@pytest.mark.parametrize("answer", [16, 49, 64])
+def test_prefill_reads_the_window_before_an_answer(answer: int) -> None:
+    assert to_prefill([text(200, answer)], PREFILL) == (list(range(answer)), answer - 16)
+
+
+def test_prefill_takes_the_first_conversation_whose_question_the_cache_holds() -> None:
+    assert to_prefill([text(200, 65), text(90, 15), text(80, 40), text(70, 50)], PREFILL) == (list(range(40)), 24)
+
+
+@pytest.mark.parametrize("answer", [None, 15, 65])
+def test_without_such_a_window_prefill_reads_the_first(answer: int | None) -> None:
+    assert to_prefill([text(200, answer)], PREFILL) == (list(range(64)), 0)
 
 
 def test_decode_begins_where_an_answer_does() -> None:

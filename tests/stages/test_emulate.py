@@ -12,6 +12,7 @@ from pipeline.contracts.measures import Figures
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import VerificationError
 from pipeline.model import StageInput
+from pipeline.qnn import rounds
 from pipeline.qnn.compile import compile_shared
 from pipeline.qnn.emulate import can_emulate
 from tests.support.fresh import fresh
@@ -89,6 +90,24 @@ def test_as_many_are_run_as_are_asked_for(facts: Facts) -> None:
 
 def test_qnn_alone_gives_the_same(facts: Facts) -> None:
     assert facts.second_opinion == SecondOpinion(1)
+
+
+def test_where_memory_is_short_one_runs_after_the_other(
+    component: Component,
+    samples: StageInput,
+    quantized: dict[str, StageInput],
+    compiled: StageInput,
+    verified: StageInput,
+    facts: Facts,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none_at_once(count: int) -> None:
+        raise AssertionError(count)
+
+    monkeypatch.setattr(rounds, "budget_bytes", lambda _: 1 << 30)
+    monkeypatch.setattr(rounds, "run_at_once", none_at_once)
+    alone = measured(component.emulate("16", samples, quantized["16"], compiled, verified, max_samples=3))
+    assert (alone.second_opinion, alone.rungs) == (facts.second_opinion, facts.rungs)
 
 
 def test_a_score_function_of_three_arguments_gets_the_truth(facts: Facts) -> None:

@@ -46,8 +46,8 @@ def test_a_speaker_says_how_far_the_likeliest_token_is_ahead(speaker: Speaker) -
 
 def test_the_surest_answer_is_asked_for(speaker: Speaker) -> None:
     # Later tokens of each answer follow 7, so that 0.07 is the most that counts.
-    assert clearest(speaker, [[1, 2], [1, 6], [1, 3]]) == [1, 6]
-    assert clearest(speaker, [[1, 20], [1, 30]]) == [1, 20]
+    assert clearest(speaker, [[1, 2], [1, 6], [1, 3]]) == ([1, 6], (7, 7, 7))
+    assert clearest(speaker, [[1, 20], [1, 30]]) == ([1, 20], (7, 7, 7))
 
 
 def test_prompts_are_read_before_any_is_answered(speaker: Speaker) -> None:
@@ -69,8 +69,8 @@ def test_prompts_are_read_before_any_is_answered(speaker: Speaker) -> None:
 
 
 def test_an_answer_that_ends_at_once_is_asked_for_last(speaker: Speaker) -> None:
-    assert clearest(speaker, [[1, 9], [1, 2]]) == [1, 2]
-    assert clearest(speaker, [[1, 9]]) == [1, 9]
+    assert clearest(speaker, [[1, 9], [1, 2]])[0] == [1, 2]
+    assert clearest(speaker, [[1, 9]]) == ([1, 9], ())
 
 
 def test_prompts_begin_at_different_places_as_texts_may_begin_alike() -> None:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import itertools
 import os
 import platform
 import signal
 import sys
 import uuid
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from pipeline.build.cluster import on_worker
 from pipeline.build.cluster.member import ClusterMember
 from pipeline.build.crew import cores
 from pipeline.config.host_names import Host
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, WorkerError
 
 _ROOT = Path(__file__).resolve().parents[3]
+_LOST = "connection-broken"  # of what Dask says of why a worker ended: the scheduler did not tell it to
 _ABSENT_S = 60.0  # after so long without a scheduler a worker ends: whoever started it starts it again
 
 
@@ -48,24 +53,62 @@ async def _serve(scheduler: str, name: str, steps: int) -> int:
     on_worker.leave_unwatched()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for signalled in (signal.SIGINT, signal.SIGTERM):
         if os.name != "nt":
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(signalled, stop.set)
     names = Host.here(os.environ).names
-    worker = Worker(
-        scheduler,
-        name=name,
-        nthreads=steps,
-        resources=on_worker.resources(names),
-        death_timeout=_ABSENT_S,
-        memory_limit=0,  # steps run in processes of their own, which have limits
-        dashboard=False,
-    )
-    async with worker:
+
+    class Member(Worker):  # type: ignore[misc]  # distributed is untyped here
+        """A Dask worker that says why it ended."""
+
+        why = ""
+
+        async def close(self, *args: object, reason: str = "", **kwargs: object) -> object:
+            self.why = self.why or reason
+            return await super().close(*args, reason=reason, **kwargs)
+
+    for number in itertools.count():
+        worker = Member(
+            scheduler,
+            name=f"{name}-again-{number}"
+            if number
+            else name,  # a scheduler that was only out of reach knows the old one
+            nthreads=steps,
+            resources=on_worker.resources(names),
+            death_timeout=_ABSENT_S,
+            memory_limit=0,  # steps run in processes of their own, which have limits
+            dashboard=False,
+        )
+        if not await _before(stop, _start(worker)):
+            return 0
+        if worker.status.name != "running":
+            print(f"error: there is no scheduler at {scheduler}, for {_ABSENT_S:.0f} s", file=sys.stderr)
+            return WorkerError.exit_code
         print(f"worker {name} at {scheduler}: {', '.join(names)}; {steps} steps at once", flush=True)
-        ended = asyncio.create_task(worker.finished())
-        await asyncio.wait([ended, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
-    return 0
+        if not await _before(stop, worker.finished()):
+            await worker.close()
+            return 0
+        if _LOST not in worker.why:  # it was told to end
+            return 0
+        print(f"worker {name} lost {scheduler}, and looks for it", flush=True)
+    raise AssertionError
+
+
+async def _start(worker: Any) -> None:
+    with contextlib.suppress(TimeoutError, RuntimeError, OSError):  # its status says so
+        await worker
+
+
+async def _before(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
+    """Whether some work came to its end before somebody said to stop; it is cancelled else."""
+    doing, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not doing.done():
+        doing.cancel()
+        return False
+    doing.result()
+    return True
 
 
 if __name__ == "__main__":

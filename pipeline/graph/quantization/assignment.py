@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from onnx import NodeProto
@@ -35,6 +35,38 @@ class Stored:
     """How many inputs share a scale along with `axis`; None for all of them."""
 
 
+class RulesByName:
+    """Finds the rules about a node or a value, the later ones, which win, first.
+
+    Most rules name one value, hundreds of them of a language model's cache, and are looked up by it.
+    """
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = rules
+        self._plain: dict[str, list[int]] = {}
+        self._globs: list[int] = []
+        for number, rule in enumerate(rules):
+            if any(set(place) & {"*", "?"} for place in rule.places):
+                self._globs.append(number)
+            else:
+                for place in rule.places:
+                    self._plain.setdefault(place, []).append(number)
+
+    def of_tensor(self, name: str) -> Iterator[Rule]:
+        """The rules that name a value."""
+        return (rule for rule in self._among(name) if rule.matches_tensor(name))
+
+    def of_node(self, node: NodeProto, *constants: str) -> Iterator[Rule]:
+        """The rules that name a node or its operator, or one of these constants that it reads."""
+        for rule in self._among(node.op_type, node.name, *constants):
+            if rule.matches_node(node.op_type, node.name) or any(map(rule.matches_tensor, constants)):
+                yield rule
+
+    def _among(self, *names: str) -> Iterator[Rule]:
+        found = {number for name in names for number in self._plain.get(name, ())}
+        return (self._rules[number] for number in sorted({*found, *self._globs}, reverse=True))
+
+
 class Assignment:
     """A scheme applied to one graph whose nodes are in topological order.
 
@@ -46,6 +78,7 @@ class Assignment:
         """Rules that name nothing in the graph have no effect; see :mod:`pipeline.graph.quantization.rule_checks`."""
         self._index = index
         self._scheme = scheme
+        self._rules = RulesByName(scheme.overrides)
         self._stored: dict[str, str] = {}
         self._computes: dict[str, str] = {}
         for value in index.model.graph.input:
@@ -82,7 +115,7 @@ class Assignment:
 
     def ruled(self, value: str) -> str | None:
         """The type that rules give a value alone."""
-        rules = (rule for rule in reversed(self._scheme.overrides) if rule.matches_tensor(value))
+        rules = self._rules.of_tensor(value)
         return next((rule.activations for rule in rules if rule.activations is not None), None)
 
     def constant(self, node: NodeProto, operand: Operand) -> Stored:
@@ -122,12 +155,11 @@ class Assignment:
         return max(kinds - {FLOAT}, key=bits, default=self._scheme.activations)
 
     def _asked_type(self, node: NodeProto) -> str | None:
-        for rule in reversed(self._scheme.overrides):
-            if rule.matches_node(node.op_type, node.name):
-                if rule.precision == FP16:
-                    return FLOAT
-                if rule.activations is not None:
-                    return rule.activations
+        for rule in self._rules.of_node(node):
+            if rule.precision == FP16:
+                return FLOAT
+            if rule.activations is not None:
+                return rule.activations
         return None
 
     def _table_type(self, node: NodeProto, operand: Operand) -> str:
@@ -158,11 +190,7 @@ class Assignment:
 
     def _about(self, node: NodeProto, constant: str) -> Iterator[Rule]:
         """Rules about a constant of a node, the winning ones first."""
-        return (
-            rule
-            for rule in reversed(self._scheme.overrides)
-            if rule.matches_node(node.op_type, node.name) or rule.matches_tensor(constant)
-        )
+        return self._rules.of_node(node, constant)
 
 
 def _key(node: NodeProto) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from onnx import TensorProto
 
@@ -15,7 +15,7 @@ from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.chip_limits import COUNTED_IN_FLOAT
 from pipeline.graph.quantization.histogram import Histogram
 from pipeline.graph.quantization.observe import Observer
-from pipeline.graph.quantization.range_choice import MINMAX, Method
+from pipeline.graph.quantization.range_choice import MINMAX, OF_STATES, Method
 from pipeline.graph.quantization.ranges import MIN_WIDTH, Range, Ranges
 
 FILLER_LIMIT = 1e30
@@ -37,8 +37,10 @@ class Calibration:
     Its memory depends on how many values the model has, not on how many samples are added.
     """
 
-    def __init__(self, method: Method = MINMAX) -> None:
+    def __init__(self, method: Method = MINMAX, states: Collection[str] = ()) -> None:
+        """`states` are values that get the range of the least squared error, whatever the method of all others is."""
         self._method = method
+        self._states = frozenset(states)
         self._histograms: dict[str, Histogram] = {}
         self._ranges: dict[str, Range] = {}
         self._inputs: dict[str, Range] = {}
@@ -54,7 +56,7 @@ class Calibration:
         observed = {}
         for name, array in observer.arrays(feeds):
             observed[name] = Range.of(array)
-            if self._method != MINMAX and observed[name].finite:
+            if self._method_of(name) != MINMAX and observed[name].finite:
                 self._histograms.setdefault(name, Histogram()).add(array, valid)
         for name in observer.names:
             if name in observed:
@@ -108,15 +110,20 @@ class Calibration:
         return Ranges(found, self._chosen(found))
 
     def _chosen(self, found: Mapping[str, Range]) -> dict[int, dict[str, Range]]:
-        choose = self._method.choose
         counted = self._histograms.items()
-        chosen = {bits: {name: choose(counts, found[name], bits) for name, counts in counted} for bits in _BITS}
+        chosen = {
+            bits: {name: self._method_of(name).choose(counts, found[name], bits) for name, counts in counted}
+            for bits in _BITS
+        }
         # What the method leaves as it was measured need not be said twice.
         return {
             bits: {name: narrowed for name, narrowed in each.items() if narrowed != found[name]}
             for bits, each in chosen.items()
             if any(narrowed != found[name] for name, narrowed in each.items())
         }
+
+    def _method_of(self, name: str) -> Method:
+        return OF_STATES if name in self._states else self._method
 
     def _check_width(self, observer: Observer, ranges: Mapping[str, Range]) -> None:
         for name in observer.names:

@@ -7,7 +7,7 @@ rely on it, and not at all where many equal numbers would make a range narrow: s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ class Method:
     name: str
     """`minmax`, `percentile`, `entropy` or `mse`."""
     percentile: float = 99.99
+    symmetric: bool = field(default=False, kw_only=True)
+    """Whether zero is to be in the middle, of `mse`."""
 
     def choose(self, histogram: Histogram, measured: Range, bits: int) -> Range:
         """The range to encode values with in `bits` bits: within `measured`, zero in it, and all of it if in doubt."""
@@ -39,7 +41,7 @@ class Method:
         if self.name == "percentile":
             chosen = _percentile(histogram, self.percentile)
         elif self.name == "mse":
-            chosen = _least_squares(histogram, measured, bits)
+            chosen = _least_squares(histogram, measured, bits, symmetric=self.symmetric)
         else:
             chosen = _least_divergence(histogram, measured, bits)
         within = Range(max(chosen.low, measured.low), min(chosen.high, measured.high)).with_zero()
@@ -48,6 +50,8 @@ class Method:
 
 MINMAX = Method("minmax")
 """Everything that was measured."""
+OF_STATES = Method("mse", symmetric=True)
+"""What a run hands to the next one: the range of the least squared error, of those with zero in the middle."""
 
 
 def _percentile(histogram: Histogram, percentile: float) -> Range:
@@ -61,11 +65,18 @@ def _percentile(histogram: Histogram, percentile: float) -> Range:
     return Range(float(edges[min(first, 2 * SIDE)]), float(edges[max(2 * SIDE - last, 0)]))
 
 
-def _least_squares(histogram: Histogram, measured: Range, bits: int) -> Range:
+def _least_squares(histogram: Histogram, measured: Range, bits: int, *, symmetric: bool) -> Range:
     """The smallest sum of squared errors: of values cut off, and of rounding, which is step² / 12 on average."""
-    lows, lost_below = _cut(histogram.counts[:SIDE][::-1], -histogram.edges[: SIDE + 1][::-1], -measured.low)
-    highs, lost_above = _cut(histogram.counts[SIDE:], histogram.edges[SIDE:], measured.high)
+    below, above = -measured.low, measured.high
+    if symmetric:
+        below = above = max(below, above)
+    lows, lost_below = _cut(histogram.counts[:SIDE][::-1], -histogram.edges[: SIDE + 1][::-1], below)
+    highs, lost_above = _cut(histogram.counts[SIDE:], histogram.edges[SIDE:], above)
     rounded = histogram.valid - histogram.valid_zeros
+    if symmetric:
+        both = lost_below + lost_above + rounded * (2 * highs / ((1 << bits) - 1)) ** 2 / 12
+        end = float(highs[int(np.argmin(both))])
+        return Range(-end, end)
     steps = (highs[None, :] + lows[:, None]) / ((1 << bits) - 1)
     lost = lost_below[:, None] + lost_above[None, :] + rounded * steps**2 / 12
     row, column = np.unravel_index(int(np.argmin(lost)), lost.shape)

@@ -24,12 +24,12 @@ def check_rules(index: GraphIndex, scheme: Scheme) -> None:
     Raises:
         QuantizationError: with the rule by its number and places.
     """
-    assignment = Assignment(index, scheme)
+    assignment, known = Assignment(index, scheme), _Known(index)
     for number, rule in enumerate(scheme.overrides, 1):
         where = f"rule {number} of 'overrides', {rule.kind}: {', '.join(rule.places)}"
         _check_form(rule, where)
         if rule.kind == "tensors":
-            _check_tensors(index, rule, where)
+            _check_tensors(known, rule, where)
         else:
             _check_nodes(index, rule, where)
         if rule.block is not None:
@@ -77,11 +77,24 @@ def _check_nodes(index: GraphIndex, rule: Rule, where: str) -> None:
         raise _no_weight(where)
 
 
-def _check_tensors(index: GraphIndex, rule: Rule, where: str) -> None:
-    names = [name for name in _values(index) if rule.matches_tensor(name)]
+class _Known:
+    """What rules about values may name, found once for hundreds of them."""
+
+    def __init__(self, index: GraphIndex) -> None:
+        self.values = dict.fromkeys(name for name in (*index.types, *index.initializers) if is_float(index, name))
+        self.weights = {name for node in index.model.graph.node for name in _weights(index, node)}
+
+    def named(self, rule: Rule) -> list[str]:
+        """The values that a rule names."""
+        if any(set(place) & {"*", "?"} for place in rule.tensors):
+            return [name for name in self.values if rule.matches_tensor(name)]
+        return [name for name in rule.tensors if name in self.values]
+
+
+def _check_tensors(known: _Known, rule: Rule, where: str) -> None:
+    names, weights = known.named(rule), known.weights
     if not names:
-        raise _matches_nothing("value", rule, where, _values(index))
-    weights = {name for node in index.model.graph.node for name in _weights(index, node)}
+        raise _matches_nothing("value", rule, where, known.values)
     if (rule.weights is not None or rule.per_channel is not None) and not weights.intersection(names):
         raise _no_weight(where)
     if rule.activations is not None and weights.issuperset(names):
@@ -122,11 +135,6 @@ def _weights(index: GraphIndex, node: NodeProto) -> list[str]:
         for operand in operands(index, node)
         if operand.role in (Role.WEIGHT, Role.TABLE) and is_float(index, operand.name)
     ]
-
-
-def _values(index: GraphIndex) -> list[str]:
-    names = (*index.types, *index.initializers)
-    return [name for name in names if is_float(index, name)]
 
 
 def _matches_nothing(kind: str, rule: Rule, where: str, known: Iterable[str]) -> QuantizationError:

@@ -60,14 +60,20 @@ def tied(index: GraphIndex, ranges: Ranges, scheme: Scheme) -> tuple[Ranges, Sch
             why="a state comes in as '<name>_in' and goes out as '<name>_out'",
             remedy="report it with the model",
         )
-    measured, half = dict(ranges), 2.0 ** (bits(scheme.states) - 1)
+    width = bits(scheme.states)
+    measured, half = dict(ranges), 2.0 ** (width - 1)
+    chosen = {each: dict(narrower) for each, narrower in ranges.chosen.items()}
     for members in found:
-        largest = max(max(-ranges[name].low, ranges[name].high, MIN_WIDTH) for name in members)
+        # What calibration chose for one of them holds for all, as they are the same numbers, moved and joined.
+        narrower = [span for name in members if (span := chosen.get(width, {}).get(name))]
+        spans = narrower or [ranges[name] for name in members]
+        largest = max(max(-span.low, span.high, MIN_WIDTH) for span in spans)
         for name in members:
-            # The largest magnitude gets the largest integer on the shorter side: nothing is cut off.
+            # The largest magnitude gets the largest integer on the shorter side.
             measured[name] = Range(-largest * half / (half - 1), largest)
+            for each in chosen.values():
+                each.pop(name, None)
     fixed = {name: span for name, span in _fixed(index) if name in measured}
-    chosen = {width: dict(each) for width, each in ranges.chosen.items()}
     chosen.setdefault(16, {}).update(fixed)
     measured.update(fixed)
     stored = [name for members in found for name in members if not _is_product(index, name)]

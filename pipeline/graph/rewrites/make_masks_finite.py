@@ -16,8 +16,9 @@ a Softmax of -inf NaN: nothing reads the answer to a question that has no keys.
 Changed are constants of magnitude :data:`HUGE` or more, floats and integers, element by element and for the nodes
 concerned only, where
 
-- they are selected (Where), added (Add, Sub), a bound from below (Max), or multiplied by an indicator, a value made
-  from a mask and 0, 1 or -1 throughout; and
+- they are selected (Where), added (Add, Sub), a bound from below (Max), looked up or moved (Gather, in a table of
+  biases that has a row for what is out of reach), or multiplied by an indicator, a value made from a mask and 0, 1 or
+  -1 throughout; and
 - everything the result flows into, through nodes that select, add, scale or move elements, is a Softmax.
 
 A float input of the graph is believed to be a mask only where one huge number is multiplied by it, key by key. Another
@@ -103,9 +104,10 @@ def _drop_clips(index: GraphIndex, flow: _Flow) -> int:
 def _huge_constants(index: GraphIndex) -> Iterator[tuple[NodeProto, int, NDArray[Any]]]:
     """Node, input number and value of each constant that has huge elements where a filler would stand."""
     for node in index.model.graph.node:
-        if not is_op(node, "Where", "Mul", "Add", "Sub", "Max"):
+        moves = is_op(node, *MOVES)
+        if not moves and not is_op(node, "Where", "Mul", "Add", "Sub", "Max"):
             continue
-        for position, name in enumerate(node.input):
+        for position, name in enumerate(node.input[:1] if moves and not is_op(node, "Concat") else node.input):
             array = index.constant(name) if name in index.initializers else None
             if array is not None and array.dtype.kind in "fi" and (_magnitude(array) >= HUGE).any():
                 yield node, position, array

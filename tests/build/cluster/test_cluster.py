@@ -92,6 +92,19 @@ def test_workers_and_the_scheduler_are_killed_and_the_bytes_are_the_same(here: P
     assert payloads(here) == payloads(alone)
 
 
+@pytest.mark.slow
+def test_a_worker_that_lost_its_scheduler_is_there_for_the_next(here: Project, at: Cluster) -> None:
+    at.start_worker("one", checkout(here, "one"))
+    assert at.scheduler is not None
+    at.scheduler.kill()
+    at.scheduler.wait()
+    until(lambda: "worker one lost" in at.log("one"))
+    at.start_scheduler()
+    assert build(here, at).status == 0
+    assert at.log("one").count("worker one at") == 2
+    assert at.workers["one"].poll() is None
+
+
 def payloads(project: Project) -> dict[str, bytes]:
     """The artifacts but for manifests, which name keys: the code of one stage is another."""
     return {name: data for name, data in project.artifacts().items() if not name.endswith(".json")}

@@ -82,6 +82,20 @@ def test_all_of_a_state_has_one_symmetric_encoding(tmp_path: Path) -> None:
     assert edges["past_in"].scale == pytest.approx(3.0 / 127)
 
 
+def test_what_calibration_chose_for_one_holds_for_all_of_a_state(tmp_path: Path) -> None:
+    made = model()
+    index = GraphIndex(made, tmp_path)
+    chosen = {8: {"past_out": Range(-1.5, 1.27)}, 16: {"past_out": Range(-2.4, 1.2), "x": Range(-0.5, 0.5)}}
+
+    spans, scheme = tied(index, Ranges(ranges(), chosen), SCHEME)
+    quantize(made, tmp_path, spans, scheme)
+
+    check_tied(GraphIndex(made, tmp_path), groups(GraphIndex(model(), tmp_path)))
+    assert {spans.at(name, 8).high for name in ("past_in", "keys", "key", "past_out")} == {1.5}
+    assert spans.at("past_out", 16).high == 1.5
+    assert spans.at("x", 16) == Range(-0.5, 0.5)
+
+
 def test_a_tie_that_is_broken_is_named(tmp_path: Path) -> None:
     made, states = quantized(tmp_path)
     for tensor in made.graph.initializer:

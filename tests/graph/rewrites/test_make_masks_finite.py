@@ -70,7 +70,19 @@ CLIPPED = """g (float[1,2,4,4] scores, int64[1,4] mask) => (float[1,2,4,4] y) {
     bounded = Clip (masked, below)
     y = Softmax (bounded)
 }"""
+LOOKED_UP = """g (float[1,2,4,4] scores, int64[1,4] mask) => (float[1,2,4,4] y) {
+    bias = Gather (fill, mask)
+    rows = Transpose <perm: ints = [0, 2, 1]> (bias)
+    masked = Add (scores, rows)
+    y = Softmax (masked)
+}"""
+JOINED = """g (float[1,2,4,4] scores) => (float[1,2,4,4] y) {
+    bias = Concat <axis: int = 0> (zeros, fill)
+    masked = Add (scores, bias)
+    y = Softmax (masked)
+}"""
 CONSTANTS: dict[str, ArrayLike] = {
+    "zeros": np.zeros((2, 4), np.float32), "pick": np.arange(4),
     "zero": np.float32(0), "one": np.float32(1), "minus_hundred": np.float32(-100), "whole": np.int64(1),
     "below": np.float32(LOWEST), "shape": np.array([1, 2, 4, 4]), "axes": np.array([1, 2]),
 }  # fmt: skip
@@ -87,6 +99,8 @@ MASKS: dict[str, tuple[str, ArrayLike]] = {
     "bert, in integers": (INTEGERS, np.int64(-10000)),
     "the least integer": (INTEGERS, np.int64(-(2**63))),
     "clipped": (CLIPPED, np.float32(LOWEST)),
+    "a row of a table": (LOOKED_UP, np.array([[-np.inf] * 4, [0.5, -1, 2, 0]], np.float32)),
+    "a part of a constant": (JOINED, TRIANGLE[:2]),
 }
 
 
@@ -170,6 +184,10 @@ def test_one_constant_for_a_mask_and_for_something_else_is_split(tmp_path: Path)
 LEFT_ALONE = {
     "no softmax after it": """g (float[1,2,4,4] scores) => (float[1,2,4,4] y) {
         y = Add (scores, fill)
+    }""",
+    "a table that is looked up for something else": """g (float[1,2,4,4] scores) => (float[1,2,4,4] y) {
+        rows = Gather (triangle, pick)
+        y = Add (scores, rows)
     }""",
     "a nonlinear node in between": """g (float[1,2,4,4] scores) => (float[1,2,4,4] y) {
         sum = Add (scores, fill)

@@ -1,0 +1,81 @@
+"""What a compile's process freed or read of files goes back to the system."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.qnn.lean_memory import unread
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/status is Linux's")
+MB = 1 << 20
+
+
+def resident_mb(kind: str) -> float:
+    """`RssFile` or `RssAnon` of this process."""
+    (line,) = (line for line in Path("/proc/self/status").read_text("ascii").splitlines() if line.startswith(kind))
+    return int(line.split()[1]) / 1024
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> np.ndarray:
+    path = tmp_path / "weights.bin"
+    np.arange(16 * MB, dtype=np.uint32).tofile(path)
+    return np.memmap(path, np.uint32, "r")
+
+
+def test_mapped_weights_leave_memory_once_they_were_read(mapped: np.ndarray) -> None:
+    with unread([mapped, np.zeros(3)]):
+        total = int(mapped.sum(dtype=np.uint64))
+        before = resident_mb("RssFile")
+        deadline = time.monotonic() + 20
+        while resident_mb("RssFile") > before - 60 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert resident_mb("RssFile") <= before - 60
+
+        assert int(mapped.sum(dtype=np.uint64)) == total  # read anew
+
+
+def test_nothing_runs_afterwards_also_after_an_error(mapped: np.ndarray) -> None:
+    threads = threading.active_count()
+
+    with pytest.raises(ValueError, match="the compiler's"), unread([mapped]):
+        raise ValueError("the compiler's")
+
+    assert threading.active_count() == threads
+
+
+CHILD = """
+import ctypes, sys
+from pathlib import Path
+from pipeline.qnn.lean_memory import return_large_blocks
+if sys.argv[1] == "returned":
+    return_large_blocks()
+libc = ctypes.CDLL("libc.so.6")
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+def block(size):
+    at = libc.malloc(size)
+    ctypes.memset(at, 1, size)
+    return at
+libc.free(block(16 << 20))
+large, small = zip(*[(block(2 << 20), block(50_000)) for _ in range(100)])
+for each in large:
+    libc.free(each)
+(line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")]
+print(int(line.split()[1]) // 1024)
+"""
+
+
+def test_large_blocks_are_returned_when_they_are_freed() -> None:
+    kept, returned = (
+        int(subprocess.run([sys.executable, "-c", CHILD, how], check=True, capture_output=True).stdout)
+        for how in ("kept", "returned")
+    )
+
+    assert returned < kept - 150
