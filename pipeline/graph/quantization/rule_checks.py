@@ -24,7 +24,7 @@ def check_rules(index: GraphIndex, scheme: Scheme) -> None:
     Raises:
         QuantizationError: with the rule by its number and places.
     """
-    assignment, known = Assignment(index, scheme), _Known(index)
+    assignment, known = Assignment(index, scheme), _RuledValues(index)
     for number, rule in enumerate(scheme.overrides, 1):
         where = f"rule {number} of 'overrides', {rule.kind}: {', '.join(rule.places)}"
         _check_form(rule, where)
@@ -77,7 +77,7 @@ def _check_nodes(index: GraphIndex, rule: Rule, where: str) -> None:
         raise _no_weight(where)
 
 
-class _Known:
+class _RuledValues:
     """What rules about values may name, found once for hundreds of them."""
 
     def __init__(self, index: GraphIndex) -> None:
@@ -91,7 +91,7 @@ class _Known:
         return [name for name in rule.tensors if name in self.values]
 
 
-def _check_tensors(known: _Known, rule: Rule, where: str) -> None:
+def _check_tensors(known: _RuledValues, rule: Rule, where: str) -> None:
     names, weights = known.named(rule), known.weights
     if not names:
         raise _matches_nothing("value", rule, where, known.values)
