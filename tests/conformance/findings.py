@@ -71,7 +71,7 @@ FINDINGS = (
         canary("Swish", "u16", [_RAMP], opset=24),
     ),
     Finding(
-        "softmax-of-quiet-rows", ("Softmax",), ("u16",), ("small/*", "tiny/*"),
+        "softmax-of-quiet-rows", ("Softmax", "*+Softmax"), ("u16",), ("small/*", "tiny/*", "quiet/*"),
         "0.182 for 0.167: rows don't add up to 1", "0.167", "values less than 0.03 from 0",
         "forecast integer_function",
         canary("Softmax", "u16", [np.linspace(-3e-3, 3e-3, 24, dtype=np.float32).reshape(4, 6)], axis=-1),
@@ -240,7 +240,7 @@ FINDINGS = (
                                   np.linspace(-3, 3, 64, dtype=np.float32).reshape(8, 8).T.copy()]),
     ),
     Finding(
-        "batch-norm", ("BatchNormalization", "*+BatchNormalization+*"), _QUANTIZED, ("*",),
+        "batch-norm", ("BatchNormalization", "BatchNormalization+*", "*+BatchNormalization+*"), _QUANTIZED, ("*",),
         "one channel or all wrong", "79 dB", "standing alone, or behind a Conv", "rewrite decompose_batch_norm",
         canary("BatchNormalization", "u16", [
             np.linspace(-3e-3, 3e-3, 24, dtype=np.float32).reshape(8, 3),

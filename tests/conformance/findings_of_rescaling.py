@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.conformance import elementwise, joined, layers, reductions
+from tests.conformance import elementwise, joined, layers, movers, reductions
 from tests.conformance.cases import Case
 from tests.conformance.crooked import clamped_sum, clamped_zeros
 from tests.conformance.finding import Finding, canary
@@ -16,7 +16,7 @@ _NEGATIVE = np.linspace(-4, -0.01, 64, dtype=np.float32)[None].tolist()
 
 def _named(name: str) -> Case:
     """A case of the sweep."""
-    sources = (joined.cases, elementwise.cases, reductions.cases, layers.cases)
+    sources = (joined.cases, elementwise.cases, reductions.cases, layers.cases, movers.cases)
     return next(case for source in sources for case in source() if case.name == name)
 
 
@@ -85,6 +85,17 @@ OF_RESCALING = (
         "sums-of-exponentials", ("Exp+ReduceSum+Log",), ("fp16",), ("loud/*",),
         "-0.0005 for 14.6", "as ReduceLogSumExp", "an Exp beyond 65504", "forecast fp16_overflow",
         lambda: _named("Exp+ReduceSum+Log/fp16/loud/Exp+ReduceSum+Log"),
+    ),
+    Finding(
+        "sums-of-rounded-exponentials", ("Exp+ReduceSum+Log",), ("u16",), ("loud/*",),
+        "11.5 for 14.6", "as ReduceLogSumExp", "an Exp over more than 2^16", "forecast exponent",
+        lambda: _named("Exp+ReduceSum+Log/u16/loud/Exp+ReduceSum+Log"),
+    ),
+    Finding(
+        "negative-indices-of-a-table", ("Gather",), _QUANTIZED, ("*negative of a constant",),
+        "-4.65 for 1.81: another element", "the element, counted from the end",
+        "a constant table in integers, negative indices that are an input", "forecast negative_index",
+        lambda: _named("Gather/u16/axes/rank 2, axis 0 negative of a constant"),
     ),
     Finding(
         "root-of-squares", ("Mul+Sqrt+Div",), ("fp16",), ("*",),
