@@ -58,7 +58,7 @@ async def _serve(scheduler: str, name: str, steps: int) -> int:
             loop.add_signal_handler(signalled, stop.set)
     names = Host.here(os.environ).names
 
-    class Member(Worker):  # type: ignore[misc]  # distributed is untyped here
+    class JoinedWorker(Worker):  # type: ignore[misc]  # distributed is untyped here
         """A Dask worker that says why it ended."""
 
         why = ""
@@ -68,7 +68,7 @@ async def _serve(scheduler: str, name: str, steps: int) -> int:
             return await super().close(*args, reason=reason, **kwargs)
 
     for number in itertools.count():
-        worker = Member(
+        worker = JoinedWorker(
             scheduler,
             name=f"{name}-again-{number}"
             if number

@@ -30,7 +30,7 @@ from pipeline.graph.quantization.chip_limits import (
     SOFTMAX_LARGEST,
 )
 from pipeline.graph.quantization.forecast_of_integers import OF_INTEGERS
-from pipeline.graph.quantization.known_encodings import Known
+from pipeline.graph.quantization.known_encodings import KnownEncodings
 from pipeline.graph.quantization.operand_rules import PRODUCTS
 from pipeline.graph.quantization.qdq import Encoding, computing_node, encoding_of
 from pipeline.graph.quantization.ranges import Range
@@ -53,15 +53,15 @@ def forecast(
 
     A model without Q and DQ nodes is one that runs in float16. `integers` has ranges of values of int32 and int64.
     """
-    known = Known(index, ranges, integers or {})
-    rules: tuple[Callable[[Known], Iterator[Forecast]], ...] = (
+    known = KnownEncodings(index, ranges, integers or {})
+    rules: tuple[Callable[[KnownEncodings], Iterator[Forecast]], ...] = (
         _overflows, _overflows_inside, _flushes, _underflows, _saturates, _compares_unequal, _spans_exponents,
         _rounds_quiet_away, *OF_INTEGERS, _counts_too_far, _looks_up_from_the_end,
     )  # fmt: skip
     return [found for rule in rules for found in rule(known)]
 
 
-def _overflows(known: Known) -> Iterator[Forecast]:
+def _overflows(known: KnownEncodings) -> Iterator[Forecast]:
     for value in known.index.model.graph.input:
         readers = known.readers_in_float(value.name) if is_float(known.index, value.name) else ()
         if readers and known.largest(value.name) > FP16_LARGEST:
@@ -79,7 +79,7 @@ def _overflows(known: Known) -> Iterator[Forecast]:
                 )  # fmt: skip
 
 
-def _overflows_inside(known: Known) -> Iterator[Forecast]:
+def _overflows_inside(known: KnownEncodings) -> Iterator[Forecast]:
     """Operators whose inputs and results float16 holds, and whose steps in between it does not."""
     for node in known.nodes:
         limit = FP16_ARGUMENTS.get(node.op_type)
@@ -98,7 +98,7 @@ def _overflows_inside(known: Known) -> Iterator[Forecast]:
             yield Forecast("fp16_overflow", node.output[0], label(node), known.largest(node.output[0]), NORM_LARGEST)
 
 
-def _flushes(known: Known) -> Iterator[Forecast]:
+def _flushes(known: KnownEncodings) -> Iterator[Forecast]:
     """Logarithms and quotients so large that what they are of must have been below what float16 has for it, and
     divisors so large that their inverse is.
     """
@@ -130,7 +130,7 @@ def _flushes(known: Known) -> Iterator[Forecast]:
             yield Forecast("fp16_flush", divisor, label(node), smallest, limit, nodes=nodes, instead=INTEGERS)
 
 
-def _underflows(known: Known) -> Iterator[Forecast]:
+def _underflows(known: KnownEncodings) -> Iterator[Forecast]:
     for node in known.nodes:
         stored = known.encoding(node) if is_op(node, *PRODUCTS) else None
         scales = [known.scale_of(name) for name in node.input[:2]]
@@ -147,7 +147,7 @@ def _underflows(known: Known) -> Iterator[Forecast]:
                 )  # fmt: skip
 
 
-def _saturates(known: Known) -> Iterator[Forecast]:
+def _saturates(known: KnownEncodings) -> Iterator[Forecast]:
     for node in known.nodes:
         stored, observed = known.encoding(node), known.range(node.output[0]) if node.output else None
         if stored is None or observed is None:
@@ -159,7 +159,7 @@ def _saturates(known: Known) -> Iterator[Forecast]:
             yield Forecast("saturation", name, label(node), observed.width, covers.width)
 
 
-def _compares_unequal(known: Known) -> Iterator[Forecast]:
+def _compares_unequal(known: KnownEncodings) -> Iterator[Forecast]:
     for node in known.nodes:
         if not is_op(node, *_COMPARISONS):
             continue
@@ -171,7 +171,7 @@ def _compares_unequal(known: Known) -> Iterator[Forecast]:
             yield Forecast("unequal_comparison", node.output[0], label(node), coarser, finer, nodes=nodes, instead=FP16)
 
 
-def _spans_exponents(known: Known) -> Iterator[Forecast]:
+def _spans_exponents(known: KnownEncodings) -> Iterator[Forecast]:
     """Exponentials in integers, spread over more than the steps of their encoding, of which a logarithm or a quotient
     needs the small ones.
     """
@@ -191,7 +191,7 @@ def _spans_exponents(known: Known) -> Iterator[Forecast]:
             yield Forecast("exponent", stored[0], label(node), given.width, math.log(_STEPS), nodes=nodes, instead=FP16)
 
 
-def _rounds_quiet_away(known: Known) -> Iterator[Forecast]:
+def _rounds_quiet_away(known: KnownEncodings) -> Iterator[Forecast]:
     """Logarithms of what scales with an input, where the encodings in front have no step for the quietest.
 
     What is `r` times the largest of the logarithm's argument is a power of `r` of the largest of a value in front. The
@@ -226,7 +226,7 @@ def _rounds_quiet_away(known: Known) -> Iterator[Forecast]:
             )  # fmt: skip
 
 
-def _counts_too_far(known: Known) -> Iterator[Forecast]:
+def _counts_too_far(known: KnownEncodings) -> Iterator[Forecast]:
     """Integers that don't fit into those of HTP, and sums of them."""
     inputs = {value.name for value in known.index.model.graph.input}
     for name, seen in known.integers.items():
@@ -239,7 +239,7 @@ def _counts_too_far(known: Known) -> Iterator[Forecast]:
             yield Forecast("integer_overflow", name, where, largest, limit)
 
 
-def _looks_up_from_the_end(known: Known) -> Iterator[Forecast]:
+def _looks_up_from_the_end(known: KnownEncodings) -> Iterator[Forecast]:
     """Lookups in integers by indices that are computed, or an input of the model, and negative at times."""
     for node in known.nodes:
         if is_op(node, "Gather") and known.encoding(node) is not None:
@@ -250,7 +250,7 @@ def _looks_up_from_the_end(known: Known) -> Iterator[Forecast]:
                 )
 
 
-def _read_as(known: Known, node: NodeProto) -> Iterator[str]:
+def _read_as(known: KnownEncodings, node: NodeProto) -> Iterator[str]:
     """The names under which readers see what a quantized node makes."""
     for quantizer in known.index.readers.get(node.output[0], []):
         for dequantizer in known.index.readers.get(quantizer.output[0], []):

@@ -22,12 +22,12 @@ from pipeline.graph.quantization.chip_limits import (
     RESCALED_WITHOUT,
     TANGENT_LARGEST,
 )
-from pipeline.graph.quantization.known_encodings import Known
+from pipeline.graph.quantization.known_encodings import KnownEncodings
 from pipeline.graph.quantization.qdq import Encoding, encoding_of
 from pipeline.graph.quantization.ranges import Range
 
 
-def _is_coarse_in_integers(known: Known) -> Iterator[Forecast]:
+def _is_coarse_in_integers(known: KnownEncodings) -> Iterator[Forecast]:
     """Functions of 16 bit integers that HTP computes in a coarser format inside."""
     for node in known.nodes:
         stored = known.encoding(node) if node.output else None
@@ -43,7 +43,7 @@ def _is_coarse_in_integers(known: Known) -> Iterator[Forecast]:
             yield Forecast("integer_function", stored[0], label(node), stored[1].covers.width, GELU_WIDTH)
 
 
-def _goes_too_far_in_integers(known: Known) -> Iterator[Forecast]:
+def _goes_too_far_in_integers(known: KnownEncodings) -> Iterator[Forecast]:
     """Functions of integers of any width that HTP computes wrongly where their input is large."""
     for node in known.nodes:
         limit = LARGEST_OF_INTEGERS.get(node.op_type, math.inf)
@@ -53,7 +53,7 @@ def _goes_too_far_in_integers(known: Known) -> Iterator[Forecast]:
             yield Forecast("integer_function", stored[0], label(node), figure, limit, nodes=(node.name,), instead=FP16)
 
 
-def _rescales_too_far(known: Known) -> Iterator[Forecast]:
+def _rescales_too_far(known: KnownEncodings) -> Iterator[Forecast]:
     """Operators that turn integers of one encoding into those of a much finer one."""
     for node in known.nodes:
         stored = known.encoding(node) if node.output else None
@@ -79,7 +79,7 @@ def _rescale_limit(node: NodeProto, given: Encoding) -> float:
     return limit if is_op(node, *RESCALED_WITHOUT) else math.inf
 
 
-def _divides_by_nothing(known: Known) -> Iterator[Forecast]:
+def _divides_by_nothing(known: KnownEncodings) -> Iterator[Forecast]:
     """Quotients so large that what they are by must be 0 in its encoding."""
     for node in known.nodes:
         if not is_op(node, "Div", "Reciprocal") or known.encoding(node) is None or known.in_float(node):
@@ -95,13 +95,13 @@ def _divides_by_nothing(known: Known) -> Iterator[Forecast]:
             yield Forecast("integer_divisor", divisor, label(node), smallest, limit, nodes=nodes, instead=FP16)
 
 
-def _most(known: Known, name: str) -> float:
+def _most(known: KnownEncodings, name: str) -> float:
     """The largest magnitude of a value, or what the encoding of a constant ends at."""
     encoding = encoding_of(known.index, name)
     ends = encoding.covers if encoding is not None else Range(0.0, 0.0)
     return known.largest(name) or max(-ends.low, ends.high)
 
 
-OF_INTEGERS: tuple[Callable[[Known], Iterator[Forecast]], ...] = (
+OF_INTEGERS: tuple[Callable[[KnownEncodings], Iterator[Forecast]], ...] = (
     _is_coarse_in_integers, _goes_too_far_in_integers, _rescales_too_far, _divides_by_nothing,
 )  # fmt: skip

@@ -14,7 +14,7 @@ from pipeline.graph.quantization.quantizer import computes_in_float
 from pipeline.graph.quantization.ranges import Range
 
 
-class Known:
+class KnownEncodings:
     """A QDQ model and the ranges of the float model it was made of."""
 
     def __init__(self, index: GraphIndex, ranges: Mapping[str, Range], integers: Mapping[str, Range]) -> None:
