@@ -49,6 +49,23 @@ def with_headroom(index: GraphIndex, ranges: Mapping[str, Range]) -> Ranges:
     return Ranges(ranges, {**chosen, _BITS: {**wider, **already}})
 
 
+def with_padding(index: GraphIndex, ranges: Mapping[str, Range]) -> Ranges:
+    """`ranges`, in which what a Pad reads holds what it pads with.
+
+    HTP (2.51, emulated) takes that for an integer of the encoding of what is padded: of -1 to 1, padded with -30000, an
+    encoding of 8 bits made 0, one of 16 -1.4.
+    """
+    wider = dict(ranges)
+    chosen = {bits: dict(each) for bits, each in ranges.chosen.items()} if isinstance(ranges, Ranges) else {}
+    for node in index.model.graph.node:
+        value = index.scalar(node.input[2]) if is_op(node, "Pad") and len(node.input) > 2 else None
+        if value is not None and math.isfinite(value):
+            for each in (wider, *chosen.values()):
+                if node.input[0] in each:
+                    each[node.input[0]] |= Range(value, value)
+    return Ranges(wider, chosen)
+
+
 def _wider(measured: Range, room: float, bounds: tuple[float, float]) -> Range:
     more = room * measured.width
     # No bound takes away what was measured, zero included.

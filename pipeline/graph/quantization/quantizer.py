@@ -30,7 +30,7 @@ from pipeline.graph.quantization.clamps import drop_clamps
 from pipeline.graph.quantization.constant_encodings import ConstantEncodings
 from pipeline.graph.quantization.constant_store import ConstantStore, InModel
 from pipeline.graph.quantization.correlations import Correlations
-from pipeline.graph.quantization.headroom import with_headroom
+from pipeline.graph.quantization.headroom import with_headroom, with_padding
 from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, Role, operands
 from pipeline.graph.quantization.packed_tables import look_up
 from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT
@@ -71,7 +71,7 @@ def quantize(
     if shrunk is not None:
         ranges, scheme = shrunk
         index = GraphIndex(model, folder)
-    ranges = with_headroom(index, ranges)
+    ranges = with_headroom(index, with_padding(index, ranges))
     assignment = Assignment(index, scheme)
     # Before clamps are dropped: what an encoding does for a Clip from 0, it does not for one from a step.
     if raise_divisors(index, assignment, ValueEncodings(index, assignment, ranges), ranges):

@@ -1,4 +1,4 @@
-"""Clamps that stay, as HTP does not end a result where its encoding does: on the real compiler and emulator."""
+"""What the quantizer does as HTP computes past encodings, or in those of inputs: on the real compiler and emulator."""
 
 from __future__ import annotations
 
@@ -34,3 +34,17 @@ def test_what_is_clamped_comes_out_right(form: str, activations: str, tmp_path: 
     on_htp = on_chip(quantized, feeds, tmp_path / "chip").outputs
 
     assert sqnr_db(on_cpu(quantized, feeds), on_htp, "y") > (60 if activations == "uint16" else 25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activations", ["uint16", "uint8"])
+def test_what_is_padded_holds_what_it_is_padded_with(activations: str, tmp_path: Path) -> None:
+    constants: dict[str, ArrayLike] = {"pads": np.array([0, 0, 1, 0, 0, 1]), "value": np.float32(-5)}
+    model = graph("g (float[1,12,8] x) => (float[1,12,10] y) { y = Pad (x, pads, value) }", constants)
+    feeds = [{"x": np.linspace(-1, 1, 96, dtype=np.float32).reshape(1, 12, 8)}]
+    component = without_rewrites(tmp_path / "net", model)
+    quantized = component.quantize("all", component.calibrate(feeds), activations=activations)
+
+    on_htp = on_chip(quantized, feeds, tmp_path / "chip").outputs
+
+    assert sqnr_db(on_cpu(component.ingest, feeds), on_htp, "y") > (60 if activations == "uint16" else 30)

@@ -43,6 +43,8 @@ def numbers(model: ModelProto) -> dict[str, np.ndarray]:
         ((2, 1, 1, 3, 4), (2, 2, 1, 4, 5), False),
         ((3, 4), (1, 2, 2, 4, 5), False),
         ((2, 1, 2, 1, 3, 4), (1, 3, 1, 2, 4, 5), False),
+        ((3, 4), (1, 1, 1, 4, 5), True),
+        ((2, 3, 4), (1, 1, 1, 4, 5), False),
     ],
 )
 def test_products_of_many_dims_are_flat(
@@ -59,6 +61,28 @@ def test_products_of_many_dims_are_flat(
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
     assert flatten_products.apply(model, tmp_path) == 0
     assert operators(model)["MatMul"] == 1
+
+
+def from_the_left(weights: tuple[int, ...]) -> ModelProto:
+    values = NUMBERS.normal(size=weights).astype(np.float32)
+    return graph("g (float[2,2,2,4,5] x) => (float[2,2,2,3,5] z) { z = MatMul (w, x) }", {"w": values})
+
+
+@pytest.mark.parametrize("weights", [(3, 4), (1, 1, 1, 3, 4)])
+def test_weights_from_the_left_stay_weights(weights: tuple[int, ...], tmp_path: Path) -> None:
+    model = from_the_left(weights)
+    feeds = numbers(model)
+    before = outputs(model, feeds)["z"]
+
+    assert flatten_products.apply(model, tmp_path) == 1
+
+    np.testing.assert_allclose(outputs(model, feeds)["z"], before, rtol=1e-5, atol=1e-6)
+    (node,) = (node for node in model.graph.node if node.op_type == "MatMul")
+    assert node.input[0] in {tensor.name for tensor in model.graph.initializer}
+
+
+def test_weights_of_some_batches_from_the_left_are_left_alone(tmp_path: Path) -> None:
+    assert flatten_products.apply(from_the_left((2, 1, 1, 3, 4)), tmp_path) == 0
 
 
 @pytest.mark.parametrize(
@@ -96,3 +120,14 @@ def test_htp_compiles_it(tmp_path: Path) -> None:
     component = without_rewrites(tmp_path / "without", model)
     with pytest.raises(PipelineError):
         on_chip(component.quantize("all", component.calibrate(feeds)), feeds, tmp_path / "other")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activations", ["uint8", "uint16"])
+@pytest.mark.parametrize("weights", [(3, 4), (1, 1, 1, 3, 4)])
+def test_htp_computes_weights_from_the_left(weights: tuple[int, ...], activations: str, tmp_path: Path) -> None:
+    model = from_the_left(weights)
+    feeds = [numbers(model)]
+    component = with_rewrites(tmp_path / "with", ModelProto.FromString(model.SerializeToString()))
+    quantized = component.quantize("all", component.calibrate(feeds), activations=activations)
+    assert sqnr_db([outputs(model, feeds[0])], on_chip(quantized, feeds, tmp_path / "chip").outputs, "z") > 30
