@@ -17,7 +17,7 @@ from pipeline.contracts.emulate import SecondOpinion
 from pipeline.contracts.target import HtpTarget
 from pipeline.graph.files.model_file import load_graph
 from pipeline.model import StageInput
-from pipeline.processes.memory import budget_bytes, run_at_once
+from pipeline.processes.memory import budget_bytes, granted_bytes, peak_bytes, run_at_once
 from pipeline.qnn.child import compile_apart, run_apart
 from pipeline.qnn.emulate import TimeLimit, can_emulate
 from pipeline.qnn.format.context_model import binary_names
@@ -28,9 +28,9 @@ Arrays = Mapping[str, NDArray[Any]]
 _PATIENCE = 4
 """By how much the estimate may be wrong before fewer samples are run than were planned."""
 _LEAST_S = 30
-_ROOM_BYTES, _TIMES_BINARY = 4 << 30, 16
-"""Free memory from which on two emulators run at once: so much, and so many times the context. One takes 0.3 to 1.2 GB
-with contexts of up to 60 MB."""
+_EMULATOR_BYTES, _TIMES_BINARY = 320 << 20, 16
+"""What an emulator takes: so much, and so many times the context. Measured 0.3 to 1.2 GB with contexts of up to 60 MB.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,14 @@ class Emulated:
     ) -> tuple[list[dict[str, NDArray[Any]]], SecondOpinion]:
         """What :meth:`run` gives, and what QNN gives for the first of `feeds` without ONNX Runtime, held against it.
 
-        Both at once where memory allows it, each in a process of its own: a sample of a large model takes minutes.
+        Both at once where the step may use the memory for it, each in a process of its own: a sample of
+        a large model takes minutes.
 
         Raises:
             VerificationError: the context can't be run.
             CompileError: a binary can't be read.
         """
-        if budget_bytes(os.environ) < _ROOM_BYTES + _TIMES_BINARY * _binary_bytes(self.folder, self.made):
+        if not fit_at_once(2, _binary_bytes(self.folder, self.made)):
             results = self.run(feeds, sample_s)
             with tempfile.TemporaryDirectory(dir=self.work) as work:
                 opinion = second_opinion(*self._named, feeds[0], results[0], Path(work))
@@ -82,6 +83,15 @@ class Emulated:
     @property
     def _named(self) -> tuple[Path, str, HtpTarget]:
         return self.folder, self.made.context_model, self.target
+
+
+def fit_at_once(count: int, binary_bytes: int) -> bool:
+    """Whether so many emulators of a context may run at once: what is free does not say so, as other steps see it, too.
+
+    A step of a build may use what that counts for it, and what is left of the machine's memory.
+    """
+    wanted = peak_bytes() + count * (_EMULATOR_BYTES + _TIMES_BINARY * binary_bytes)
+    return wanted <= granted_bytes(os.environ) and wanted <= budget_bytes(os.environ)
 
 
 def _binary_bytes(folder: Path, made: CompiledModel) -> int:
