@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from pipeline.processes.memory import budget_bytes, run_at_once
 from pipeline.qnn.child import compile_apart, run_apart
 from pipeline.qnn.emulate import TimeLimit, can_emulate
 from pipeline.qnn.format.context_model import binary_names
-from pipeline.qnn.second_opinion import ReadAlone, read_alone
+from pipeline.qnn.second_opinion import beside, second_opinion
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -69,16 +68,20 @@ class Emulated:
         """
         if budget_bytes(os.environ) < _ROOM_BYTES + _TIMES_BINARY * _binary_bytes(self.folder, self.made):
             results = self.run(feeds, sample_s)
-            return results, self._alone(feeds[0]).against(results[0])
+            with tempfile.TemporaryDirectory(dir=self.work) as work:
+                opinion = second_opinion(*self._named, feeds[0], results[0], Path(work))
+            return results, opinion
         run_at_once(2)
-        with ThreadPoolExecutor(1) as beside:
-            alone = beside.submit(self._alone, feeds[0])
+        with (
+            tempfile.TemporaryDirectory(dir=self.work) as work,
+            beside(*self._named, feeds[0], Path(work)) as alone,
+        ):
             results = self.run(feeds, sample_s)
-            return results, alone.result().against(results[0])
+            return results, alone().against(results[0])
 
-    def _alone(self, feed: Arrays) -> ReadAlone:
-        with tempfile.TemporaryDirectory(dir=self.work) as work:
-            return read_alone(self.folder, self.made.context_model, self.target, feed, Path(work))
+    @property
+    def _named(self) -> tuple[Path, str, HtpTarget]:
+        return self.folder, self.made.context_model, self.target
 
 
 def _binary_bytes(folder: Path, made: CompiledModel) -> int:

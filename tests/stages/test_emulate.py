@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pipeline.contracts.measures import Figures
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import VerificationError
 from pipeline.model import StageInput
+from pipeline.processes import forked
 from pipeline.qnn import rounds
 from pipeline.qnn.compile import compile_shared
 from pipeline.qnn.emulate import can_emulate
@@ -108,6 +110,39 @@ def test_where_memory_is_short_one_runs_after_the_other(
     monkeypatch.setattr(rounds, "run_at_once", none_at_once)
     alone = measured(component.emulate("16", samples, quantized["16"], compiled, verified, max_samples=3))
     assert (alone.second_opinion, alone.rungs) == (facts.second_opinion, facts.rungs)
+
+
+def as_a_worker(component: Component, inputs: tuple[StageInput, ...]) -> tuple[StageInput, int]:
+    """What the step leaves where it may fork, and how many forks it made; it may start no program."""
+    forks = 0
+
+    def heard(event: str, _: object) -> None:
+        nonlocal forks
+        forks += event == "os.fork"
+        if event == "subprocess.Popen":
+            raise AssertionError("an interpreter is started, not a fork made")
+
+    forked.allow()
+    assert forked.is_allowed()
+    sys.addaudithook(heard)
+    return component.emulate("16", *inputs, max_samples=3), forks
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no fork, or one that libraries do not survive")
+def test_both_runs_are_forks_of_a_worker_at_once(
+    component: Component,
+    samples: StageInput,
+    quantized: dict[str, StageInput],
+    compiled: StageInput,
+    verified: StageInput,
+    facts: Facts,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    monkeypatch.setenv("PIPELINE_MEMORY", "30G")
+    made, forks = fresh(as_a_worker, component, (samples, quantized["16"], compiled, verified))
+    assert forks == 2
+    assert (measured(made).second_opinion, measured(made).rungs) == (facts.second_opinion, facts.rungs)
 
 
 def test_a_score_function_of_three_arguments_gets_the_truth(facts: Facts) -> None:
