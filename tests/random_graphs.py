@@ -234,7 +234,7 @@ def _prepare(case: Case, folder: Path) -> _Prepared:
     if case.form != "fp16":
         model = quantize(
             model, folder, _ranges(observer, case.calibration), Scheme(case.form, "uint8", per_channel=True)
-        )
+        ).model
         save_graph(model, folder / "quantized.onnx")
         rungs["quantization"] = _on_cpu(folder / "quantized.onnx", case.held_out)
     names, last, refused = _names(case), truth, ""

@@ -25,7 +25,7 @@ from pipeline.model import StageRequest, StageResult
 from pipeline.plan.steps import ON_DEMAND, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.processes import process
-from pipeline.processes.memory import budget_bytes, given_bytes, oom_kills, total_bytes
+from pipeline.processes.memory import STEP_VARIABLE, budget_bytes, given_bytes, oom_kills, total_bytes
 from pipeline.store.costs import Cost, Costs
 
 if TYPE_CHECKING:
@@ -76,13 +76,14 @@ class Crew:
         inputs = {entry.sha256: entry.bytes for given in request.inputs.values() for entry in given.files.values()}
         input_bytes = sum(inputs.values())
         peak = self._costs.peak_bytes(step.id, input_bytes)
-        with self._schedule.admitted(peak_bytes=peak, remaining_s=self._remaining_s(step)):
+        wished, remaining = self._costs.wished_bytes(step.id, peak), self._remaining_s(step)
+        with self._schedule.admitted(peak_bytes=peak, remaining_s=remaining, wished_bytes=wished) as granted:
             started()
             since = time.monotonic()
             answer = scratch / "answer.json"
             try:
                 watched, killed = self._watched(step), oom_kills()
-                status = self._run(step, request, scratch / "request.json", answer, watched)
+                status = self._run(step, request, scratch / "request.json", answer, watched, granted)
                 oom_killed = status == _KILLED and oom_kills() != killed
                 if (status == _KILLED or watched.excess) and not process.ending():
                     self._learn_ended(step, watched, peak, input_bytes)
@@ -133,12 +134,13 @@ class Crew:
             self.cluster.close()
         self._costs.save()
 
-    def _run(self, step: Work, request: StageRequest, path: Path, answer: Path, watched: Watched) -> int:
-        """Run a worker on the request; its exit status."""
+    def _run(self, step: Work, request: StageRequest, path: Path, answer: Path, watched: Watched, granted: int) -> int:
+        """Run a worker on the request, which may use the bytes that are `granted`; its exit status."""
         assert self._watch is not None
         during = partial(self._watch.over, watched=watched, end=process.end)
         log = self._workspace.log(step)
-        environ = self._environment(step, log)
+        memory = {STEP_VARIABLE: str(min(granted, watched.allowance.bytes))}
+        environ = {**self._environment(step, log), **memory}
         path.write_text(dump_request(request, step.stage, answer), "utf-8")
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_bytes(b"")  # a disk that is full or read-only is met here, and not by a child that can't tell

@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 class WithdrawnError(Exception):
@@ -54,8 +54,10 @@ class Schedule:
             self._changed.notify_all()
 
     @contextmanager
-    def admitted(self, *, peak_bytes: int, remaining_s: float) -> Iterator[None]:
+    def admitted(self, *, peak_bytes: int, remaining_s: float, wished_bytes: int = 0) -> Iterator[int]:
         """Wait until a step may run that will use so much memory, and hold its place while it does.
+
+        What it may use is given to the block: `wished_bytes` where the others leave that much now, else `peak_bytes`.
 
         The first in the queue waits for room, and those behind it wait with it: else small steps would keep a large
         one from ever starting. A step that is larger than the whole budget runs alone.
@@ -73,9 +75,11 @@ class Schedule:
                 self._changed.notify_all()
             if not self._open:
                 raise WithdrawnError
+            if self._used_bytes() + wished_bytes <= (self._budget_bytes or 0):
+                place = replace(place, peak_bytes=max(peak_bytes, wished_bytes))
             self._running.append(place)
         try:
-            yield
+            yield place.peak_bytes
         finally:
             with self._changed:
                 self._running.remove(place)
@@ -86,8 +90,10 @@ class Schedule:
             return False
         if self._budget_bytes is None:
             self._budget_bytes = self._ask_budget()
-        used = sum(running.peak_bytes for running in self._running)
-        return not self._running or used + place.peak_bytes <= self._budget_bytes
+        return not self._running or self._used_bytes() + place.peak_bytes <= self._budget_bytes
+
+    def _used_bytes(self) -> int:
+        return sum(running.peak_bytes for running in self._running)
 
 
 def remaining_s(seconds: Mapping[str, float], needs: Mapping[str, Sequence[str]]) -> dict[str, float]:

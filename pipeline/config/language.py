@@ -115,9 +115,11 @@ def _check_table(
     """A table on the host is integers: engines copy its rows into the graph's input as they are."""
     if language.embedding != "host":
         return
-    written = ((fields.get("quantization"), ("quantization",)),)
-    own = ((component.quantization, ("components", name, "quantization")) for name, component in components.items())
-    for quantization, keys in (*written, *own):
+    for name, component in components.items():
+        quantization: object = component.quantization
+        keys: Keys = ("components", name, "quantization")
+        if quantization is None:
+            quantization, keys = fields.get("quantization"), ("quantization",)
         if isinstance(quantization, Fp16):
             what = "is fp16, with which a graph takes no integers, and a table of embeddings on the host has them"
             problems.add(place_of(node, keys), keys, what, expected="embedding: uint16, or another quantization")

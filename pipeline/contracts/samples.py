@@ -135,3 +135,11 @@ class Facts(Contract):
     cut: int
     lengths: Mapping[str, Mapping[str, tuple[int, int]]]
     rounding_db: Mapping[str, int] | None = left_out()
+
+
+@dataclass(frozen=True)
+class Basis(Contract):
+    """What of the facts steps read that read the samples: nothing, as the files say all of it.
+
+    `rounding_db` differs between processors, on which whatever follows has equal keys (docs/adr/0020).
+    """

@@ -158,7 +158,7 @@ class _Planner(Measurements):
                 percentile=stage_params.percentile(how),
                 quiet=self._config.verification.quiet,
             ),
-            (Input("ingest", self._ingests[component]), Input("samples", f"samples:{self._name}/calibration")),
+            (Input("ingest", self._ingests[component]), self._samples_input("calibration")),
         )
 
     def _correlate(self, component: str) -> Step:
@@ -168,7 +168,7 @@ class _Planner(Measurements):
             padding=self._padding(component),
             part=self._part("calibration", component),
         )
-        inputs = (Input("ingest", self._ingests[component]), Input("samples", f"samples:{self._name}/calibration"))
+        inputs = (Input("ingest", self._ingests[component]), self._samples_input("calibration"))
         return self._per_component("correlate", component, params, inputs)
 
     def _precision(self, component: str, auto: Auto) -> Step:
@@ -199,7 +199,7 @@ class _Planner(Measurements):
         inputs = (
             *shaped,
             Input("ingest", self._ingests[component]),
-            Input("samples", f"samples:{self._name}/calibration"),
+            self._samples_input("calibration"),
             Input("calibrate", f"calibrate:{self._name}/{component}"),
             Input("correlate", f"correlate:{self._name}/{component}"),
         )
@@ -235,7 +235,7 @@ class _Planner(Measurements):
             "forms": [*self._forms],
             "emulator": [verification.emulator_samples, verification.emulator_seconds],
         }
-        return ClimbBasis(params, self._score(component), self._held_out_samples().step)
+        return ClimbBasis(params, self._score(component), self._held_out_samples())
 
     def _contexts(self, component: str) -> Iterator[Step]:
         forms = self._forms

@@ -22,7 +22,7 @@ from pipeline.plan import climbing, stage_params
 from pipeline.plan.keys import ExtraError, reader_versions, step_key, tool_versions
 from pipeline.plan.language_limits import check_language
 from pipeline.plan.own_buckets import OwnBuckets
-from pipeline.plan.steps import Step
+from pipeline.plan.steps import Input, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.store.manifests import read_manifest
 
@@ -96,7 +96,8 @@ def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | 
     resolved = Resolved(step, params, inputs, files, _key(step, params, inputs, digests, workspace))
     if step.climb is None or not isinstance(params, quantize.Params):
         return resolved
-    climb_key = climbing.key(step.climb, resolved.key, manifests[step.climb.samples], workspace)
+    judged = step.climb.samples
+    climb_key = climbing.key(step.climb, resolved.key, _narrowed(manifests[judged.step], judged), workspace)
     climbed = climbing.climbed(climb_key, workspace)
     if climbed is None:
         return replace(resolved, climb_key=climb_key)
@@ -162,12 +163,17 @@ def _inputs(
             if part is None:  # it was made for other buckets
                 return None
             manifest = part
-        if given.facts:
-            files = {name: manifest.files[name] for name in given.files if name in manifest.files}
-            facts = {name: manifest.facts[name] for name in given.facts.names()}
-            manifest = replace(manifest, files=files, facts=facts)
-        inputs[role] = manifest
+        inputs[role] = _narrowed(manifest, given)
     return inputs
+
+
+def _narrowed(manifest: Manifest, given: Input) -> Manifest:
+    """What an input takes of the facts and files of a step."""
+    if given.facts is None:
+        return manifest
+    wanted = manifest.files if given.files is None else given.files
+    files = {name: manifest.files[name] for name in wanted if name in manifest.files}
+    return replace(manifest, files=files, facts={name: manifest.facts[name] for name in given.facts.names()})
 
 
 def check_axes(config: ModelConfig, available: Mapping[str, Collection[str]]) -> None:

@@ -49,7 +49,8 @@ class Input:
     """An upstream step and the role its output plays; `{bucket}` in the role stands for the projected bucket.
 
     With `part`, the step made something for several buckets, and only what it made for this one is an input. With
-    `facts`, only the facts of this contract are, and of the files those of `files` that there are.
+    `facts`, only the facts of this contract are, and of the files those of `files` that there are. None stands for all
+    files.
     """
 
     role: str
@@ -57,7 +58,7 @@ class Input:
     bucket: Bucket | None = None
     part: Bucket | None = None
     facts: type[Contract] | None = None
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...] | None = ()
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,12 @@ class ClimbBasis:
     """What decides, besides a quantize step itself, which scheme its component climbs to when a gate is missed.
 
     `params` are of the steps that judge a scheme and of the gates, `scripts` the files with score functions; `samples`
-    is the step that makes what is judged on.
+    is what is judged on.
     """
 
     params: Mapping[str, Json]
     scripts: Mapping[str, Path]
-    samples: str
+    samples: Input
 
 
 @dataclass(frozen=True)
@@ -112,5 +113,5 @@ class Step:
     @property
     def after(self) -> tuple[str, ...]:
         """Ids of all steps that must be done first."""
-        judged = (self.climb.samples,) if self.climb else ()
+        judged = (self.climb.samples.step,) if self.climb else ()
         return tuple(dict.fromkeys((*(given.step for given in self.inputs), *self.ingests.values(), *judged)))

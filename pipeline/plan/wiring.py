@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pipeline.config.load import Bucket, Fp16, ModelConfig, Target
 from pipeline.config.targets import DEVICE
+from pipeline.contracts import samples
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.measures import Buckets, SamplePart
 from pipeline.contracts.packing import Form
@@ -131,7 +132,10 @@ class Wiring:
 
     def _held_out_samples(self) -> Input:
         purpose = "verification" if self._config.verification.samples else "calibration"
-        return Input("samples", f"samples:{self._name}/{purpose}")
+        return self._samples_input(purpose)
+
+    def _samples_input(self, purpose: str) -> Input:
+        return Input("samples", f"samples:{self._name}/{purpose}", facts=samples.Basis, files=None)
 
     def _by_length(self, part: SamplePart, component: str) -> SamplePart:
         """A part of a set that is split as a whole, or each length by itself where each needs samples of its own."""

@@ -32,8 +32,22 @@ def is_allowed() -> bool:
     return _State.allowed and sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
 
 
-def run(work: Callable[[], object], log: Path | None = None) -> int:
-    """Do some work in a child, to its end; the exit status, as from subprocess.
+class Child:
+    """A child that does some work; `number` is its process id."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._status: int | None = None
+
+    def wait(self) -> int:
+        """The exit status, as from subprocess, once it has ended; the same however often it is asked for."""
+        if self._status is None:
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.number, 0)[1])
+        return self._status
+
+
+def start(work: Callable[[], object], log: Path | None = None) -> Child:
+    """Begin some work in a child, which somebody has to wait for.
 
     What it prints goes to our output, or to the end of `log`. Its standard input is ours.
     """
@@ -43,7 +57,7 @@ def run(work: Callable[[], object], log: Path | None = None) -> int:
     child = os.fork()
     if not child:
         _do(work, log)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return Child(child)
 
 
 def _do(work: Callable[[], object], log: Path | None) -> NoReturn:
@@ -56,7 +70,7 @@ def _do(work: Callable[[], object], log: Path | None) -> NoReturn:
         work()
         status = 0
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else _FAILED
+        status = 0 if end.code is None else end.code if isinstance(end.code, int) else _FAILED
     except BaseException:
         with contextlib.suppress(OSError):  # the log's disk may be full
             traceback.print_exc()

@@ -11,6 +11,8 @@ from pipeline.errors import ConfigError
 from pipeline.sizes import parse_size
 
 VARIABLE = "PIPELINE_MEMORY"
+STEP_VARIABLE = "PIPELINE_STEP_MEMORY"
+"""In the environment of a worker: the bytes that its build counts for the step, of its limit at most."""
 _SHARE = 0.8  # of the free memory; the rest is for the build itself, the page cache and estimates that are too low
 _OOM_SCORE = 500  # of 1000: counts as if the process used half of all memory in addition (proc_pid_oom_score_adj(5))
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -53,6 +55,11 @@ def budget_bytes(environ: Mapping[str, str]) -> int:
     available = int(psutil.virtual_memory().available)
     left = [limit - used for limit, used in _cgroup_limits()]
     return int(max(min([available, *left]), 1) * _SHARE)
+
+
+def granted_bytes(environ: Mapping[str, str]) -> int:
+    """What this process and its children may use as a step of a build; 0 where no build counts for it."""
+    return int(environ.get(STEP_VARIABLE, "0"))
 
 
 def total_bytes() -> int:

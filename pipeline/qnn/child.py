@@ -39,6 +39,8 @@ from pipeline.store.durable import is_full, no_room
 
 Arrays = Mapping[str, NDArray[Any]]
 
+REQUEST = "request.json"
+"""A child's request, in its folder."""
 _LOG_LINES = 8
 _SIGKILL = 9
 
@@ -54,7 +56,7 @@ def compile_apart(model: Path, name: str, target: HtpTarget, out: Path) -> Compi
         {"do": "compile", "model": str(model), "name": name, "out": str(out), "target": target.to_json()}, out
     )
     if isinstance(answer, int):
-        raise _died(f"the compiler ended its process on {name}", answer, CompileError)
+        raise died(f"the compiler ended its process on {name}", answer, CompileError)
     return CompiledModel.from_json(answer)
 
 
@@ -78,7 +80,7 @@ def compile_pack_apart(
         out,
     )
     if isinstance(answer, int):
-        raise _died(f"the compiler ended its process on {binary}", answer, CompileError)
+        raise died(f"the compiler ended its process on {binary}", answer, CompileError)
     made = {name: answer[name] for name in models}
     return {name: CompiledModel.from_json(each) for name, each in made.items() if isinstance(each, dict)}
 
@@ -114,7 +116,7 @@ def run_apart(
     }
     answer = answer_of(request, work, log=log, forks=main)
     if isinstance(answer, int):
-        raise _died(f"the emulator ended its process on {context_model}", answer, VerificationError, log)
+        raise died(f"the emulator ended its process on {context_model}", answer, VerificationError, log)
     outputs = []
     for number in range(len(feeds)):
         if limit and not (work / _result(number)).exists():
@@ -153,7 +155,7 @@ def write_dlc_apart(model: Path, name: str, target: HtpTarget, path: Path, work:
         {"do": "dlc", "model": str(model), "name": name, "out": str(path), "target": target.to_json()}, work
     )
     if isinstance(answer, int):
-        raise _died(f"QNN's serializer ended its process on {name}", answer, CompileError)
+        raise died(f"QNN's serializer ended its process on {name}", answer, CompileError)
     return str(answer["graph"])
 
 
@@ -196,48 +198,76 @@ def answer_of(
     environment: Mapping[str, str] | None = None,
     forks: Callable[[str], object] | None = None,
 ) -> Mapping[str, Json] | int:
-    """The answer of a child that runs `program`, or its exit status if it left none; what it prints goes to `log`.
+    """The answer of a child that runs `program`, or its exit status if it left none; as :func:`ask`."""
+    return ask(request, work, program, log, environment, forks).answer()
+
+
+class Asked:
+    """A child that was given a request in the folder `work`."""
+
+    def __init__(self, work: Path, wait: Callable[[], int]) -> None:
+        """`wait` waits for its end, and says its exit status however often it is called."""
+        self._work = work
+        self.wait = wait
+
+    def answer(self) -> Mapping[str, Json] | int:
+        """What it answered, once it has ended, or its exit status if it left no answer.
+
+        Raises:
+            PipelineError: what the child raised.
+        """
+        status = self.wait()
+        try:
+            told: dict[str, Any] = json.loads((self._work / ANSWER).read_text("utf-8"))
+        except (OSError, ValueError):
+            return status
+        finally:
+            (self._work / REQUEST).unlink()
+            (self._work / ANSWER).unlink(missing_ok=True)
+        if "error" in told:
+            said = told["error"]
+            error = BY_NAME[said["type"]](said["what"], where=said["where"], why=said["why"], remedy=said["remedy"])
+            error.of_machine = said["of_machine"]
+            raise error
+        return told
+
+
+def ask(
+    request: Mapping[str, Json],
+    work: Path,
+    program: str = "pipeline.qnn.child",
+    log: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    forks: Callable[[str], object] | None = None,
+) -> Asked:
+    """Start a child that runs `program` on a request; somebody has to wait for it. What it prints goes to `log`.
 
     `environment` is added to its own. With `forks`, which does with a request's path what the program does, it is a
     fork of this process where that is allowed. On Windows it is in its caller's job, and there is nothing to pass on.
     """
-    path = work / "request.json"
-    answer = work / ANSWER
-    answer.unlink(missing_ok=True)
+    path = work / REQUEST
+    (work / ANSWER).unlink(missing_ok=True)
     path.write_text(json.dumps(request), "utf-8")
     if forks is not None and forked.is_allowed():
-        status = forked.run(partial(forks, str(path)), log)
-    else:
-        status = _started([sys.executable, "-m", program, str(path)], log, environment or {})
-    try:
-        told: dict[str, Any] = json.loads(answer.read_text("utf-8"))
-    except (OSError, ValueError):
-        return status
-    finally:
-        path.unlink()
-        answer.unlink(missing_ok=True)
-    if "error" in told:
-        said = told["error"]
-        error = BY_NAME[said["type"]](said["what"], where=said["where"], why=said["why"], remedy=said["remedy"])
-        error.of_machine = said["of_machine"]
-        raise error
-    return told
+        return Asked(work, forked.start(partial(forks, str(path)), log).wait)
+    return Asked(work, _started([sys.executable, "-m", program, str(path)], log, environment or {}).wait)
 
 
-def _started(command: Sequence[str], log: Path | None, environment: Mapping[str, str]) -> int:
+def _started(command: Sequence[str], log: Path | None, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     # In the caller's process group, with which it ends; without a log its output goes to the caller's.
     with log.open("ab") if log else contextlib.nullcontext() as stream:
-        return subprocess.run(
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             env={**os.environ, **environment},
             stdout=stream,
             stderr=stream,
             pass_fds=lifeline.inherited(),
-        ).returncode
+        )
 
 
-def _died(what: str, status: int, kind: type[PipelineError], log: Path | None = None) -> PipelineError:
+def died(what: str, status: int, kind: type[PipelineError], log: Path | None = None) -> PipelineError:
+    """The error of a child that ended with this exit status and left no answer, as far as its `log` says why."""
     if status == StoreError.exit_code:
         return no_room("what the compiler or the emulator writes")
     tail = log_tail(log or Path(os.environ.get(STEP_LOG, "")), _LOG_LINES)
@@ -254,11 +284,24 @@ def _result(number: int) -> str:
 
 
 def main(request_path: str) -> None:
-    """Do what the request file says and leave the answer beside it; without room for it, a StoreError's exit status."""
+    """Do what the request file says, and leave the answer beside it."""
+    answer_request(request_path, _answer)
+
+
+def answer_request(request_path: str, does: Callable[[Mapping[str, Any], Path], Mapping[str, Json]]) -> None:
+    """Leave what comes of a request beside it, or an error; without room for it, end with a StoreError's exit status.
+
+    `does` gets the request and its folder.
+    """
     request: dict[str, Any] = json.loads(Path(request_path).read_text("utf-8"))
     work = Path(request_path).resolve().parent  # the emulator runs in another folder
     try:
-        (work / ANSWER).write_text(json.dumps(_answer(request, work)), "utf-8")
+        told = does(request, work)
+    except PipelineError as error:
+        fields = {"type": type(error).__name__, "what": error.what, "where": error.where}
+        told = {"error": {**fields, "why": error.why, "remedy": error.remedy, "of_machine": error.of_machine}}
+    try:
+        (work / ANSWER).write_text(json.dumps(told), "utf-8")
     except OSError as error:
         if not is_full(error):
             raise
@@ -267,19 +310,15 @@ def main(request_path: str) -> None:
 
 def _answer(request: Mapping[str, Any], work: Path) -> Mapping[str, Json]:
     target = HtpTarget.from_json(request["target"])
-    try:
-        if request["do"] == "compile":
-            return compile_context(Path(request["model"]), request["name"], target, Path(request["out"])).to_json()
-        if request["do"] == "compile pack":
-            models = {name: Path(path) for name, path in request["models"].items()}
-            made = compile_shared(models, target, Path(request["out"]), binary=request["binary"])
-            return {name: each.to_json() for name, each in made.items()}
-        if request["do"] == "dlc":
-            return {"graph": write_dlc(Path(request["model"]), request["name"], target, Path(request["out"]))}
-        _emulate(request, work, target)
-    except PipelineError as error:
-        fields = {"type": type(error).__name__, "what": error.what, "where": error.where}
-        return {"error": {**fields, "why": error.why, "remedy": error.remedy, "of_machine": error.of_machine}}
+    if request["do"] == "compile":
+        return compile_context(Path(request["model"]), request["name"], target, Path(request["out"])).to_json()
+    if request["do"] == "compile pack":
+        models = {name: Path(path) for name, path in request["models"].items()}
+        made = compile_shared(models, target, Path(request["out"]), binary=request["binary"])
+        return {name: each.to_json() for name, each in made.items()}
+    if request["do"] == "dlc":
+        return {"graph": write_dlc(Path(request["model"]), request["name"], target, Path(request["out"]))}
+    _emulate(request, work, target)
     return {}
 
 

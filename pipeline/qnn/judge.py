@@ -119,7 +119,7 @@ class EmulatorJudge:
             folder = self._empty(case.bucket)
             try:
                 model = load_graph(case.folder / MODEL)
-                model = quantize(model, case.folder, self._ranges, scheme, correlations=self._correlations)
+                model = quantize(model, case.folder, self._ranges, scheme, correlations=self._correlations).model
             except QuantizationError as error:
                 print(f"{scheme.name} can't be quantized: {error.what}")
                 return -math.inf

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,20 +17,20 @@ from pipeline.contracts.emulate import SecondOpinion
 from pipeline.contracts.target import HtpTarget
 from pipeline.graph.files.model_file import load_graph
 from pipeline.model import StageInput
-from pipeline.processes.memory import budget_bytes, run_at_once
+from pipeline.processes.memory import budget_bytes, granted_bytes, peak_bytes, run_at_once
 from pipeline.qnn.child import compile_apart, run_apart
 from pipeline.qnn.emulate import TimeLimit, can_emulate
 from pipeline.qnn.format.context_model import binary_names
-from pipeline.qnn.second_opinion import ReadAlone, read_alone
+from pipeline.qnn.second_opinion import beside, second_opinion
 
 Arrays = Mapping[str, NDArray[Any]]
 
 _PATIENCE = 4
 """By how much the estimate may be wrong before fewer samples are run than were planned."""
 _LEAST_S = 30
-_ROOM_BYTES, _TIMES_BINARY = 4 << 30, 16
-"""Free memory from which on two emulators run at once: so much, and so many times the context. One takes 0.3 to 1.2 GB
-with contexts of up to 60 MB."""
+_EMULATOR_BYTES, _TIMES_BINARY = 320 << 20, 16
+"""What an emulator takes: so much, and so many times the context. Measured 0.3 to 1.2 GB with contexts of up to 60 MB.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,24 +60,38 @@ class Emulated:
     ) -> tuple[list[dict[str, NDArray[Any]]], SecondOpinion]:
         """What :meth:`run` gives, and what QNN gives for the first of `feeds` without ONNX Runtime, held against it.
 
-        Both at once where memory allows it, each in a process of its own: a sample of a large model takes minutes.
+        Both at once where the step may use the memory for it, each in a process of its own: a sample of
+        a large model takes minutes.
 
         Raises:
             VerificationError: the context can't be run.
             CompileError: a binary can't be read.
         """
-        if budget_bytes(os.environ) < _ROOM_BYTES + _TIMES_BINARY * _binary_bytes(self.folder, self.made):
+        if not fit_at_once(2, _binary_bytes(self.folder, self.made)):
             results = self.run(feeds, sample_s)
-            return results, self._alone(feeds[0]).against(results[0])
+            with tempfile.TemporaryDirectory(dir=self.work) as work:
+                opinion = second_opinion(*self._named, feeds[0], results[0], Path(work))
+            return results, opinion
         run_at_once(2)
-        with ThreadPoolExecutor(1) as beside:
-            alone = beside.submit(self._alone, feeds[0])
+        with (
+            tempfile.TemporaryDirectory(dir=self.work) as work,
+            beside(*self._named, feeds[0], Path(work)) as alone,
+        ):
             results = self.run(feeds, sample_s)
-            return results, alone.result().against(results[0])
+            return results, alone().against(results[0])
 
-    def _alone(self, feed: Arrays) -> ReadAlone:
-        with tempfile.TemporaryDirectory(dir=self.work) as work:
-            return read_alone(self.folder, self.made.context_model, self.target, feed, Path(work))
+    @property
+    def _named(self) -> tuple[Path, str, HtpTarget]:
+        return self.folder, self.made.context_model, self.target
+
+
+def fit_at_once(count: int, binary_bytes: int) -> bool:
+    """Whether so many emulators of a context may run at once: what is free does not say so, as other steps see it, too.
+
+    A step of a build may use what that counts for it, and what is left of the machine's memory.
+    """
+    wanted = peak_bytes() + count * (_EMULATOR_BYTES + _TIMES_BINARY * binary_bytes)
+    return wanted <= granted_bytes(os.environ) and wanted <= budget_bytes(os.environ)
 
 
 def _binary_bytes(folder: Path, made: CompiledModel) -> int:

@@ -3,14 +3,17 @@
 The context model says how floats become the binary's integers and back; so does the binary. Programs that load the
 binary alone (Genie, ExecuTorch, an application of QNN's own) have only the latter. A context model is followed node by
 node here: its QuantizeLinear and DequantizeLinear by the binary's encodings, the Cast of a float64 by numpy, each
-EPContext by :mod:`pipeline.qnn.raw`, and outputs must be those of ONNX Runtime, bit for bit.
+EPContext by :mod:`pipeline.qnn.raw`, and outputs must be those of ONNX Runtime, bit for bit. As a program,
+`python -m pipeline.qnn.second_opinion REQUEST`, it does so beside its caller; so does a fork of a worker.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from pipeline.contracts.codec import Contract
 from pipeline.contracts.emulate import SecondOpinion
 from pipeline.contracts.target import HtpTarget
+from pipeline.errors import VerificationError
 from pipeline.graph.files.model_file import load_graph
-from pipeline.qnn.child import run_raw_apart
+from pipeline.model import Json
+from pipeline.qnn.child import answer_request, ask, died, run_raw_apart
 from pipeline.qnn.format.context_binary import read_binaries
 from pipeline.qnn.format.context_edges import contradictions, is_edge, paired
 from pipeline.qnn.format.context_model import binary_names, partition_name, partitions
@@ -31,6 +37,7 @@ from pipeline.qnn.format.graph_io import EdgeTensor
 Arrays = Mapping[str, NDArray[Any]]
 
 _EDGES = ("EPContext", "QuantizeLinear", "DequantizeLinear")
+_FEED, _VALUES = "feed.npz", "values.npz"
 
 
 def second_opinion(
@@ -44,6 +51,40 @@ def second_opinion(
         CompileError: a binary can't be read.
     """
     return read_alone(folder, context_model, target, feed, work).against(outputs)
+
+
+@contextmanager
+def beside(
+    folder: Path, context_model: str, target: HtpTarget, feed: Arrays, work: Path
+) -> Iterator[Callable[[], ReadAlone]]:
+    """:func:`read_alone` in a child, while the block runs; what it came to, which the end of the block waits for.
+
+    Raises:
+        CompileError: a binary can't be read; when it is called.
+        VerificationError: the child died; when it is called.
+    """
+    np.savez(work / _FEED, *feed.values(), allow_pickle=False)
+    request: dict[str, Json] = {
+        "folder": str(folder),
+        "context_model": context_model,
+        "target": target.to_json(),
+        "names": [*feed],
+    }
+    asked = ask(request, work, "pipeline.qnn.second_opinion", forks=main)
+
+    def came_to() -> ReadAlone:
+        told = asked.answer()
+        if isinstance(told, int):
+            raise died(f"{context_model} could not be run without ONNX Runtime", told, VerificationError)
+        found = _Told.from_json(told)
+        with np.load(work / _VALUES, allow_pickle=False) as archive:
+            values = dict(zip(found.outputs, archive.values(), strict=True))
+        return ReadAlone(found.partitions, found.failures, values, found.not_asked)
+
+    try:
+        yield came_to
+    finally:
+        asked.wait()
 
 
 def read_alone(folder: Path, context_model: str, target: HtpTarget, feed: Arrays, work: Path) -> ReadAlone:
@@ -82,6 +123,31 @@ class ReadAlone:
             yield from _unequal(name, expected, self.values[name])
         else:
             yield f"output {name!r} can't be had from the binary alone"
+
+
+@dataclass(frozen=True)
+class _Told(Contract):
+    """The answer of a child: a :class:`ReadAlone` whose values, of these `outputs`, are in a file."""
+
+    partitions: int
+    failures: tuple[str, ...]
+    outputs: tuple[str, ...]
+    not_asked: str
+
+
+def main(request_path: str) -> None:
+    """Do what the request file says, and leave the answer beside it."""
+    answer_request(request_path, _answer)
+
+
+def _answer(request: Mapping[str, Any], work: Path) -> Mapping[str, Json]:
+    folder, name = Path(request["folder"]), request["context_model"]
+    with np.load(work / _FEED, allow_pickle=False) as archive:
+        feed = dict(zip(request["names"], archive.values(), strict=True))
+    made = read_alone(folder, name, HtpTarget.from_json(request["target"]), feed, work)
+    outputs = [value.name for value in load_graph(folder / name).graph.output if value.name in made.values]
+    np.savez(work / _VALUES, *(made.values[output] for output in outputs), allow_pickle=False)
+    return _Told(made.partitions, made.failures, tuple(outputs), made.not_asked).to_json()
 
 
 class _Reading:
@@ -171,3 +237,7 @@ def _unequal(name: str, expected: NDArray[Any], made: NDArray[Any]) -> Iterator[
             f"output {name!r} differs in {places.size} of {left.size} values,"
             f" the first is {right[first]:g}, {left[first]:g} by ONNX Runtime"
         )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -238,13 +238,13 @@ def decoded_count(step_s: float, budget_s: float) -> int:
 def to_prefill(texts: Sequence[SpokenText], lengths: Lengths) -> tuple[list[int], int]:
     """The tokens of a conversation, and how many come before the window to run: that which ends where an answer begins.
 
-    Of it an application has the token that an answer begins with, and it reads a cache. That of the first conversation
-    whose question the twin's cache holds; if there is none, the first window of the first conversation, which is the
-    same in all of them where a template begins them alike.
+    Of it an application has the token that an answer begins with, by which its last position is judged, and it reads a
+    cache. That of the first conversation whose question the twin's cache holds; if there is none, the first window of
+    the first conversation, which is the same in all of them where a template begins them alike.
     """
     for text in texts:
         if text.answer is not None and lengths.sequence <= text.answer <= lengths.total:
-            return text.tokens[: text.answer], text.answer - lengths.sequence
+            return text.tokens[: text.answer + 1], text.answer - lengths.sequence
     return texts[0].tokens[: lengths.total], 0
 
 

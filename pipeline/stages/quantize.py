@@ -111,12 +111,13 @@ def _quantized(
             states = groups(index)
             ranges, scheme = tied(index, ranges, with_massive(index, ranges, with_middles(index, scheme)))
         loud = [*loud_streams(GraphIndex(model, rewritten.folder), ranges, scheme)]
-        model = quantize(model, rewritten.folder, ranges, scheme, store, correlations)
+        quantized = quantize(model, rewritten.folder, ranges, scheme, store, correlations)
+        model = quantized.model
         check_tied(GraphIndex(model, rewritten.folder), states)
     left = float_nodes(model)
     shared.blob.flush()  # the forecast reads scales of it
     integers = read_integers(request.inputs["calibrate"].folder)
-    told = [*loud, *forecast(GraphIndex(model, request.out), ranges, integers)]
+    told = [*loud, *forecast(GraphIndex(model, request.out), quantized.ranges, integers)]
     edges = integer_edges(model) if scheme.states else {}
     save_graph(model, request.out / f"{name}.onnx")
     constants_by_type = _constants(model)

@@ -60,6 +60,8 @@ _GUESSES: Mapping[str, _Guess] = {
     "probe": _Guess(20, 400, 6),
 }
 _UNKNOWN = _Guess(5, 300, 4)
+_AT_ONCE: Mapping[str, int] = {"emulate": 2}
+"""Stages that run so many of their largest children at once where they may use the memory for it."""
 
 
 class Costs:
@@ -95,6 +97,10 @@ class Costs:
             return int(known.peak_bytes * max(grown, 1.0))
         guess = _guess(step)
         return (guess.base_mb << 20) + int(guess.per_input_byte * input_bytes)
+
+    def wished_bytes(self, step: str, peak_bytes: int) -> int:
+        """What the step with this id makes use of where it can have it, if `peak_bytes` is what it needs."""
+        return peak_bytes * _AT_ONCE.get(step.split(":")[0], 1)
 
     def learn(self, step: str, cost: Cost) -> None:
         """Remember what a run of a step took."""

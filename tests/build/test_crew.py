@@ -92,6 +92,17 @@ def at_once(log: str) -> int:
     return max(running)
 
 
+def test_a_step_is_told_what_memory_it_may_use(slow: Project) -> None:
+    told = "    path.with_name(f'told {path.stem}').write_text(__import__('os').environ['PIPELINE_STEP_MEMORY'])"
+    slow.write("calibration/slow.py", SLOW.replace('    say("+")', f'{told}\n    say("+")'))
+    limited = (slow.root / "configs" / "a.yaml").read_text() + "limits: {memory_mb: 140}\n"
+    slow.write("configs/a.yaml", limited)
+    slow.doit("-n2", "samples:a*", "samples:b*", PIPELINE_MEMORY="5G")
+    seen = {name: int((slow.root / "calibration" / f"told {name}").read_text()) >> 20 for name in "ab"}
+    assert seen["a"] == 140
+    assert 150 <= seen["b"] < 160  # what a samples step of a tiny model is taken to need
+
+
 @pytest.mark.parametrize("number", [["-n1"], ["--process=3"]])
 def test_as_many_steps_run_at_once_as_the_command_line_says(slow: Project, number: list[str]) -> None:
     slow.doit(*number, "samples:*")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -138,3 +139,16 @@ def test_the_way_to_go_is_the_longest_path_from_a_step() -> None:
         "shape": 29.0,
         "fetch": 30.0,
     }
+
+
+def test_who_can_use_more_has_it_where_the_others_leave_it() -> None:
+    """Steps that start together would each see the same free memory."""
+    schedule = Schedule(4, lambda: 100)
+
+    def admitted() -> AbstractContextManager[int]:
+        return schedule.admitted(peak_bytes=30, remaining_s=1.0, wished_bytes=60)
+
+    with admitted() as first, admitted() as second:
+        assert (first, second) == (60, 30)
+    with schedule.admitted(peak_bytes=120, remaining_s=1.0, wished_bytes=240) as larger:
+        assert larger == 120

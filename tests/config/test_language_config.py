@@ -115,6 +115,17 @@ def test_engines_are_given_a_table_that_is_on_the_host(where: str, tmp_path: Pat
     assert [each.files for each in given] == ([("embedding.bin",)] if where == "host" else [])
 
 
+def test_a_table_on_the_host_goes_by_the_quantization_that_is_used(tmp_path: Path) -> None:
+    config = loaded(
+        tmp_path,
+        language_model="{embedding: host}",
+        quantization="{precision: fp16}",
+        components="{model: {file: a.gguf, quantization: {activations: uint16, weights: uint8}}}",
+    )
+
+    assert isinstance(config.components["model"].quantization, Quantization)
+
+
 @pytest.mark.parametrize("packing", ["buckets", "separate"])
 def test_engines_are_given_the_contexts_of_both_buckets_and_asked(tmp_path: Path, packing: str) -> None:
     steps = {step.id: step for step in plan(loaded(tmp_path, packing=packing))}

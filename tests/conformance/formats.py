@@ -37,7 +37,7 @@ def in_format(model: ModelProto, feeds: Arrays, number_format: str, ranges: Mapp
     """
     if number_format == FP16 or any(node.op_type == "QuantizeLinear" for node in model.graph.node):
         return model
-    return quantize(model, _NOWHERE, {**observed(model, feeds), **ranges}, SCHEMES[number_format])
+    return quantize(model, _NOWHERE, {**observed(model, feeds), **ranges}, SCHEMES[number_format]).model
 
 
 def observed(model: ModelProto, feeds: Arrays) -> dict[str, Range]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, shape_inference
 
 from pipeline.config.thresholds import Thresholds
+from pipeline.graph.cpu import run, unoptimized_session
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.forecast import forecast
+from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.rewrites import REWRITES
 from tests.conformance.finding import FORECASTS, Finding
 from tests.conformance.findings import FINDINGS
 from tests.conformance.formats import in_format
 from tests.conformance.judge import AGREES, COARSE
 from tests.conformance.sweep import Outcome, run_cases
-from tests.support.graphs import outputs
+from tests.support.graphs import Arrays, outputs
 from tests.support.on_htp import sqnr_db
 
 WITH_CANARY = [finding for finding in FINDINGS if finding.canary is not None]
@@ -66,6 +72,37 @@ def test_the_ladder_refuses_it_before_it_compiles(finding: Finding) -> None:
     names = [value.name for value in quantized.graph.output]
     truth, rounded = outputs(case.model, case.feeds), outputs(quantized, case.feeds)
     assert max(sqnr_db([truth], [rounded], name) for name in names) < Thresholds().quantization_db
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [finding for finding in WITH_CANARY if finding.done.startswith("forecast")],
+    ids=lambda finding: finding.id,
+)
+def test_the_forecast_tells_of_it(finding: Finding) -> None:
+    assert finding.canary is not None
+    case = finding.canary()
+    model = ModelProto.FromString(case.model.SerializeToString())
+    floats, integers = _ranges(model, case.feeds)
+
+    quantized = in_format(model, case.feeds, case.number_format, {})
+
+    told = forecast(GraphIndex(quantized, Path()), floats, integers)
+    assert finding.done.removeprefix("forecast ") in [each.rule for each in told]
+
+
+def _ranges(model: ModelProto, feeds: Arrays) -> tuple[dict[str, Range], dict[str, Range]]:
+    """The ranges of all float values of a model, and of all integers."""
+    whole = shape_inference.infer_shapes(model)
+    known = {value.name: value for value in (*whole.graph.value_info, *whole.graph.output)}
+    del whole.graph.output[:]
+    whole.graph.output.extend(known[name] for node in whole.graph.node for name in node.output if name in known)
+    found = {**feeds, **run(unoptimized_session(whole, Path()), feeds)}
+    of_kind: dict[str, dict[str, Range]] = {"f": {}, "i": {}}
+    for name, array in found.items():
+        if array.size and array.dtype.kind in of_kind:
+            of_kind[array.dtype.kind][name] = Range.of(array)
+    return of_kind["f"], of_kind["i"]
 
 
 def test_what_is_done_about_a_finding_exists() -> None:

@@ -214,6 +214,7 @@ HANDLERS = {
     "dlc.py": "has it in the error that it raises",
     "durable.py": "looks for the number of an error of the system",
     "files.py": "decides whether to try again; what comes has the hash that it must have",
+    "forked.py": "looks for the exit status",
     "genai.py": "hands the refusal on to the process that waits; what was refused does not ship",
     "genie.py": "hands the refusal on to the process that waits; what was refused does not ship",
     "interface.py": "hands the refusal on to the process that waits; what was refused does not ship",

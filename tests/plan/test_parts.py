@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.load import load
+from pipeline.contracts import samples
 from pipeline.contracts.ingest import Facts
 from pipeline.model import FileEntry, Json, Manifest
 from pipeline.plan.planner import plan
@@ -105,6 +106,27 @@ def test_of_what_a_step_found_out_only_the_facts_that_are_named_are_an_input(wor
         assert found.inputs["packing"].facts == {"chosen": chosen}
         keys[chosen, estimate] = found.key
     assert keys["buckets", 10] == keys["buckets", 20] != keys["socs", 10]
+
+
+def test_how_far_a_file_is_from_its_floats_changes_no_key(workspace: Workspace) -> None:
+    """It differs between processors, and hosts without a common store must have equal keys."""
+    files = {"samples.json": FileEntry("7" * 64, 7)}
+    keys: dict[str, list[tuple[str, str]]] = {}
+    for stage in ("rewrite", "calibrate", "correlate"):
+        for bucket in ("/16", "/32") if stage == "rewrite" else ("",):
+            write_manifest(workspace.current(f"{stage}:bert/encoder{bucket}"), Manifest(stage, "5" * 64, {}, {}))
+    for db, made in ((None, files), (5, files), (10, files), (5, {"samples.json": FileEntry("8" * 64, 8)})):
+        facts = samples.Facts({"encoder": 6}, 6, 0, {}, None if db is None else {"encoder": db}).to_json()
+        for purpose in ("calibration", "verification"):
+            write_manifest(workspace.current(f"samples:bert/{purpose}"), Manifest("samples", "4" * 64, made, facts))
+        for step_id in ("calibrate:bert/encoder", "quantize:bert/encoder"):
+            found = resolved(workspace, step_id, quantized(16, 32))
+            assert found is not None
+            assert all(each.files == made for role, each in found.inputs.items() if role == "samples")
+            keys.setdefault(step_id, []).append((found.key, found.climb_key))
+    for step_id, (*alike, other) in keys.items():
+        assert len({*alike}) == 1, step_id
+        assert other not in alike, step_id
 
 
 def test_what_came_out_in_float_has_the_keys_of_a_config_that_wants_float(workspace: Workspace) -> None:

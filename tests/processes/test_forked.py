@@ -42,21 +42,36 @@ print(forked.is_allowed())
     [
         ("print('done')", 0),
         ("sys.exit(17)", 17),
+        ("sys.exit()", 0),
+        ("sys.exit('said')", 70),
         ("os.kill(os.getpid(), signal.SIGKILL)", -9),
         ("[][0]", 70),
     ],
 )
 def test_the_exit_status_is_as_of_a_program(work: str, status: int) -> None:
-    assert told(f"print('status', forked.run(lambda: {work}))").split()[-1] == str(status)
+    assert told(f"print('status', forked.start(lambda: {work}).wait())").split()[-1] == str(status)
 
 
 def test_what_it_prints_is_added_to_the_log_and_ours_goes_on(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("before\n", "utf-8")
     work = "lambda: (print('inside', flush=True), os.write(2, b'native'))"
-    assert told(f"forked.run({work}, Path({str(log)!r})); print('outside')") == "outside\n"
+    assert told(f"forked.start({work}, Path({str(log)!r})).wait(); print('outside')") == "outside\n"
     assert log.read_text("utf-8") == "before\ninside\nnative"
 
 
 def test_a_copy_changes_nothing_of_ours() -> None:
-    assert told("made = []; forked.run(lambda: made.append(1)); print(made)") == "[]\n"
+    assert told("made = []; forked.start(lambda: made.append(1)).wait(); print(made)") == "[]\n"
+
+
+def test_two_run_at_once_without_a_thread() -> None:
+    """The first waits for what the second writes."""
+    code = """
+forked.allow()
+ours, theirs = os.pipe()
+first = forked.start(lambda: sys.exit(os.read(ours, 1)[0]))
+print(forked.is_allowed())
+second = forked.start(lambda: os.write(theirs, bytes([23])))
+print(second.wait(), first.wait(), first.wait())
+"""
+    assert told(code).split() == ["True", "0", "23", "23"]

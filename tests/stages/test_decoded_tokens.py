@@ -16,12 +16,12 @@ def text(length: int, answer: int | None) -> SpokenText:
 
 
 @pytest.mark.parametrize("answer", [16, 49, 64])
-def test_prefill_reads_the_window_before_an_answer(answer: int) -> None:
-    assert to_prefill([text(200, answer)], PREFILL) == (list(range(answer)), answer - 16)
+def test_prefill_reads_the_window_before_an_answer_and_is_judged_by_its_first_token(answer: int) -> None:
+    assert to_prefill([text(200, answer)], PREFILL) == (list(range(answer + 1)), answer - 16)
 
 
 def test_prefill_takes_the_first_conversation_whose_question_the_cache_holds() -> None:
-    assert to_prefill([text(200, 65), text(90, 15), text(80, 40), text(70, 50)], PREFILL) == (list(range(40)), 24)
+    assert to_prefill([text(200, 65), text(90, 15), text(80, 40), text(70, 50)], PREFILL) == (list(range(41)), 24)
 
 
 @pytest.mark.parametrize("answer", [None, 15, 65])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from pipeline.contracts.measures import Figures
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import VerificationError
 from pipeline.model import StageInput
+from pipeline.processes import forked
+from pipeline.processes.memory import STEP_VARIABLE
 from pipeline.qnn import rounds
 from pipeline.qnn.compile import compile_shared
 from pipeline.qnn.emulate import can_emulate
@@ -92,6 +95,27 @@ def test_qnn_alone_gives_the_same(facts: Facts) -> None:
     assert facts.second_opinion == SecondOpinion(1)
 
 
+@pytest.mark.parametrize(
+    ("granted_mb", "free", "binary_mb", "fit"),
+    [
+        (4000, "20G", 40, True),
+        (1500, "20G", 40, False),  # of the step's limit, or as other steps have the rest
+        (4000, "20G", 200, False),
+        (4000, "1500M", 40, False),
+        (None, "20G", 40, False),  # nobody counts
+    ],
+)
+def test_two_run_at_once_where_the_step_may_use_the_memory(
+    granted_mb: int | None, free: str, binary_mb: int, fit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "peak_bytes", lambda: 300 << 20)
+    monkeypatch.setenv("PIPELINE_MEMORY", free)
+    monkeypatch.delenv(STEP_VARIABLE, raising=False)
+    if granted_mb is not None:
+        monkeypatch.setenv(STEP_VARIABLE, str(granted_mb << 20))
+    assert rounds.fit_at_once(2, binary_mb << 20) is fit
+
+
 def test_where_memory_is_short_one_runs_after_the_other(
     component: Component,
     samples: StageInput,
@@ -104,10 +128,44 @@ def test_where_memory_is_short_one_runs_after_the_other(
     def none_at_once(count: int) -> None:
         raise AssertionError(count)
 
-    monkeypatch.setattr(rounds, "budget_bytes", lambda _: 1 << 30)
+    monkeypatch.setenv(STEP_VARIABLE, str(512 << 20))  # whatever is free
     monkeypatch.setattr(rounds, "run_at_once", none_at_once)
     alone = measured(component.emulate("16", samples, quantized["16"], compiled, verified, max_samples=3))
     assert (alone.second_opinion, alone.rungs) == (facts.second_opinion, facts.rungs)
+
+
+def as_a_worker(component: Component, inputs: tuple[StageInput, ...]) -> tuple[StageInput, int]:
+    """What the step leaves where it may fork, and how many forks it made; it may start no program."""
+    forks = 0
+
+    def heard(event: str, _: object) -> None:
+        nonlocal forks
+        forks += event == "os.fork"
+        if event == "subprocess.Popen":
+            raise AssertionError("an interpreter is started, not a fork made")
+
+    forked.allow()
+    assert forked.is_allowed()
+    sys.addaudithook(heard)
+    return component.emulate("16", *inputs, max_samples=3), forks
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no fork, or one that libraries do not survive")
+def test_both_runs_are_forks_of_a_worker_at_once(
+    component: Component,
+    samples: StageInput,
+    quantized: dict[str, StageInput],
+    compiled: StageInput,
+    verified: StageInput,
+    facts: Facts,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    monkeypatch.setenv("PIPELINE_MEMORY", "30G")
+    monkeypatch.setenv(STEP_VARIABLE, str(30 << 30))
+    made, forks = fresh(as_a_worker, component, (samples, quantized["16"], compiled, verified))
+    assert forks == 2
+    assert (measured(made).second_opinion, measured(made).rungs) == (facts.second_opinion, facts.rungs)
 
 
 def test_a_score_function_of_three_arguments_gets_the_truth(facts: Facts) -> None:

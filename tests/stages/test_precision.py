@@ -164,7 +164,9 @@ def test_the_written_configuration_is_what_was_chosen(net: Given, tmp_path: Path
     component, _, calibrated = net
     folder = component.rewrite["16"].folder
     ranges = read_ranges(calibrated.folder / "ranges.json")
-    models = [quantize(load_graph(folder / "model.onnx"), folder, ranges, each) for each in (scheme, chosen(found))]
+    models = [
+        quantize(load_graph(folder / "model.onnx"), folder, ranges, each).model for each in (scheme, chosen(found))
+    ]
     assert models[0].SerializeToString(deterministic=True) == models[1].SerializeToString(deterministic=True)
 
 

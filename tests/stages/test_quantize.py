@@ -274,7 +274,7 @@ def test_scales_per_channel(operator: str, tmp_path: Path) -> None:
     feeds = {"x": numbers.uniform(0, 1, (1, 4, 8)).astype(np.float32)}
     found = {name: Range.of(array).with_zero() for name, array in Observer(path).arrays(feeds)}
 
-    quantized = quantize(load_graph(path), tmp_path, found, Scheme("uint16", "uint8", per_channel=True))
+    quantized = quantize(load_graph(path), tmp_path, found, Scheme("uint16", "uint8", per_channel=True)).model
 
     for name, axis in axes.items():
         node = dequantizer(quantized, name)
@@ -290,7 +290,7 @@ def test_nodes_left_in_float_are_named(tmp_path: Path) -> None:
     assert float_nodes(model) == ["'Add_1' (Add)"]
 
     ranges = {name: Range(-1, 1) for name in ("x", "f", "y")}
-    quantized = quantize(model, tmp_path, ranges, Scheme("uint8", "uint8", per_channel=False))
+    quantized = quantize(model, tmp_path, ranges, Scheme("uint8", "uint8", per_channel=False)).model
 
     assert float_nodes(quantized) == []
 
@@ -313,7 +313,7 @@ def test_what_a_where_selects_from_has_the_encoding_of_its_result(tmp_path: Path
     found = {name: Range.of(array).with_zero() for name, array in Observer(path).arrays(feeds)}
     found["other"] = Range(-4.0, 2.0)  # as a rule may set it: it does not hold the filler
 
-    quantized = quantize(load_graph(path), tmp_path, found, Scheme("uint16", "uint8", per_channel=True))
+    quantized = quantize(load_graph(path), tmp_path, found, Scheme("uint16", "uint8", per_channel=True)).model
 
     makers = {name: node for node in quantized.graph.node for name in node.output}
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in quantized.graph.initializer}

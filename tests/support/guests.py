@@ -83,6 +83,6 @@ def create(root: Path, store: Path, *buckets: int) -> Project:
     )
     # The child hangs once it is there.
     told = "import time; (Path(request_path).parents[1] / 'hangs').touch(); time.sleep(600)"
-    begins = "    try:\n        (work / ANSWER)"
+    begins = "    try:\n        told = does(request, work)"
     project.edit("pipeline/qnn/child.py", begins, f"    {told}\n{begins}")
     return project

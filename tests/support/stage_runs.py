@@ -232,7 +232,9 @@ class Component:
 
     def _folder(self, stage: str) -> Path:
         self._count += 1
-        return self._root / f"{self._count:02d}-{stage}"
+        while (folder := self._root / f"{self._count:02d}-{stage}").exists():  # a copy of this made it
+            self._count += 1
+        return folder
 
 
 def _entry(path: Path) -> FileEntry:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import CalibrationError
 from pipeline.graph.accuracy.accuracy import sqnr_db
 from pipeline.graph.cpu import load_session, run
 
@@ -39,8 +38,10 @@ def own_rounding_db(file: Path, floats: Path, calls: Sequence[Arrays]) -> int | 
     try:
         session, truth = load_session(file), load_session(floats)
         made = [(run(truth, call), run(session, call)) for call in calls]
-    except (CalibrationError, KeyError, RuntimeError):
-        return None  # what it gives by itself is nothing that a build needs
+    except Exception:
+        # What it gives by itself is nothing that a build needs, and onnxruntime's exceptions have no base of their own:
+        # it has no kernel for some operators that are built all the same.
+        return None
     worst = math.inf
     for name, expected in made[0][0].items():
         if name in made[0][1] and expected.dtype.kind == "f":

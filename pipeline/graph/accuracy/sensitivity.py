@@ -285,7 +285,7 @@ def load_trials(
     ]
     encodings = Encodings(
         *(
-            Encoded(quantize(load_graph(path), path.parent, ranges, scheme, correlations=correlations), index)
+            Encoded(quantize(load_graph(path), path.parent, ranges, scheme, correlations=correlations).model, index)
             for scheme in schemes
         )
     )

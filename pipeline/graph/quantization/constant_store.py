@@ -32,7 +32,10 @@ class EncodedConstant:
 
 
 class ConstantStore(Protocol):
-    """Keeps the constants of one QDQ model. `of` is always the float model's constant."""
+    """Keeps the constants of one QDQ model. `of` is always the float model's constant, or one that was made of it."""
+
+    def made(self, name: str, of: str) -> None:
+        """Tell that one constant is made of another."""
 
     def encoded(self, of: TensorProto, how: Hashable, encode: Callable[[], Integers]) -> EncodedConstant:
         """What `encode` makes of a constant; `how` is all that this depends on but the constant itself."""
@@ -46,6 +49,9 @@ class ConstantStore(Protocol):
 
 class InModel:
     """Keeps constants in the model itself."""
+
+    def made(self, name: str, of: str) -> None:
+        """See :class:`ConstantStore`; all are in one place."""
 
     def encoded(self, of: TensorProto, how: Hashable, encode: Callable[[], Integers]) -> EncodedConstant:
         """See :class:`ConstantStore`."""
@@ -84,8 +90,13 @@ class InBlobs:
         """`digests` tells for each blob of the float model what is in it; equal ones hold equal constants."""
         self._shared = shared
         self._own = own
-        self._of_this_bucket = of_this_bucket
+        self._of_this_bucket = set(of_this_bucket)
         self._digests = digests
+
+    def made(self, name: str, of: str) -> None:
+        """See :class:`ConstantStore`: what is made of a constant of this bucket is of this bucket, too."""
+        if of in self._of_this_bucket:
+            self._of_this_bucket.add(name)
 
     def encoded(self, of: TensorProto, how: Hashable, encode: Callable[[], Integers]) -> EncodedConstant:
         """See :class:`ConstantStore`."""

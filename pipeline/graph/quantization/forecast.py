@@ -173,7 +173,7 @@ def _compares_unequal(known: KnownEncodings) -> Iterator[Forecast]:
 
 def _spans_exponents(known: KnownEncodings) -> Iterator[Forecast]:
     """Exponentials in integers, spread over more than the steps of their encoding, of which a logarithm or a quotient
-    needs the small ones.
+    needs the small ones, or a logarithm the small sums.
     """
     for node in known.nodes:
         stored = known.encoding(node) if is_op(node, "Exp") else None
@@ -186,9 +186,22 @@ def _spans_exponents(known: KnownEncodings) -> Iterator[Forecast]:
             for reader in known.index.readers.get(name, [])
             if is_op(reader, "Log", "Reciprocal") or (is_op(reader, "Div") and reader.input[1] == name)
         ]
+        readers += _logarithms_of_small_sums(known, node, stored[1].scale / 2)
         if readers:
             nodes = (node.name, *(reader.name for reader in readers))
             yield Forecast("exponent", stored[0], label(node), given.width, math.log(_STEPS), nodes=nodes, instead=FP16)
+
+
+def _logarithms_of_small_sums(known: KnownEncodings, node: NodeProto, rounded_away: float) -> Iterator[NodeProto]:
+    """Sums of a node's results and their logarithms, where a sum is less than what rounding makes 0 of each."""
+    for name in _read_as(known, node):
+        for total in known.index.readers.get(name, []):
+            if is_op(total, "ReduceSum") and total.input[0] == name:
+                for given in (total.output[0], *_read_as(known, total)):
+                    for reader in known.index.readers.get(given, []):
+                        found = known.range(reader.output[0]) if is_op(reader, "Log") else None
+                        if found is not None and found.low < math.log(rounded_away):
+                            yield from (total, reader)
 
 
 def _rounds_quiet_away(known: KnownEncodings) -> Iterator[Forecast]:

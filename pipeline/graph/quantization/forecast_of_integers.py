@@ -104,7 +104,8 @@ def _divides_by_nothing(known: KnownEncodings) -> Iterator[Forecast]:
         smallest, limit = given / results, encoding.scale / 2
         if smallest < limit and floor_below(known.index, divisor) < limit:
             nodes = (*((maker.name,) if maker is not None else ()), node.name)
-            yield Forecast("integer_divisor", divisor, label(node), smallest, limit, nodes=nodes, instead=FP16)
+            value = known.origin(divisor)
+            yield Forecast("integer_divisor", value, label(node), smallest, limit, nodes=nodes, instead=FP16)
 
 
 def _most(known: KnownEncodings, name: str) -> float:

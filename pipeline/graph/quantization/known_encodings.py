@@ -26,11 +26,15 @@ class KnownEncodings:
 
     def range(self, name: str) -> Range | None:
         """The range of the value of the float model that one of the QDQ model stands for."""
+        return self._ranges.get(self.origin(name))
+
+    def origin(self, name: str) -> str:
+        """The value of the float model that one of the QDQ model stands for, or the constant of either."""
         node = self.index.makers.get(name)
         while node is not None and node.op_type in Q_OPS:
             name = node.input[0]
             node = self.index.makers.get(name)
-        return self._ranges.get(name.removesuffix(QUANTIZER_INPUT))
+        return name.removesuffix(QUANTIZER_INPUT)
 
     def largest(self, name: str) -> float:
         """The largest magnitude of a value or a constant of one number, 0 where nothing is known of it."""

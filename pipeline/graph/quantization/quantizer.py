@@ -16,6 +16,7 @@ FullyConnected, which takes a scale per column, so it gets one. The recipe gives
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnx import ModelProto, NodeProto, TensorProto
@@ -46,6 +47,14 @@ from pipeline.progress import counted
 _IN_MODEL = InModel()
 
 
+@dataclass(frozen=True)
+class Quantized:
+    """A QDQ model, and the measured range of every float value in it, also of those that its quantizer put in."""
+
+    model: ModelProto
+    ranges: Mapping[str, Range]
+
+
 def quantize(
     model: ModelProto,
     folder: Path,
@@ -53,7 +62,7 @@ def quantize(
     scheme: Scheme,
     store: ConstantStore = _IN_MODEL,
     correlations: Correlations | None = None,
-) -> ModelProto:
+) -> Quantized:
     """The QDQ form of a model whose blobs are in `folder`; `model` is used up.
 
     `ranges` has the range of every float value a node makes, of float inputs, and of constants that differ between
@@ -69,9 +78,11 @@ def quantize(
     check_rules(index, scheme)
     shrunk = shrink_streams(index, ranges, scheme)
     if shrunk is not None:
-        ranges, scheme = shrunk
+        ranges, scheme = shrunk.ranges, shrunk.scheme
+        for name, origin in shrunk.made.items():
+            store.made(name, origin)
         index = GraphIndex(model, folder)
-    ranges = with_headroom(index, with_padding(index, ranges))
+    measured, ranges = ranges, with_headroom(index, with_padding(index, ranges))
     assignment = Assignment(index, scheme)
     # Before clamps are dropped: what an encoding does for a Clip from 0, it does not for one from a step.
     if raise_divisors(index, assignment, ValueEncodings(index, assignment, ranges), ranges):
@@ -88,7 +99,7 @@ def quantize(
     for tensor in model.graph.initializer:
         if tensor.name in float_constants:
             tensor.CopyFrom(store.unchanged(tensor, folder))
-    return model
+    return Quantized(model, measured)
 
 
 def float_nodes(model: ModelProto) -> list[str]:

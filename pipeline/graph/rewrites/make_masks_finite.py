@@ -66,11 +66,8 @@ def apply(model: ModelProto, folder: Path) -> int:
     flow = _Flow(index)
     replaced: dict[tuple[str, float], str] = {}
     changed = 0
-    for node, position, array in _huge_constants(index):
+    for node, position, array, scale in _huge_constants(index, flow):
         name = node.input[position]
-        scale = flow.scale_to_softmax(node)
-        if scale is None or FILLER / scale >= HUGE:
-            continue
         is_indicator = flow.may_be_indicator if array.size == 1 else flow.is_indicator
         if is_op(node, "Mul") and not is_indicator(node.input[1 - position]):
             continue
@@ -101,16 +98,24 @@ def _drop_clips(index: GraphIndex, flow: _Flow) -> int:
     return len(dropped)
 
 
-def _huge_constants(index: GraphIndex) -> Iterator[tuple[NodeProto, int, NDArray[Any]]]:
-    """Node, input number and value of each constant that has huge elements where a filler would stand."""
+def _huge_constants(index: GraphIndex, flow: _Flow) -> Iterator[tuple[NodeProto, int, NDArray[Any], float]]:
+    """Node, input number and value of each constant that has huge elements where a filler would stand.
+
+    With the factor by which it is scaled until a Softmax. Most tables of gigabytes end in none, and are not read.
+    """
     for node in index.model.graph.node:
         moves = is_op(node, *MOVES)
         if not moves and not is_op(node, "Where", "Mul", "Add", "Sub", "Max"):
             continue
-        for position, name in enumerate(node.input[:1] if moves and not is_op(node, "Concat") else node.input):
-            array = index.constant(name) if name in index.initializers else None
-            if array is not None and array.dtype.kind in "fi" and (_magnitude(array) >= HUGE).any():
-                yield node, position, array
+        given = node.input[:1] if moves and not is_op(node, "Concat") else node.input
+        constants = [(position, name) for position, name in enumerate(given) if name in index.initializers]
+        scale = flow.scale_to_softmax(node) if constants else None
+        if scale is None or FILLER / scale >= HUGE:
+            continue
+        for position, name in constants:
+            pieces = index.pieces(name)
+            if pieces.dtype.kind in "fi" and any((_magnitude(piece) >= HUGE).any() for piece in pieces):
+                yield node, position, pieces.array(), scale
 
 
 def _magnitude(array: NDArray[Any]) -> NDArray[Any]:

@@ -29,7 +29,7 @@ VARIABLES = (
 )
 """The variables that a user may set."""
 
-INTERNAL = ("PIPELINE_LIFELINE", "PIPELINE_PROGRESS", "PIPELINE_STEP_LOG")
+INTERNAL = ("PIPELINE_LIFELINE", "PIPELINE_PROGRESS", "PIPELINE_STEP_LOG", "PIPELINE_STEP_MEMORY")
 """Those that a build sets for its own children."""
 
 _CONFIGS, _PINS = Check("project.configs", CONFIG), Check("project.pins", CONFIG)

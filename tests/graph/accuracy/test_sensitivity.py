@@ -283,7 +283,7 @@ def test_a_trial_of_a_table_is_what_its_qdq_model_gives(packed: bool, encoder: T
     ranges = read_ranges(calibrated.folder / "ranges.json")
     scheme = scheme_of(choice, encoder)
     assert [(rule.weights, rule.block) for rule in scheme.overrides] == [("int4", 32) if packed else ("int8", None)]
-    model = quantize(load_graph(folder / "model.onnx"), folder, ranges, scheme)
+    model = quantize(load_graph(folder / "model.onnx"), folder, ranges, scheme).model
     stored = next(tensor for tensor in model.graph.initializer if tensor.name == "words_quantized")
     assert tuple(stored.dims) == (100, 16 if packed else 32)
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())

@@ -80,7 +80,8 @@ def test_a_choice_gives_what_its_qdq_model_gives(
     rounded = np.concatenate([trials.run(choice, feed)[0] for feed in FEEDS])
 
     save_graph(
-        quantize(load_graph(folder / "model.onnx"), folder, ranges, scheme_of(choice, trials)), tmp_path / "model.onnx"
+        quantize(load_graph(folder / "model.onnx"), folder, ranges, scheme_of(choice, trials)).model,
+        tmp_path / "model.onnx",
     )
     real = computed(tmp_path / "model.onnx")
     assert sqnr_db(truth, rounded) == pytest.approx(sqnr_db(truth, real), abs=0.25)
@@ -158,7 +159,7 @@ def test_encodings_are_read_from_the_qdq_model(
 ) -> None:
     folder, ranges = rewritten
     source = GraphIndex(load_graph(folder / "model.onnx"), folder)
-    encoded = Encoded(quantize(load_graph(folder / "model.onnx"), folder, ranges, scheme), source)
+    encoded = Encoded(quantize(load_graph(folder / "model.onnx"), folder, ranges, scheme).model, source)
 
     assert (encoded.bits("wq"), encoded.bits("words")) == (weight, table)
     assert encoded.bits("second") is None, "an integer has no encoding"

@@ -298,7 +298,7 @@ def quantized_graph(
     path = save(graph(text, weights), folder)
     feeds = {"x": np.random.default_rng(1).normal(size=(1, 4, 8)).astype(np.float32)}
     found = {name: Range.of(array).with_zero() for name, array in Observer(path).arrays(feeds)}
-    quantized = quantize(load_graph(path), folder, found, Scheme("uint16", "uint8", True, overrides=rules))
+    quantized = quantize(load_graph(path), folder, found, Scheme("uint16", "uint8", True, overrides=rules)).model
     return quantized, outputs(path, feeds)["y"], outputs(quantized, feeds)["y"]
 
 

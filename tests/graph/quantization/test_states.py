@@ -62,7 +62,7 @@ def quantized(tmp_path: Path) -> tuple[ModelProto, list[tuple[str, ...]]]:
     index = GraphIndex(made, tmp_path)
     states = groups(index)
     spans, scheme = tied(index, ranges(), SCHEME)
-    return quantize(made, tmp_path, spans, scheme), states
+    return quantize(made, tmp_path, spans, scheme).model, states
 
 
 def test_a_state_is_what_moves_it_and_no_more(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 from onnx import ModelProto
 
+from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import prune
 from pipeline.graph.rewrites import apply_all, make_masks_finite
-from tests.support.graphs import constant, graph, operators, outputs
+from tests.support.graphs import constant, graph, operators, outputs, save
 
 LOWEST = np.finfo(np.float32).min
 SCORES = np.random.default_rng(0).normal(size=(1, 2, 4, 4)).astype(np.float32) * 5
@@ -132,6 +134,24 @@ def test_a_huge_filler_becomes_100_and_the_result_stays(name: str, tmp_path: Pat
     assert np.abs(finite).max() == 100
     np.testing.assert_allclose(outputs(model, feeds(model))["y"], before, rtol=1e-6, atol=1e-30)
     assert make_masks_finite.apply(model, tmp_path) == 0, "a second run finds nothing to do"
+
+
+def test_a_table_that_ends_elsewhere_is_not_read(tmp_path: Path) -> None:
+    text = "g (int64[1,8] ids) => (float[1,8,64] y) { rows = Gather (fill, ids) y = Tanh (rows) }"
+    model = load_graph(save(build(text, np.zeros((1024, 64), np.float32)), tmp_path))
+    (tmp_path / "weights.bin").unlink()  # to read it fails
+    assert make_masks_finite.apply(model, tmp_path) == 0
+
+
+def test_a_table_is_read_in_pieces(tmp_path: Path) -> None:
+    text = "g (int64[1,8] ids) => (float[1,8,64] y) { rows = Gather (fill, ids) y = Softmax (rows) }"
+    table = np.zeros((1 << 16, 64), np.float32)
+    model = load_graph(save(build(text, table), tmp_path))
+    tracemalloc.start()
+    assert make_masks_finite.apply(model, tmp_path) == 0
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < table.nbytes / 2
 
 
 def test_the_sign_and_the_small_elements_of_a_constant_stay(tmp_path: Path) -> None:

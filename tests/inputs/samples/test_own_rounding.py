@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnxruntime.quantization import quantize_dynamic
 
 from pipeline.contracts.samples import Facts
@@ -55,6 +56,35 @@ def test_a_file_that_is_near_its_floats_is_not(tmp_path: Path) -> None:
 def test_a_float_file_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.stages.samples.own_rounding_db", lambda *_: 5)
     assert facts(tmp_path, 200.0, quantized=False).rounding_db is None
+
+
+@pytest.mark.parametrize("refused", ["loading", "running"])
+def test_a_file_that_onnxruntime_does_not_run_is_built_all_the_same(tmp_path: Path, refused: str) -> None:
+    """It has no kernel for int8 activations with uint8 weights, and lengths that don't divide fail as it runs."""
+    source, made = tmp_path / "source", tmp_path / "set"
+    source.mkdir()
+    made.mkdir()
+    weight = np.dtype(np.uint8 if refused == "loading" else np.int8)
+    body = """g (float[1,4,rows] x) => (float[1,4,rows] y) {
+        q = QuantizeLinear (x, scale, zero)
+        r = QLinearConv (q, scale, zero, weight, scale, weight_zero, scale, zero)
+        d = DequantizeLinear (r, scale, zero)
+        y = Add (d, row)
+    }"""
+    constants: dict[str, NDArray[Any]] = {
+        "scale": np.array(0.01, np.float32),
+        "zero": np.array(0, np.int8),
+        "weight": RANDOM.integers(0, 100, (4, 4, 1)).astype(weight),
+        "weight_zero": np.array(0, weight),
+        "row": np.zeros(1 if refused == "loading" else 4, np.float32),
+    }
+    onnx.save(graph(body, constants), source / "net.onnx")
+    for number in range(3):
+        npz(made / f"{number}.npz", x=np.ones((1, 4, 5), np.float32))
+    step = SampleStep(ingest(source, {"net": "net.onnx"}, tmp_path / "ingest"), {"net": {"8": {"rows": 8}}}, tmp_path)
+    told = Facts.from_json(step.run({"reader": "npz"}, made).facts)
+    assert told.count == {"net": 3}
+    assert told.rounding_db is None
 
 
 def test_the_report_names_it_once_with_the_worst_figure() -> None:
