@@ -142,9 +142,8 @@ def measured(
     steps = list(steps)
     wanted = {target for step in steps for target in step.targets}
     for step in steps:
-        if step.stage != "verify" or step.id not in seen or step.id not in manifests:
+        if step.stage != "verify" or step.bucket is None or step.id not in seen or step.id not in manifests:
             continue
-        assert step.bucket is not None
         limits = step.config.components[step.component or ""].thresholds
         for target in step.config.targets:
             if target in wanted:
@@ -260,9 +259,10 @@ def forecasts_of(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) 
     if found is not None and own is not None:
         part = found.read(quantize.Facts.from_json).parts.get(own.own(bucket).name)
         return part.facts.forecasts if part else ()
-    measured = manifests.get(of_bucket(step, "verify", bucket))
-    facts = measured.read(verify.Facts.from_json) if measured is not None else None
-    return facts.forecasts if facts is not None and facts.samples else None
+    if (measured := manifests.get(of_bucket(step, "verify", bucket))) is None:
+        return None
+    facts = measured.read(verify.Facts.from_json)
+    return facts.forecasts if facts.samples else None
 
 
 def scheme(step: Step, manifests: Mapping[str, Manifest]) -> str:
@@ -320,8 +320,7 @@ def least_cosine(measured: Measured) -> float | None:
 
 
 def _least(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return min(known, default=None) if len(known) == len(values) else None
+    return None if None in values else min((value for value in values if value is not None), default=None)
 
 
 def _least_db(measured: Measured, rung: str, cpu: verify.Facts, limits: Thresholds) -> str:
@@ -347,7 +346,5 @@ def _samples(cpu: verify.Facts, emulator: emulate.Facts) -> str:
     """How many samples ran on the CPU, and how many on the emulator."""
     if not cpu.samples:
         return "none held out"
-    told = f"{emulator.samples} emulated" if emulator.samples else "not emulated"
-    if emulator.emulated == "plain compile":
-        told += " (compiled plainly)"
-    return f"{cpu.samples}, {told}"
+    plainly = " (compiled plainly)" if emulator.emulated == "plain compile" else ""
+    return f"{cpu.samples}, {f'{emulator.samples} emulated' if emulator.samples else 'not emulated'}{plainly}"
