@@ -42,6 +42,7 @@ from pipeline.graph.accuracy.measuring import measure, spans_of
 from pipeline.graph.accuracy.preview import worst_sample, write_preview
 from pipeline.graph.accuracy.sample_order import sample_order
 from pipeline.graph.accuracy.subjects import choose, part_of, quiet_subjects
+from pipeline.graph.accuracy.table_rows import Rows, inputs_of_tables, rows_read
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL, load_graph
@@ -108,7 +109,8 @@ def run(request: StageRequest) -> StageResult:
     write_preview(request.out, sample.name, words, given.given[place], truth[place], last[place])
     apart = zip(names, truth, last, chosen_from, strict=True)
     each = [measure(subjects, [name], [true], [got], chosen_from=[of], read=False) for name, true, got, of in apart]
-    order = _order(touched, names, total, [_least_db(figures) for figures in each], rows_read(given.padded))
+    rows = rows_read(given.padded, inputs_of_tables(rewritten.index))
+    order = _order(touched, names, total, [_least_db(figures) for figures in each], rows)
     wanted = {subject.chosen_from for subject in subjects.values()}
     chosen = [{name: values[name] for name in values if name in wanted} for values in chosen_from]
     keep(request.out, [Reference(*each) for each in zip(truth, last, chosen, strict=True)], order)
@@ -211,22 +213,12 @@ def _silent(subjects: Mapping[str, Subject], truth: Sequence[Outputs]) -> tuple[
     return tuple(found)
 
 
-def rows_read(feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[frozenset[tuple[str, int]]]:
-    """What each sample reads of tables, as far as its inputs say: the numbers of each input of whole ones."""
-    return [
-        frozenset(
-            (name, int(value)) for name, array in feed.items() if array.dtype.kind in "iu" for value in np.unique(array)
-        )
-        for feed in feeds
-    ]
-
-
 def _order(
     touched: Sequence[Criteria],
     names: Sequence[str],
     total: Measured,
     errors_db: Sequence[float],
-    rows: Sequence[frozenset[tuple[str, int]]],
+    rows: Sequence[Rows],
 ) -> list[int]:
     """The places of the samples in the order to emulate them in, the worst on the CPU first."""
     ranked = sorted(total.values(), key=lambda found: -1000.0 if found.worst_db is None else found.worst_db)

@@ -103,6 +103,18 @@ OF_RESCALING = (
         "rewrite scale_magnitudes", lambda: _named("Mul+Sqrt+Div/fp16/quiet/Mul+Sqrt+Div"),
     ),
     Finding(
+        "elu-of-quiet-values", ("Elu", "*+Elu"), ("u16",), ("quiet/*",),
+        "0.0707, the end of the encoding, for -0.0008 and all that is negative", "x",
+        "some encodings of the input narrower than 0.15", "forecast integer_function",
+        lambda: _named("Transpose+Elu/u16/quiet/Transpose"),
+    ),
+    Finding(
+        "cubic-by-two", ("Resize",), ("u16",), ("layout/cubic, align_corners, (8, 12)*",),
+        "the lowest number of the encoding for all", "76 dB and more of other modes and factors, and in 8 bits",
+        "cubic with align_corners to exactly twice the size, whatever it is", "open",
+        lambda: _named("Resize/u16/layout/cubic, align_corners, (8, 12), "),
+    ),
+    Finding(
         "norms-of-few-steps", ("InstanceNormalization",), ("u8",), ("offset/*",),
         "3.18 for 3.28", "5 dB: the QDQ model is that far off its original",
         "values within three steps of their encoding, which holds 0, too: 50 and 50.1", "missed on the CPU",

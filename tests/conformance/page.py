@@ -52,12 +52,25 @@ def write(outcomes: Sequence[Outcome], left: Mapping[str, int], date: str, page:
         date=date, qnn=version("onnxruntime-qnn"), sdk=bundled_sdk(), ort=version("onnxruntime"), target=X_ELITE,
         onnx=version("onnx"),
     )  # fmt: skip
+    text += _stamps(outcomes)
     text += "## Summary\n\n" + _summary(outcomes, left)
     text += "\n## Findings\n\n" + _findings(outcomes)
     text += "\n## Not explained yet\n\n" + _unexplained(outcomes)
     text += "\n## Coarse\n\n" + _coarse(outcomes)
     text += "\n## Not on the NPU\n\n" + _absent(outcomes)
     page.write_text(text, "utf-8")
+
+
+def _stamps(outcomes: Sequence[Outcome]) -> str:
+    """What the outcomes say that they were made with."""
+    unknown = sum(not outcome.versions for outcome in outcomes)
+    text = "".join(
+        f"{count} of {len(outcomes)} outcomes were made with {stamp}.\n"
+        for stamp, count in sorted(Counter(outcome.versions for outcome in outcomes if outcome.versions).items())
+    )
+    if unknown:
+        text += f"{unknown} of {len(outcomes)} outcomes don't say which versions they were made with.\n"
+    return f"{text}\n" if text else ""
 
 
 def _summary(outcomes: Sequence[Outcome], left: Mapping[str, int]) -> str:

@@ -48,11 +48,20 @@ def exposed(model: ModelProto, names: list[str]) -> ModelProto:
 
 
 def moved(model: ModelProto, values: Arrays, steps: int) -> Iterator[ModelProto]:
-    """The model with each of `values`, moved by `steps` of its encoding, and not beyond its ends."""
+    """The model with each of `values`, moved by `steps` of its encoding, and not beyond its ends.
+
+    Of any two elements of a value, each goes up in some model where the other goes down: random directions alone leave
+    a third of all pairs out, and a Softmax whose two largest scores are a step nearer to each other passed for wrong.
+    """
     ways: list[Callable[[NDArray[Any]], NDArray[Any]]] = [
         np.ones_like,
         lambda value: -np.ones_like(value),
         *(partial(_signs, seed) for seed in range(_SEEDS)),
+        *(
+            partial(_by_digit, digit, up)
+            for digit in range(max(value.size - 1 for value in values.values()).bit_length())
+            for up in (1.0, -1.0)
+        ),
     ]
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for directions in ways:
@@ -84,6 +93,11 @@ def moved(model: ModelProto, values: Arrays, steps: int) -> Iterator[ModelProto]
 def _signs(seed: int, value: NDArray[Any]) -> NDArray[Any]:
     """1 and -1 in the shape of a value."""
     return np.random.default_rng(seed).choice(np.array([-1.0, 1.0]), value.shape)
+
+
+def _by_digit(digit: int, up: float, value: NDArray[Any]) -> NDArray[Any]:
+    """`up` where an element's place has this binary digit, -`up` elsewhere: any two places differ in one of them."""
+    return np.where(np.arange(value.size) >> digit & 1, up, -up).reshape(value.shape)
 
 
 def computed_between(model: ModelProto) -> list[str]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
@@ -49,6 +50,13 @@ class Outcome:
     rewrites: tuple[str, ...] = ()
     after: str = ""
     """The verdict after the rewrites; empty if they changed nothing."""
+    versions: str = ""
+    """What it was made with; empty in files that are older than this field."""
+
+
+def versions() -> str:
+    """The packages that an outcome depends on: who compiles, who gives the reference, and whose node tests they are."""
+    return ", ".join(f"{package} {version(package)}" for package in ("onnxruntime-qnn", "onnxruntime", "onnx"))
 
 
 class Results:
@@ -81,9 +89,18 @@ def sweep(cases: Iterable[Case], folder: Path, seconds: float, say: Callable[[st
     """Run the cases that have no outcome in `folder` yet, for at most `seconds`; returns how many are left.
 
     Of cases that are equal but for their names, the first is run.
+
+    Raises:
+        PipelineError: `folder` has outcomes of other versions, which would be taken for what these give.
     """
     results = Results(folder)
-    done = set(results.read())
+    done = results.read()
+    if others := sorted({outcome.versions for outcome in done.values()} - {"", versions()}):
+        raise PipelineError(
+            f"{folder} has outcomes of {others[0]}",
+            why=f"a sweep with {versions()} would mix them with its own",
+            remedy="give another folder, or delete this one",
+        )
     todo = [case for case in {case.content: case for case in reversed([*cases])}.values() if case.name not in done]
     batches = list(_batches(todo[::-1]))
     end = time.monotonic() + seconds
@@ -124,6 +141,7 @@ def run_cases(cases: Sequence[Case], work: Path) -> list[Outcome]:
             found.verdict.examples,
             rewritten[at].rewrites,
             after[at].kind if at in after else "",
+            versions(),
         )
         for at, (case, found) in enumerate(zip(cases, raw, strict=True))
     ]

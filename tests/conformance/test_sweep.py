@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from itertools import permutations
 from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
+from pipeline.errors import PipelineError
 from pipeline.graph.quantization.ranges import Range
 from pipeline.qnn.child import compile_apart
 from tests.conformance import batches
@@ -15,6 +18,7 @@ from tests.conformance.findings import FINDINGS, explain
 from tests.conformance.formats import in_format
 from tests.conformance.judge import AGREES, COARSE, FORMAT, WRONG, judge
 from tests.conformance.page import write
+from tests.conformance.same_rounding import between, moved
 from tests.conformance.sweep import Outcome, Results, sweep
 from tests.support.graphs import graph, outputs
 
@@ -60,9 +64,9 @@ def test_what_a_step_in_front_does_to_the_next_operator_is_right(steps: int, rig
     model = graph("g (float[1,64] x) => (float[1,64] y) { h = Add (x, x) y = Sin (h) }")
     quantized = in_format(model, {"x": x}, "u8", {"h": Range(-8, 8), "y": Range(-1, 1)})
     given = outputs(quantized, {"x": x})["y"]
-    moved = np.sin(np.arcsin(np.clip(given, -1, 1)) + steps * 16 / 255).astype(np.float32)
-    assert np.abs(moved - given).max() > 5 * 2 / 255, "more than the rounding of the result"
-    assert (judge("Add+Sin", "u8", quantized, {"x": x}, [moved]).kind == AGREES) is right
+    off = np.sin(np.arcsin(np.clip(given, -1, 1)) + steps * 16 / 255).astype(np.float32)
+    assert np.abs(off - given).max() > 5 * 2 / 255, "more than the rounding of the result"
+    assert (judge("Add+Sin", "u8", quantized, {"x": x}, [off]).kind == AGREES) is right
 
 
 @pytest.mark.parametrize(("given", "verdict"), [(-20, AGREES), (-19, AGREES), (-18, WRONG), (-21, WRONG)])
@@ -82,6 +86,28 @@ def test_a_value_in_front_is_not_moved_beyond_its_encoding() -> None:
     assert right[0, 0] > 199
     assert judge("Sqrt+Div", "u16", quantized, {"x": x}, [right]).kind == AGREES
     assert judge("Sqrt+Div", "u16", quantized, {"x": x}, [right * np.array([[0, 1, 1, 1]], np.float32)]).kind == WRONG
+
+
+def test_any_two_elements_are_moved_against_each_other() -> None:
+    x = np.linspace(-1, 1, 12, dtype=np.float32)[None]
+    model = graph("g (float[1,12] x) => (float[1,12] y) { h = Neg (x) y = Softmax (h) }")
+    quantized = in_format(model, {"x": x}, "u8", {})
+    (name,) = [node.output[0] for node in between(quantized)]
+    shifts = [
+        numpy_helper.to_array(tensor).ravel()
+        for each in moved(quantized, {name: x}, 1)
+        for tensor in each.graph.initializer
+        if tensor.name == f"{name}_shift"
+    ]
+    missed = [(a, b) for a, b in permutations(range(12), 2) if not any(shift[a] > 0 > shift[b] for shift in shifts)]
+    assert missed == []
+    assert np.ptp(np.abs(shifts)) < 1e-9, "all by the same"
+
+
+def test_outcomes_of_other_versions_are_not_mixed_in(tmp_path: Path) -> None:
+    Results(tmp_path).add([Outcome("a", "Relu", "fp16", "ordinary", "", AGREES, versions="onnxruntime-qnn 1.0.0")])
+    with pytest.raises(PipelineError, match=r"(?s)onnxruntime-qnn 1\.0\.0.*delete this one"):
+        sweep([], tmp_path, 60, print)
 
 
 @pytest.mark.slow
@@ -128,7 +154,7 @@ def test_a_sweep_goes_on_where_it_was_ended(tmp_path: Path) -> None:
 
 
 def test_the_page_has_every_finding_and_what_none_explains(tmp_path: Path) -> None:
-    known = Outcome("a", "Exp", "fp16", "hundreds", "", WRONG, "", 1, 64, ("-300: 131008, right 0",))
+    known = Outcome("a", "Exp", "fp16", "hundreds", "", WRONG, "", 1, 64, ("-300: 131008, right 0",), versions="qnn 2")
     new = Outcome("b", "Neg", "u8", "ordinary", "", WRONG, "", 3, 64, ("1: 1, right -1",))
     assert (explain(known), explain(new)) == (next(f for f in FINDINGS if f.id == "exp-far-below"), None)
 
@@ -137,4 +163,5 @@ def test_the_page_has_every_finding_and_what_none_explains(tmp_path: Path) -> No
     text = (tmp_path / "page.md").read_text("utf-8")
     assert all(f"`{finding.id}`" in text for finding in FINDINGS)
     assert "| Neg | u8 | ordinary |  | 1: 1, right -1 | 1 of 1 |" in text
+    assert "1 of 2 outcomes were made with qnn 2.\n1 of 2 outcomes don't say" in text
     assert "Not run, for want of time: 7 of `onnx`." in text

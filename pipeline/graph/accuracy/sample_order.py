@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.graph.accuracy.edges import EDGE, KINDS, Criteria
+from pipeline.graph.accuracy.table_rows import Rows
 
 _BY_ROWS = 64
 """Samples at most that are chosen by the rows that they read: more are hardly ever emulated."""
@@ -16,7 +20,7 @@ def sample_order(
     touched: Sequence[Criteria],
     worst: Iterable[int] = (),
     errors_db: Sequence[float] = (),
-    rows: Sequence[AbstractSet[Hashable]] = (),
+    rows: Sequence[Rows] = (),
 ) -> list[int]:
     """The places of all samples, first `worst`, then by turns.
 
@@ -43,15 +47,28 @@ def sample_order(
     return list(order)
 
 
-def by_new_rows(rows: Sequence[AbstractSet[Hashable]], known: Iterable[int] = ()) -> Iterator[int]:
+def by_new_rows(rows: Sequence[Rows], known: Iterable[int] = ()) -> Iterator[int]:
     """The sample that reads most rows that neither the `known` ones nor those before it read, until there is none."""
-    seen: set[Hashable] = set().union(*(rows[place] for place in known)) if rows else set()
+    if not rows or not rows[0]:
+        return
+    reads = np.concatenate([_who_reads([each[name] for each in rows]) for name in rows[0]], axis=1)
+    new = ~reads[[*known]].any(axis=0)
     for _ in range(min(_BY_ROWS, len(rows))):
-        best = max(range(len(rows)), key=lambda place: len(rows[place] - seen))
-        if rows[best] <= seen:
+        counts = np.count_nonzero(reads & new, axis=1)
+        best = int(counts.argmax())
+        if not counts[best]:
             return
-        seen |= rows[best]
+        new &= ~reads[best]
         yield best
+
+
+def _who_reads(rows: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
+    """Whether a sample reads a row: bool [samples, rows that any reads]."""
+    known = np.unique(np.concatenate(rows))
+    reads = np.zeros((len(rows), known.size), np.bool_)
+    for place, each in enumerate(rows):
+        reads[place, np.searchsorted(known, each)] = True
+    return reads
 
 
 def spread(count: int) -> Iterator[int]:

@@ -17,6 +17,7 @@ from pipeline.graph.quantization.chip_limits import (
     LARGEST_RESCALE,
     LARGEST_ZERO_POINT,
     LEAST_OF_INTEGERS,
+    NARROWEST_OF_INTEGERS,
     RESCALED_IN_8_BITS,
     RESCALED_WITH_ZERO_POINT,
     RESCALED_WITHOUT,
@@ -34,13 +35,24 @@ def _is_coarse_in_integers(known: KnownEncodings) -> Iterator[Forecast]:
         if stored is None or stored[1].bits < 16 or known.in_float(node):
             continue
         given, made = known.largest(node.input[0]), known.largest(node.output[0])
-        least = LEAST_OF_INTEGERS.get(node.op_type, 0.0)
+        least, narrowest = LEAST_OF_INTEGERS.get(node.op_type, 0.0), NARROWEST_OF_INTEGERS.get(node.op_type, 0.0)
+        width = _width(known, node.input[0]) if narrowest else math.inf
         if 0 < given <= least:
             yield Forecast("integer_function", stored[0], label(node), given, least, nodes=(node.name,), instead=FP16)
+        elif given > 0 and width < narrowest:
+            yield Forecast(
+                "integer_function", stored[0], label(node), width, narrowest, nodes=(node.name,), instead=FP16
+            )
         elif is_op(node, "Tan") and made > TANGENT_LARGEST:
             yield Forecast("integer_function", stored[0], label(node), made, TANGENT_LARGEST)
         elif is_op(node, "Gelu") and 0 < stored[1].covers.width < GELU_WIDTH:
             yield Forecast("integer_function", stored[0], label(node), stored[1].covers.width, GELU_WIDTH)
+
+
+def _width(known: KnownEncodings, name: str) -> float:
+    """How much the encoding of a value covers; without limit where it has none."""
+    encoding = encoding_of(known.index, name)
+    return encoding.covers.width if encoding is not None else math.inf
 
 
 def _goes_too_far_in_integers(known: KnownEncodings) -> Iterator[Forecast]:

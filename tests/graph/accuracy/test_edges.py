@@ -99,7 +99,7 @@ def test_the_spread_goes_over_what_is_known_of_the_errors() -> None:
 
 
 def test_who_reads_most_rows_that_none_before_reads_comes_after_the_worst() -> None:
-    rows = [frozenset(text) for text in ("abc", "abcde", "cdefgh", "a", "xyz", "abcdefgh")]
+    rows = [{"ids": np.array(sorted({*map(ord, text)}))} for text in ("abc", "abcde", "cdefgh", "a", "xyz", "abcdefgh")]
     assert [*by_new_rows(rows, [1])] == [2, 4]
     assert [*by_new_rows(rows, [3])] == [5, 4]
     assert [*by_new_rows([], [3])] == []

@@ -203,6 +203,20 @@ def test_a_function_of_integers_that_is_coarse_inside(op: str, wrong: float, rig
         assert foretold(tmp_path / "mended", model, x * wrong, (Rule(nodes=found.nodes, precision="fp16"),)) == []
 
 
+@pytest.mark.parametrize("op", ["Elu", "Softmax"])
+@pytest.mark.parametrize(("low", "high"), [(-0.045, 0.045), (-0.002, 0.08), (-0.08, 0.002)])
+def test_a_function_whose_argument_has_too_narrow_an_encoding(op: str, low: float, high: float, tmp_path: Path) -> None:
+    """However far from zero it goes: what counts is how much it covers, which is half more than one sample takes."""
+    model = graph(f"g (float[1,64] x) => (float[1,64] y) {{ h = Mul (x, k) y = {op} (h) }}", {"k": np.float32(0.8)})
+    x = 1.25 * np.linspace(low, high, 64)[None]
+
+    (found,) = foretold(tmp_path / "narrow", model, x)
+    assert (found.rule, found.value, found.limit, found.instead) == ("integer_function", "y", 0.15, "fp16")
+    assert found.figure == pytest.approx(1.5 * (high - low), rel=0.01)
+    assert foretold(tmp_path / "wide", model, x * 1.6) == []
+    assert foretold(tmp_path / "bytes", model, x, activations="uint8") == []
+
+
 @pytest.mark.parametrize(("op", "limit"), [("Elu", 20000), ("Selu", 100000)])
 @pytest.mark.parametrize("activations", ["uint16", "uint8"])
 def test_an_argument_too_large_for_a_function_of_integers(

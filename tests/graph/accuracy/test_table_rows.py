@@ -1,0 +1,47 @@
+"""Inputs whose numbers are rows of a table, and which rows samples read by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pipeline.graph.accuracy.sample_order import by_new_rows
+from pipeline.graph.accuracy.table_rows import inputs_of_tables, rows_read
+from pipeline.graph.ir.index import GraphIndex
+from tests.support.graphs import graph
+
+TABLE: dict[str, NDArray[Any]] = {
+    "table": np.zeros((9, 4), np.float32),
+    "two": np.array(2, np.int64),
+    "shape": np.array([2, 1, 3], np.int64),
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("r = Gather (table, x)", ("x",)),
+        ("a = Add (two, x)\n b = Reshape (a, shape)\n c = Cast <to = 6> (b)\n r = Gather (table, c)", ("x",)),
+        ("n = Less (x, two)\n a = Add (x, two)\n b = Where (n, a, x)\n r = Gather (table, b)", ("x",)),
+        ("c = Concat <axis = 0> (x, z)\n r = Gather (table, c)", ("x", "z")),
+        ("a = Add (x, z)\n r = Gather (table, a)", ()),
+        ("f = Cast <to = 1> (x)\n r = Relu (f)", ()),
+        ("g = Gather (x, shape)\n r = Cast <to = 1> (g)", ()),
+    ],
+)
+def test_what_becomes_indices_is_found(body: str, found: tuple[str, ...], tmp_path: Path) -> None:
+    text = f"g (int64[3,2] x, int64[3,2] z) => (float[a,b] y) {{\n {body}\n y = Flatten (r)\n}}"
+    assert inputs_of_tables(GraphIndex(graph(text, TABLE), tmp_path)) == found
+
+
+def test_rows_of_two_inputs_are_told_apart() -> None:
+    feeds = [{"ids": np.array([[3, 1, 3]]), "types": np.array(types), "mask": np.ones(3)} for types in ([0], [1], [1])]
+    rows = rows_read(feeds, ("ids", "types", "mask"))
+    assert [*rows[0]] == ["ids", "types"]
+    assert rows[0]["ids"].tolist() == [1, 3]
+    assert [*by_new_rows(rows)] == [0, 1]
+    assert [*by_new_rows(rows, [2])] == [0]
