@@ -138,7 +138,7 @@ class Facts(Contract):
 
 
 @dataclass(frozen=True)
-class Basis(Contract):
+class SampleBasis(Contract):
     """What of the facts steps read that read the samples: nothing, as the files say all of it.
 
     `rounding_db` differs between processors, on which whatever follows has equal keys (docs/adr/0020).

@@ -135,7 +135,7 @@ class Wiring:
         return self._samples_input(purpose)
 
     def _samples_input(self, purpose: str) -> Input:
-        return Input("samples", f"samples:{self._name}/{purpose}", facts=samples.Basis, files=None)
+        return Input("samples", f"samples:{self._name}/{purpose}", facts=samples.SampleBasis, files=None)
 
     def _by_length(self, part: SamplePart, component: str) -> SamplePart:
         """A part of a set that is split as a whole, or each length by itself where each needs samples of its own."""

@@ -202,7 +202,7 @@ def answer_of(
     return ask(request, work, program, log, environment, forks).answer()
 
 
-class Asked:
+class AskedChild:
     """A child that was given a request in the folder `work`."""
 
     def __init__(self, work: Path, wait: Callable[[], int]) -> None:
@@ -239,7 +239,7 @@ def ask(
     log: Path | None = None,
     environment: Mapping[str, str] | None = None,
     forks: Callable[[str], object] | None = None,
-) -> Asked:
+) -> AskedChild:
     """Start a child that runs `program` on a request; somebody has to wait for it. What it prints goes to `log`.
 
     `environment` is added to its own. With `forks`, which does with a request's path what the program does, it is a
@@ -249,8 +249,8 @@ def ask(
     (work / ANSWER).unlink(missing_ok=True)
     path.write_text(json.dumps(request), "utf-8")
     if forks is not None and forked.is_allowed():
-        return Asked(work, forked.start(partial(forks, str(path)), log).wait)
-    return Asked(work, _started([sys.executable, "-m", program, str(path)], log, environment or {}).wait)
+        return AskedChild(work, forked.start(partial(forks, str(path)), log).wait)
+    return AskedChild(work, _started([sys.executable, "-m", program, str(path)], log, environment or {}).wait)
 
 
 def _started(command: Sequence[str], log: Path | None, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
