@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import itertools
 import os
 import platform
@@ -79,10 +78,11 @@ async def _serve(scheduler: str, name: str, steps: int) -> int:
             memory_limit=0,  # steps run in processes of their own, which have limits
             dashboard=False,
         )
-        if not await _before(stop, _start(worker)):
+        why: list[str] = []
+        if not await _before(stop, _start(worker, why)):
             return 0
         if worker.status.name != "running":
-            print(f"error: there is no scheduler at {scheduler}, for {_ABSENT_S:.0f} s", file=sys.stderr)
+            print(f"error: no worker of {scheduler} could be started: {'; '.join(why)}", file=sys.stderr)
             return WorkerError.exit_code
         print(f"worker {name} at {scheduler}: {', '.join(names)}; {steps} steps at once", flush=True)
         if not await _before(stop, worker.finished()):
@@ -94,9 +94,18 @@ async def _serve(scheduler: str, name: str, steps: int) -> int:
     raise AssertionError
 
 
-async def _start(worker: Any) -> None:
-    with contextlib.suppress(TimeoutError, RuntimeError, OSError):  # its status says so
+async def _start(worker: Any, why: list[str]) -> None:
+    """Start a worker; `why` gets the reason where it does not, which its status says as well."""
+    try:
         await worker
+    except TimeoutError:
+        why.append(f"there is no scheduler, for {_ABSENT_S:.0f} s")
+    except (RuntimeError, OSError) as error:
+        met: BaseException = error
+        while met.__cause__ is not None:  # Dask wraps what it met
+            met = met.__cause__
+        late = isinstance(met, TimeoutError)
+        why.append(f"there is no scheduler, for {_ABSENT_S:.0f} s" if late else " ".join(str(met).split()))
 
 
 async def _before(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
