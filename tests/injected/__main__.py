@@ -23,7 +23,7 @@ from tests.injected.verdicts import Kept, judge, run_all, table
 
 
 def main() -> int:
-    """0 if the default misses no fault that any other policy with as many seconds or more sees."""
+    """1 if the default misses a fault that all samples show, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.injected", description=__doc__)
     parser.add_argument("--count", type=int, default=100, help="faults of each model")
     parser.add_argument("--seed", type=int, default=1)

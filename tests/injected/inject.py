@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,6 +97,15 @@ def _wiring(model: ModelProto, rng: random.Random) -> str:
     for node in graph.node:
         if node.op_type in _CONVERSIONS and shapes.get(node.input[0]):
             shapes.setdefault(node.output[0], shapes[node.input[0]])
+    constants = {
+        tensor.name: tensor.raw_data or numpy_helper.to_array(tensor).tobytes() for tensor in graph.initializer
+    }
+    encodings = {
+        node.output[0]: tuple(constants.get(name, b"") for name in node.input[1:])
+        for node in graph.node
+        if node.op_type == "DequantizeLinear"
+    }
+    stored = {node.output[0] for node in graph.node if node.op_type == "QuantizeLinear"}
     order = {name: place for place, node in enumerate(graph.node) for name in node.output}
     reads = [
         (node, place)
@@ -108,13 +116,14 @@ def _wiring(model: ModelProto, rng: random.Random) -> str:
     ]
     node, place = rng.choice(reads)
     name = node.input[place]
-    others = [other for other in order if other != name and order[other] < order[name] and _fits(other, name, shapes)]
+    others = [
+        other
+        for other in order
+        if other != name and order[other] < order[name] and other not in stored
+        if encodings.get(other) == encodings.get(name) and shapes.get(other) == shapes[name]
+    ]
     if len(node.input) > 1 and (not others or rng.random() < 0.3):
         node.input[0], node.input[1] = node.input[1], node.input[0]
         return f"inputs of {node.name} changed places"
     node.input[place] = rng.choice(others or [name])
     return f"{node.name} reads {node.input[place]} for {name}"
-
-
-def _fits(other: str, name: str, shapes: Mapping[str, Sequence[int]]) -> bool:
-    return shapes.get(other) == shapes[name]
