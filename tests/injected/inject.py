@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 KINDS = ("encoding", "weight", "wiring")
@@ -88,42 +88,24 @@ def _weight(model: ModelProto, rng: random.Random) -> str:
 
 
 def _wiring(model: ModelProto, rng: random.Random) -> str:
-    """A node reads another value of the same shape and encoding, or its inputs changed places."""
+    """A node reads another value of the same shape and type, which is made before the one that it should read."""
     graph = model.graph
-    shapes = {
-        value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    forms = {
+        value.name: (value.type.tensor_type.elem_type, [dim.dim_value for dim in value.type.tensor_type.shape.dim])
         for value in (*graph.input, *graph.value_info)
     }
+    stored = {name for node in graph.node if node.op_type == "QuantizeLinear" for name in node.output}
+    for node in graph.node:  # a float that is read as integers, and as a float again
+        if node.op_type == "DequantizeLinear" and node.input[0] in stored:
+            forms.setdefault(node.output[0], forms.get(node.input[0].removesuffix("_QuantizeLinear_Output"), (0, [])))
+    unread = {*stored, *(node.input[0] for node in graph.node if node.op_type == "QuantizeLinear")}  # but by these
+    order = {name: place for place, node in enumerate(graph.node) for name in node.output if name not in unread}
+    faults = list[tuple[NodeProto, int, list[str]]]()
     for node in graph.node:
-        if node.op_type in _CONVERSIONS and shapes.get(node.input[0]):
-            shapes.setdefault(node.output[0], shapes[node.input[0]])
-    constants = {
-        tensor.name: tensor.raw_data or numpy_helper.to_array(tensor).tobytes() for tensor in graph.initializer
-    }
-    encodings = {
-        node.output[0]: tuple(constants.get(name, b"") for name in node.input[1:])
-        for node in graph.node
-        if node.op_type == "DequantizeLinear"
-    }
-    stored = {node.output[0] for node in graph.node if node.op_type == "QuantizeLinear"}
-    order = {name: place for place, node in enumerate(graph.node) for name in node.output}
-    reads = [
-        (node, place)
-        for node in graph.node
-        if node.op_type not in _CONVERSIONS
-        for place, name in enumerate(node.input)
-        if name in order and shapes.get(name)
-    ]
-    node, place = rng.choice(reads)
-    name = node.input[place]
-    others = [
-        other
-        for other in order
-        if other != name and order[other] < order[name] and other not in stored
-        if encodings.get(other) == encodings.get(name) and shapes.get(other) == shapes[name]
-    ]
-    if len(node.input) > 1 and (not others or rng.random() < 0.3):
-        node.input[0], node.input[1] = node.input[1], node.input[0]
-        return f"inputs of {node.name} changed places"
-    node.input[place] = rng.choice(others or [name])
+        for place, name in enumerate(node.input):
+            if node.op_type not in _CONVERSIONS and name in order and forms.get(name, (0, []))[1]:
+                alike = [other for other in order if forms.get(other) == forms[name] and order[other] < order[name]]
+                faults += [(node, place, alike)] if alike else []
+    node, place, alike = rng.choice(faults)
+    name, node.input[place] = node.input[place], rng.choice(alike)
     return f"{node.name} reads {node.input[place]} for {name}"
