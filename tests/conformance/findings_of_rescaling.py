@@ -111,7 +111,7 @@ OF_RESCALING = (
     Finding(
         "cubic-by-two", ("Resize",), ("u16",), ("layout/cubic, align_corners, (8, 12)*",),
         "the lowest number of the encoding for all", "76 dB and more of other modes and factors, and in 8 bits",
-        "cubic with align_corners to exactly twice the size, whatever it is", "open",
+        "cubic with align_corners by 2 or 4 on both axes", "forecast integer_function",
         lambda: _named("Resize/u16/layout/cubic, align_corners, (8, 12), "),
     ),
     Finding(

@@ -126,10 +126,11 @@ def loop(folder: Path) -> tuple[LoopEngine, Recorder, Recorder]:
     config = ChatConfig(folder / "genai_config.json")
     session = ort.InferenceSession(inputs_model(tiny_facts(), TOTAL, {}), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
+    taken = [given.name for given in session.get_inputs()]
     decode, prefill = Recorder(1), Recorder(WINDOW)
 
     def inputs(feed: dict[str, Any]) -> dict[str, Any]:
-        return dict(zip(names, session.run(names, feed), strict=True))
+        return dict(zip(names, session.run(names, {name: feed[name] for name in taken}), strict=True))
 
     return LoopEngine(config, inputs, (1, decode), (WINDOW, prefill)), decode, prefill
 

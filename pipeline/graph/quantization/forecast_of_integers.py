@@ -9,9 +9,11 @@ from onnx import NodeProto
 
 from pipeline.contracts.forecast import FP16, Forecast
 from pipeline.graph.ir.index import is_op
+from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.loudness import floor_below
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.chip_limits import (
+    CUBIC_FACTORS,
     GELU_WIDTH,
     LARGEST_OF_INTEGERS,
     LARGEST_RESCALE,
@@ -65,6 +67,24 @@ def _goes_too_far_in_integers(known: KnownEncodings) -> Iterator[Forecast]:
             yield Forecast("integer_function", stored[0], label(node), figure, limit, nodes=(node.name,), instead=FP16)
 
 
+def _resizes_to_nothing(known: KnownEncodings) -> Iterator[Forecast]:
+    """Cubic Resizes of 16 bit integers by factors for which HTP gives one number for all."""
+    for node in known.nodes:
+        stored = known.encoding(node) if is_op(node, "Resize") else None
+        if stored is None or stored[1].bits < 16 or known.in_float(node):
+            continue
+        given = {each.name: each.s for each in node.attribute}
+        if (given.get("mode"), given.get("coordinate_transformation_mode")) != (b"cubic", b"align_corners"):
+            continue
+        before, after = (known.index.types.get(name) for name in (known.origin(node.input[0]), stored[0]))
+        if before is None or after is None:
+            continue
+        factors = [large / small for small, large in zip(shape_of(before)[2:], shape_of(after)[2:], strict=True)]
+        if factors and CUBIC_FACTORS.issuperset(factors):
+            figure = max(factors)
+            yield Forecast("integer_function", stored[0], label(node), figure, 1.0, nodes=(node.name,), instead=FP16)
+
+
 def _rescales_too_far(known: KnownEncodings) -> Iterator[Forecast]:
     """Operators that turn integers of one encoding into those of a much finer one."""
     for node in known.nodes:
@@ -116,5 +136,5 @@ def _most(known: KnownEncodings, name: str) -> float:
 
 
 OF_INTEGERS: tuple[Callable[[KnownEncodings], Iterator[Forecast]], ...] = (
-    _is_coarse_in_integers, _goes_too_far_in_integers, _rescales_too_far, _divides_by_nothing,
+    _is_coarse_in_integers, _goes_too_far_in_integers, _resizes_to_nothing, _rescales_too_far, _divides_by_nothing,
 )  # fmt: skip
