@@ -352,7 +352,8 @@ def test_a_cubic_resize_that_gives_one_number_for_all(
 ) -> None:
     attributes = f'mode="cubic", coordinate_transformation_mode="{coordinates}"'
     model = graph(
-        f"g (float[1,2,4,6] x) => (float[1,2,{height},{width}] y) {{ y = Resize <{attributes}> (x, none, none, sizes) }}",
+        f"g (float[1,2,4,6] x) => (float[1,2,{height},{width}] y)"
+        f" {{ y = Resize <{attributes}> (x, none, none, sizes) }}",
         {"none": np.zeros(0, np.float32), "sizes": np.array([1, 2, height, width])},
     )
     x = np.linspace(-1, 1, 48).reshape(1, 2, 4, 6)
