@@ -18,7 +18,7 @@ HINTS: Mapping[str, str] = {
     "Hardmax": "return the scores, and take the largest outside of the model",
     "IsInf": "compare |x| with a large number",
     "LRN": "keep it in float: overrides: [{ops: [LRN], precision: fp16}]",
-    "Mod": "write x - y * floor(x / y)",
+    "Mod": "write x - y * floor(x / y), and with fmod that of |x| and |y|, times sign(x)",
     "OneHot": "look the rows of an identity matrix up with Gather",
     "ReduceL1": "write ReduceSum of Abs",
     "ReduceLogSum": "write Log of ReduceSum",

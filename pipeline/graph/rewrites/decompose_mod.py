@@ -1,20 +1,25 @@
 """Write the remainder of integers with a quotient.
 
-Before (n constant and positive)::
+Before::
 
     Mod(x, n)
 
-After::
+After, where n is constant and positive::
 
     rest = Sub(x, Mul(Div(x, n), n))
     Add(rest, Mul(Cast(Less(rest, 0)), n))
+
+and where n is computed, or may be negative, so that the remainder has the sign of n::
+
+    below, above, turned = Cast(Less(rest, 0)), Cast(Greater(rest, 0)), Cast(Less(n, 0))
+    Add(rest, Mul(Add(below, Mul(turned, Sub(above, below))), n))
 
 HTP (2.51, emulated) computes Mod in float16, wrongly above 2048 (4097 mod 3 is 0), and Div of integers rightly, but for
 one thing: by a constant power of two it rounds a negative quotient down instead of to zero. The second line makes the
 remainder right for either.
 
-The result keeps its name. Left alone: floats; `fmod`, whose remainder has the sign of x; divisors that are computed, or
-not all positive; types other than int32 and int64.
+The result keeps its name. Left alone: floats; `fmod`, whose remainder has the sign of x; constant divisors of which one
+is 0; types other than int32 and int64.
 """
 
 from __future__ import annotations
@@ -48,12 +53,7 @@ def _matches(index: GraphIndex, node: NodeProto) -> bool:
     if not is_op(node, "Mod") or any(attribute.name == "fmod" and attribute.i for attribute in node.attribute):
         return False
     divisor = index.constant(node.input[1])
-    return (
-        index.types[node.output[0]].tensor_type.elem_type in _KINDS
-        and divisor is not None
-        and divisor.size > 0
-        and bool((divisor > 0).all())
-    )
+    return index.types[node.output[0]].tensor_type.elem_type in _KINDS and (divisor is None or bool(divisor.all()))
 
 
 def _replace(index: GraphIndex, added: Additions, node: NodeProto) -> None:
@@ -62,5 +62,14 @@ def _replace(index: GraphIndex, added: Additions, node: NodeProto) -> None:
     zero = added.constant(f"{result}_zero", np.zeros((), helper.tensor_dtype_to_np_dtype(kind)))
     whole = added.op("Mul", added.op("Div", x, n, out=f"{result}_quotient"), n, out=f"{result}_whole")
     rest = added.op("Sub", x, whole, out=f"{result}_rest")
-    below = added.op("Cast", added.op("Less", rest, zero, out=f"{result}_is_below"), out=f"{result}_below", to=kind)
-    added.replace("Add", rest, added.op("Mul", below, n, out=f"{result}_missing"), out=result)
+
+    def as_number(op: str, value: str, name: str) -> str:
+        return added.op("Cast", added.op(op, value, zero, out=f"{result}_is_{name}"), out=f"{result}_{name}", to=kind)
+
+    missing = as_number("Less", rest, "below")
+    divisor = index.constant(n)
+    if divisor is None or (divisor < 0).any():
+        other = added.op("Sub", as_number("Greater", rest, "above"), missing, out=f"{result}_other_side")
+        turned = added.op("Mul", as_number("Less", n, "turned"), other, out=f"{result}_turned_side")
+        missing = added.op("Add", missing, turned, out=f"{result}_short")
+    added.replace("Add", rest, added.op("Mul", missing, n, out=f"{result}_missing"), out=result)

@@ -17,7 +17,7 @@ MOD = "g (int32[1,64] x) => (int32[1,64] y) { y = Mod (x, n) }"
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
-@pytest.mark.parametrize("divisor", [2, 3, 1000, [2, 3, 5, 7]])
+@pytest.mark.parametrize("divisor", [2, 3, 1000, [2, 3, 5, 7], -3, -4, [2, -3, 5, -8]])
 def test_a_remainder_is_what_a_quotient_leaves(divisor: object, kind: type[np.integer], tmp_path: Path) -> None:
     n = np.resize(np.asarray(divisor), (1, 64)) if isinstance(divisor, list) else np.asarray(divisor)
     model = graph(MOD.replace("int32", np.dtype(kind).name), {"n": n.astype(kind)})
@@ -33,16 +33,29 @@ def test_a_remainder_is_what_a_quotient_leaves(divisor: object, kind: type[np.in
 @pytest.mark.parametrize(
     ("text", "n"),
     [
-        (MOD, np.int32(-3)),
         (MOD, np.zeros((), np.int32)),
         (MOD.replace("Mod (", "Mod <fmod = 1> ("), np.int32(3)),
         ("g (float[1,64] x) => (float[1,64] y) { y = Mod <fmod = 1> (x, n) }", np.float32(3)),
-        ("g (int32[1,64] x, int32[1,64] n) => (int32[1,64] y) { y = Mod (x, n) }", None),
     ],
-    ids=["negative", "zero", "fmod", "floats", "computed"],
+    ids=["zero", "fmod", "floats"],
 )
-def test_other_remainders_are_left_alone(text: str, n: NDArray[np.generic] | None, tmp_path: Path) -> None:
-    assert decompose_mod.apply(graph(text, {} if n is None else {"n": n}), tmp_path) == 0
+def test_other_remainders_are_left_alone(text: str, n: NDArray[np.generic], tmp_path: Path) -> None:
+    assert decompose_mod.apply(graph(text, {"n": n}), tmp_path) == 0
+
+
+COMPUTED = "g (int32[1,64] x, int32[1,64] n) => (int32[1,64] y) { y = Mod (x, n) }"
+DIVISORS = np.resize(np.array([7, -7, 2, -8, 1000, -3, 1, -1, 4097, -65536, 3]), (1, 64)).astype(np.int32)
+
+
+def test_the_remainder_by_a_computed_divisor_has_its_sign(tmp_path: Path) -> None:
+    model = graph(COMPUTED)
+    feeds = {"x": X.astype(np.int32), "n": DIVISORS}
+    before = outputs(model, feeds)["y"]
+
+    assert apply_all(model, tmp_path)["decompose_mod"] == 1
+
+    assert operators(model)["Mod"] == 0
+    np.testing.assert_array_equal(outputs(model, feeds)["y"], before)
 
 
 def test_the_chip_takes_remainders_in_float16(tmp_path: Path) -> None:
@@ -56,3 +69,15 @@ def test_the_chip_takes_remainders_in_float16(tmp_path: Path) -> None:
     for at, divisor in enumerate((2, 3, 1000)):
         assert (found[at].outputs[0] != x % divisor).any(), "QNN computes Mod rightly now: drop decompose_mod"
         np.testing.assert_array_equal(found[3 + at].outputs[0], x % divisor)
+
+
+def test_the_chip_is_right_by_computed_divisors_and_by_negative_ones(tmp_path: Path) -> None:
+    x = X.astype(np.int32)
+    models = [graph(COMPUTED), graph(COMPUTED), graph(MOD, {"n": np.int32(-3)}), graph(MOD, {"n": np.int32(-4)})]
+    for model in models[1:]:
+        assert apply_all(model, tmp_path)["decompose_mod"] == 1
+    given = [{"x": x, "n": DIVISORS}] * 2 + [{"x": x}] * 2
+    raw, *cured = (each.outputs[0] for each in run_batch(models, given, tmp_path / "work"))
+    assert (raw != np.mod(x, DIVISORS)).any(), "QNN computes Mod rightly now: drop decompose_mod"
+    for made, divisors in zip(cured, (DIVISORS, np.array([-3]), np.array([-4])), strict=True):
+        np.testing.assert_array_equal(made, np.mod(x, divisors))
