@@ -139,11 +139,13 @@ def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds, *, features_
 def _misses(name: str, facts: Ladder, thresholds: Thresholds) -> Iterator[Miss]:
     yield from map(Miss, language_gates.missed(name, facts.language, thresholds))
     total = shortfalls(TOTAL, facts.outputs, facts.subjects, thresholds)
-    # What lies far outside is told before how much it costs in dB.
-    yield from (_miss(name, missed, facts, thresholds) for missed in total if missed.kind == "outside")
-    for rung in RUNGS:
-        for missed in shortfalls(rung, facts.rungs.get(rung, {}), facts.subjects, thresholds):
-            yield _miss(name, missed, facts, thresholds)
+    of_rungs = {rung: shortfalls(rung, facts.rungs.get(rung, {}), facts.subjects, thresholds) for rung in RUNGS}
+    # What padding or a rewrite changes is of no precision, and explains what lies outside behind it. That is told
+    # before how much rounding costs in dB.
+    of_form = [missed for rung in ("padding", "rewrite") for missed in of_rungs.pop(rung)]
+    outside = [missed for missed in total if missed.kind == "outside"]
+    for missed in (*of_form, *outside, *(each for found in of_rungs.values() for each in found)):
+        yield _miss(name, missed, facts, thresholds)
     yield from (_miss(name, missed, facts, thresholds) for missed in total)
     yield from (_quiet_miss(name, missed) for missed in shortfalls(TOTAL, facts.quiet, _quiet(facts), thresholds))
     if isinstance(facts, verify.Facts):  # on the few samples that are emulated, one label may be a tenth of the score

@@ -85,6 +85,16 @@ def test_a_value_far_outside_is_told_first_and_by_name() -> None:
     assert "output 'y' of s17 is not a number" in missed(broken).error.what
 
 
+@pytest.mark.parametrize("rung", ["padding", "rewrite"])
+def test_what_no_precision_cures_is_told_before_the_value_far_outside_that_it_makes(rung: str) -> None:
+    far = replace(output(-1.7), outlier=Outlier("s17", 45.0, 4.0, 20.0, 1.6))
+    facts = replace(verified(-1.7), outputs={"y": far})
+
+    assert missed(facts).rung == "total"
+    assert missed(replace(facts, rungs={**facts.rungs, rung: {"y": output(-1.7)}})).rung == rung
+    assert missed(replace(facts, rungs={**facts.rungs, "quantization": {"y": output(-1.7)}})).rung == "total"
+
+
 def test_the_worst_sample_is_a_gate_of_its_own() -> None:
     facts = replace(verified(30), outputs={"y": replace(output(30), worst_db=9.9)})
     miss = missed(facts)
