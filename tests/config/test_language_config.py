@@ -115,6 +115,14 @@ def test_engines_are_given_a_table_that_is_on_the_host(where: str, tmp_path: Pat
     assert [each.files for each in given] == ([("embedding.bin",)] if where == "host" else [])
 
 
+@pytest.mark.parametrize("wrong", ["{embedding: hosts}", "{contexts: 64}", "{context: no}", "64"])
+def test_a_mistake_is_told_without_another_that_follows_from_it(wrong: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        loaded(tmp_path, language_model=wrong)
+
+    assert "calibration" not in str(refused.value)
+
+
 def test_a_table_on_the_host_goes_by_the_quantization_that_is_used(tmp_path: Path) -> None:
     config = loaded(
         tmp_path,

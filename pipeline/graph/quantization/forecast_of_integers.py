@@ -9,7 +9,6 @@ from onnx import NodeProto
 
 from pipeline.contracts.forecast import FP16, Forecast
 from pipeline.graph.ir.index import is_op
-from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.loudness import floor_below
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.chip_limits import (
@@ -79,7 +78,8 @@ def _resizes_to_nothing(known: KnownEncodings) -> Iterator[Forecast]:
         before, after = (known.index.types.get(name) for name in (known.origin(node.input[0]), stored[0]))
         if before is None or after is None:
             continue
-        factors = [large / small for small, large in zip(shape_of(before)[2:], shape_of(after)[2:], strict=True)]
+        small, large = ([dim.dim_value for dim in kind.tensor_type.shape.dim[2:]] for kind in (before, after))
+        factors = [of / by for of, by in zip(large, small, strict=True) if by]
         if factors and CUBIC_FACTORS.issuperset(factors):
             figure = max(factors)
             yield Forecast("integer_function", stored[0], label(node), figure, 1.0, nodes=(node.name,), instead=FP16)
