@@ -21,6 +21,7 @@ from pipeline.graph.rewrites import (
     bound_exp,
     bound_masked_max,
     cast_by_int32,
+    compare_casts,
     compute_lengths_in_integers,
     convert_group_norms,
     convert_rnn_to_gru,
@@ -138,6 +139,7 @@ REWRITES: tuple[Rewrite, ...] = (
     drop_unit_axes,
     widen_scales,  # behind all that look for products with one number
     split_clips,  # behind what looks for a Clip
+    compare_casts,  # behind all that look for masks
 )
 """In the order they are applied."""
 
