@@ -15,7 +15,6 @@ would be after its imports. When its standard input ends, its build has died; it
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -143,7 +142,6 @@ def _become_worker(
 ) -> NoReturn:
     """Be the worker of one step and end. Never returns, so that no child is ever taken for the template."""
     status = _FAILED
-    library = ctypes.CDLL(None)
     try:
         _own_group(0)
         lifeline.arm(line, os.getpid())
@@ -171,11 +169,7 @@ def _become_worker(
         with contextlib.suppress(OSError):  # the log's disk may be full
             traceback.print_exc()
     finally:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        library.fflush(None)  # what native code printed
-        os._exit(status)
+        forked.leave(status)
 
 
 def _redirect(log: Path) -> None:

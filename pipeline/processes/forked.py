@@ -75,8 +75,13 @@ def _do(work: Callable[[], object], log: Path | None) -> NoReturn:
         with contextlib.suppress(OSError):  # the log's disk may be full
             traceback.print_exc()
     finally:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        ctypes.CDLL(None).fflush(None)  # what native code printed
-        os._exit(status)
+        leave(status)
+
+
+def leave(status: int) -> NoReturn:
+    """End this process, a copy of another, as soon as what it printed is written."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)  # what native code printed
+    os._exit(status)

@@ -52,9 +52,9 @@ def compile_apart(model: Path, name: str, target: HtpTarget, out: Path) -> Compi
         PipelineError: what the child raised.
         CompileError: the child died.
     """
-    answer = answer_of(
+    answer = ask(
         {"do": "compile", "model": str(model), "name": name, "out": str(out), "target": target.to_json()}, out
-    )
+    ).answer()
     if isinstance(answer, int):
         raise died(f"the compiler ended its process on {name}", answer, CompileError)
     return CompiledModel.from_json(answer)
@@ -69,7 +69,7 @@ def compile_pack_apart(
         PipelineError: what the child raised.
         CompileError: the child died.
     """
-    answer = answer_of(
+    answer = ask(
         {
             "do": "compile pack",
             "models": {name: str(path) for name, path in models.items()},
@@ -78,7 +78,7 @@ def compile_pack_apart(
             "target": target.to_json(),
         },
         out,
-    )
+    ).answer()
     if isinstance(answer, int):
         raise died(f"the compiler ended its process on {binary}", answer, CompileError)
     made = {name: answer[name] for name in models}
@@ -114,7 +114,7 @@ def run_apart(
         "target": target.to_json(),
         "cpu_s": limit.cpu_s if limit else None,
     }
-    answer = answer_of(request, work, log=log, forks=main)
+    answer = ask(request, work, log=log, forks=main).answer()
     if isinstance(answer, int):
         raise died(f"the emulator ended its process on {context_model}", answer, VerificationError, log)
     outputs = []
@@ -135,7 +135,7 @@ def run_raw_apart(binary: Path, graph: str, target: HtpTarget, inputs: Arrays, w
         "soc_model": target.soc_model,
         "names": [*inputs],
     }
-    answer = answer_of(request, work, "pipeline.qnn.raw", forks=raw.main)
+    answer = ask(request, work, "pipeline.qnn.raw", forks=raw.main).answer()
     if isinstance(answer, int):
         return f"QNN ended the process: {exit_reason(answer)}"
     if "refused" in answer:
@@ -151,9 +151,9 @@ def write_dlc_apart(model: Path, name: str, target: HtpTarget, path: Path, work:
         PipelineError: what the child raised.
         CompileError: the child died.
     """
-    answer = answer_of(
+    answer = ask(
         {"do": "dlc", "model": str(model), "name": name, "out": str(path), "target": target.to_json()}, work
-    )
+    ).answer()
     if isinstance(answer, int):
         raise died(f"QNN's serializer ended its process on {name}", answer, CompileError)
     return str(answer["graph"])
@@ -176,7 +176,7 @@ def compose_apart(dlc: Path, graph: str, target: HtpTarget, work: Path) -> Path:
         "binary": str(binary),
     }
     log.unlink(missing_ok=True)
-    answer = answer_of(request, work, "pipeline.qnn.compose", log)
+    answer = ask(request, work, "pipeline.qnn.compose", log).answer()
     if not isinstance(answer, int) and "refused" not in answer:
         return binary
     ended = exit_reason(answer) if isinstance(answer, int) else str(answer["refused"])
@@ -188,18 +188,6 @@ def _not_composed(dlc: str, target: HtpTarget, ended: str, log: str) -> CompileE
     why, remedy = failures.explain([*errors[-_LOG_LINES:], ended], "")
     what = ", ".join(compose.refused_operators(errors)) or "the graph"
     return CompileError(f"{target} does not take {what} of {dlc}", where=dlc, why=why, remedy=remedy)
-
-
-def answer_of(
-    request: Mapping[str, Json],
-    work: Path,
-    program: str = "pipeline.qnn.child",
-    log: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    forks: Callable[[str], object] | None = None,
-) -> Mapping[str, Json] | int:
-    """The answer of a child that runs `program`, or its exit status if it left none; as :func:`ask`."""
-    return ask(request, work, program, log, environment, forks).answer()
 
 
 class AskedChild:

@@ -66,12 +66,11 @@ async def _serve(scheduler: str, name: str, steps: int) -> int:
             self.why = self.why or reason
             return await super().close(*args, reason=reason, **kwargs)
 
-    for number in itertools.count():
+    # A scheduler that was only out of reach still knows the name that it lost.
+    for told in itertools.chain([name], (f"{name}-again-{number}" for number in itertools.count(1))):
         worker = JoinedWorker(
             scheduler,
-            name=f"{name}-again-{number}"
-            if number
-            else name,  # a scheduler that was only out of reach knows the old one
+            name=told,
             nthreads=steps,
             resources=on_worker.resources(names),
             death_timeout=_ABSENT_S,

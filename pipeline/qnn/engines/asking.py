@@ -11,7 +11,7 @@ from typing import Literal
 from pipeline.model import Json
 from pipeline.processes.exit_status import exit_reason
 from pipeline.processes.log_tail import log_tail
-from pipeline.qnn.child import answer_of
+from pipeline.qnn.child import ask
 from pipeline.qnn.engines import genai, genie
 
 Engine = Literal["genie", "genai"]
@@ -62,7 +62,7 @@ def ask_genai(folder: Path, work: Path, prompt: Sequence[int], most: int, texts:
 
 def _asked(program: str, request: dict[str, Json], work: Path, environment: dict[str, str]) -> EngineAnswer:
     log = work / "log"
-    told = answer_of(request, work, program, log, environment)
+    told = ask(request, work, program, log, environment).answer()
     if isinstance(told, int):
         return EngineAnswer(refused=f"it ended its process: {exit_reason(told)}{_said(log)}")
     if "refused" in told:
