@@ -30,16 +30,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from pipeline.graph.files.model_file import external_range, inline_tensor, is_external, set_external
 from pipeline.graph.files.stored_form import form_of
 from pipeline.graph.ir.index import GraphIndex, is_op, prune, substitute
-from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
 
 NAME = "write_out_layers"
 
@@ -56,7 +55,7 @@ _LEAST = -128.0
 def apply(model: ModelProto, folder: Path, *, is_wanted: Callable[[GraphIndex, NodeProto], bool]) -> int:
     """Write out the layers of a model, QDQ or float, that are wanted; returns their number."""
     index = GraphIndex(model, folder)
-    added, nodes = Additions(index), 0
+    added, nodes = _Additions(index), 0
     found: list[NodeProto] = []
     for node in model.graph.node:
         layer = _read(index, node) if is_op(node, "LSTM") and is_wanted(index, node) else None
@@ -113,10 +112,10 @@ def _read(index: GraphIndex, node: NodeProto) -> _Layer | None:
     constants = [index.initializers.get(name) for name in given[_W : _B + 1] if name]
     if any(tensor is None or tensor.data_type != TensorProto.FLOAT for tensor in constants):
         return None
-    kind = _type(index, given[_X])
-    if kind is None or not all(_type(index, name) for name in (given[_H], given[_C]) if name):
+    dims = _dims(index, given[_X])
+    if dims is None or not all(_dims(index, name) for name in (given[_H], given[_C]) if name):
         return None
-    places, batch, inner = shape_of(kind)
+    places, batch, inner = dims
     directions, _, size = index.initializers[given[_R]].dims
     return _Layer(node, directions, places, batch, inner, size)
 
@@ -127,109 +126,140 @@ def _says_more(attribute: AttributeProto) -> bool:
     return attribute.name not in _PLAIN and not zero
 
 
-def _type(index: GraphIndex, name: str) -> TypeProto | None:
-    """The type of a value in float32; what is between it and the value that a graph gives a type are Q, DQ, Cast."""
+def _dims(index: GraphIndex, name: str) -> tuple[int, ...] | None:
+    """The dims of a value in float32; between it and the value that has a type there are Q, DQ and Cast nodes."""
     while name not in index.types and name not in index.initializers:
         maker = index.maker(name, "DequantizeLinear", "QuantizeLinear", "Cast")
         if maker is None:
             return None
         name = maker.input[0]
-    if name in index.initializers:
-        tensor = index.initializers[name]
-        kind, dims = tensor.data_type, tuple(tensor.dims)
-    else:
-        kind, dims = index.types[name].tensor_type.elem_type, shape_of(index.types[name])
+    tensor = index.initializers.get(name)
+    kind = tensor.data_type if tensor is not None else index.types[name].tensor_type.elem_type
     if kind != TensorProto.FLOAT:
         return None
-    made = TypeProto()
-    made.tensor_type.elem_type = kind
-    for size in dims:
-        made.tensor_type.shape.dim.add(dim_value=size)
-    return made
+    return tuple(tensor.dims) if tensor is not None else _shape_of(index.types[name])
+
+
+def _shape_of(kind: TypeProto) -> tuple[int, ...]:
+    return tuple(dim.dim_value for dim in kind.tensor_type.shape.dim)
+
+
+class _Additions:
+    """Nodes, constants and types that are to join a model. All values are of float32."""
+
+    def __init__(self, index: GraphIndex) -> None:
+        self._index = index
+        self._taken: set[str] = set()
+        self._constants: list[TensorProto] = []
+        self._values: list[ValueInfoProto] = []
+        self.nodes: list[NodeProto] = []
+
+    def op(self, kind: str, *inputs: str, out: str, dims: Sequence[int], **attributes: Any) -> str:
+        """Add an operator whose result is to be called `out`; returns the name it got."""
+        made = self._unused(out)
+        self.nodes.append(helper.make_node(kind, list(inputs), [made], made, **attributes))
+        self._values.append(helper.make_tensor_value_info(made, TensorProto.FLOAT, dims))
+        return made
+
+    def constant(self, name: str, array: NDArray[Any]) -> str:
+        """Add an initializer with these values."""
+        return self.initializer(inline_tensor(self._unused(name), array))
+
+    def initializer(self, tensor: TensorProto) -> str:
+        """Add an initializer; returns the name it got."""
+        if tensor.name not in self._taken:
+            tensor.name = self._unused(tensor.name)
+        self._constants.append(tensor)
+        return tensor.name
+
+    def finish(self) -> list[NodeProto]:
+        """Add constants and types to the model; returns the nodes, for the caller to put in their place."""
+        self._index.model.graph.initializer.extend(self._constants)
+        self._index.model.graph.value_info.extend(self._values)
+        return self.nodes
+
+    def _unused(self, stem: str) -> str:
+        name, count = stem, 1
+        while name in self._taken or self._index.unused(name) != name:
+            count += 1
+            name = f"{stem}_{count}"
+        self._taken.add(name)
+        return name
 
 
 class _Writer:
     """Writes out one layer."""
 
-    def __init__(self, index: GraphIndex, added: Additions, layer: _Layer) -> None:
+    def __init__(self, index: GraphIndex, added: _Additions, layer: _Layer) -> None:
         self._index = index
         self._added = added
         self._layer = layer
-        for name in (layer.given(position) for position in (_X, _H, _C)):
-            kind = _type(index, name) if name else None
-            if kind is not None:
-                added.know(name, kind)
 
     def write(self) -> None:
         """Add its nodes; the last of them make its outputs."""
         layer, added = self._layer, self._added
         runs = [self._run(direction) for direction in range(layer.directions)]
-        shapes = [
-            (layer.places, 1, layer.batch, layer.size),
-            (1, layer.batch, layer.size),
-            (1, layer.batch, layer.size),
-        ]
+        state = (1, layer.batch, layer.size)
+        shapes = [(layer.places, 1, layer.batch, layer.size), state, state]
         for output, parts, shape, axis in zip(
             (*layer.node.output, "", "")[:3], zip(*runs, strict=True), shapes, (1, 0, 0), strict=True
         ):
             if output:
                 whole = [self._reshaped(part, shape, f"{output}_of_one") for part in parts]
-                added.replace("Concat", *whole, out=output, axis=axis)
+                added.nodes.append(helper.make_node("Concat", whole, [output], f"{output}_made", axis=axis))
 
     def _run(self, direction: int) -> tuple[str, str, str]:
         """All hidden states [places * batch, size] in the sequence's order, and the last hidden and cell state."""
         layer, added, stem = self._layer, self._added, f"{self._layer.stem}/{direction}"
-        source = self._reshaped(layer.given(_X), (layer.places * layer.batch, layer.inner), f"{stem}/source")
+        rows, batch, gates = layer.places * layer.batch, layer.batch, 4 * layer.size
+        source = self._reshaped(layer.given(_X), (rows, layer.inner), f"{stem}/source")
         weights = self._matrix(layer.given(_W), direction, f"{stem}/weights")
         recurrent = self._matrix(layer.given(_R), direction, f"{stem}/recurrent")
         bias = added.constant(f"{stem}/bias", self._bias(direction))
-        given = added.op("Gemm", source, weights, bias, out=f"{stem}/given", transB=1)
+        given = added.op("Gemm", source, weights, bias, out=f"{stem}/given", dims=(rows, gates), transB=1)
         hidden, cell = self._first(_H, direction), self._first(_C, direction)
         found: dict[int, str] = {}
         for place in reversed(range(layer.places)) if layer.goes_back(direction) else range(layer.places):
             at = f"{stem}/{place}"
-            own = self._slice(given, place * layer.batch, layer.batch, 0, f"{at}/given")
-            carried = added.op("Gemm", hidden, recurrent, out=f"{at}/carried", transB=1)
-            hidden, cell = self._step(added.op("Add", own, carried, out=f"{at}/gates"), cell, at)
+            own = self._slice(given, place * batch, 0, f"{at}/given", (batch, gates))
+            carried = added.op("Gemm", hidden, recurrent, out=f"{at}/carried", dims=(batch, gates), transB=1)
+            both = added.op("Add", own, carried, out=f"{at}/gates", dims=(batch, gates))
+            hidden, cell = self._step(both, cell, at)
             found[place] = hidden
         every = [found[place] for place in range(layer.places)]
-        return added.op("Concat", *every, out=f"{stem}/places", axis=0), hidden, cell
+        return added.op("Concat", *every, out=f"{stem}/places", dims=(rows, layer.size), axis=0), hidden, cell
 
     def _step(self, gates: str, cell: str, at: str) -> tuple[str, str]:
         """The hidden and cell state behind one place."""
-        size, added = self._layer.size, self._added
-        opened = added.op("Sigmoid", self._slice(gates, 0, 3 * size, 1, f"{at}/closed"), out=f"{at}/opened")
-        new = added.op("Tanh", self._slice(gates, 3 * size, size, 1, f"{at}/entering"), out=f"{at}/new")
+        added, size = self._added, self._layer.size
+        one, three = (self._layer.batch, size), (self._layer.batch, 3 * size)
+        closed = self._slice(gates, 0, 1, f"{at}/closed", three)
+        opened = added.op("Sigmoid", closed, out=f"{at}/opened", dims=three)
+        new = added.op("Tanh", self._slice(gates, 3 * size, 1, f"{at}/entering", one), out=f"{at}/new", dims=one)
         enter, leave, keep = (
-            self._slice(opened, number * size, size, 1, f"{at}/{name}")
+            self._slice(opened, number * size, 1, f"{at}/{name}", one)
             for number, name in enumerate(("enter", "leave", "keep"))
         )
-        kept, gained = added.op("Mul", keep, cell, out=f"{at}/kept"), added.op("Mul", enter, new, out=f"{at}/gained")
-        cell = added.op("Add", kept, gained, out=f"{at}/cell")
+        kept = added.op("Mul", keep, cell, out=f"{at}/kept", dims=one)
+        gained = added.op("Mul", enter, new, out=f"{at}/gained", dims=one)
+        cell = added.op("Add", kept, gained, out=f"{at}/cell", dims=one)
         least = added.constant(f"{at}/least", np.array(_LEAST, np.float32))
-        bent = added.op("Tanh", added.op("Clip", cell, least, out=f"{at}/bounded"), out=f"{at}/bent")
-        return added.op("Mul", leave, bent, out=f"{at}/hidden"), cell
+        bounded = added.op("Clip", cell, least, out=f"{at}/bounded", dims=one)
+        bent = added.op("Tanh", bounded, out=f"{at}/bent", dims=one)
+        return added.op("Mul", leave, bent, out=f"{at}/hidden", dims=one), cell
 
     def _matrix(self, name: str, direction: int, out: str) -> str:
         """The weights of one direction as a matrix: the same bytes, where they are in a blob."""
         tensor = self._index.initializers[name]
         dims = tuple(tensor.dims)[1:]
-        out = self._index.unused(out)
         if is_external(tensor) and form_of(tensor) is None:
             place, length = external_range(tensor), prod(dims) * _FLOAT_BYTES
             made = TensorProto(name=out, data_type=TensorProto.FLOAT, dims=dims)
             set_external(made, place.location, place.offset + direction * length, length)
-        else:
-            array = self._index.constant(name)
-            assert array is not None
-            made = inline_tensor(out, array[direction])
-        self._index.model.graph.initializer.append(made)
-        kind = TypeProto()
-        kind.tensor_type.elem_type = TensorProto.FLOAT
-        for size in dims:
-            kind.tensor_type.shape.dim.add(dim_value=size)
-        self._added.know(out, kind)
-        return out
+            return self._added.initializer(made)
+        array = self._index.constant(name)
+        assert array is not None
+        return self._added.constant(out, array[direction])
 
     def _bias(self, direction: int) -> NDArray[np.float32]:
         layer = self._layer
@@ -246,12 +276,16 @@ class _Writer:
         if not name:
             return self._added.constant(stem, np.zeros((layer.batch, layer.size), np.float32))
         if layer.directions > 1:
-            name = self._slice(name, direction, 1, 0, stem)
+            name = self._slice(name, direction, 0, f"{stem}_own", (1, layer.batch, layer.size))
         return self._reshaped(name, (layer.batch, layer.size), stem)
 
     def _reshaped(self, name: str, shape: Sequence[int], out: str) -> str:
-        return self._added.op("Reshape", name, self._added.integers(f"{out}_shape", *shape), out=out)
+        to = self._added.constant(f"{out}_shape", np.array(shape, np.int64))
+        return self._added.op("Reshape", name, to, out=out, dims=shape)
 
-    def _slice(self, name: str, start: int, count: int, axis: int, out: str) -> str:
-        bounds = [self._added.integers(f"{out}_at", number) for number in (start, start + count, axis)]
-        return self._added.op("Slice", name, *bounds, out=out)
+    def _slice(self, name: str, start: int, axis: int, out: str, dims: Sequence[int]) -> str:
+        """What of a value begins at `start` along an axis, of these dims."""
+        bounds = [np.array([number], np.int64) for number in (start, start + dims[axis], axis)]
+        return self._added.op(
+            "Slice", name, *(self._added.constant(f"{out}_at", bound) for bound in bounds), out=out, dims=dims
+        )
