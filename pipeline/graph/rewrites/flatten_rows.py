@@ -10,7 +10,7 @@ After::
 
 QNN EP 2.7 compiles nothing of a model with such a product where its weight is in blocks ("Memory allocation related
 error", whatever the sizes): any linear layer over windows, as in Swin, over planes with the channels last, as in
-ConvNeXt, or with a batch of more than one. Flat it compiles, with 67 dB.
+ConvNeXt, or with a batch of more than one. Flat it compiles, 46 dB from the original as any product in blocks.
 
 The result and the node keep their names. Left alone: vectors, integers, products of two computed values, matrices
 in batches.
