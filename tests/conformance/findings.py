@@ -111,9 +111,14 @@ FINDINGS = (
         "rewrite decompose_log_sums", canary("LogSoftmax", FP16, [_LOUD[0]], axis=-1),
     ),
     Finding(
-        "bytes-to-float", ("Cast",), (FP16,), ("uint8 */to float", "node test/*"),
-        "1 for all but 0", "the byte", "Cast of uint8 to float in a float16 graph", "rewrite cast_by_int32",
-        canary("Cast", FP16, [np.arange(0, 256, 4, dtype=np.uint8)[None]], to=1),
+        "bytes-to-float", ("Cast", "QLinearConv"), (FP16,), ("uint8 */to float", "node test/*"),
+        "1 for all but 0", "the byte", "Cast of uint8 to float in a float16 graph, as quantized inputs are read",
+        "rewrite cast_by_int32", canary("Cast", FP16, [np.arange(0, 256, 4, dtype=np.uint8)[None]], to=1),
+    ),
+    Finding(
+        "negative-is-false", ("Cast",), (FP16,), ("int*/to bool",),
+        "false for -1 and all below", "true: it is not 0", "Cast of int32 or int64 to bool, negative",
+        "rewrite compare_casts", canary("Cast", FP16, [_SIGNED], to=9),
     ),
     Finding(
         "mod-in-float16", ("Mod",), (FP16,), ("*",),
