@@ -1,8 +1,8 @@
 """Many small models as one: they are compiled and emulated together, since starting QNN costs more than any of them.
 
-Of a batch that fails, the model that QNN names is set apart, and those of the same operators go on by themselves, in two
-halves, since most of them may fail as well. Where it names none, the batch is cut in halves until the model that fails
-stands alone.
+Of a batch that fails, the model that QNN names is set apart, and those of the same operators go on by themselves, in
+two halves, since most of them may fail as well. Where it names none, the batch is cut in halves until the model that
+fails stands alone.
 """
 
 from __future__ import annotations
