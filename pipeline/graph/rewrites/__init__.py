@@ -96,7 +96,6 @@ REWRITES: tuple[Rewrite, ...] = (
     simplify_boolean_equal,
     flatten_gather_nd,
     gather_at_once,
-    flatten_gathers,
     flatten_output_casts,
     decompose_einsum,
     flatten_products,  # behind what writes an Einsum as one
@@ -115,6 +114,7 @@ REWRITES: tuple[Rewrite, ...] = (
     gather_neighbours,
     resize_by_products,
     resize_axes_apart,
+    flatten_gathers,  # behind what writes lookups in place of a Pad or a Resize
     count_indices_from_the_front,
     sum_along_last_axis,
     convolve_averages,

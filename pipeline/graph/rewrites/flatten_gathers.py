@@ -74,4 +74,8 @@ def _shaped(index: GraphIndex, added: Additions, name: str, stem: str, *dims: in
     return added.op("Reshape", name, added.integers(f"{stem}_dims", *dims), out=stem)
 
 
-AFTER = {"gather_at_once": "it looks for chains of lookups over more dims"}
+AFTER = {
+    "gather_at_once": "it looks for chains of lookups over more dims",
+    "gather_edges": "pads of 5 dims become lookups along the first",
+    "gather_neighbours": "nearest neighbours of 5 dims become lookups along the first",
+}
