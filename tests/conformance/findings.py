@@ -262,7 +262,7 @@ FINDINGS = (
     Finding(
         "nearest-mode", ("Resize", "Upsample"), (FP16, *_QUANTIZED), ("layout/nearest*", "node test/*nearest*"),
         "another neighbour", "by nearest_mode",
-        "nearest with a mode or coordinates other than those of torch (asymmetric, floor) by whole factors",
+        "nearest with a mode or coordinates other than those of torch (asymmetric, floor); by scales that are no ratio",
         "rewrite gather_neighbours",
         canary("Resize", FP16, [_IMAGE[None, :2, :4, :6], None, None, np.array([1, 2, 8, 12])], constants=(3,),
                 mode="nearest", nearest_mode="ceil"),

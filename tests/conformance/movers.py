@@ -113,6 +113,12 @@ def _other_resizes(f: str, image: Floats) -> Iterator[Case | None]:
             given, variant = [np.resize(image, dims), None, None, numbers(*sizes)], f"{dims} to {sizes}"
             named = f"linear, {coordinates}, {variant}"
             yield attempt("Resize", f, "layout", named, given, constants=(3,), mode="linear", **how)
+    for coordinates, nearest in (("asymmetric", "floor"), ("half_pixel", "round_prefer_ceil")):
+        how = {where: coordinates, "nearest_mode": nearest, "mode": "nearest"}
+        given = [np.resize(image, (1, 2, 11, 11)), None, np.array([1, 1, 1.3, 1.7], np.float32)]
+        yield attempt(
+            "Resize", f, "layout", f"nearest, {coordinates}, {nearest}, by scales", given, constants=(2,), **how
+        )
     crop = np.array([0, 0, -0.2, 0.1, 1, 1, 0.8, 0.9], np.float32)
     options: dict[str, dict[str, Any]] = {
         "antialias": {"antialias": 1},

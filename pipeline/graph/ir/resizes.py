@@ -41,7 +41,7 @@ class AlongAxis:
 
 @dataclass(frozen=True)
 class Resize:
-    """A Resize of floats whose sizes are known."""
+    """A Resize of floats whose sizes are known; `scaled`: by scales that it is given, or that a ratio comes to."""
 
     mode: str
     coordinates: str
@@ -51,6 +51,7 @@ class Resize:
     antialias: bool
     outside: float
     stretches: bool
+    scaled: bool
     axes: Sequence[AlongAxis]
 
     def takes_scale(self) -> bool:
@@ -72,13 +73,13 @@ def read_resize(index: GraphIndex, node: NodeProto) -> Resize | None:
     axes = [axis % len(before) for axis in given.get("axes", range(len(before)))]
     ratios = [after[axis] / before[axis] for axis in axes]
     policy = given.get("keep_aspect_ratio_policy", b"stretch").decode()
-    scales = _scales(inputs, policy, [before[axis] for axis in axes]) or ratios
+    scales = _scales(inputs, policy, [before[axis] for axis in axes])
     roi = inputs.get(1)
     crops = given.get("coordinate_transformation_mode") == b"tf_crop_and_resize"
     ends = [*roi.astype(float)] if crops and roi is not None and roi.size == 2 * len(axes) else []
     along = [
         AlongAxis(axis, before[axis], after[axis], scale, *((ends[at], ends[len(axes) + at]) if ends else ()))
-        for at, (axis, scale) in enumerate(zip(axes, scales, strict=True))
+        for at, (axis, scale) in enumerate(zip(axes, scales or ratios, strict=True))
     ]
     return Resize(
         given.get("mode", b"nearest").decode(),
@@ -89,6 +90,7 @@ def read_resize(index: GraphIndex, node: NodeProto) -> Resize | None:
         bool(given.get("antialias", 0)),
         float(given.get("extrapolation_value", 0.0)),
         policy == "stretch",
+        bool(scales),
         sorted(along, key=lambda each: each.axis),
     )
 
