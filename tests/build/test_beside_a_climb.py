@@ -17,8 +17,8 @@ from pipeline.plan.planner import plan
 from pipeline.plan.resolve import resolve
 from pipeline.plan.workspace import Workspace
 from pipeline.store import locks
-from tests.build.test_climb import coarse
 from tests.support import tiny_project
+from tests.support.climbing import coarse
 from tests.support.project import Run, inherited
 
 
