@@ -50,7 +50,6 @@ class Resize:
     excludes: bool
     antialias: bool
     outside: float
-    stretches: bool
     scaled: bool
     axes: Sequence[AlongAxis]
 
@@ -89,7 +88,6 @@ def read_resize(index: GraphIndex, node: NodeProto) -> Resize | None:
         bool(given.get("exclude_outside", 0)),
         bool(given.get("antialias", 0)),
         float(given.get("extrapolation_value", 0.0)),
-        policy == "stretch",
         bool(scales),
         sorted(along, key=lambda each: each.axis),
     )

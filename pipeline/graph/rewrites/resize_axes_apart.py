@@ -61,7 +61,7 @@ def apply(model: ModelProto, folder: Path) -> int:
 
 def is_plain(resize: Resize) -> bool:
     """Whether a linear or cubic Resize has coordinates and options that HTP knows, and scales as sizes say."""
-    known = resize.coordinates in PLAIN_COORDINATES and resize.stretches and not resize.takes_scale()
+    known = resize.coordinates in PLAIN_COORDINATES and not resize.takes_scale()
     excludes = resize.excludes and resize.mode == "cubic"
     return resize.mode != "nearest" and known and not (resize.antialias or excludes)
 

@@ -1,7 +1,7 @@
 """Resize by products with the weights of the neighbours, where HTP does not know how.
 
 Before (x float32 [n, c, h, w]; linear or cubic with `antialias`, `exclude_outside`, coordinates `half_pixel_symmetric`
-or `tf_crop_and_resize`, an aspect ratio that is kept, or scales that the sizes do not come to)::
+or `tf_crop_and_resize`, or scales, given or by an aspect ratio that is kept, that the sizes do not come to)::
 
     Resize(x)
 
@@ -11,11 +11,10 @@ After, w and h being what of the width and the height each element is made of, [
 
 A crop that lies outside has an Add of the extrapolation value.
 
-HTP (2.51, emulated) does not look at `exclude_outside`, at kept aspect ratios or at scales: it computes other numbers,
-in every format. The others it leaves to the CPU.
+HTP (2.51, emulated) does not look at `exclude_outside`, and goes by sizes where scales are given: it computes other
+numbers, in every format. The others it leaves to the CPU.
 
-The result keeps its name. Left alone: nearest neighbours; antialiasing with a kept aspect ratio or with scales, which
-onnxruntime computes for sizes alone.
+The result keeps its name. Left alone: nearest neighbours; antialiasing by such scales.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def apply(model: ModelProto, folder: Path) -> int:
         resize = read_resize(index, node)
         if resize is None or resize.mode == "nearest" or is_plain(resize):
             continue
-        if resize.antialias and (not resize.stretches or resize.takes_scale()):
+        if resize.antialias and resize.takes_scale():
             continue
         made = [(each, *_weights(resize, each, opset(model))) for each in resize.axes]
         steps = [(each, by, plus) for each, by, plus in made if not _is_idle(by, plus)]
