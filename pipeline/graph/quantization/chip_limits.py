@@ -61,10 +61,6 @@ and is right for others in between. Of 0.15 to 0.25 both are 53 to 92 dB, with z
 LARGEST_OF_INTEGERS = {"Elu": 20000.0, "Selu": 100000.0}
 """Operator -> the largest input up to which its results in integers are right: beyond, Elu gives the end of its
 encoding for some arguments, and Selu stops at 131008. In float16 both are right as far as it goes."""
-CUBIC_FACTORS = frozenset({2, 4})
-"""Factors by which a cubic Resize of 16 bit integers with align_corners gives the lowest number of its encoding for
-all, where both axes have one of these: 2, 4, 2 by 4. Of 1.5, 2.5, 3, 5, 6 and 8, of 2 by 1, 1.5 or 3, and of half_pixel
-and asymmetric all is right."""
 SOFTMAX_LARGEST = 256.0
 """The largest input of a Softmax in float16, which rounds it, in steps of 0.25 from there on: 0.0229 for 0.0180."""
 TANGENT_LARGEST = 10.0
