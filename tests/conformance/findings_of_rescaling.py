@@ -11,6 +11,8 @@ from tests.conformance.finding import Finding, canary
 
 _QUANTIZED = ("u16", "u8")
 _WIDE = np.linspace(-30000, 20, 64, dtype=np.float32)[None].tolist()
+_PIXELS = np.arange(36, dtype=np.float32).reshape(1, 1, 6, 6)
+_BETWEEN = np.array([[[[0, 0], [0, 0.2]]]], np.float32)
 _NEGATIVE = np.linspace(-4, -0.01, 64, dtype=np.float32)[None].tolist()
 
 
@@ -127,6 +129,12 @@ OF_RESCALING = (
         "1.67 for 1.55: as if the option were not there", "as exclude_outside, the ratio or the scales say",
         "exclude_outside; keep_aspect_ratio_policy; scales that the sizes do not come to",
         "rewrite resize_by_products", lambda: _named("Resize/fp16/layout/cubic, outside excluded"),
+    ),
+    Finding(
+        "points-between-pixels", ("GridSample",), ("fp16",), ("node test/*nearest*",),
+        "3 for 2: the pixel above", "the even one", "nearest pixels, a point halfway; in a computed grid, too",
+        "rewrite center_grids",
+        canary("GridSample", "fp16", [_PIXELS, _BETWEEN], constants=(1,), mode="nearest", align_corners=1),
     ),
     Finding(
         "lookups-of-5-dims", ("Gather",), _QUANTIZED, ("axes/rank 4, * square*",),
