@@ -109,10 +109,30 @@ OF_RESCALING = (
         lambda: _named("Transpose+Elu/u16/quiet/Transpose"),
     ),
     Finding(
-        "cubic-by-two", ("Resize",), ("u16",), ("layout/cubic, align_corners, (8, 12)*",),
+        "cubic-by-two", ("Resize",), ("u16",),
+        ("layout/cubic, align_corners, (8, 12)*", "layout/cubic, align_corners, (16, 24)*", "layout/cubic, *, (8, 24)*",
+         "layout/cubic, *, (16, 12)*"),
         "the lowest number of the encoding for all", "76 dB and more of other modes and factors, and in 8 bits",
-        "cubic with align_corners by 2 or 4 on both axes", "forecast integer_function",
+        "cubic by 2 and 4; with align_corners by 2 or 4 on both axes", "rewrite resize_axes_apart",
         lambda: _named("Resize/u16/layout/cubic, align_corners, (8, 12), "),
+    ),
+    Finding(
+        "resize-of-5-dims", ("Resize",), ("fp16",), ("layout/linear, *, (1, 3, 4, 4, 6) to *",),
+        "0.16 for 0.02: other places", "4 steps of float16", "linear along 5 dims", "rewrite resize_axes_apart",
+        lambda: _named("Resize/fp16/layout/linear, align_corners, (1, 3, 4, 4, 6) to (1, 3, 4, 8, 9)"),
+    ),
+    Finding(
+        "options-of-resize", ("Resize",), ("fp16", *_QUANTIZED),
+        ("layout/*, outside excluded", "layout/*, not larger", "layout/*, by scales", "node test/*"),
+        "1.67 for 1.55: as if the option were not there", "as exclude_outside, the ratio or the scales say",
+        "exclude_outside; keep_aspect_ratio_policy; scales that the sizes do not come to",
+        "rewrite resize_by_products", lambda: _named("Resize/fp16/layout/cubic, outside excluded"),
+    ),
+    Finding(
+        "lookups-of-5-dims", ("Gather",), _QUANTIZED, ("axes/rank 4, * square*",),
+        "2.61 for -2.85: another element; in float16 no context that runs", "the element",
+        "a result of 5 dims, by indices of 2 and more", "rewrite flatten_gathers",
+        lambda: _named("Gather/u16/axes/rank 4, axis 2 square"),
     ),
     Finding(
         "norms-of-few-steps", ("InstanceNormalization",), ("u8",), ("offset/*",),
