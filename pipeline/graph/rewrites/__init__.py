@@ -49,6 +49,7 @@ from pipeline.graph.rewrites import (
     flatten_gathers,
     flatten_output_casts,
     flatten_products,
+    flatten_rows,
     fuse_gelu,
     fuse_layer_norm,
     fuse_rms_norm,
@@ -148,6 +149,7 @@ REWRITES: tuple[Rewrite, ...] = (
     widen_scales,  # behind all that look for products with one number
     split_clips,  # behind what looks for a Clip
     compare_casts,  # behind all that look for masks
+    flatten_rows,  # behind all that look for products, and for what reads them
 )
 """In the order they are applied."""
 
