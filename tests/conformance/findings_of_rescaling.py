@@ -125,9 +125,11 @@ OF_RESCALING = (
     ),
     Finding(
         "options-of-resize", ("Resize",), ("fp16", *_QUANTIZED),
-        ("layout/*, outside excluded", "layout/*, not larger", "layout/*, by scales", "node test/*"),
+        ("layout/*, outside excluded", "layout/*, not larger", "layout/*, by scales", "node test/*not_larger*",
+         "node test/*not_smaller*", "node test/*exclude_outside*", "node test/*_scales_*",
+         "node test/*pytorch_half_pixel*"),
         "1.67 for 1.55: as if the option were not there", "as exclude_outside, the ratio or the scales say",
-        "exclude_outside; keep_aspect_ratio_policy; scales that the sizes do not come to",
+        "exclude_outside; scales, given or of a kept ratio, that sizes don't come to; pytorch_half_pixel to 1",
         "rewrite resize_by_products", lambda: _named("Resize/fp16/layout/cubic, outside excluded"),
     ),
     Finding(
