@@ -113,7 +113,7 @@ OF_RESCALING = (
     Finding(
         "cubic-by-two", ("Resize",), ("u16",),
         ("layout/cubic, align_corners, (8, 12)*", "layout/cubic, align_corners, (16, 24)*", "layout/cubic, *, (8, 24)*",
-         "layout/cubic, *, (16, 12)*"),
+         "layout/cubic, *, (16, 12)*", "node test/*_cubic_align_corners*"),
         "the lowest number of the encoding for all", "76 dB and more of other modes and factors, and in 8 bits",
         "cubic by 2 and 4; with align_corners by 2 or 4 on both axes", "rewrite resize_axes_apart",
         lambda: _named("Resize/u16/layout/cubic, align_corners, (8, 12), "),
