@@ -75,7 +75,7 @@ def _matches(index: GraphIndex, node: NodeProto, given: Mapping[str, Any]) -> bo
     kernel = list(weights.dims)[2:]
     dilations = given.get("dilations", [1] * len(kernel))
     if len(kernel) > 1 and max(dilations) > 1 and max(given.get("strides", [1])) > 1:
-        return math.prod(kernel) <= _MOST_TAPS_OF_A_PLANE
+        return bool(math.prod(kernel) <= _MOST_TAPS_OF_A_PLANE)
     reach = max(((size - 1) * far for size, far in zip(kernel, dilations, strict=True) if far > 1), default=0)
     return reach >= _FAR and math.prod(kernel) <= _MOST_TAPS
 
