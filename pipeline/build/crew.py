@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 WORKERS_VARIABLE = "PIPELINE_WORKERS"
 _ALLOCATOR = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")  # they would take the compiler the heap of its own
 _KILLED = -9  # by SIGKILL, as the system does when memory runs out
+_PATIENCE, _LONGEST_PATIENCE_S = 0.01, 1.0  # of what is left to do behind a step, and at most
 _MEMORY_SHARE = 0.9  # of the machine's, that one step may use if nothing else is said
 
 
@@ -50,6 +51,7 @@ class Crew:
         self._schedule = Schedule(cores(), partial(budget_bytes, environ))
         self._lock = threading.Lock()
         self._remaining: Mapping[str, float] | None = None
+        self._asked: set[str] = set()
         self._template: Template | None = None
         self._keep_going = True  # until told otherwise: doit's serial runner stops by itself
         self._warm = AVAILABLE and _wants_warm(environ)
@@ -77,7 +79,10 @@ class Crew:
         input_bytes = sum(inputs.values())
         peak = self._costs.peak_bytes(step.id, input_bytes)
         wished, remaining = self._costs.wished_bytes(step.id, peak), self._remaining_s(step)
-        with self._schedule.admitted(peak_bytes=peak, remaining_s=remaining, wished_bytes=wished) as granted:
+        patience = self._patience_s(step)
+        with self._schedule.admitted(
+            peak_bytes=peak, remaining_s=remaining, wished_bytes=wished, patience_s=patience
+        ) as granted:
             started()
             since = time.monotonic()
             answer = scratch / "answer.json"
@@ -208,6 +213,23 @@ class Crew:
                 seconds = {name: self._costs.seconds(name, _share(each)) for name, each in built.items()}
                 self._remaining = remaining_s(seconds, {name: each.after for name, each in built.items()})
             return self._remaining.get(step.id, 0.0)
+
+    def _patience_s(self, step: Work) -> float:
+        """For how long a step leaves its turn to others that became ready with it, and have more to follow them.
+
+        What several steps waited for makes them ready at once, and they ask for their turns in any order. Which of them
+        are restored and never ask is not known.
+        """
+        remaining = self._remaining_s(step)
+        with self._lock:
+            self._asked.add(step.id)
+            known = self._steps.get(step.id)
+            if known is None or self._remaining is None:
+                return 0.0
+            after, left = {*known.after}, self._remaining
+            ready = (each.id for each in self._steps.values() if not after.isdisjoint(each.after))
+            ahead = any(left.get(name, 0.0) > remaining for name in ready if name not in self._asked)
+        return min(_LONGEST_PATIENCE_S, remaining * _PATIENCE) if ahead else 0.0
 
     def _environment(self, step: Work | None = None, log: Path | None = None) -> Mapping[str, str]:
         environ = dict(self._environ)
