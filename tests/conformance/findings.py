@@ -111,7 +111,7 @@ FINDINGS = (
         "rewrite decompose_log_sums", canary("LogSoftmax", FP16, [_LOUD[0]], axis=-1),
     ),
     Finding(
-        "bytes-to-float", ("Cast", "QLinearConv"), (FP16,), ("uint8 */to float", "node test/*"),
+        "bytes-to-float", ("Cast", "QLinear*"), (FP16,), ("uint8 */to float", "node test/*"),
         "1 for all but 0", "the byte", "Cast of uint8 to float in a float16 graph, as quantized inputs are read",
         "rewrite cast_by_int32", canary("Cast", FP16, [np.arange(0, 256, 4, dtype=np.uint8)[None]], to=1),
     ),
@@ -184,7 +184,7 @@ FINDINGS = (
         "beyond-float16",
         ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Sign", "Cast", "IsNaN", "Softmax", "Hardmax",
          "ArgMax", "ArgMin", "Where", "Max", "Min", "Clip", "Gelu", "Sigmoid"),
-        (FP16,), ("beyond fp16/*", "sum beyond fp16/*", "filler*"),
+        (FP16,), ("beyond fp16/*", "sum beyond fp16/*", "filler*", "node test/test_isnan*"),
         "false, 0, or NaN", "as of any number", "|x| above 65504, inputs of the model included",
         "forecast fp16_overflow",
         canary("Sign", FP16, [[[70000.0, 1.0]]]),

@@ -110,10 +110,10 @@ def weights(resize: Resize, along: AlongAxis) -> tuple[Floats, Floats]:
 
     The formulas are those of the operator's definition (https://onnx.ai/onnx/operators/onnx__Resize.html).
     """
-    places = _places(resize.coordinates, along)
+    at_places = places(resize.coordinates, along)
     found = np.zeros((along.result, along.size))
-    lowest = np.floor(places).astype(int)
-    part = places - lowest
+    lowest = np.floor(at_places).astype(int)
+    part = at_places - lowest
     if resize.mode == "linear":
         taps = [(0, 1 - part), (1, part)]
     else:
@@ -128,12 +128,12 @@ def weights(resize: Resize, along: AlongAxis) -> tuple[Floats, Floats]:
         found /= found.sum(1, keepdims=True)
     added = np.zeros(along.result)
     if resize.coordinates == "tf_crop_and_resize":
-        gone = (places < 0) | (places > along.size - 1)
+        gone = (at_places < 0) | (at_places > along.size - 1)
         found[gone], added[gone] = 0.0, resize.outside
     return found, added
 
 
-def _places(coordinates: str, along: AlongAxis) -> Floats:
+def places(coordinates: str, along: AlongAxis) -> Floats:
     """Where in the axis each element of the result lies."""
     at, size, result, scale = np.arange(along.result, dtype=np.float64), along.size, along.result, along.scale
     match coordinates:

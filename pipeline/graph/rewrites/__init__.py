@@ -21,6 +21,7 @@ from pipeline.graph.rewrites import (
     bound_exp,
     bound_masked_max,
     cast_by_int32,
+    center_grids,
     compare_casts,
     compute_lengths_in_integers,
     convert_group_norms,
@@ -115,6 +116,7 @@ REWRITES: tuple[Rewrite, ...] = (
     gather_neighbours,
     resize_by_products,
     resize_axes_apart,
+    center_grids,
     flatten_gathers,  # behind what writes lookups in place of a Pad or a Resize
     count_indices_from_the_front,
     sum_along_last_axis,

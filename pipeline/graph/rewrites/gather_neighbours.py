@@ -17,8 +17,7 @@ neighbour or leaves the Resize to the CPU for most other pairs; which, depends o
 scales are given, too: 11 by 1.3 are 14, which are 14 / 11 to it.
 
 The result keeps its name. Left alone: `asymmetric` with `floor`, `half_pixel` and `align_corners` with
-`round_prefer_ceil`, where the sizes come to the scales; regions of interest; a ratio that is kept, where the size of
-the result was rounded up for it.
+`round_prefer_ceil`, where the sizes come to the scales; regions of interest.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from pipeline.graph.cpu import unoptimized_session
 from pipeline.graph.ir.index import GraphIndex, opset, substitute
 from pipeline.graph.ir.node_builder import Additions
-from pipeline.graph.ir.resizes import read_resize
+from pipeline.graph.ir.resizes import AlongAxis, Resize, places, read_resize
 
 NAME = "gather_neighbours"
 
@@ -67,11 +66,24 @@ def _places(index: GraphIndex, node: NodeProto) -> dict[int, NDArray[np.int64]] 
     by_axis = {}
     for each in resize.axes:
         if resize.scaled and int(np.float32(each.size) * np.float32(each.scale)) != each.result:
-            return None  # a ratio that is kept, for which the size of the result is rounded
-        found = _taken(each.size, each.result, each.scale if resize.scaled else 0.0, how, opset(index.model))
+            found = _rounded(resize, each)
+        else:
+            found = _taken(each.size, each.result, each.scale if resize.scaled else 0.0, how, opset(index.model))
         if not np.array_equal(found, np.arange(each.size)):
             by_axis[each.axis] = found
     return by_axis or None
+
+
+def _rounded(resize: Resize, along: AlongAxis) -> NDArray[np.int64]:
+    """The elements that are taken where the size of the result was rounded up, as it is for a ratio that is kept."""
+    at = places(resize.coordinates, along)
+    rounded = {
+        "floor": np.floor(at),
+        "ceil": np.ceil(at),
+        "round_prefer_floor": np.ceil(at - 0.5),
+        "round_prefer_ceil": np.floor(at + 0.5),
+    }[resize.nearest]
+    return rounded.clip(0, along.size - 1).astype(np.int64)
 
 
 def _taken(size: int, result: int, scale: float, how: dict[str, str], version: int) -> NDArray[np.int64]:

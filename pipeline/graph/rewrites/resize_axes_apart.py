@@ -17,6 +17,9 @@ HTP (2.51, emulated) gives the lowest number of the encoding for all of such a c
 8, and with half_pixel or asymmetric by 2 and 2 or 4 and 4, it is right. It takes other places along 5 dims in float16,
 and leaves other axes to the CPU. One axis at a time it is right, in every format, and as exact as at once.
 
+A cubic Resize with align_corners by scales that the sizes do not come to is left to the CPU; it gets sizes here, by
+which alone it goes.
+
 The result keeps its name. Left alone: what HTP resizes rightly; nearest neighbours; coordinates and options that it
 does not know, of which `resize_by_products` takes care.
 """
@@ -62,6 +65,8 @@ def apply(model: ModelProto, folder: Path) -> int:
 def is_plain(resize: Resize) -> bool:
     """Whether a linear or cubic Resize has coordinates and options that HTP knows, and scales as sizes say."""
     known = resize.coordinates in PLAIN_COORDINATES and not resize.takes_scale()
+    if resize.coordinates == "pytorch_half_pixel" and any(each.result == 1 < each.size for each in resize.axes):
+        known = False  # the first element in place of the middle, which HTP takes
     excludes = resize.excludes and resize.mode == "cubic"
     return resize.mode != "nearest" and known and not (resize.antialias or excludes)
 
@@ -71,7 +76,8 @@ def _groups(resize: Resize, rank: int) -> list[list[AlongAxis]] | None:
     changed = [each for each in resize.axes if each.size != each.result]
     planes = [each for each in changed if each.axis >= max(rank - 2, 2)] if rank > 2 else []
     together = len(planes) < 2 or not _is_lost(resize, planes)
-    if together and len(planes) == len(changed) and rank in (3, _RANK):
+    by_sizes = resize.mode == "linear" or all(each.by_sizes for each in resize.axes)
+    if together and by_sizes and len(planes) == len(changed) and rank in (3, _RANK):
         return None
     groups = [[each] for each in changed if each not in planes]
     groups += [planes] if together and planes else [[each] for each in planes]

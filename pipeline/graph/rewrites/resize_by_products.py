@@ -1,7 +1,8 @@
 """Resize by products with the weights of the neighbours, where HTP does not know how.
 
 Before (x float32 [n, c, h, w]; linear or cubic with `antialias`, `exclude_outside`, coordinates `half_pixel_symmetric`
-or `tf_crop_and_resize`, or scales, given or by an aspect ratio that is kept, that the sizes do not come to)::
+or `tf_crop_and_resize`, `pytorch_half_pixel` to one element, or scales that the sizes do not come to, given or of a
+ratio that is kept)::
 
     Resize(x)
 
@@ -12,9 +13,9 @@ After, w and h being what of the width and the height each element is made of, [
 A crop that lies outside has an Add of the extrapolation value.
 
 HTP (2.51, emulated) does not look at `exclude_outside`, and goes by sizes where scales are given: it computes other
-numbers, in every format. The others it leaves to the CPU.
+numbers, in every format. In float16 it takes the middle for one element. The others it leaves to the CPU.
 
-The result keeps its name. Left alone: nearest neighbours; antialiasing by such scales.
+The result keeps its name. Left alone: nearest neighbours; antialiasing where the size for a kept ratio was rounded up.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def apply(model: ModelProto, folder: Path) -> int:
         resize = read_resize(index, node)
         if resize is None or resize.mode == "nearest" or is_plain(resize):
             continue
-        if resize.antialias and resize.takes_scale():
+        if resize.antialias and resize.takes_scale() and not all(map(_is_cut, resize.axes)):
             continue
         made = [(each, *_weights(resize, each, opset(model))) for each in resize.axes]
         steps = [(each, by, plus) for each, by, plus in made if not _is_idle(by, plus)]
@@ -58,6 +59,11 @@ def apply(model: ModelProto, folder: Path) -> int:
     if found:
         substitute(model, found, added.finish())
     return len(found)
+
+
+def _is_cut(along: AlongAxis) -> bool:
+    """Whether the size of the result is what scales come to, fractions cut off; that of a kept ratio may be rounded."""
+    return int(np.float32(along.size) * np.float32(along.scale)) == along.result
 
 
 def _is_idle(by: Floats, plus: Floats) -> bool:
@@ -72,13 +78,16 @@ def _weights(resize: Resize, along: AlongAxis, version: int) -> tuple[Floats, Fl
     if resize.mode == "cubic":
         how |= {"cubic_coeff_a": resize.cubic, "exclude_outside": int(resize.excludes)}
     size, result = along.size, along.result
-    sizes = helper.make_tensor("s", TensorProto.INT64, [4], [1, 1, size, result])
+    if resize.takes_scale():
+        inputs, given = ["x", "", "s"], helper.make_tensor("s", TensorProto.FLOAT, [4], [1, 1, 1, along.scale])
+    else:
+        inputs, given = ["x", "", "", "s"], helper.make_tensor("s", TensorProto.INT64, [4], [1, 1, size, result])
     graph = helper.make_graph(
-        [helper.make_node("Resize", ["x", "", "", "s"], ["y"], **how)],
+        [helper.make_node("Resize", inputs, ["y"], **how)],
         "axis",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, size, size])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, size, result])],
-        [sizes],
+        [given],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=8)
     (found,) = unoptimized_session(model, Path()).run(None, {"x": np.eye(size, dtype=np.float32)[None, None]})

@@ -50,6 +50,16 @@ def test_a_cubic_resize_is_one_of_each_axis(height: int, width: int, coordinates
     assert resize_axes_apart.apply(model, tmp_path) == 0
 
 
+def test_a_cubic_resize_that_goes_by_sizes_gets_sizes(tmp_path: Path) -> None:
+    how: dict[str, Any] = {COORDINATES: "align_corners", "scales": [1, 1, 0.8, 1.4]}
+    model, x = resizing((1, 2, 4, 6), (1, 2, 3, 8), mode="cubic", **how), ramp(1, 2, 4, 6)
+    truth = outputs(model, {"x": x})["y"]
+    assert resize_axes_apart.apply(model, tmp_path) == 1
+    assert operators(model) == {"Resize": 1}
+    np.testing.assert_allclose(outputs(model, {"x": x})["y"], truth, rtol=1e-5, atol=1e-6)
+    assert resize_axes_apart.apply(model, tmp_path) == 0
+
+
 @pytest.mark.parametrize(
     ("before", "after", "how"),
     [
@@ -75,6 +85,12 @@ ON_CHIP: dict[str, tuple[dict[str, Any] | None, tuple[int, ...], tuple[int, ...]
     "cubic by 2 and 4": ({}, (1, 8, 4, 6), (1, 8, 8, 24), {"mode": "cubic"}),
     "5 dims": (None, (1, 3, 4, 4, 6), (1, 3, 8, 8, 12), {"mode": "linear"}),
     "2 dims": ({}, (8, 6), (16, 12), {"mode": "linear"}),
+    "by scales": (
+        {},
+        (1, 2, 4, 6),
+        (1, 2, 3, 8),
+        {"mode": "cubic", COORDINATES: "align_corners", "scales": [1, 1, 0.8, 1.4]},
+    ),
     "channels last": (None, (1, 4, 6, 8), (1, 8, 12, 8), {"mode": "linear"}),
 }
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "scales, asymmetric": (
         (1, 3, 8, 6), (1, 3, 13, 7), {"scales": [1, 1, 1.7, 1.3], "coordinate_transformation_mode": "asymmetric"},
     ),
+    "one element": ((1, 3, 8, 6), (1, 3, 3, 1), {"coordinate_transformation_mode": "pytorch_half_pixel"}),
     "antialias": ((1, 3, 8, 6), (1, 3, 3, 4), {"antialias": 1}),
+    "antialias, by scales": ((1, 3, 8, 6), (1, 3, 5, 4), {"scales": [1, 1, 0.7, 0.7], "antialias": 1}),
     "antialias, larger": ((1, 3, 8, 6), (1, 3, 11, 4), {"antialias": 1}),
     "not larger": (
         (1, 3, 8, 6), (1, 3, 13, 10), {"keep_aspect_ratio_policy": "not_larger", "sizes": [13, 11], "axes": [2, 3]},
@@ -47,7 +50,16 @@ CUBIC: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "excludes": ((1, 3, 8, 6), (1, 3, 12, 18), {"exclude_outside": 1}),
     "excludes, shrinks": ((1, 3, 8, 6), (1, 3, 3, 4), {"exclude_outside": 1, "cubic_coeff_a": -0.5}),
 }
-LINEAR_TOO = ("symmetric", "antialias", "antialias, larger", "not larger", "crop", "crop beyond")
+LINEAR_TOO = (
+    "antialias, by scales",
+    "symmetric",
+    "one element",
+    "antialias",
+    "antialias, larger",
+    "not larger",
+    "crop",
+    "crop beyond",
+)
 
 
 def variants() -> list[Any]:
@@ -94,8 +106,10 @@ SCHEMES: dict[str, tuple[dict[str, Any] | None, float]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", SCHEMES)
-@pytest.mark.parametrize("name", ["excludes", "antialias", "crop beyond", "not larger"])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [*product(("excludes", "antialias", "crop beyond", "not larger"), SCHEMES), ("one element", "fp16")],
+)
 def test_on_the_chip(name: str, precision: str, tmp_path: Path) -> None:
     before, after, how = {**CASES, **CUBIC}[name]
     scheme, least = SCHEMES[precision]
