@@ -47,6 +47,7 @@ from pipeline.graph.rewrites import (
     flatten_gather_nd,
     flatten_output_casts,
     flatten_products,
+    fold_gemm_factors,
     fuse_gelu,
     fuse_layer_norm,
     fuse_rms_norm,
@@ -87,6 +88,7 @@ class Rewrite(Protocol):
 REWRITES: tuple[Rewrite, ...] = (
     narrow_doubles,  # before all that look at constants of float32
     drop_idle_bounds,  # before masks are looked for: an infinity that bounds nothing is none
+    fold_gemm_factors,  # before all that look for products with constants
     compute_lengths_in_integers,
     decompose_mod,
     cast_by_int32,
