@@ -21,16 +21,23 @@ from pipeline.graph.files.model_file import (
     tensor_array,
 )
 from pipeline.graph.rewrites import apply_all, separate_middles
+from pipeline.graph.shapes.too_many_dims import check_dims
 from pipeline.model import StageRequest, StageResult
 
 
 def run(request: StageRequest) -> StageResult:
-    """Apply every rewrite to one bucket's model."""
-    shaped = request.inputs["shape"]
+    """Apply every rewrite to one bucket's model.
+
+    Raises:
+        ModelError: it has values that HTP has no form for, and no nodes may be left to the CPU.
+    """
+    params, shaped = Params.from_json(request.params), request.inputs["shape"]
     model = load_graph(shaped.folder / MODEL)
     applied = apply_all(model, shaped.folder)
-    if Params.from_json(request.params).middles:
+    if params.middles:
         applied[separate_middles.NAME] = separate_middles.apply(model, shaped.folder)
+    if not params.cpu_nodes:
+        check_dims(model)
     with BlobWriter(request.out / REWRITTEN) as blob:
         for tensor in model.graph.initializer:
             if not is_external(tensor) and byte_size(tensor) >= EXTERNAL_BYTES:

@@ -57,6 +57,7 @@ from pipeline.graph.rewrites import (
     gather_pairs,
     gather_taps,
     make_masks_finite,
+    merge_dims,
     merge_scales,
     narrow_doubles,
     negate_divisors,
@@ -142,6 +143,7 @@ REWRITES: tuple[Rewrite, ...] = (
     widen_scales,  # behind all that look for products with one number
     split_clips,  # behind what looks for a Clip
     compare_casts,  # behind all that look for masks
+    merge_dims,  # behind all, of which some write more dims
 )
 """In the order they are applied."""
 
