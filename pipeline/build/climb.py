@@ -90,6 +90,8 @@ class Climber:
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._refused: dict[str, PipelineError] = {}
+        self._beyond: set[str] = set()
+        """Components, by their quantize step, of which a try missed what no precision cures."""
 
     def may_climb(self, step: Step) -> bool:
         """Whether another precision may be tried for what a step misses."""
@@ -131,8 +133,13 @@ class Climber:
                 raise self._refused[quantize.id]
             if is_current(step, self._workspace) and judge(step, self._workspace) is None and not self.wishes(step):
                 return True
+            if quantize.id in self._beyond:
+                return False
             try:
-                return self._climb(quantize)
+                climbed = self._climb(quantize)
+                if not climbed:
+                    self._beyond.add(quantize.id)
+                return climbed
             except PipelineError as error:
                 self._refused[quantize.id] = error
                 raise
