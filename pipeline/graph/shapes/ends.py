@@ -1,4 +1,4 @@
-"""Where to end a model that has a part which no chip with fixed shapes can run."""
+"""Where to end a model before a part that the chip can't run, or runs wrongly, and where to begin behind it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Container, Sequence
 
 from onnx import GraphProto, NodeProto
 
+from pipeline.graph.ir.index import WHOLE, GraphIndex, element_type
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.traverse import reads
 
@@ -35,5 +36,26 @@ def ends_before(graph: GraphProto, node: NodeProto, constants: Container[str]) -
             name = maker.input[0]
         if name not in constants:
             found[name] = None
-    ends = [*found, *(name for name in outputs if name not in found)]
-    return ends if found and len(ends) <= _MOST else ()
+    ends = (*found, *(name for name in outputs if name not in found))
+    return ends if len(ends) <= _MOST else ()
+
+
+def handed_on(index: GraphIndex, values: Sequence[str]) -> Sequence[str]:
+    """What a part that computes whole numbers, `values` among them, hands to the rest; none if that is too much.
+
+    An application that computes these may leave that part out of the model.
+    """
+    waiting, seen, found = [*values], {*values}, dict[str, None]()
+    while waiting:
+        name = waiting.pop(0)
+        behind = [node for node in index.readers.get(name, []) if all(_is_whole(index, made) for made in node.output)]
+        if len(behind) < len(index.readers.get(name, [])):
+            found[name] = None
+        fresh = [made for node in behind for made in node.output if made and made not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return (*found,) if len(found) <= _MOST else ()
+
+
+def _is_whole(index: GraphIndex, name: str) -> bool:
+    return not name or element_type(index, name) in WHOLE
