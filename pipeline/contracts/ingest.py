@@ -25,7 +25,10 @@ class Params(Contract):
 
 @dataclass(frozen=True)
 class GivenConstant(Contract):
-    """An input that became a constant: what it is declared to be, and the value as the config gives it."""
+    """An input that became a constant: what it is declared to be, and the value as the config gives it.
+
+    One without elements, whose shape has a 0, has only one value; what stands for it here is of no account.
+    """
 
     dtype: str
     shape: tuple[int, ...]

@@ -23,7 +23,9 @@ from pipeline.graph.shapes.axes import axis_names, model_axes, name_dims
 from pipeline.inputs.samples.audio import is_wave
 from pipeline.inputs.samples.images import is_picture
 
-Kind = Literal["ids", "mask", "image", "audio", "features", "length", "state", "selector", "other"]
+Kind = Literal["ids", "mask", "image", "audio", "features", "length", "state", "selector", "empty", "other"]
+NEVER_VARIED: tuple[Kind, ...] = ("selector", "empty")
+"""Inputs that samples need not have."""
 
 _TEXT = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _STATE = re.compile(r"(^|[_.])(h|c|h0|c0|hn|cn|hidden|cell|states?|cache|mems?|past)([_.\d]|$)|past|cache|state|hidden")
@@ -97,6 +99,8 @@ def _guess(
     spec: TensorSpec, outputs: Sequence[TensorSpec], chosen: Mapping[str, tuple[int | float, ...]], graph: GraphProto
 ) -> GuessedInput:
     name, integer = spec.name.lower(), spec.dtype.startswith(("int", "uint", "bool"))
+    if 0 in spec.shape:
+        return GuessedInput(spec, "empty", "so it is left out of what is built")
     if spec.name in chosen:
         return GuessedInput(spec, "selector", "an If of the graph is decided by it", values=chosen[spec.name])
     lookup = _lookup(spec.name, graph) if integer else None
@@ -281,7 +285,7 @@ def guess_axes(components: Mapping[str, GuessedComponent]) -> list[GuessedAxis]:
         for given in guessed.inputs:
             for place, dim in enumerate(given.spec.shape):
                 for axis in axis_names(dim) if isinstance(dim, str) else ():
-                    if given.kind != "selector":
+                    if given.kind not in NEVER_VARIED:
                         seen.setdefault(axis, []).append((component, given, place))
     return [
         GuessedAxis(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import ArrayLike
 
 from tests.support.graphs import graph
 from tests.support.project import Project
@@ -43,7 +45,8 @@ def project_of(root: Path, model: onnx.ModelProto, largest: int) -> Project:
     (given,) = model.graph.input
     shape = [dim.dim_value for dim in given.type.tensor_type.shape.dim]
     for number in range(8):
-        np.savez(samples / f"{number}.npz", **{given.name: numbers.integers(-largest, largest, shape)})
+        arrays: dict[str, Any] = {given.name: numbers.integers(-largest, largest, shape)}
+        np.savez(samples / f"{number}.npz", **arrays)
     project.write("configs/net.yaml", CONFIG)
     return project
 
@@ -51,7 +54,7 @@ def project_of(root: Path, model: onnx.ModelProto, largest: int) -> Project:
 @pytest.mark.parametrize("precision", ["", "quantization: {precision: fp16}\n"])
 def test_what_the_application_should_compute_is_named(precision: str, tmp_path: Path) -> None:
     table = np.random.default_rng(0).standard_normal((97, 4)).astype(np.float32)
-    constants = {"big": np.int64(2654435761), "count": np.int64(97), "table": table}
+    constants: dict[str, ArrayLike] = {"big": np.int64(2654435761), "count": np.int64(97), "table": table}
     project = project_of(tmp_path, graph(HASH, constants), 50)
     project.write("configs/net.yaml", CONFIG + precision)
     run = project.doit("build", check=False)

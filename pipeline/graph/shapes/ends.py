@@ -15,16 +15,17 @@ _SPELLINGS = frozenset({*VIEWS, "Cast", "Transpose"})
 _MOST = 8
 
 
-def ends_before(graph: GraphProto, node: NodeProto, constants: Container[str]) -> Sequence[str]:
-    """The values to end a graph at so that `node` and all that needs it is left out; none if nothing would be left.
+def ends_before(graph: GraphProto, nodes: NodeProto | Sequence[NodeProto], constants: Container[str]) -> Sequence[str]:
+    """The values to end a graph at so that `nodes` and all that needs them is left out; none if nothing would be left.
 
     They are what the part left out reads of the rest, constants and inputs of the model aside, and outputs that don't
-    need `node`.
+    need `nodes`.
     """
-    lost = set(node.output)
+    given = [nodes] if isinstance(nodes, NodeProto) else nodes
+    left_out, lost = {tuple(node.output) for node in given}, {name for node in given for name in node.output}
     behind: list[NodeProto] = []
     for each in graph.node:
-        if each.output == node.output or not lost.isdisjoint(reads(each)):
+        if tuple(each.output) in left_out or not lost.isdisjoint(reads(each)):
             behind.append(each)
             lost.update(each.output)
     makers = {name: each for each in graph.node for name in each.output if name and name not in lost}
