@@ -109,9 +109,9 @@ class Project:
         check_names(line, self.steps, self._models, talking, lambda: (step.id for step in every))
 
     def tasks(self, stage: str) -> Iterator[Task]:
-        """The group task of a stage and one task for each of its steps."""
+        """The task of each step of a stage, and one for all but those of on_request models that nobody names."""
         steps = self._by_stage[stage]
-        yield group(stage, STAGES[stage], [step.id for step in steps])
+        yield group(stage, STAGES[stage], [step.id for step in steps if self._named or not step.config.on_request])
         for step in steps:
             yield task(
                 step.id,

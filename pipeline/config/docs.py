@@ -65,6 +65,25 @@ _RULES = """\
 - `{precision: fp16}` needs targets that compute in float16: those of HTP v{arch} and later.
 """
 
+_CHOICES = """\
+## Choices of logits
+
+`thresholds: {choices: 0.99}` is about outputs that are probabilities: their values add up to 1 along an axis. The
+scores in front of a Softmax (logits) are judged in dB, as other numbers are; how many choices are the same is measured
+where a last MatMul or Gemm makes them (`choices alike` in the table), and fails no build. To have it fail one, say
+along which axis the application takes the largest:
+
+```yaml
+verification:
+  outputs:
+    logits: {choice: -1, total_db: 23}   # 5 choices of 1000 may be others: 10 * log10(1000 / 5) = 23 dB
+```
+
+`logits` is the name of the output in the ONNX file, -1 its last axis. The dB of its values don't count then: those of
+the choices do, 20 for one of a hundred, 30 for one of a thousand. Where the original's runner-up is nearer than `tie`,
+either is right. A model with several components has this under `components.<name>.outputs`.
+"""
+
 
 _PROJECT = """\
 # Settings of the project
@@ -96,7 +115,7 @@ def main() -> None:
 def generated() -> Mapping[str, str]:
     """The text of each file, by its name relative to the project."""
     model, project = record_of(ModelFile), record_of(Settings)
-    parts = (_HEAD, *map(_section, _records(model)), _rules(), _targets())
+    parts = (_HEAD, *map(_section, _records(model)), _rules(), _CHOICES, _targets())
     sections = (*parts, _PROJECT, *map(_section, _records(project)))
     return {
         "configs/config.schema.json": _schema(model, "Model configuration"),

@@ -311,4 +311,5 @@ class ModelFile:
     release: ReleaseSettings | None = None
     """What `doit package` makes of the model; there is nothing to package when left out."""
     on_request: bool = False
-    """Build this model only when it is named, as in `doit build:<model>`; plain `doit build` passes it by."""
+    """Build this model only when it is named, as in `doit build:<model>`; plain `doit build` passes it by, and so does
+    a stage alone, as `doit blame`."""

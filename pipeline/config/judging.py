@@ -51,8 +51,9 @@ class ThresholdsFile:
     cosine: float | None = None
     """Least cosine between the outputs of the last rung and the original's; not looked at when left out."""
     choices: float | None = None
-    """Where the original is clear about what is likeliest: the least share of choices that must be the same; 0.99 when
-    left out, and not looked at where `total_db` is below 20."""
+    """Of outputs that are probabilities, where the original is clear about what is likeliest: the least share of
+    choices that must be the same; 0.99 when left out, and not looked at where `total_db` is below 20. Of logits
+    `verification.outputs` says it ([choices of logits](#choices-of-logits))."""
     overlap: float | None = None
     """Of what lies between 0 and 1: how much of what either covers both must cover, as intersection over union; 0.9
     when left out, and not looked at where `total_db` is below 20."""
@@ -88,7 +89,7 @@ class OutputFile:
     one is given here as well."""
     choice: AxisNumber | None = None
     """The axis along which an application takes the largest: what is judged is how often that is the same, in dB, of
-    which 20 are one of a hundred that differs."""
+    which 20 are one of a hundred that differs ([choices of logits](#choices-of-logits))."""
     tie: float | None = None
     """With `choice`: how near the runner-up of the original may be for either to be right, in units of the output. A
     tenth of the output's RMS when left out."""

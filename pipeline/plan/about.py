@@ -51,7 +51,12 @@ def names_stages(line: CommandLine) -> bool:
 
 
 def models_read(line: CommandLine, folder: Path) -> set[str] | None:
-    """The models whose configs a command needs to read; None for all of them."""
+    """The models whose configs a command needs to read; None for all of them.
+
+    A first config of a model is written whatever the others say: none of them is read.
+    """
+    if line.command == "run" and [*line.names[:1]] == ["init"] and not line.asks_for_help:
+        return set()
     names = model_names(folder)
     about = models_about(line, names)
     if line.command != "run" or not about or len(about) == len(names):

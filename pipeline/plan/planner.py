@@ -120,6 +120,7 @@ class _Planner(Measurements):
             shaped = (self._of("shape", component, bucket),)
             params = rewrite.Params(
                 middles=(self._config.language and keeps_fours(quantization)) or None,
+                in_float=isinstance(quantization, Fp16) or None,
                 cpu_nodes=self._config.components[component].thresholds.max_cpu_nodes > 0 or None,
             )
             yield self._step("rewrite", component, bucket, params, shaped)

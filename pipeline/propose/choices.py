@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.propose.found_model import FoundModel
-from pipeline.propose.interface import NEVER_VARIED, GuessedAxis, GuessedComponent, GuessedInput, guess_axes
+from pipeline.propose.guessed_axes import GuessedAxis, guess_axes
+from pipeline.propose.interface import NEVER_VARIED, GuessedComponent, GuessedInput
 from pipeline.propose.tables import FoundTable, find_table
 
 _TOKEN_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids"})
@@ -111,6 +112,7 @@ def _constant(given: GuessedInput, rate: Said) -> Said:
 def _place(axis: GuessedAxis, made: Choices, found: FoundModel, inputs: Sequence[GuessedInput], rate: int) -> None:
     """Put an axis under `fixed` or `buckets`."""
     of = ", ".join(axis.carriers[:4]) + (", …" if len(axis.carriers) > 4 else "")
+    of += f": {axis.why}" if axis.why else ""
     match axis.kind:
         case "batch":
             made.fixed[axis.name] = Said(1, f"a batch, of {of}")

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.contracts.values import TensorSpec
 from pipeline.plain_text import printable
 from pipeline.propose.choices import Choices, Said
 from pipeline.propose.found_model import FoundModel
@@ -126,11 +127,20 @@ def _interface(each: GuessedComponent) -> Iterator[str]:
     if each.refused is not None:
         return
     for given in each.inputs:
-        yield from _comment(f"in   {given.spec}{_taken(given)}", indent="    ")
+        yield from _comment(f"in   {_form(given.spec, each)}{_taken(given)}", indent="    ")
     for spec in each.outputs[:12]:
-        yield from _comment(f"out  {spec}", indent="    ")
+        yield from _comment(f"out  {_form(spec, each)}", indent="    ")
     if len(each.outputs) > 12:
         yield f"    # and {len(each.outputs) - 12} more outputs"
+
+
+def _form(spec: TensorSpec, each: GuessedComponent) -> str:
+    """A value as the config shows it: no rank is not the rank of a single number."""
+    if spec.name not in each.unranked:
+        return str(spec)
+    given = any(spec.name == found.spec.name for found in each.inputs)
+    why = "export the model with the shape of each input" if given else "the build finds it, nothing is to be written"
+    return f"{spec.name}: {spec.dtype} of unknown rank: {why}"
 
 
 def _taken(given: GuessedInput) -> str:

@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, numpy_helper, shape_inference
 
 from pipeline.contracts.values import TensorSpec
 from pipeline.errors import PipelineError
 from pipeline.graph.files.lean_parse import parse_lean
 from pipeline.graph.files.model_file import is_external, signature
+from pipeline.graph.ir.inference import REFUSALS
 from pipeline.graph.ir.traverse import all_nodes, attribute_graphs
-from pipeline.graph.shapes.axes import axis_names, model_axes, name_dims
+from pipeline.graph.shapes.axes import model_axes, name_dims
 from pipeline.inputs.samples.audio import is_wave
 from pipeline.inputs.samples.images import is_picture
+from pipeline.propose.axis_uses import AxisUse, Uses, find_uses
 
 Kind = Literal["ids", "mask", "image", "audio", "features", "length", "state", "selector", "empty", "other"]
 NEVER_VARIED: tuple[Kind, ...] = ("selector", "empty")
@@ -30,7 +32,6 @@ NEVER_VARIED: tuple[Kind, ...] = ("selector", "empty")
 _TEXT = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _STATE = re.compile(r"(^|[_.])(h|c|h0|c0|hn|cn|hidden|cell|states?|cache|mems?|past)([_.\d]|$)|past|cache|state|hidden")
 _WAVE = re.compile(r"wave|audio|speech|signal|sound|input_values|samples|pcm|\bx\b", re.IGNORECASE)
-_BATCH = re.compile(r"batch|^(n|b|bs|bsz)$", re.IGNORECASE)
 _FOLLOWED = frozenset(
     {"Cast", "Unsqueeze", "Squeeze", "Reshape", "Pad", "Identity", "Transpose", "Concat", "Mul", "Div"}
 )
@@ -56,7 +57,11 @@ class GuessedInput:
 
 @dataclass(frozen=True)
 class GuessedComponent:
-    """One ONNX file: inputs, outputs, and its axes with the inputs that carry each; or why it can't be read."""
+    """One ONNX file: inputs, outputs, and its axes with the inputs that carry each; or why it can't be read.
+
+    `uses` is what recurrences say of axes, by input and place; `unranked` are inputs and outputs of which no one knows
+    how many dims they have.
+    """
 
     file: str
     inputs: Sequence[GuessedInput] = ()
@@ -64,6 +69,8 @@ class GuessedComponent:
     axes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     nodes: int = 0
     refused: PipelineError | None = None
+    uses: Mapping[tuple[str, int], AxisUse] = field(default_factory=dict)
+    unranked: frozenset[str] = frozenset()
 
     def of_kind(self, *kinds: Kind) -> list[GuessedInput]:
         """The inputs that are taken for one of these."""
@@ -86,23 +93,48 @@ def look_at(file: str, path: Path) -> GuessedComponent:
         declared = [value for value in model.graph.input if value.name not in initialized]
         del model.graph.input[:]
         model.graph.input.extend(declared)
+        _infer_outputs(model)
         known = signature(model)
     except PipelineError as error:
         return GuessedComponent(file, refused=error)
-    chosen = _selectors(model)
-    inputs = tuple(_guess(spec, known.outputs, chosen, model.graph) for spec in known.inputs)
+    chosen, uses = _selectors(model), find_uses(model.graph)
+    inputs = tuple(_guess(spec, known.outputs, chosen, uses, model.graph) for spec in known.inputs)
     axes = {axis: tuple(names) for axis, names in model_axes(model).items()}
-    return GuessedComponent(file, inputs, known.outputs, axes, len(model.graph.node))
+    values = (*model.graph.input, *model.graph.output)
+    unranked = frozenset(value.name for value in values if not value.type.tensor_type.HasField("shape"))
+    nodes = len(model.graph.node)
+    return GuessedComponent(file, inputs, known.outputs, axes, nodes, uses=uses.axes, unranked=unranked)
+
+
+def _infer_outputs(model: ModelProto) -> None:
+    """Give outputs that are declared without a rank the one that follows from the graph, where that can be told."""
+    unknown = [value for value in model.graph.output if not value.type.tensor_type.HasField("shape")]
+    if not unknown:
+        return
+    try:
+        inferred = shape_inference.infer_shapes(model, data_prop=True)
+    except REFUSALS:  # what is wrong with the model is for the steps of the build to say
+        return
+    found = {value.name: value.type.tensor_type for value in inferred.graph.output}
+    for value in unknown:
+        if found[value.name].HasField("shape"):
+            value.type.tensor_type.shape.CopyFrom(found[value.name].shape)
 
 
 def _guess(
-    spec: TensorSpec, outputs: Sequence[TensorSpec], chosen: Mapping[str, tuple[int | float, ...]], graph: GraphProto
+    spec: TensorSpec,
+    outputs: Sequence[TensorSpec],
+    chosen: Mapping[str, tuple[int | float, ...]],
+    uses: Uses,
+    graph: GraphProto,
 ) -> GuessedInput:
     name, integer = spec.name.lower(), spec.dtype.startswith(("int", "uint", "bool"))
     if 0 in spec.shape:
         return GuessedInput(spec, "empty", "so it is left out of what is built")
     if spec.name in chosen:
         return GuessedInput(spec, "selector", "an If of the graph is decided by it", values=chosen[spec.name])
+    if spec.name in uses.lengths:
+        return GuessedInput(spec, "length", uses.lengths[spec.name])
     lookup = _lookup(spec.name, graph) if integer else None
     if spec.name in _TEXT:
         return GuessedInput(spec, "mask" if "mask" in name else "ids", "by its name", rows=_rows(lookup))
@@ -264,54 +296,3 @@ def _deciders(
         seen |= {*new}
         pending += new
     yield from ((name, values) for name in ends)
-
-
-AxisKind = Literal["batch", "height", "width", "channels", "tokens", "samples", "length"]
-
-
-@dataclass(frozen=True)
-class GuessedAxis:
-    """An axis of a model's inputs and what it is taken to count; `carriers` are ``component.input[place]``."""
-
-    name: str
-    kind: AxisKind
-    carriers: tuple[str, ...]
-
-
-def guess_axes(components: Mapping[str, GuessedComponent]) -> list[GuessedAxis]:
-    """Every axis of the components, in their order; what any of them says of one counts for all."""
-    seen: dict[str, list[tuple[str, GuessedInput, int]]] = {}
-    for component, guessed in components.items():
-        for given in guessed.inputs:
-            for place, dim in enumerate(given.spec.shape):
-                for axis in axis_names(dim) if isinstance(dim, str) else ():
-                    if given.kind not in NEVER_VARIED:
-                        seen.setdefault(axis, []).append((component, given, place))
-    return [
-        GuessedAxis(
-            axis, _axis_kind(axis, places), tuple(f"{c}.{given.spec.name}[{place}]" for c, given, place in places)
-        )
-        for axis, places in seen.items()
-    ]
-
-
-def _axis_kind(axis: str, places: Sequence[tuple[str, GuessedInput, int]]) -> AxisKind:
-    if _BATCH.search(re.sub(r"\[\d+\]$", "", axis) if not axis.endswith("]") else ""):
-        return "batch"
-    for _, given, place in places:
-        rank = len(given.spec.shape)
-        if given.kind == "image" and rank == 4 and place > 0:
-            first = given.spec.shape[1] in (1, 3) or given.spec.shape[3] not in (1, 3)
-            kinds: tuple[AxisKind, ...] = ("channels", "height", "width") if first else ("height", "width", "channels")
-            return kinds[place - 1]
-    firsts = [place == 0 and (len(given.spec.shape) > 1 or given.kind == "length") for _, given, place in places]
-    if all(firsts) and not re.search(r"seq|len|time|frame|step", axis, re.IGNORECASE):
-        return "batch"
-    if all(given.kind == "state" and place < len(given.spec.shape) - 1 for _, given, place in places) and not re.search(
-        r"seq|len|time|frame|step|past", axis, re.IGNORECASE
-    ):
-        return "batch"  # [layers, batch, hidden]
-    kinds_of = {given.kind for _, given, _ in places}
-    if "audio" in kinds_of:
-        return "samples"
-    return "tokens" if kinds_of & {"ids", "mask"} else "length"

@@ -124,9 +124,9 @@ def tables(ran: Ran) -> Iterator[str]:
 
 def last_lines(ran: Ran) -> str:
     """What was built, where it is, and what was not measured; empty for a command that is not about steps."""
-    steps, built_all = ran.current or ran.unchanged, "build" in ran.selected
-    if not (steps or ran.failures or ran.waiting or built_all):
-        return ""
+    steps, left_out = ran.current or ran.unchanged, [*_left_out(ran)]
+    if not (steps or ran.failures or ran.waiting or "build" in ran.selected):
+        return "\n".join(left_out)
     models = sorted(name.split(":")[1] for name in ran.checked if name.startswith("build:"))
     if ran.failures:
         built = ran.outcomes.count("built")
@@ -165,10 +165,30 @@ def last_lines(ran: Ran) -> str:
     lines += guessed[:_NAMES]
     if len(guessed) > _NAMES:
         lines.append(f"and {len(guessed) - _NAMES} more configs with guesses")
-    skipped = [name for name in ran.on_request if built_all and f"build:{name}" not in ran.checked]
+    return "\n".join([*lines, *left_out, *_what_waits(ran)])
+
+
+def _left_out(ran: Ran) -> Iterator[str]:
+    """The models that a task of all models passes by, and how to name them."""
+    models = {name: {step.stage for step in ran.planned.get(name, ())} for name in ran.on_request}
+    tried = {*ran.checked, *ran.needs, *(task for failure in ran.failures for task in failure.tasks)}
+    skipped = [name for name in models if "build" in ran.selected and f"build:{name}" not in ran.checked]
     if skipped:
-        lines.append(f"Not built, as only on request: {', '.join(f'doit build:{name}' for name in skipped)}")
-    return "\n".join([*lines, *_what_waits(ran)])
+        yield f"Not built, as only on request: {', '.join(f'doit build:{name}' for name in skipped)}"
+    for stage in ran.selected:
+        skipped = [name for name, stages in models.items() if stage in stages and not _any_of(tried, stage, name)]
+        if skipped:
+            yield f"Left out, as only on request: {', '.join(_by_name(stage, name, ran) for name in skipped)}"
+
+
+def _by_name(stage: str, model: str, ran: Ran) -> str:
+    """What to type for the steps of a stage for a model."""
+    return f"doit {stage}:{model}" if f"{stage}:{model}" in ran.steps else f"doit '{stage}:{model}/*'"
+
+
+def _any_of(tasks: Set[str], stage: str, model: str) -> bool:
+    """Whether one of these is a step of a stage for a model."""
+    return any(task == f"{stage}:{model}" or task.startswith(f"{stage}:{model}/") for task in tasks)
 
 
 def _what_failed(ran: Ran) -> Iterator[str]:

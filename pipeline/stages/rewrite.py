@@ -20,6 +20,7 @@ from pipeline.graph.files.model_file import (
     signature,
     tensor_array,
 )
+from pipeline.graph.quantization import write_out_layers
 from pipeline.graph.rewrites import apply_all, separate_middles
 from pipeline.graph.shapes.too_many_dims import check_dims
 from pipeline.model import StageRequest, StageResult
@@ -34,6 +35,10 @@ def run(request: StageRequest) -> StageResult:
     params, shaped = Params.from_json(request.params), request.inputs["shape"]
     model = load_graph(shaped.folder / MODEL)
     applied = apply_all(model, shaped.folder)
+    if params.in_float and (
+        written := write_out_layers.apply(model, shaped.folder, is_wanted=lambda _index, _layer: True)
+    ):
+        applied[write_out_layers.NAME] = written
     if params.middles:
         applied[separate_middles.NAME] = separate_middles.apply(model, shaped.folder)
     if not params.cpu_nodes:

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 
 from pipeline.config import docs
 from pipeline.config.file_names import RESERVED
 from pipeline.config.load import load
+from pipeline.contracts.measures import Subject
+from pipeline.graph.accuracy.measuring import measure
 from pipeline.plan.planner import plan
 from tests.support.config_mistakes import GOOD, MISTAKES, write
 from tests.support.project import ROOT
@@ -81,6 +84,24 @@ def test_schema_and_reference_are_up_to_date(name: str) -> None:
 def test_the_example_in_the_reference_loads(tmp_path: Path) -> None:
     example = (ROOT / "docs" / "config.md").read_text("utf-8").split("```yaml\n")[1].split("```")[0]
     assert [bucket.name for bucket in load(write(tmp_path, example)).buckets] == ["32", "64", "128"]
+
+
+def test_the_example_of_logits_asks_for_what_it_says(tmp_path: Path) -> None:
+    blocks = (ROOT / "docs" / "config.md").read_text("utf-8").split("```yaml\n")
+    example = next(block.split("```")[0] for block in blocks if "choice: -1" in block)
+    config = load(write(tmp_path, blocks[1].split("```")[0] + example))
+    (component,) = config.components.values()
+    assert component.outputs["logits"].choice == -1
+    least = component.thresholds.outputs["logits"].total_db
+    assert least is not None
+    truth = np.tile(np.array([[3.0, 1.0]]), (1000, 1))
+    for wrong, passes in ((5, True), (6, False)):
+        tested = truth.copy()
+        tested[:wrong] = [1.0, 3.0]
+        subject = Subject("logits", by="choice", axis=-1, tie=0.1)
+        found = measure({"logits": subject}, ["a"], [{"logits": truth}], [{"logits": tested}])["logits"]
+        assert found.sqnr_db is not None
+        assert (found.sqnr_db >= least) is passes
 
 
 def test_links_within_the_reference_lead_somewhere() -> None:

@@ -106,5 +106,6 @@ def test_the_schema_refuses_what_decoding_refuses(mistake: str) -> None:
 
 
 def test_the_example_in_the_reference_loads(tmp_path: Path) -> None:
-    example = (ROOT / "docs" / "config.md").read_text("utf-8").split("```yaml\n")[2].split("```")[0]
+    example = (ROOT / "docs" / "config.md").read_text("utf-8").partition("# Settings of the project")[2]
+    example = example.split("```yaml\n")[1].split("```")[0]
     assert loaded(tmp_path, example).settings.hosts("context") == ("x86_64", "windows-aarch64")

@@ -79,6 +79,30 @@ def test_only_configs_of_named_models_are_read_and_planned_whatever_rules_for_ho
         assert {*read} == expected
 
 
+def test_a_first_config_is_written_beside_one_that_is_wrong(tmp_path: Path) -> None:
+    project = tiny_project.create(tmp_path / "project", tmp_path / "store", buckets=(8,), targets=("sm8650",))
+    project.write("configs/wrong.yaml", "source: 1\n")
+    run = project.doit("init", "mine", "model/model.onnx", check=False)
+    assert "wrong.yaml" not in run.text
+    assert (run.status, (project.root / "configs/mine.yaml").is_file()) == (0, True), run.text
+    assert project.doit("build", check=False).status == 10, "who builds all still hears of it"
+
+
+def test_a_stage_alone_leaves_out_what_is_built_on_request(tmp_path: Path) -> None:
+    project = tiny_project.create(tmp_path / "project", tmp_path / "store", buckets=(8,), targets=("sm8650",))
+    text = (project.root / tiny_project.CONFIG).read_text("utf-8")
+    project.write("configs/asked.yaml", f"on_request: true\n{text}")
+    run = project.doit("fetch")
+    assert {*run.built} == {"fetch:tiny"}
+    assert "Left out, as only on request: doit fetch:asked" in run.text
+    run = project.doit("fetch:asked")
+    assert {*run.restored, *run.built} == {"fetch:asked"}
+    assert "Left out" not in run.text
+    run = project.doit("ingest", "models=asked")
+    assert {*run.restored, *run.built} == {"ingest:asked/net"}
+    assert "Left out" not in run.text
+
+
 def test_a_name_without_a_step_is_refused_with_the_nearest_of_all_steps() -> None:
     every = ("context:demo/a/32/x", "context:minilm/a/32/x")
     check_names(parse(["build:demo", "context:demo/*", "gc", "unheard:of"]), every[:1], MODELS, {"smol"}, lambda: every)

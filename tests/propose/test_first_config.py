@@ -159,6 +159,33 @@ def refused(tmp_path: Path, *given: str, targets: str = "") -> PipelineError:
     return caught.value
 
 
+def test_a_rank_that_is_not_declared_is_computed_or_said_to_be_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "g (float[t, 1, 5] x, int64[2] n) => (float[] h, float[] z) { h, l = GRU <hidden_size = 6> (x, w, r) "
+    weights = {"w": np.zeros((1, 18, 5), np.float32), "r": np.zeros((1, 18, 6), np.float32)}
+    model = graph(text + "z = If <then_branch = a () => (float[] p) { p = Reshape (h, n) }, else_branch = b () =>"
+                  " (float[] q) { q = Identity (l) }> (yes) }", {**weights, "yes": np.array(True)})  # fmt: skip
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    save(model, tmp_path / "models" / "net.onnx")
+    config, text, _ = written(tmp_path, monkeypatch)
+    assert "# out  h: float32 [t, 1, 1, 6]" in text
+    assert "out z: float32 of unknown rank: the build finds it, nothing is to be written" in " ".join(
+        text.replace("#", "").split()
+    )
+    assert [bucket.axes for bucket in config.buckets] == [{"t": 64}, {"t": 128}]
+    assert "# GUESS: a length, of net.x[0]: steps of 'GRU_0' (GRU)" in text
+
+
+def test_an_input_without_a_rank_is_said_to_need_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = graph("g (float[1, 4] x) => (float[1, 4] y) { y = Neg (x) }")
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    save(model, tmp_path / "models" / "net.onnx")
+    _, text, _ = written(tmp_path, monkeypatch)
+    assert "# in   x: float32 of unknown rank: export the model with the shape of each input" in text
+
+
 def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
     for name in ("mine.yaml", "mine.yml"):
         path = tmp_path / "configs" / name

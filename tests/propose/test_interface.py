@@ -8,7 +8,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from pipeline.errors import ModelError
-from pipeline.propose.interface import GuessedComponent, guess_axes, look_at
+from pipeline.propose.guessed_axes import guess_axes
+from pipeline.propose.interface import GuessedComponent, look_at
 from tests.support.graphs import graph
 from tests.support.interfaces import HEARD, LAST, LONG, LOOKED_UP, MEL, NUMBERS, PICTURE, STATE, TEXT, WAVE, selecting
 from tests.support.models.builder import save
