@@ -53,7 +53,8 @@ _ELEMENTWISE = (
     "Exp", "Expand", "Gelu", "HardSwish", "LeakyRelu", "Mean", "Mod", "Mul", "PRelu", "Pow", "Reciprocal", "Relu",
     "Sigmoid", "Sub", "Sum", "Where",
 )  # fmt: skip
-_TAKE_FOUR = (*_ELEMENTWISE_OF_FOUR, "CumSum", "LayerNormalization")
+_BY_CHANNEL = ("GlobalMaxPool", "InstanceNormalization")
+_TAKE_FOUR = (*_ELEMENTWISE_OF_FOUR, *_BY_CHANNEL, "CumSum", "LayerNormalization", "ReduceMax", "ReduceMin")
 """Operators of 4 dims at most."""
 _ALONG_ONE = ("LayerNormalization", "LogSoftmax", "Softmax")
 _REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
@@ -111,6 +112,7 @@ class _Merging:
             "Transpose": self._transpose, "Concat": self._concat, "Gather": self._gather, "Slice": self._slice,
             "Split": self._split, "Tile": self._tile, "CumSum": self._cumsum,
             **dict.fromkeys(_ALONG_ONE, self._along_one), **dict.fromkeys(_REDUCTIONS, self._reduce),
+            **dict.fromkeys(_BY_CHANNEL, self._by_channel),
         }  # fmt: skip
         return known.get(node.op_type)
 
@@ -225,6 +227,13 @@ class _Merging:
                                             axis=place(groups, axis)))  # fmt: skip
         return True
 
+    def _by_channel(self, node: NodeProto) -> bool:
+        groups = merged(self._dims(node.input[0]), kept=(0, 1), most=_FOUR)
+        if groups is None or len(groups) < 3 or len([name for name in node.output if name]) > 1:
+            return False
+        self._give(node.output[0], self._op(node, self._in(node.input[0], groups), *node.input[1:]))
+        return True
+
     def _reduce(self, node: NodeProto) -> bool:
         dims, reduced = self._dims(node.input[0]), reduced_axes(self._index, node)
         if reduced is None:
@@ -233,8 +242,7 @@ class _Merging:
         def alike(left: int, right: int) -> bool:
             return (left in reduced) == (right in reduced)
 
-        # A ReduceMax over all of five axes stays on the CPU.
-        groups = merged(dims, alike, most=_FOUR) or merged(dims, alike)
+        groups = merged(dims, alike, most=_FOUR) or (None if _most(node) == _FOUR else merged(dims, alike))
         if groups is None:
             return False
         places = [number for number, group in enumerate(groups) if group[0] in reduced]
