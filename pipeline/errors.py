@@ -87,6 +87,10 @@ class CompileError(PipelineError):
     exit_code = 15
 
 
+class NoOperatorError(CompileError):
+    """QNN has no operator for a node, whatever its precision, and there is nothing else to compile."""
+
+
 class VerificationError(PipelineError):
     """An artifact was produced and does not do what it should."""
 
@@ -138,6 +142,7 @@ BY_NAME: dict[str, type[PipelineError]] = {
         CalibrationError,
         QuantizationError,
         CompileError,
+        NoOperatorError,
         VerificationError,
         StoreError,
         WorkerError,

@@ -30,6 +30,7 @@ from pipeline.contracts.scheme import Scheme
 from pipeline.errors import (
     CompileError,
     ModelError,
+    NoOperatorError,
     PipelineError,
     QuantizationError,
     VerificationError,
@@ -90,8 +91,7 @@ class Climber:
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._refused: dict[str, PipelineError] = {}
-        self._beyond: set[str] = set()
-        """Components, by their quantize step, of which a try missed what no precision cures."""
+        self._beyond: set[str] = set()  # of which a try missed what no precision cures
 
     def may_climb(self, step: Step) -> bool:
         """Whether another precision may be tried for what a step misses."""
@@ -136,10 +136,7 @@ class Climber:
             if quantize.id in self._beyond:
                 return False
             try:
-                climbed = self._climb(quantize)
-                if not climbed:
-                    self._beyond.add(quantize.id)
-                return climbed
+                return self._climb(quantize)
             except PipelineError as error:
                 self._refused[quantize.id] = error
                 raise
@@ -170,7 +167,10 @@ class Climber:
                 if short is None:
                     break
             if missed and not may_be_cured(missed.miss.rung, scheme, tried):
+                self._beyond.add(quantize.id)
                 return False
+            if missed and isinstance(missed.miss.error, NoOperatorError) and not component.thresholds.max_cpu_nodes:
+                raise missed.miss.error
             if missed and self._is_of_integers(chain, missed):
                 steps = {step.id: step for step in chain}
                 raise explain(missed.miss, missed.step, steps, self._workspace, self._crew, self._shown)

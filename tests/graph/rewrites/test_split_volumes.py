@@ -68,7 +68,8 @@ def test_left_alone(case: str, tmp_path: Path) -> None:
 
 def test_the_chip_takes_volumes(tmp_path: Path) -> None:
     cases = {**POOLS, **RESIZES, **ALONE}
-    del cases["dilated"]  # which QNN takes over no axes
+    # QNN takes no dilations over two axes either, and reckons with the ratio of sizes where a factor is another one.
+    del cases["dilated"], cases["odd factors"]
     raw = [graph(f"{HEAD} {{ y = {cases[case]} }}", CONSTANTS) for case in ("plain", "twice", *ALONE)]
     cured = [graph(f"{HEAD} {{ y = {body} }}", CONSTANTS) for body in cases.values()]
     truth = [outputs(model, X)["y"] for model in cured]
