@@ -132,6 +132,10 @@ class _Planner(Measurements):
                 yield self._precision(component, quantization)
             yield self._quantize(component, quantization)
         yield from self._contexts(component)
+        if self._shares:
+            for bucket in buckets:
+                for target in self._config.targets:
+                    yield self._alone(component, bucket, target)
         for kind in self._config.outputs:
             for target in self._config.targets:
                 yield self._export(component, kind, target)

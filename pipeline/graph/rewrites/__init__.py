@@ -21,6 +21,7 @@ from pipeline.graph.rewrites import (
     bound_exp,
     bound_masked_max,
     cast_by_int32,
+    center_grids,
     compare_casts,
     compare_signs,
     compute_lengths_in_integers,
@@ -46,8 +47,10 @@ from pipeline.graph.rewrites import (
     drop_unit_axes,
     expand_powers,
     flatten_gather_nd,
+    flatten_gathers,
     flatten_output_casts,
     flatten_products,
+    flatten_rows,
     fold_gemm_factors,
     fuse_gelu,
     fuse_layer_norm,
@@ -62,16 +65,18 @@ from pipeline.graph.rewrites import (
     merge_scales,
     narrow_doubles,
     negate_divisors,
+    pool_volumes,
     put_scores_first,
     replace_lengths_by_gates,
     replace_tanh,
+    resize_axes_apart,
+    resize_by_products,
     scale_magnitudes,
     scale_spectra,
     scale_weights,
     separate_swish,
     simplify_boolean_equal,
     split_clips,
-    split_volumes,
     spread_kernels,
     sum_along_last_axis,
     take_last_states,
@@ -115,10 +120,14 @@ REWRITES: tuple[Rewrite, ...] = (
     gather_pairs,
     gather_edges,
     gather_neighbours,
+    resize_by_products,
+    resize_axes_apart,
+    center_grids,
+    flatten_gathers,  # behind what writes lookups in place of a Pad or a Resize
     count_indices_from_the_front,
     sum_along_last_axis,
     convolve_averages,
-    split_volumes,
+    pool_volumes,
     spread_kernels,
     gather_taps,
     decompose_batch_norm,
@@ -147,6 +156,7 @@ REWRITES: tuple[Rewrite, ...] = (
     widen_scales,  # behind all that look for products with one number
     split_clips,  # behind what looks for a Clip
     compare_casts,  # behind all that look for masks
+    flatten_rows,  # behind all that look for products, and for what reads them
     merge_dims,  # behind all, of which some write more dims
 )
 """In the order they are applied."""
