@@ -87,10 +87,6 @@ class CompileError(PipelineError):
     exit_code = 15
 
 
-class NoOperatorError(CompileError):
-    """QNN has no operator for a node, whatever its precision, and there is nothing else to compile."""
-
-
 class VerificationError(PipelineError):
     """An artifact was produced and does not do what it should."""
 
@@ -142,7 +138,6 @@ BY_NAME: dict[str, type[PipelineError]] = {
         CalibrationError,
         QuantizationError,
         CompileError,
-        NoOperatorError,
         VerificationError,
         StoreError,
         WorkerError,

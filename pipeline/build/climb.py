@@ -31,7 +31,6 @@ from pipeline.contracts.scheme import Scheme
 from pipeline.errors import (
     CompileError,
     ModelError,
-    NoOperatorError,
     PipelineError,
     QuantizationError,
     VerificationError,
@@ -45,6 +44,7 @@ from pipeline.plan import climbing, stage_params
 from pipeline.plan.resolve import Resolved, resolve
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
+from pipeline.qnn import hints
 from pipeline.store.manifests import read_manifest
 from pipeline.store.store import DamagedError
 
@@ -166,7 +166,8 @@ class Climber:
             if missed and not may_be_cured(missed.miss.rung, scheme, tried):
                 self._beyond.add(quantize.id)
                 return False
-            if missed and isinstance(missed.miss.error, NoOperatorError) and not component.thresholds.max_cpu_nodes:
+            unknown = missed and missed.failed and hints.NO_OPERATOR in missed.miss.error.why
+            if missed and unknown and not component.thresholds.max_cpu_nodes:
                 raise missed.miss.error
             if missed and self._is_of_integers(chain, missed):
                 steps = {step.id: step for step in chain}

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
 from pipeline.contracts.target import HtpTarget
-from pipeline.errors import CompileError, NoOperatorError, PipelineError
+from pipeline.errors import CompileError, PipelineError
 from pipeline.graph.files.model_file import is_external, load_graph, save_graph, tensor_array
 from pipeline.graph.files.stored_form import form_of, without_forms
 from pipeline.qnn import admission, failures, hints
@@ -213,7 +213,6 @@ def _failed(source: Source, message: str, log: NativeLog) -> PipelineError:
     if trace.unsupported and failures.find("\n".join((*said, log.text()))) is None:
         remedy = "; ".join(dict.fromkeys(hints.of(node.op, node.reason) for node in trace.unsupported[:5]))
     targets = ", ".join(map(str, source.targets))
-    kind = NoOperatorError if any(hints.NO_OPERATOR in node.reason for node in trace.unsupported) else CompileError
-    return kind(
+    return CompileError(
         f"QNN compiled nothing of {source.name} for {targets}", where=f"{source.name}.onnx", why=why, remedy=remedy
     )
