@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Annotated, Literal
 
 from pipeline.config.yaml.field_types import Between, Distinct, Pattern, Size
+from pipeline.contracts.precision import Prefer
 from pipeline.frozen import dataclass
 from pipeline.qnn.target import BLOCKS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 
@@ -183,6 +184,9 @@ class Auto:
     """`auto`."""
     fp16: bool = True
     """Whether single layers may stay in float, which HTP computes in float16; only where every target can."""
+    prefer: Prefer = "size"
+    """What the cheapest is: `size`, the fewest bytes of weights, and then the least work; or `speed`, both
+    as they take time on a chip by its published figures."""
     max_trials: Annotated[int, Between(1, 10_000)] = 40
     """How many quantizations may be tried on the CPU."""
     max_emulations: Annotated[int, Between(1, 1000)] = 6
