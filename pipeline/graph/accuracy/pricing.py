@@ -21,6 +21,9 @@ from pipeline.graph.shapes.cost import macs_of_nodes
 
 _LOW, _WIDE, _FLOAT = range(3)
 
+NEGLIGIBLE = 1e-6
+"""Too little to lower a group for, relative to w8a16: on a handful of numbers it only adds a conversion."""
+
 WORK_OF_A_BYTE: Mapping[Prefer, float] = {"size": 1e5, "speed": 167.0}
 """How many products of 8 by 8 bits a byte of weights counts for. For size so many that work matters where bytes are
 equal. For speed as many as a chip does while it reads one: 22.5e12 a second and 135e9 bytes, which the product brief of
@@ -85,6 +88,12 @@ class Pricing:
         """One figure to order choices by: the work of a choice and that of its bytes, over those of w8a16."""
         price = self.price(choice)
         return self._share(price.weight_bytes, price.work)
+
+    def is_dearer(self, price: Price, other: Price) -> bool:
+        """Whether one is worth noting above another, by work alone, too: where bytes go first, that hardly counts."""
+        work = price.work - other.work
+        added = self._share(price.weight_bytes - other.weight_bytes, work)
+        return added > NEGLIGIBLE or work > NEGLIGIBLE * self._reference.work
 
     def of_group(self, group: int) -> float:
         """What 16 bits in place of 8 add for a group, as :meth:`relative` counts; conversions and lookups aside."""
