@@ -72,6 +72,10 @@ def task_context() -> Iterator[Task]:
     yield from PROJECT.tasks("context")
 
 
+def task_alone() -> Iterator[Task]:
+    yield from PROJECT.tasks("alone")
+
+
 def task_bundle() -> Iterator[Task]:
     yield from PROJECT.tasks("bundle")
 

@@ -52,7 +52,9 @@ class Result:
 
 
 class ChangedError(StoreError):
-    """What a step is made from changed while it ran."""
+    """What a step is made from changed while it ran. `replaced` is a stage whose output another build replaced."""
+
+    replaced: str = ""
 
 
 class _MadeElsewhereError(Exception):
@@ -290,12 +292,24 @@ def _compare_with_known(made: Manifest, step: Step, workspace: Workspace) -> Non
 def _check_unchanged(resolved: Resolved, workspace: Workspace) -> None:
     """Refuse an output whose inputs were edited while it was made: it must not be kept under the key of either."""
     again = resolve(resolved.step, replace(workspace, code=CodeDigests(workspace.memo)))
-    if again is None or again.key != resolved.key:
+    if again is not None and again.key == resolved.key:
+        return
+    what = f"something that {resolved.step.id} is made from changed while it ran"
+    now = {role: (each.files, each.facts) for role, each in again.inputs.items()} if again is not None else {}
+    replaced = [made for role, made in resolved.inputs.items() if now.get(role) != (made.files, made.facts)]
+    if not replaced:
         raise ChangedError(
-            f"something that {resolved.step.id} is made from changed while it ran",
+            what,
             why="a file of the source, of the calibration set or of the code was edited; the output is dropped",
             remedy="run the same command again",
         )
+    error = ChangedError(
+        what,
+        why=f"another build in this folder made another output of {replaced[0].stage}; the output is dropped",
+        remedy="run the same command again when that build has ended",
+    )
+    error.replaced = replaced[0].stage
+    raise error
 
 
 def _reused(result: StageResult, inputs: Mapping[str, Manifest]) -> dict[str, FileEntry]:

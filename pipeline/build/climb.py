@@ -8,14 +8,15 @@ store and is not tried again, and whoever writes the scheme into the configurati
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache, partial
 
 from pipeline.build import gates
 from pipeline.build.bring import Shown, bring_up_to_date, is_current
 from pipeline.build.chains import QUIET, able_of, chain_of, figures_of, method_of
+from pipeline.build.climb_locks import ClimbLocks
 from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import judge, wanting
 from pipeline.build.nothing_keeps import nothing_keeps, out_of_time
@@ -87,8 +88,7 @@ class Climber:
         self._workspace = workspace
         self._crew = crew
         self._shown = shown
-        self._lock = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
+        self._locks = ClimbLocks(steps, workspace)
         self._refused: dict[str, PipelineError] = {}
 
     def may_climb(self, step: Step) -> bool:
@@ -105,14 +105,13 @@ class Climber:
         resolved = resolve(quantize, self._workspace) if quantize is not None else None
         return resolved is not None and climbing.climbed(resolved.climb_key, self._workspace) is None
 
+    def beside(self, step: Step) -> AbstractContextManager[None]:
+        """Bring a step up to date inside of this: it waits while another process climbs for the step's component."""
+        return self._locks.beside(step, self._quantize(step))
+
     def changed(self, step: Step) -> bool:
-        """Whether a step's component was climbing while the step ran; waits until that has ended."""
-        quantize = self._quantize(step)
-        lock = self._locks.get(quantize.id) if quantize is not None else None
-        if lock is None:
-            return False
-        with lock:
-            return True
+        """Whether a step's component was climbing in this build while the step ran; waits until that has ended."""
+        return self._locks.climbed_here(self._quantize(step))
 
     def climb(self, step: Step) -> bool:
         """Bring the component of a step that missed a gate to a precision that keeps to all; False if none can.
@@ -124,9 +123,7 @@ class Climber:
         """
         quantize = self._quantize(step)
         assert quantize is not None
-        with self._lock:
-            lock = self._locks.setdefault(quantize.id, threading.Lock())
-        with lock:
+        with self._locks.climbing(quantize):
             if quantize.id in self._refused:
                 raise self._refused[quantize.id]
             if is_current(step, self._workspace) and judge(step, self._workspace) is None and not self.wishes(step):

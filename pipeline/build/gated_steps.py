@@ -18,6 +18,7 @@ from pipeline.plan.workspace import Workspace
 from pipeline.store.store import DamagedError
 
 _T = TypeVar("_T")
+_TRIES = 4
 
 
 class GatedSteps:
@@ -48,16 +49,25 @@ class GatedSteps:
         except (PipelineError, OSError):
             return False  # bringing it up to date raises the same error where it can be reported
 
-    def bring(self, step: Step) -> None:
-        """Bring a step up to date and see that its output may ship."""
+    def bring(self, step: Step, tries: int = _TRIES) -> None:
+        """Bring a step up to date and see that its output may ship.
+
+        Where another build replaced meanwhile what the step stands on, all of that is brought up to date again; two
+        builds with other settings could go on like this for ever, so there is an end to it.
+        """
         try:
             self.bring_ungated(step)
         except WaitingError:
             raise
-        except ChangedError:
-            if not self._climber.changed(step):
+        except ChangedError as error:
+            if self._climber.changed(step):
+                self.bring(step)
+                return
+            if not (error.replaced and tries > 1):
                 raise
-            self.bring(step)
+            for each in needed(step, self._steps):
+                self.bring_ungated(each)
+            self.bring(step, tries - 1)
             return
         except PipelineError as error:
             if isinstance(error, FAILURES) and self._climbed(step, "compile"):
@@ -95,7 +105,7 @@ class GatedSteps:
     def bring_ungated(self, step: Step) -> None:
         """Bring a step up to date, whatever its gates say."""
         try:
-            with self._shown(step) as started:
+            with self._climber.beside(step), self._shown(step) as started:
                 bring = partial(bring_up_to_date, step, self._workspace, self._crew, started)
                 result = self.healed(bring, needed(step, self._steps))
         except WaitingError as error:

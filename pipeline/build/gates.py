@@ -29,6 +29,8 @@ Ladder = verify.Facts | emulate.Facts
 READ = ("choices", "flips", "overlap")
 """Shortfalls of what an application reads off an output."""
 _WISHED = ("db", "worst", *READ)
+_COMBINED = 12
+"""Combinations of lengths that are listed one by one."""
 _UNLIKE = 0.8
 """Below this share, what is read is something else: nobody is advised to accept that."""
 NOISE_DB = 10.0
@@ -239,10 +241,15 @@ def _told(missed: Shortfall, *, state: bool, what: str = "") -> str:
 
 
 def _exact_lengths(facts: Ladder) -> str:
-    """The buckets in which none of the samples would need padding."""
+    """Which exact lengths to build, as a configuration takes them; with doubled braces, as remedies have them."""
     lengths = facts.lengths if isinstance(facts, verify.Facts) else {}
-    listed = ", ".join(f"{axis}: [{', '.join(map(str, sizes))}]" for axis, sizes in lengths.items())
-    named = f"here buckets: {{{{{listed}}}}}" if len(lengths) == 1 else f"here {listed}"
+    combined = [*zip(*lengths.values(), strict=True)]
+    if len(lengths) == 1 or len(combined) > _COMBINED:
+        listed = ", ".join(f"{axis}: [{', '.join(map(str, sorted({*sizes})))}]" for axis, sizes in lengths.items())
+        named = f"here buckets: {{{{{listed}}}}}" + (", cross: true" if len(lengths) > 1 else "")
+    else:
+        points = (", ".join(f"{axis}: {size}" for axis, size in zip(lengths, sizes, strict=True)) for sizes in combined)
+        named = "here buckets: [" + ", ".join(f"{{{{{point}}}}}" for point in points) + "]"
     return f", {named}, two samples or more of each" if lengths else ""
 
 

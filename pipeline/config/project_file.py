@@ -38,6 +38,7 @@ StageName = Literal[
     "verify",
     "packing",
     "context",
+    "alone",
     "bundle",
     "emulate",
     "export",

@@ -184,15 +184,15 @@ class Auto:
     """`auto`."""
     fp16: bool = True
     """Whether single layers may stay in float, which HTP computes in float16; only where every target can."""
-    prefer: Prefer = "size"
-    """What the cheapest is: `size`, the fewest bytes of weights, and then the least work; or `speed`, both
-    as they take time on a chip by its published figures."""
     max_trials: Annotated[int, Between(1, 10_000)] = 40
     """How many quantizations may be tried on the CPU."""
     max_emulations: Annotated[int, Between(1, 1000)] = 6
     """How many of them may be compiled and tried on the emulator."""
     budget_minutes: Minutes = BUDGET_MINUTES
     """Where what was found misses a threshold: for how long other precisions may be tried."""
+    prefer: Prefer = "size"
+    """What the cheapest is: `size`, the fewest bytes of weights, and then the least work; or `speed`, both
+    as they take time on a chip by its published figures."""
 
 
 @dataclass(frozen=True)

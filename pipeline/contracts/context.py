@@ -91,6 +91,12 @@ class Part(Contract):
     files: Mapping[str, str]
     facts: PartFacts
 
+    @classmethod
+    def of(cls, made: CompiledModel, bucket: str, axes: Mapping[str, int]) -> Part:
+        """What was compiled for a bucket, in files of its own names."""
+        facts = PartFacts.from_json({**made.to_json(), "bucket": bucket, "axes": {**axes}})
+        return cls({name: name for name in (made.context_model, *made.binaries)}, facts)
+
 
 @dataclass(frozen=True)
 class Facts(Contract):

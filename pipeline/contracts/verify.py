@@ -33,8 +33,8 @@ class Facts(Contract):
 
     Of `samples` (0: nothing was measured), `shorter` belong to smaller buckets. Figures are of `subjects`, by label;
     `spans` has the range of the original's values. `lengths` has those of all samples of the set, of other buckets and
-    calibration too, on the bucket's axes. `order` has the samples' places in the order to emulate them in; each takes
-    some `sample_s` CPU seconds there, by an estimate.
+    calibration too, on the bucket's axes, each combination of them in one place. `order` has the samples' places in the
+    order to emulate them in; each takes some `sample_s` CPU seconds there, by an estimate.
     `silent` are those between 0 and 1 that never get near 1: that they say yes where they should is then not shown.
     `forecasts` is what HTP will compute wrongly of a model that stays in float, told from these samples; that of a QDQ
     model comes from calibration (`quantize`). Of a language model, `language` has the figures of each rung against the

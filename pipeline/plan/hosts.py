@@ -125,7 +125,7 @@ def _by_project(step: Step, project: ProjectFile) -> HostRule:
 
 def _by_nature(step: Step, params: Contract) -> HostRule:
     """The hosts that are able to run a step. Precision tries its finds on the emulator; packing and blame don't."""
-    if step.stage in ("emulate", "converse", "probe", "precision"):
+    if step.stage in ("alone", "emulate", "converse", "probe", "precision"):
         return HostRule((X86_64,), _EMULATOR)
     if not isinstance(params, context.Params):
         return HostRule()

@@ -35,6 +35,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "verify": ("numpy", "onnx", "onnxruntime"),
     "packing": ("numpy", "onnx", "onnxruntime"),
     "context": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
+    "alone": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "bundle": ("jinja2", "numpy", "onnx", "onnxruntime-qnn", "qairt", "tokenizers"),
     "emulate": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
     "export": ("flatbuffers", "numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from pipeline.config.load import Bucket, Target
 from pipeline.contracts import (
+    alone,
     blame,
     bundle,
     converse,
@@ -67,16 +68,32 @@ class Measurements(Wiring):
             Input("ingest", self._ingests[component]),
             self._held_out_samples(),
             self._last(component, self._twin(bucket)),
-            # What it shows to readers is no input.
-            replace(self._of("verify", component, bucket), facts=verify.Facts, files=(verify.REFERENCES,)),
-            *(
-                replace(self._of("verify", component, each, "bucket/{bucket}"), facts=verify.Basis)
-                for each in self._config.buckets
-            ),
         )
-        if not self._config.twins and "separate" in self._forms:
-            inputs += (Input("context", f"context:{self._name}/{component}/{bucket.name}/{target.soc}", part=bucket),)
+        if not self._config.twins:  # which tokens of a language model are run does not follow from what the CPU made
+            inputs += (
+                # What it shows to readers is no input.
+                replace(self._of("verify", component, bucket), facts=verify.Facts, files=(verify.REFERENCES,)),
+                *(
+                    replace(self._of("verify", component, each, "bucket/{bucket}"), facts=verify.Basis)
+                    for each in self._config.buckets
+                ),
+            )
+        if self._twin(bucket) == bucket:
+            inputs += self._by_itself(component, bucket, target)
         return self._per_target("emulate", component, bucket, target, params, inputs, self._score(component))
+
+    def _alone(self, component: str, bucket: Bucket, target: Target) -> Step:
+        made_for = stage_params.of_target(target)
+        buckets = {bucket.name: bucket.axes}
+        params = alone.Params(component=component, buckets=buckets, target=made_for, parts=self._split)
+        return self._per_target("alone", component, bucket, target, params, (self._last(component, bucket),))
+
+    def _by_itself(self, component: str, bucket: Bucket, target: Target) -> tuple[Input, ...]:
+        """The context of a bucket that has a binary of its own, as the emulator takes no other; nothing if none has."""
+        stage = "context" if "separate" in self._forms else "alone" if self._shares else ""
+        if not stage:
+            return ()
+        return (Input(stage, f"{stage}:{self._name}/{component}/{bucket.name}/{target.soc}", part=bucket),)
 
     def _blame(self, component: str, bucket: Bucket) -> Step:
         inputs = (*self._measured(component, bucket), *self._quantized(component, bucket))
@@ -131,7 +148,12 @@ class Measurements(Wiring):
                 )
                 models = (self._last(component, bucket, role="model/{bucket}") for bucket in self._config.buckets)
                 twins = (self._last(component, twin, role="twin/{bucket}") for twin in self._config.twins)
-                inputs = (ingested, self._held_out_samples(), *contexts, *models, *twins)
+                by_itself = [
+                    replace(each, role="alone/{bucket}", bucket=bucket)
+                    for bucket in (self._config.buckets if self._shares else ())
+                    for each in self._by_itself(component, bucket, target)
+                ]
+                inputs = (ingested, self._held_out_samples(), *contexts, *by_itself, *models, *twins)
                 yield self._per_engines("converse", component, target, asked, inputs)
 
     def _table(self, component: str) -> tuple[Input, ...]:

@@ -122,7 +122,8 @@ class _Planner(Measurements):
             ingested = (Input("ingest", self._ingests[component]),)
             yield self._step("shape", component, bucket, shape.Params(bucket.axes, self._config.fixed), ingested)
             shaped = (self._of("shape", component, bucket),)
-            params = rewrite.Params(middles=(self._config.language and keeps_fours(quantization)) or None)
+            middles = self._config.language and keeps_fours(quantization)
+            params = rewrite.Params(middles=middles or None, in_float=isinstance(quantization, Fp16) or None)
             yield self._step("rewrite", component, bucket, params, shaped)
         if not isinstance(quantization, Fp16):
             yield self._calibrate(component, quantization)
@@ -136,6 +137,10 @@ class _Planner(Measurements):
                 yield self._precision(component, quantization)
             yield self._quantize(component, quantization)
         yield from self._contexts(component)
+        if self._shares:
+            for bucket in buckets:
+                for target in self._config.targets:
+                    yield self._alone(component, bucket, target)
         for kind in self._config.outputs:
             for target in self._config.targets:
                 yield self._export(component, kind, target)

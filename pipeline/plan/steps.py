@@ -31,6 +31,7 @@ STAGES: Mapping[str, str] = {
     "verify": "Measure what padding, rewriting and quantizing one bucket costs, on held-out samples.",
     "packing": "Estimate how large the binaries become when buckets or targets share them, and choose.",
     "context": "Compile for HTP: one bucket for one target, or several buckets or targets into one binary.",
+    "alone": "Compile one bucket of a language model with a binary of its own, which the emulator and engines take.",
     "bundle": "Write what onnxruntime-genai and Genie open beside the contexts of a language model.",
     "emulate": "Run the context of one bucket on the emulator and measure what compiling costs.",
     "export": "Put the contexts of a component for one target into a file of another engine.",

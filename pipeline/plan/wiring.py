@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from pipeline.config.language import SEQUENCE
 from pipeline.config.load import Bucket, Fp16, ModelConfig, Target
 from pipeline.config.targets import DEVICE
 from pipeline.contracts import samples
@@ -164,11 +165,20 @@ class Wiring:
         return tuple(twins.values())  # several buckets may have one
 
     def _twin(self, bucket: Bucket) -> Bucket:
-        """What is emulated in place of a bucket: itself, if it is no language model's, or as it asks for."""
+        """What is emulated in place of a bucket: itself, if it is no language model's, or as it asks for.
+
+        Of a language model, decode is itself, too: a run takes no longer than that of its twin.
+        """
         language = self._config.language
-        if language is None or language.emulate == "shipped":
+        if language is None or language.emulate == "shipped" or bucket.axes[SEQUENCE] == 1:
             return bucket
         return self._config.twins[self._config.buckets.index(bucket)]
+
+    @property
+    def _shares(self) -> bool:
+        """Whether graphs of a language model share a binary, so that each is compiled by itself to be emulated."""
+        emulates = self._held_out and self._config.verification.emulator_samples != 0
+        return self._config.language is not None and emulates and "buckets" in self._forms
 
     @property
     def _on_host(self) -> bool:

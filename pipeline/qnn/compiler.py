@@ -29,7 +29,7 @@ from pipeline.graph.files.model_file import is_external, load_graph, save_graph,
 from pipeline.graph.files.stored_form import form_of, without_forms
 from pipeline.qnn import admission, failures
 from pipeline.qnn.format.context_model import binary_names
-from pipeline.qnn.lean_memory import return_large_blocks, unread
+from pipeline.qnn.lean_memory import return_freed, return_large_blocks, unread
 from pipeline.qnn.native_log import NativeLog, recorded
 from pipeline.qnn.readback import OpTrace, read_trace
 from pipeline.qnn.session import session_options
@@ -138,6 +138,7 @@ def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None =
         settings.add_session_config_entry(key, value)
     # The arrays must live until the compiler is done with them.
     return_large_blocks()
+    return_freed()
     arrays = give_model(settings, source, work)
     with contextlib.chdir(work), unread(arrays):
         _compile(settings, source)

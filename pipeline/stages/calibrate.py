@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
 
 from pipeline.contracts import ingest
 from pipeline.contracts.calibrate import Facts, Params
@@ -37,6 +40,8 @@ from pipeline.progress import counted
 
 _DECODED = 8
 """Tokens of a conversation that are run one by one."""
+_AT_ONCE = 2
+"""Conversations that are run at once, of which decode and prefill each run one."""
 
 
 def run(request: StageRequest) -> StageResult:
@@ -104,34 +109,63 @@ def _see(
 
 
 def _spoken(request: StageRequest, params: Params, language: LanguageFacts, calls: Sequence[StoredCall]) -> StageResult:
-    """Run every conversation as in use: windows of prefill, then its last tokens one by one, on their own cache."""
+    """Run every conversation as in use: windows of prefill, then its last tokens one by one, on their own cache.
+
+    While decode runs the end of one, prefill reads the next. What is measured does not depend on their order.
+    """
     made = [f"past_{kind}_{layer}_out" for layer in range(language.layers) for kind in ("key", "value")]
-    calibration = Calibration(Method(params.method, *filter(None, [params.percentile])), states=made)
-    observers = {bucket: Recorder(request.inputs[f"rewrite/{bucket}"].folder / MODEL) for bucket in params.buckets}
-    shapes = {bucket: Lengths(axes["sequence"], axes["past"]) for bucket, axes in params.buckets.items()}
+    observed = {
+        bucket: _Observed(bucket, request.inputs[f"rewrite/{bucket}"].folder / MODEL, params, made)
+        for bucket in params.buckets
+    }
     # Of several lengths of context, the longest: ranges are those of values, whatever the mask leaves out.
-    by_width = sorted(shapes, key=lambda bucket: (shapes[bucket].sequence, -shapes[bucket].total))
+    by_width = sorted(observed.values(), key=lambda each: (each.lengths.sequence, -each.lengths.total))
     decode = by_width[0]
-    prefill = max(shapes, key=lambda bucket: (shapes[bucket].total, shapes[bucket].sequence))
-    runs = dict.fromkeys(params.buckets, 0)
-    for call in counted(calls, "conversation", len(calls)):
+    prefill = max(observed.values(), key=lambda each: (each.lengths.total, each.lengths.sequence))
+
+    def run(call: StoredCall) -> None:
         tokens = [int(token) for token in call.load()[TOKENS]]
-        walk = Walk(language, shapes[prefill].past)
+        walk = Walk(language, prefill.lengths.past)
         split = max(1, len(tokens) - _DECODED)
         for bucket, part in ((prefill, tokens[:split]), (decode, tokens[split:])):
-            for start in range(0, len(part), shapes[bucket].sequence):
-                window = part[start : start + shapes[bucket].sequence]
-                feeds = walk.feed(shapes[bucket], window)
-                calibration.add(observers[bucket], feeds, where=f"{call.name} in bucket {bucket}")
-                walk.took(window, observers[bucket].made)
-                runs[bucket] += 1
-    for bucket, observer in observers.items():
-        calibration.add_constants(observer)
-        print(f"bucket {bucket}: {runs[bucket]} runs of {len(calls)} conversations")
-    ranges = calibration.ranges(observers)
+            bucket.run(walk, part, call.name)
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for _ in counted(threads.map(run, calls), "conversation", len(calls)):
+            pass
+    calibration = Calibration(Method(params.method, *filter(None, [params.percentile])), states=made)
+    for bucket, each in observed.items():
+        each.calibration.add_constants(each.observer)
+        calibration.join(each.calibration)
+        print(f"bucket {bucket}: {each.runs} runs of {len(calls)} conversations")
+    ranges = calibration.ranges({bucket: each.observer for bucket, each in observed.items()})
     write_ranges(ranges, request.out / "ranges.json")
     narrowed = {str(bits): len(chosen) for bits, chosen in sorted(ranges.chosen.items())}
+    runs = {bucket: each.runs for bucket, each in observed.items()}
     return StageResult(Facts(samples=runs, tensors=len(ranges), narrowed=narrowed).to_json())
+
+
+class _Observed:
+    """A language model's graph, and what was measured of it. Several threads may run it, one after the other."""
+
+    def __init__(self, bucket: str, path: Path, params: Params, states: Sequence[str]) -> None:
+        axes = params.buckets[bucket]
+        self.lengths = Lengths(axes["sequence"], axes["past"])
+        self.observer = Recorder(path)
+        self.calibration = Calibration(Method(params.method, *filter(None, [params.percentile])), states)
+        self.runs = 0
+        self._lock = Lock()
+        self._bucket = bucket
+
+    def run(self, walk: Walk, tokens: Sequence[int], name: str) -> None:
+        """Run tokens of a conversation, as many at a time as the graph takes."""
+        with self._lock:
+            for start in range(0, len(tokens), self.lengths.sequence):
+                window = tokens[start : start + self.lengths.sequence]
+                feeds = walk.feed(self.lengths, window)
+                self.calibration.add(self.observer, feeds, where=f"{name} in bucket {self._bucket}")
+                walk.took(window, self.observer.made)
+                self.runs += 1
 
 
 def _valid_share(lengths: Mapping[str, int], axes: Mapping[str, int]) -> float:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipeline.contracts.context import CompiledModel, Facts, Params, Part, PartFacts
+from pipeline.contracts.context import CompiledModel, Facts, Params, Part
 from pipeline.contracts.packing import Form, PackingChoice
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import ConfigError
@@ -52,8 +52,7 @@ def run(request: StageRequest) -> StageResult:
     parts = {}
     for bucket, axes in params.buckets.items():
         made = contexts[f"{component}_{bucket}"]
-        facts = PartFacts.from_json({**made.to_json(), "bucket": bucket, "axes": {**axes}})
-        parts[bucket] = Part({name: name for name in (made.context_model, *made.binaries)}, facts)
+        parts[bucket] = Part.of(made, bucket, axes)
         print(f"{component}_{bucket}: {made.partitions} partitions, {len(made.cpu_nodes)} nodes on the CPU")
     return StageResult(Facts(form, parts).to_json())
 

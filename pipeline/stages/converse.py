@@ -4,18 +4,18 @@ The prompt is the one of several whose answer is furthest from a tie on the CPU:
 and where two tokens are nearly as likely that decides between them. Engines are held against that answer; where one
 says something else, or there is none to ask, the loop answers on the emulator, and that counts.
 
-The emulator takes no binary that graphs share, so each graph is compiled by itself, and its inputs and outputs are held
-against those of the shipped one. Engines open these; the small twins answer a prompt of two windows. Twins of graphs
-with weights in blocks have them by channel: engines can't tell, and the emulator takes a tenth of the time.
+The emulator takes no binary that graphs share, so engines open what `alone` made, each graph compiled by itself, and
+its inputs and outputs are held against those of the shipped one. The small twins answer a prompt of two windows. Twins
+of graphs with weights in blocks have them by channel: engines can't tell, and the emulator takes a tenth of the time.
 
-Inputs: ``ingest``, ``samples``, ``context/<bucket>``, ``model/<bucket>`` (what was compiled), ``twin/<bucket>``. No
-output but facts; the build's gates judge them.
+Inputs: ``ingest``, ``samples``, ``context/<bucket>``, ``alone/<bucket>`` where buckets share a binary,
+``model/<bucket>`` (what was compiled), ``twin/<bucket>``. No output but facts; the build's gates judge them.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -100,7 +100,7 @@ class _Conversation:
             return Facts(prompt=0, twin=name, expected=(), engines=engines, differences=differences, unasked=unasked)
         role = _MODEL if {*self._params.twins} == {*self._params.buckets} else _TWIN
         if role == _TWIN:
-            folder, graphs = self._compiled(_TWIN, self._params.twins)
+            folder, graphs = self._compiled()
             if self._in_blocks():
                 name += ", weights by channel"
             write_bundle(self._source, self._language, graphs, self._params.target, folder, self._table)
@@ -150,15 +150,13 @@ class _Conversation:
 
     def _unshared(self, shipped: Sequence[SpokenGraph]) -> tuple[Path, tuple[SpokenGraph, ...]]:
         """The graphs of the shipped shapes, each with a binary of its own."""
-        if shares_binaries(shipped):
-            return self._compiled(_MODEL, self._params.buckets)
-        folder = self._empty("shipped")
+        folder, role = self._empty("shipped"), "alone" if shares_binaries(shipped) else "context"
         made: list[tuple[Path, CompiledModel]] = []
         for bucket in self._params.buckets:
-            given = self._request.inputs[f"context/{bucket}"]
+            given = self._request.inputs[f"{role}/{bucket}"]
             context = PartFacts.from_json(given.facts)
             for name in (context.context_model, *context.binaries):
-                shutil.copyfile(given.folder / name, folder / name)
+                os.link(given.folder / name, folder / name)
             made.append((folder, context))
         return folder, read_graphs(made)
 
@@ -188,14 +186,14 @@ class _Conversation:
             write_by_channel(model, folder)
         return folder / MODEL
 
-    def _compiled(self, role: str, buckets: Mapping[str, Mapping[str, int]]) -> tuple[Path, tuple[SpokenGraph, ...]]:
-        folder = self._empty(role)
+    def _compiled(self) -> tuple[Path, tuple[SpokenGraph, ...]]:
+        """The small twins."""
+        folder = self._empty(_TWIN)
         made = []
-        for bucket in buckets:
-            out = self._empty(f"{role}-{bucket}")
-            context = compile_apart(
-                self._model(role, bucket), f"{self._params.component}_{bucket}", self._params.target, out
-            )
+        for bucket in self._params.twins:
+            out = self._empty(f"{_TWIN}-{bucket}")
+            name = f"{self._params.component}_{bucket}"
+            context = compile_apart(self._model(_TWIN, bucket), name, self._params.target, out)
             for name in (context.context_model, *context.binaries):
                 (out / name).rename(folder / name)
             made.append((folder, context))

@@ -18,8 +18,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import ModelProto
 
 from pipeline.contracts import ingest, quantize, verify
+from pipeline.contracts.context import CompiledModel, PartFacts
 from pipeline.contracts.emulate import UNMEASURED, Facts, Params
 from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.contracts.measures import Measured, Score
@@ -167,7 +169,7 @@ def _quiet(request: StageRequest, cpu: verify.Facts, given: HeldOut, ran: Sequen
 
 
 def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> StageResult:
-    """A small twin of a language model's graph: the window before an answer, or the first tokens of one.
+    """A language model's decode, or a twin of its prefill: the first tokens of an answer, or the window before one.
 
     Each run is on the cache that the emulator itself made, but for what the QDQ model read before the first of them.
     """
@@ -191,12 +193,7 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
     made: list[NDArray[np.float32]] = []
     target, rows = params.target, rows_of(request.inputs["model"].folder, language)
     with TemporaryDirectory(dir=request.out.parent) as plain, TemporaryDirectory(dir=request.out.parent) as work:
-        model = request.inputs["model"].folder / MODEL
-        at = () if params.parts is None else cuts(graph, params.parts or None)
-        if at:
-            compiled = compile_parts({"plain": model}, at, target, Path(plain), stem="plain")["plain"]
-        else:
-            compiled = compile_apart(model, "plain", target, Path(plain))
+        context, compiled = _compiled(request, params, graph, Path(plain))
         names = [output.name for output in compiled.outputs]
         for number in range(most):
             start = read + number * lengths.sequence
@@ -204,19 +201,19 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
             folder = Path(work) / str(number)
             folder.mkdir()
             feed = rows(walk.feed(lengths, window))
-            (result,) = run_apart(Path(plain), compiled.context_model, target, [feed], folder)
+            (result,) = run_apart(context, compiled.context_model, target, [feed], folder)
             made.append(walk.took(window, dict(zip(names, result, strict=True))))
     run = read + sum(map(len, made))
-    truth = reference_logits(request.inputs["ingest"].folder, language, tokens[:run])
+    (truth,) = reference_logits(request.inputs["ingest"].folder, language, [tokens[:run]])
     divergence = Divergence()
     divergence.add(truth[read:], np.concatenate(made), tokens[read : run + 1])
     figures = divergence.figures()
     name = "x".join(str(size) for size in params.twin.values())
-    print(f"compile: {figures.tokens} tokens after {read}, on the twin {name}: {figures}")
+    print(f"compile: {figures.tokens} tokens after {read}, on {name}: {figures}")
     facts = Facts(
         samples=most,
         of=len(texts),
-        emulated="plain compile",
+        emulated="context" if "context" in request.inputs else "plain compile",
         rungs={},
         outputs={},
         score=None,
@@ -224,6 +221,17 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
         twin=name,
     )
     return StageResult(facts.to_json())
+
+
+def _compiled(request: StageRequest, params: Params, graph: ModelProto, plain: Path) -> tuple[Path, CompiledModel]:
+    """A language model's context that the emulator takes: what was compiled already, or is now, into `plain`."""
+    for role in ("context", "alone"):
+        if given := request.inputs.get(role):
+            return given.folder, PartFacts.from_json(given.facts)
+    model = request.inputs["model"].folder / MODEL
+    if at := () if params.parts is None else cuts(graph, params.parts or None):
+        return plain, compile_parts({"plain": model}, at, params.target, plain, stem="plain")["plain"]
+    return plain, compile_apart(model, "plain", params.target, plain)
 
 
 def decoded_count(step_s: float, budget_s: float) -> int:

@@ -35,13 +35,14 @@ from pipeline.graph.ir.index import FLOATS, GraphIndex
 from pipeline.graph.ir.tensor_chunks import Pieces
 from pipeline.graph.language.host_table import DTYPE, take_out, write_table
 from pipeline.graph.language.names import EMBEDDED, TABLE
+from pipeline.graph.quantization import write_out_layers
 from pipeline.graph.quantization.constant_store import InBlobs, SharedConstants
 from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.forecast import forecast
 from pipeline.graph.quantization.massive import with_massive
 from pipeline.graph.quantization.middles import with_middles
 from pipeline.graph.quantization.qdq import Q_OPS
-from pipeline.graph.quantization.quantizer import float_nodes, quantize
+from pipeline.graph.quantization.quantizer import computes_in_float, float_nodes, quantize
 from pipeline.graph.quantization.ranges import Range, Ranges, read_integers, read_ranges
 from pipeline.graph.quantization.states import check_tied, groups, integer_edges, tied
 from pipeline.graph.quantization.streams import loud_streams
@@ -114,8 +115,9 @@ def _quantized(
         quantized = quantize(model, rewritten.folder, ranges, scheme, store, correlations)
         model = quantized.model
         check_tied(GraphIndex(model, rewritten.folder), states)
+    shared.blob.flush()  # biases and the forecast's scales are read of it
+    written = write_out_layers.apply(model, request.out, is_wanted=computes_in_float)
     left = float_nodes(model)
-    shared.blob.flush()  # the forecast reads scales of it
     integers = read_integers(request.inputs["calibrate"].folder)
     told = [*loud, *forecast(GraphIndex(model, request.out), quantized.ranges, integers)]
     edges = integer_edges(model) if scheme.states else {}
@@ -123,6 +125,8 @@ def _quantized(
     constants_by_type = _constants(model)
     stored = ", ".join(f"{count.tensors} in {kind}" for kind, count in constants_by_type.items())
     print(f"{bucket}: {scheme.name}, {len(left)} nodes left in float; constants: {stored or 'none'}")
+    if written:
+        print(f"{bucket}: {written} layers in float are written out, place by place")
     nodes = sum(node.op_type not in Q_OPS for node in model.graph.node)
     for each in told:
         print(f"{bucket}: {each.line()}")

@@ -20,6 +20,7 @@ from pipeline.graph.files.model_file import (
     signature,
     tensor_array,
 )
+from pipeline.graph.quantization import write_out_layers
 from pipeline.graph.rewrites import apply_all, separate_middles
 from pipeline.model import StageRequest, StageResult
 
@@ -29,7 +30,12 @@ def run(request: StageRequest) -> StageResult:
     shaped = request.inputs["shape"]
     model = load_graph(shaped.folder / MODEL)
     applied = apply_all(model, shaped.folder)
-    if Params.from_json(request.params).middles:
+    params = Params.from_json(request.params)
+    if params.in_float and (
+        written := write_out_layers.apply(model, shaped.folder, is_wanted=lambda _index, _layer: True)
+    ):
+        applied[write_out_layers.NAME] = written
+    if params.middles:
         applied[separate_middles.NAME] = separate_middles.apply(model, shaped.folder)
     with BlobWriter(request.out / REWRITTEN) as blob:
         for tensor in model.graph.initializer:

@@ -52,6 +52,7 @@ _GUESSES: Mapping[str, _Guess] = {
     "verify": _Guess(5, 200, 3),
     "packing": _Guess(0.3, 120, 0),
     "context": _Guess(5, 300, 6),
+    "alone": _Guess(5, 300, 6),
     "bundle": _Guess(2, 200, 0.5),
     "emulate": _Guess(20, 400, 4),
     "export": _Guess(1, 200, 2),

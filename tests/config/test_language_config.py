@@ -78,8 +78,10 @@ def test_small_twins_are_quantized_and_emulated_and_not_compiled(tmp_path: Path)
     assert not any(name.startswith(("verify:", "context:")) and ("1x63" in name or "16x48" in name) for name in steps)
 
 
-@pytest.mark.parametrize(("how", "lengths"), [("twins", {(1, 63), (16, 48)}), ("shipped", {(1, 511), (128, 384)})])
-def test_what_is_emulated_can_be_the_shipped_shapes(how: str, lengths: set[tuple[int, int]], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "lengths"), [("twins", {(1, 511), (16, 48)}), ("shipped", {(1, 511), (128, 384)})])
+def test_decode_is_emulated_as_it_ships_and_prefill_where_that_is_asked_for(
+    how: str, lengths: set[tuple[int, int]], tmp_path: Path
+) -> None:
     config = loaded(tmp_path, language_model=f"{{context: 512, prefill: 128, emulate: {how}}}")
 
     steps = [step for step in plan(config) if step.stage == "emulate"]
@@ -149,15 +151,35 @@ def test_engines_are_given_the_contexts_of_both_buckets_and_asked(tmp_path: Path
         "context/{bucket}",
         "model/{bucket}",
         "twin/{bucket}",
+        *(["alone/{bucket}"] if packing == "buckets" else []),
     }
     assert {each.part.name for each in asked.inputs if each.role == "twin/{bucket}" and each.part} == {"1x63", "16x48"}
+
+
+def test_graphs_of_a_shared_binary_are_compiled_alone_and_wait_for_nothing_but_their_models(tmp_path: Path) -> None:
+    steps = {step.id: step for step in plan(loaded(tmp_path))}
+    decode, prefill = (f"alone:a/model/{bucket}/snapdragon-x-elite" for bucket in ("1x511", "128x384"))
+
+    assert {*steps[decode].after} == {*steps[prefill].after} == {"quantize:a/model", "ingest:a/model"}
+    assert decode in steps["emulate:a/model/1x511/snapdragon-x-elite"].after
+    twin = steps["emulate:a/model/128x384/snapdragon-x-elite"]
+    assert {*twin.after} == {"quantize:a/model", "ingest:a/model", "samples:a/calibration"}
+    assert {decode, prefill} <= {*steps["converse:a/model/snapdragon-x-elite"].after}
+
+
+def test_binaries_that_nothing_shares_are_emulated_as_they_ship(tmp_path: Path) -> None:
+    steps = {step.id: step for step in plan(loaded(tmp_path, packing="separate"))}
+
+    assert not any(step.stage == "alone" for step in steps.values())
+    decode = steps["emulate:a/model/1x511/snapdragon-x-elite"]
+    assert "context:a/model/1x511/snapdragon-x-elite" in decode.after
 
 
 def test_no_engine_is_asked_where_nothing_is_emulated(tmp_path: Path) -> None:
     steps = {step.id for step in plan(loaded(tmp_path, verification="{emulator_samples: 0}"))}
 
     assert "bundle:a/model/snapdragon-x-elite" in steps
-    assert not any(name.startswith("converse:") for name in steps)
+    assert not any(name.startswith(("converse:", "alone:")) for name in steps)
 
 
 @pytest.mark.parametrize(("written", "parts"), [("", 0), (", parts: auto", 0), (", parts: 3", 3)])

@@ -7,6 +7,8 @@ import os
 import time
 from pathlib import Path
 
+import psutil
+
 from tests.conformance import elementwise, from_onnx, joined, layers, movers, reductions
 from tests.conformance.cases import Case
 from tests.conformance.page import PAGE, write
@@ -44,14 +46,22 @@ def main() -> None:
         os.write(progress, f"{text}\n".encode())
 
     left = dict.fromkeys(_SOURCES, 0)
-    end = time.monotonic() + arguments.budget * 60
+    began = time.monotonic()
+    end = began + arguments.budget * 60
     for name, source in _SOURCES.items():
         if not arguments.source or name in arguments.source:
             left[name] = sweep(filter(wanted, source()), folder, end - time.monotonic(), say)
             say(f"{name}: {left[name]} cases left" if left[name] else f"{name}: done")
+    say(f"took {time.monotonic() - began:.0f} s, {_cpu_s():.0f} s of CPU")
     if not (arguments.only or arguments.format or arguments.source):
         write([*Results(folder).read().values()], left, time.strftime("%Y-%m-%d"))
         say(f"wrote {PAGE}")
+
+
+def _cpu_s() -> float:
+    """What this process and those that it started have computed so far."""
+    used = psutil.Process().cpu_times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def _quieten(log: Path) -> int:

@@ -1,7 +1,8 @@
 """Many small models as one: they are compiled and emulated together, since starting QNN costs more than any of them.
 
-Of a batch that fails, the model that QNN names is set apart, and those of the same operators go on by themselves. Where
-it names none, the batch is cut in halves until the model that fails stands alone.
+Of a batch that fails, the model that QNN names is set apart, and those of the same operators go on by themselves, in
+two halves, since most of them may fail as well. Where it names none, the batch is cut in halves until the model that
+fails stands alone.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ def run_batch(
     if named is None:
         parts = [[*range(len(models) // 2)], [*range(len(models) // 2, len(models))]]
     else:
-        alike = {at for at, model in enumerate(models) if at != named and _ops(model) == _ops(models[named])}
-        parts = [[*alike], [at for at in range(len(models)) if at != named and at not in alike]]
+        alike = [at for at, model in enumerate(models) if at != named and _ops(model) == _ops(models[named])]
+        others = [at for at in range(len(models)) if at != named and at not in alike]
+        parts = [alike[: len(alike) // 2], alike[len(alike) // 2 :], others]
     found = {} if named is None else {named: refused}
     for part in parts:
         outcomes = run_batch([models[at] for at in part], [feeds[at] for at in part], work, target)

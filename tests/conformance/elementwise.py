@@ -178,6 +178,7 @@ def _whole(edge: str, a: NDArray[Any]) -> Iterator[Case]:
                 continue
     yield _case("Where", FP16, edge, "", [np.arange(a.size)[None] % 2 == 0, a, near])
     yield _case("Cast", FP16, edge, "to float", [a], to=1)
+    yield _case("Cast", FP16, edge, "to bool", [a], to=9)
     if kind != np.uint8:
         yield _case("Abs", FP16, edge, "", [a])
         yield _case("Neg", FP16, edge, "", [a])

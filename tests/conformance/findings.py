@@ -111,9 +111,14 @@ FINDINGS = (
         "rewrite decompose_log_sums", canary("LogSoftmax", FP16, [_LOUD[0]], axis=-1),
     ),
     Finding(
-        "bytes-to-float", ("Cast",), (FP16,), ("uint8 */to float", "node test/*"),
-        "1 for all but 0", "the byte", "Cast of uint8 to float in a float16 graph", "rewrite cast_by_int32",
-        canary("Cast", FP16, [np.arange(0, 256, 4, dtype=np.uint8)[None]], to=1),
+        "bytes-to-float", ("Cast", "QLinear*"), (FP16,), ("uint8 */to float", "node test/*"),
+        "1 for all but 0", "the byte", "Cast of uint8 to float in a float16 graph, as quantized inputs are read",
+        "rewrite cast_by_int32", canary("Cast", FP16, [np.arange(0, 256, 4, dtype=np.uint8)[None]], to=1),
+    ),
+    Finding(
+        "negative-is-false", ("Cast",), (FP16,), ("int*/to bool",),
+        "false for -1 and all below", "true: it is not 0", "Cast of int32 or int64 to bool, negative",
+        "rewrite compare_casts", canary("Cast", FP16, [_SIGNED], to=9),
     ),
     Finding(
         "mod-in-float16", ("Mod",), (FP16,), ("*",),
@@ -179,7 +184,7 @@ FINDINGS = (
         "beyond-float16",
         ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Sign", "Cast", "IsNaN", "Softmax", "Hardmax",
          "ArgMax", "ArgMin", "Where", "Max", "Min", "Clip", "Gelu", "Sigmoid"),
-        (FP16,), ("beyond fp16/*", "sum beyond fp16/*", "filler*"),
+        (FP16,), ("beyond fp16/*", "sum beyond fp16/*", "filler*", "node test/test_isnan*"),
         "false, 0, or NaN", "as of any number", "|x| above 65504, inputs of the model included",
         "forecast fp16_overflow",
         canary("Sign", FP16, [[[70000.0, 1.0]]]),
@@ -257,7 +262,7 @@ FINDINGS = (
     Finding(
         "nearest-mode", ("Resize", "Upsample"), (FP16, *_QUANTIZED), ("layout/nearest*", "node test/*nearest*"),
         "another neighbour", "by nearest_mode",
-        "nearest with a mode or coordinates other than those of torch (asymmetric, floor) by whole factors",
+        "nearest with a mode or coordinates other than those of torch (asymmetric, floor); by scales that are no ratio",
         "rewrite gather_neighbours",
         canary("Resize", FP16, [_IMAGE[None, :2, :4, :6], None, None, np.array([1, 2, 8, 12])], constants=(3,),
                 mode="nearest", nearest_mode="ceil"),

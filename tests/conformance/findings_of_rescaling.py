@@ -11,6 +11,8 @@ from tests.conformance.finding import Finding, canary
 
 _QUANTIZED = ("u16", "u8")
 _WIDE = np.linspace(-30000, 20, 64, dtype=np.float32)[None].tolist()
+_PIXELS = np.arange(36, dtype=np.float32).reshape(1, 1, 6, 6)
+_BETWEEN = np.array([[[[0, 0], [0, 0.2]]]], np.float32)
 _NEGATIVE = np.linspace(-4, -0.01, 64, dtype=np.float32)[None].tolist()
 
 
@@ -109,10 +111,38 @@ OF_RESCALING = (
         lambda: _named("Transpose+Elu/u16/quiet/Transpose"),
     ),
     Finding(
-        "cubic-by-two", ("Resize",), ("u16",), ("layout/cubic, align_corners, (8, 12)*",),
+        "cubic-by-two", ("Resize",), ("u16",),
+        ("layout/cubic, align_corners, (8, 12)*", "layout/cubic, align_corners, (16, 24)*", "layout/cubic, *, (8, 24)*",
+         "layout/cubic, *, (16, 12)*", "node test/*_cubic_align_corners*"),
         "the lowest number of the encoding for all", "76 dB and more of other modes and factors, and in 8 bits",
-        "cubic with align_corners by 2 or 4 on both axes", "forecast integer_function",
+        "cubic by 2 and 4; with align_corners by 2 or 4 on both axes", "rewrite resize_axes_apart",
         lambda: _named("Resize/u16/layout/cubic, align_corners, (8, 12), "),
+    ),
+    Finding(
+        "resize-of-5-dims", ("Resize",), ("fp16",), ("layout/linear, *, (1, 3, 4, 4, 6) to *",),
+        "0.16 for 0.02: other places", "4 steps of float16", "linear along 5 dims", "rewrite resize_axes_apart",
+        lambda: _named("Resize/fp16/layout/linear, align_corners, (1, 3, 4, 4, 6) to (1, 3, 4, 8, 9)"),
+    ),
+    Finding(
+        "options-of-resize", ("Resize",), ("fp16", *_QUANTIZED),
+        ("layout/*, outside excluded", "layout/*, not larger", "layout/*, by scales", "node test/*not_larger*",
+         "node test/*not_smaller*", "node test/*exclude_outside*", "node test/*_scales_*",
+         "node test/*pytorch_half_pixel*"),
+        "1.67 for 1.55: as if the option were not there", "as exclude_outside, the ratio or the scales say",
+        "exclude_outside; scales, given or of a kept ratio, that sizes don't come to; pytorch_half_pixel to 1",
+        "rewrite resize_by_products", lambda: _named("Resize/fp16/layout/cubic, outside excluded"),
+    ),
+    Finding(
+        "points-between-pixels", ("GridSample",), ("fp16",), ("node test/*nearest*",),
+        "3 for 2: the pixel above", "the even one", "nearest pixels, a point halfway; in a computed grid, too",
+        "rewrite center_grids",
+        canary("GridSample", "fp16", [_PIXELS, _BETWEEN], constants=(1,), mode="nearest", align_corners=1),
+    ),
+    Finding(
+        "lookups-of-5-dims", ("Gather",), _QUANTIZED, ("axes/rank 4, * square*",),
+        "2.61 for -2.85: another element; in float16 no context that runs", "the element",
+        "a result of 5 dims, by indices of 2 and more", "rewrite flatten_gathers",
+        lambda: _named("Gather/u16/axes/rank 4, axis 2 square"),
     ),
     Finding(
         "norms-of-few-steps", ("InstanceNormalization",), ("u8",), ("offset/*",),

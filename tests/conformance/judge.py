@@ -182,8 +182,7 @@ def _judge_qdq(number_format: str, model: ModelProto, feeds: Arrays, outputs: Se
             near = COARSE_AT_MOST * np.maximum(size, np.sqrt(np.mean(right**2)))
             yield np.select([off <= near / 8, off <= near], [0, 1], 3), right, given
             continue
-        steps = np.round(off / step)
-        steps[off < _NOTHING] = 0
+        steps = np.where(off < _NOTHING, 0, np.round(off / step))
         fits, coarse = steps <= QDQ_STEPS[number_format], steps <= COARSE_STEPS[number_format]
         yield np.select([fits, coarse], [0, 1], 3), right, given
 
@@ -243,8 +242,10 @@ def _moved(array: NDArray[Any], seed: int) -> NDArray[Any]:
 def _changed(model: ModelProto, change: _Change) -> ModelProto:
     copy = ModelProto()
     copy.CopyFrom(model)
+    # The scales and the crop of a Resize are read by the compiler, and never rounded.
+    kept = {name for node in model.graph.node if node.op_type == "Resize" for name in node.input[1:]}
     for tensor in copy.graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT:
+        if tensor.data_type == TensorProto.FLOAT and tensor.name not in kept:
             tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), tensor.name))
     return copy
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
 from tests.conformance.cases import Case
-from tests.conformance.edges import ORDINARY
+from tests.conformance.edges import ORDINARY, Floats
 from tests.conformance.formats import FORMATS
 from tests.conformance.tensors import attempt, numbers, of_rank
 
@@ -79,6 +80,7 @@ def _movers(number_format: str) -> Iterator[Case | None]:
                     how["coordinate_transformation_mode"] = where
                     given = [image, None, None, numbers(*sizes)]
                     yield attempt("Resize", f, "layout", variant, given, constants=(3,), mode=mode, **how)
+    yield from _other_resizes(f, image)
     grid = np.random.default_rng(1).uniform(-1.2, 1.2, (1, 3, 5, 2)).astype(np.float32)
     for mode in ("linear", "nearest"):
         for padding in ("zeros", "border", "reflection"):
@@ -90,6 +92,51 @@ def _movers(number_format: str) -> Iterator[Case | None]:
             yield attempt(
                 "Trilu", f, "layout", f"upper {upper}, {k}", [of_rank(4), np.array(k)], constants=(1,), upper=upper
             )
+
+
+def _other_resizes(f: str, image: Floats) -> Iterator[Case | None]:
+    """Factors, dims and options beside those that every exporter writes."""
+    where = "coordinate_transformation_mode"
+    shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+        ((8, 6), (16, 9)),
+        ((1, 8, 6), (1, 8, 12)),
+        ((1, 4, 6, 8), (1, 8, 9, 8)),
+        ((1, 3, 4, 4, 6), (1, 3, 4, 8, 9)),
+        ((1, 3, 4, 4, 6), (1, 3, 8, 4, 6)),
+    ]
+    for coordinates in ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"):
+        how: dict[str, Any] = {where: coordinates}
+        for sides in ((16, 24), (8, 24), (16, 12), (8, 6), (4, 24)):
+            given, variant = [image, None, None, numbers(1, 8, *sides)], f"cubic, {coordinates}, {sides}, "
+            yield attempt("Resize", f, "layout", variant, given, constants=(3,), mode="cubic", **how)
+        for dims, sizes in shapes:
+            given, variant = [np.resize(image, dims), None, None, numbers(*sizes)], f"{dims} to {sizes}"
+            named = f"linear, {coordinates}, {variant}"
+            yield attempt("Resize", f, "layout", named, given, constants=(3,), mode="linear", **how)
+    for coordinates, nearest in (("asymmetric", "floor"), ("half_pixel", "round_prefer_ceil")):
+        how = {where: coordinates, "nearest_mode": nearest, "mode": "nearest"}
+        given = [np.resize(image, (1, 2, 11, 11)), None, np.array([1, 1, 1.3, 1.7], np.float32)]
+        yield attempt(
+            "Resize", f, "layout", f"nearest, {coordinates}, {nearest}, by scales", given, constants=(2,), **how
+        )
+    crop = np.array([0, 0, -0.2, 0.1, 1, 1, 0.8, 0.9], np.float32)
+    options: dict[str, dict[str, Any]] = {
+        "antialias": {"antialias": 1},
+        "outside excluded": {"exclude_outside": 1},
+        "symmetric": {where: "half_pixel_symmetric"},
+        "a crop": {where: "tf_crop_and_resize"},
+        "not larger": {"keep_aspect_ratio_policy": "not_larger", "axes": [2, 3]},
+        "by scales": {},
+    }
+    for mode in ("linear", "cubic"):
+        for name, how in options.items():
+            if (mode, name) == ("linear", "outside excluded"):  # onnxruntime has it for cubic ones alone
+                continue
+            roi = crop if name == "a crop" else None
+            rest: list[Any] = [None, numbers(8, 11) if name == "not larger" else numbers(1, 8, 7, 9)]
+            rest = [np.array([1, 1, 1.7, 1.3], np.float32)] if name == "by scales" else rest
+            given = [image, roi, *rest]
+            yield attempt("Resize", f, "layout", f"{mode}, {name}", given, constants=(1, 2, 3), mode=mode, **how)
 
 
 def _lookups(number_format: str) -> Iterator[Case | None]:

@@ -108,10 +108,11 @@ def sweep(cases: Iterable[Case], folder: Path, seconds: float, say: Callable[[st
     def run(batch: Sequence[Case]) -> int:
         if time.monotonic() > end:
             return len(batch)
+        began = time.monotonic()
         outcomes = run_cases(batch, folder / "work")
         results.add(outcomes)
         bad = sum(outcome.kind == "wrong" for outcome in outcomes)
-        say(f"{batch[0].name} and {len(batch) - 1} more: {bad} wrong")
+        say(f"{batch[0].name} and {len(batch) - 1} more: {bad} wrong, {time.monotonic() - began:.0f} s")
         return 0
 
     with ThreadPoolExecutor(_WORKERS) as executor:

@@ -106,7 +106,7 @@ def prune(model: ModelProto) -> None:
 
 def substitute(model: ModelProto, removed: Iterable[NodeProto], added: Iterable[NodeProto]) -> None:
     """Remove nodes, and put those that make their results in their place; the order stays topological."""
-    gone = {name for node in removed for name in node.output}
+    gone = {name for node in removed for name in node.output if name}
     kept = [node for node in model.graph.node if gone.isdisjoint(node.output)]
     copies = [NodeProto.FromString(node.SerializeToString()) for node in (*kept, *added)]
     del model.graph.node[:]

@@ -11,7 +11,7 @@ from pipeline.contracts.scheme import FP16, Rule, Scheme, bits
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.quantization.operand_rules import Operand, Role, channel_groups, moves_data, operands
 from pipeline.graph.quantization.packed_tables import why_not_packed
-from pipeline.graph.quantization.weight_layout import why_no_blocks
+from pipeline.graph.quantization.weight_layout import takes_sixteen_bits, why_no_blocks
 from pipeline.graph.quantization.weight_rounding import Recipe
 
 FLOAT = "float"
@@ -129,6 +129,8 @@ class Assignment:
         kind, block = self._asked_weights(node, operand.name) or (self._scheme.weights, self._scheme.block)
         if bits(kind) == 4 and not (is_op(node, *_TAKE_FOUR_BITS) and (operand.position or is_op(node, "Gemm"))):
             kind, block = _EIGHT_BITS, None
+        if bits(kind) == 16 and not takes_sixteen_bits(self._index, node):
+            kind = _EIGHT_BITS
         wide = bits(self.computes_in(node)) == 16
         if block is not None and wide and why_no_blocks(self._index, node, block) is None:
             return Stored(kind, symmetric=True, axis=operand.axis, block=block)

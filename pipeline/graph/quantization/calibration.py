@@ -65,6 +65,16 @@ class Calibration:
         _merge(self._inputs, {name: Range.of(feeds[name]) for name in observer.inputs})
         self._samples += 1
 
+    def join(self, other: Calibration) -> None:
+        """Take in all that another one has measured, with the same method and states."""
+        _merge(self._ranges, other._ranges)
+        _merge(self._inputs, other._inputs)
+        for name, counts in other._histograms.items():
+            self._histograms.setdefault(name, Histogram()).join(counts)
+        for name, variants in other._constants.items():
+            self._constants.setdefault(name, {}).update(variants)
+        self._samples += other._samples
+
     def takes(self, observer: Observer, feeds: Arrays) -> bool:
         """Whether :meth:`add` would take a sample: whether no value of it is NaN, infinite or as large as a filler."""
         return all(_is_plain(Range.of(array)) for _, array in observer.arrays(feeds))

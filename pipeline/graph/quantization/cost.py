@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from pipeline.graph.ir.index import is_op
-from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.shapes.cost import macs_of_nodes
+from pipeline.graph.shapes.cost import macs_of_nodes, shapes_of
 
 _BITS: Mapping[int, int] = {TensorProto.INT4: 4, TensorProto.UINT4: 4}
 _FLOATS: frozenset[int] = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
@@ -24,13 +23,13 @@ _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 class GraphCost:
     """Counts by :class:`pipeline.contracts.cost.CostFacts`, and of `nodes` that are no conversions.
 
-    `grouped_macs` are those of convolutions with groups, which are in `macs` too; `float_elements` those of `elements`
+    `grouped` are those of convolutions with groups, which are in `macs` too; `float_elements` those of `elements`
     that are made from floats.
     """
 
     macs: Counter[str] = field(default_factory=Counter)
     elements: int = 0
-    grouped_macs: int = 0
+    grouped: Counter[str] = field(default_factory=Counter)
     float_elements: int = 0
     nodes: int = 0
     weight_bytes: int = 0
@@ -47,11 +46,10 @@ class _Counting:
     def __init__(self, model: ModelProto) -> None:
         self._model, graph = model, model.graph
         values = [*graph.input, *graph.value_info, *graph.output]
-        self._shapes = {value.name: shape_of(value.type) for value in values}
+        self._shapes = shapes_of(model)
         self._kinds = {value.name: value.type.tensor_type.elem_type for value in values}
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
         self._kinds |= {name: tensor.data_type for name, tensor in self._constants.items()}
-        self._shapes |= {name: tuple(tensor.dims) for name, tensor in self._constants.items()}
         self._makers = {output: node for node in graph.node for output in node.output}
         self._stored = {
             node.input[0]: self._zero_kind(node) for node in graph.node if node.op_type == _QUANTIZE and node.input
@@ -64,8 +62,9 @@ class _Counting:
                 continue
             found.nodes += 1
             if is_op(node, *_PRODUCTS):
-                found.macs[self._format(node)] += macs
-                found.grouped_macs += macs if _groups(node) > 1 else 0
+                form = self._format(node)
+                found.macs[form] += macs
+                found.grouped[form] += macs if _groups(node) > 1 else 0
             else:
                 found.elements += macs
                 found.float_elements += macs if self._is_float(node) else 0

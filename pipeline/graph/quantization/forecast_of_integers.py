@@ -12,7 +12,6 @@ from pipeline.graph.ir.index import is_op
 from pipeline.graph.ir.loudness import floor_below
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.chip_limits import (
-    CUBIC_FACTORS,
     GELU_WIDTH,
     LARGEST_OF_INTEGERS,
     LARGEST_RESCALE,
@@ -66,25 +65,6 @@ def _goes_too_far_in_integers(known: KnownEncodings) -> Iterator[Forecast]:
             yield Forecast("integer_function", stored[0], label(node), figure, limit, nodes=(node.name,), instead=FP16)
 
 
-def _resizes_to_nothing(known: KnownEncodings) -> Iterator[Forecast]:
-    """Cubic Resizes of 16 bit integers by factors for which HTP gives one number for all."""
-    for node in known.nodes:
-        stored = known.encoding(node) if is_op(node, "Resize") else None
-        if stored is None or stored[1].bits < 16 or known.in_float(node):
-            continue
-        given = {each.name: each.s for each in node.attribute}
-        if (given.get("mode"), given.get("coordinate_transformation_mode")) != (b"cubic", b"align_corners"):
-            continue
-        before, after = (known.index.types.get(name) for name in (known.origin(node.input[0]), stored[0]))
-        if before is None or after is None:
-            continue
-        small, large = ([dim.dim_value for dim in kind.tensor_type.shape.dim[2:]] for kind in (before, after))
-        factors = [of / by for of, by in zip(large, small, strict=True) if by]
-        if factors and CUBIC_FACTORS.issuperset(factors):
-            figure = max(factors)
-            yield Forecast("integer_function", stored[0], label(node), figure, 1.0, nodes=(node.name,), instead=FP16)
-
-
 def _rescales_too_far(known: KnownEncodings) -> Iterator[Forecast]:
     """Operators that turn integers of one encoding into those of a much finer one."""
     for node in known.nodes:
@@ -136,5 +116,5 @@ def _most(known: KnownEncodings, name: str) -> float:
 
 
 OF_INTEGERS: tuple[Callable[[KnownEncodings], Iterator[Forecast]], ...] = (
-    _is_coarse_in_integers, _goes_too_far_in_integers, _resizes_to_nothing, _rescales_too_far, _divides_by_nothing,
+    _is_coarse_in_integers, _goes_too_far_in_integers, _rescales_too_far, _divides_by_nothing,
 )  # fmt: skip

@@ -42,6 +42,16 @@ class Histogram:
         places = np.floor(np.ldexp(values.astype(np.float64), SIDE.bit_length() - 1 - self._exponent)).astype(np.int64)
         self.counts += np.bincount(places + SIDE, minlength=2 * SIDE)
 
+    def join(self, other: Histogram) -> None:
+        """Count what another one has counted."""
+        self._widen(other._exponent)
+        theirs = Histogram()
+        theirs.counts, theirs._exponent = other.counts, other._exponent
+        theirs._widen(self._exponent)
+        self.counts += theirs.counts
+        self.valid += other.valid
+        self.valid_zeros += other.valid_zeros
+
     @property
     def edges(self) -> NDArray[np.float64]:
         """Where bins begin, and the last one ends: `counts` and one more."""

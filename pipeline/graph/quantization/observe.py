@@ -20,7 +20,7 @@ from pipeline.graph.ir.traverse import reads
 from pipeline.graph.quantization.ranges import Range
 
 _INTEGERS = (TensorProto.INT32, TensorProto.INT64)
-_BYTES_AT_ONCE = 1 << 29
+_BYTES_AT_ONCE = 3 << 28
 """Values fetched in one run; a model that makes more is run again for the rest, so that memory stays bounded."""
 
 

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.quantization.chip_limits import MOST_TAPS_OF_16_BITS
 
 _PLANE = 4  # dims of the weight of a Conv over height and width
+_PLANE_AXES = 2
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,21 @@ def rows_of(node: NodeProto, inputs: NDArray[Any]) -> NDArray[Any]:
 def row_dims(node: NodeProto, inputs: NDArray[Any]) -> tuple[int, ...]:
     """The dims that the rows of :func:`rows_of` are spread over."""
     return (inputs.shape[0], *inputs.shape[2:]) if is_op(node, "Conv") else inputs.shape[:-1]
+
+
+def takes_sixteen_bits(index: GraphIndex, node: NodeProto) -> bool:
+    """Whether HTP computes with all of 16 bits of a node's constant weight."""
+    if is_op(node, "InstanceNormalization"):
+        return False  # QNN takes none whose scale has as many
+    if not is_op(node, "Conv", "ConvTranspose"):
+        return True
+    taps = tuple(index.initializers[node.input[1]].dims)[2:]
+    if len(taps) > _PLANE_AXES:
+        return False  # QNN takes none over three axes
+    given: dict[str, list[int]] = {entry.name: [*entry.ints] for entry in node.attribute}
+    strides = given.get("strides") or [1] * len(taps)
+    phases = [-(-size // stride) for size, stride in zip(taps, strides, strict=True)]
+    return max(given.get("dilations") or [1]) == 1 and max(phases, default=1) <= MOST_TAPS_OF_16_BITS
 
 
 def why_no_blocks(index: GraphIndex, node: NodeProto, block: int) -> str | None:

@@ -8,6 +8,7 @@ sums down the rows of an array, which numpy makes one row after the other.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,8 @@ _LEAST_IMPORTANCE = 1e-4
 """Of an input that was zero, beside the most important one: it may differ from zero elsewhere."""
 _AT_ONCE = 1 << 16
 """Numbers that scales are looked for at once, so that they stay in the processor's cache."""
+_THREADS = 2
+"""Threads that look for them: each channel is by itself, and nothing else of a model can run while it is quantized."""
 
 
 _SETTLED_BITS, _SETTLED_PASSES = 4, 1
@@ -67,17 +70,13 @@ def encode_weight(
     numbers = np.ascontiguousarray(layout.matrix(weight), dtype=np.float32)
     power = np.concatenate([part.power for part in correlations]) if correlations else None
     importance = power if recipe.clip == "hessian" else None
-    scale = _scales(numbers, layout.block, recipe, importance)
-    scale = np.copysign(np.maximum(np.abs(scale), np.broadcast_to(smallest, scale.shape[1:])), scale)
-    scale = scale.astype(np.float32).astype(np.float64)
-    half = largest(recipe.kind)
-    step = scale[:, None]
-    blocks = numbers.reshape(len(scale), -1, numbers.shape[1])
-    near = np.clip(np.rint(blocks / step), -half - 1, half)
-    if correlations and recipe.rounding == "gptq" and (np.abs(near * step - blocks) > _KEPT * np.abs(step)).any():
-        smallest = np.broadcast_to(smallest, scale.shape)
-        near = _fed_back(numbers, scale, correlations, np.asarray(smallest), recipe)
-    return _stored(near.reshape(numbers.shape).astype(np.int32), scale, layout, weight.ndim, recipe.kind)
+    scale, near = _nearest(numbers, layout.block, recipe, importance, smallest)
+    if correlations and recipe.rounding == "gptq":
+        step, blocks = scale[:, None], numbers.reshape(len(scale), -1, numbers.shape[1])
+        if (np.abs(near.reshape(blocks.shape) * step - blocks) > _KEPT * np.abs(step)).any():
+            smallest = np.broadcast_to(smallest, scale.shape)
+            near = _fed_back(numbers, scale, correlations, np.asarray(smallest), recipe).astype(np.int32)
+    return _stored(near, scale, layout, weight.ndim, recipe.kind)
 
 
 def _fed_back(
@@ -122,34 +121,51 @@ def _stored(near: NDArray[np.int32], scale: NDArray[np.float64], layout: Layout,
     return Integers(values, scales, np.full(scales.shape, zero, stored), layout.inputs, layout.block)
 
 
-def _scales(
-    numbers: NDArray[np.float32], block: int | None, recipe: Recipe, importance: NDArray[np.float64] | None
-) -> NDArray[np.float64]:
-    """[blocks, channels]: what integers are multiplied with, chosen for the least squared error."""
+def _nearest(
+    numbers: NDArray[np.float32],
+    block: int | None,
+    recipe: Recipe,
+    importance: NDArray[np.float64] | None,
+    smallest: NDArray[np.float64] | float,
+) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    """[blocks, channels]: what integers are multiplied with, chosen for the least squared error; the nearest integers.
+
+    Some channels after the others, as what is computed of them has to stay in the processor's cache.
+    """
     inputs, channels = numbers.shape
     half = largest(recipe.kind)
     blocks = numbers.reshape(-1, block or inputs, channels)
     widest = least_widths(np.abs(blocks).max(axis=1).astype(np.float64))
-    if recipe.clip == "none":
-        return np.asarray(widest / half)
-    each = np.ones(inputs)
+    weights = None
     if importance is not None and importance.any():
-        each = np.maximum(importance / importance.max(), _LEAST_IMPORTANCE)
-    weights = each.reshape(*blocks.shape[:2], 1)
-    found = np.empty(widest.shape)
-    width = max(16, _AT_ONCE // inputs)
-    for start in range(0, channels, width):
-        part = slice(start, start + width)
-        found[:, part] = _searched(
-            blocks[:, :, part].astype(np.float64), widest[:, part], weights, recipe.kind, signed=block is not None
-        )
-    return found
+        weights = np.maximum(importance / importance.max(), _LEAST_IMPORTANCE).reshape(*blocks.shape[:2], 1)
+    least = np.broadcast_to(smallest, widest.shape[1:])
+    scale, near = np.empty(widest.shape), np.empty(blocks.shape, np.int32)
+
+    def choose(part: slice) -> None:
+        own, width = blocks[:, :, part].astype(np.float64), widest[:, part]
+        found = width / half
+        if recipe.clip != "none":
+            found = _searched(own, width, weights, recipe.kind, signed=block is not None)
+        found = np.copysign(np.maximum(np.abs(found), least[part]), found)
+        scale[:, part] = step = found.astype(np.float32).astype(np.float64)
+        near[:, :, part] = np.clip(np.rint(own / step[:, None]), -half - 1, half)
+
+    size = max(16, _AT_ONCE // inputs)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        list(threads.map(choose, (slice(start, start + size) for start in range(0, channels, size))))
+    return scale, near.reshape(numbers.shape)
 
 
 def _searched(
-    blocks: NDArray[np.float64], widest: NDArray[np.float64], weights: NDArray[np.float64], kind: str, *, signed: bool
+    blocks: NDArray[np.float64],
+    widest: NDArray[np.float64],
+    weights: NDArray[np.float64] | None,
+    kind: str,
+    *,
+    signed: bool,
 ) -> NDArray[np.float64]:
-    """The best scales found; of `signed` blocks of 4 bits, some may be negative.
+    """The best scales found; of `signed` blocks of 4 bits, some may be negative. Without `weights` all count alike.
 
     Those are what Q4_0 of GGUF has: the number of the largest magnitude becomes -8, whatever its sign. So its weights
     stay as they are, and a step in 16 is gained for others. HTP (2.51, emulated) takes such scales in blocks: a MatMul
@@ -168,8 +184,9 @@ def _searched(
         best, least = _better(blocks, widest / _SMALLER, weights, half, best, least)
     for _ in range(_REFITS):
         near = np.clip(np.rint(blocks / best[:, None]), -half - 1, half)
-        size = (weights * near * near).sum(axis=1)
-        fitted = np.where(size > 0, (weights * near * blocks).sum(axis=1) / np.where(size > 0, size, 1.0), best)
+        counted = near if weights is None else weights * near
+        size = (counted * near).sum(axis=1)
+        fitted = np.where(size > 0, (counted * blocks).sum(axis=1) / np.where(size > 0, size, 1.0), best)
         fitted = np.copysign(np.maximum(np.abs(fitted), np.abs(best) / 4), best)
         best, least = _better(blocks, fitted, weights, half, best, least)
     return best
@@ -178,7 +195,7 @@ def _searched(
 def _better(
     blocks: NDArray[np.float64],
     scale: NDArray[np.float64],
-    weights: NDArray[np.float64],
+    weights: NDArray[np.float64] | None,
     half: int,
     best: NDArray[np.float64],
     least: NDArray[np.float64],
@@ -189,8 +206,7 @@ def _better(
     np.clip(lost, -half - 1, half, out=lost)
     lost *= scale[:, None]
     np.subtract(blocks, lost, out=lost)
-    weighted = weights * lost
-    weighted *= lost
-    error = weighted.sum(axis=1)
+    weighted = lost if weights is None else weights * lost
+    error = np.multiply(weighted, lost, out=lost).sum(axis=1)
     gains = error < least
     return np.where(gains, scale, best), np.where(gains, error, least)

@@ -21,6 +21,7 @@ from pipeline.graph.rewrites import (
     bound_exp,
     bound_masked_max,
     cast_by_int32,
+    center_grids,
     compare_casts,
     compute_lengths_in_integers,
     convert_group_norms,
@@ -45,8 +46,10 @@ from pipeline.graph.rewrites import (
     drop_unit_axes,
     expand_powers,
     flatten_gather_nd,
+    flatten_gathers,
     flatten_output_casts,
     flatten_products,
+    flatten_rows,
     fuse_gelu,
     fuse_layer_norm,
     fuse_rms_norm,
@@ -62,6 +65,8 @@ from pipeline.graph.rewrites import (
     put_scores_first,
     replace_lengths_by_gates,
     replace_tanh,
+    resize_axes_apart,
+    resize_by_products,
     scale_magnitudes,
     scale_spectra,
     scale_weights,
@@ -109,6 +114,10 @@ REWRITES: tuple[Rewrite, ...] = (
     gather_pairs,
     gather_edges,
     gather_neighbours,
+    resize_by_products,
+    resize_axes_apart,
+    center_grids,
+    flatten_gathers,  # behind what writes lookups in place of a Pad or a Resize
     count_indices_from_the_front,
     sum_along_last_axis,
     convolve_averages,
@@ -140,6 +149,7 @@ REWRITES: tuple[Rewrite, ...] = (
     widen_scales,  # behind all that look for products with one number
     split_clips,  # behind what looks for a Clip
     compare_casts,  # behind all that look for masks
+    flatten_rows,  # behind all that look for products, and for what reads them
 )
 """In the order they are applied."""
 

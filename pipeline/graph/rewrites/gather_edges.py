@@ -1,6 +1,6 @@
 """Pad with edges by looking elements up.
 
-Before (over the last axis, alone or with others)::
+Before (edges of the last axis, alone or with others; edges or reflections of 5 dims; what goes around, `wrap`)::
 
     Pad(x, pads, mode "edge")
 
@@ -8,15 +8,18 @@ After, for each padded axis::
 
     Gather(x, [0, 0, 0, 1, 2, ..., n - 1, n - 1])
 
-HTP (2.51, emulated) pads the last axis with zeros in float16, whatever the rank; other axes are right.
+HTP (2.51, emulated) pads the last axis with zeros in float16, whatever the rank; other axes are right. Edges and
+reflections of 5 dims it leaves to the CPU in float16; in integers it compiles nothing, or its emulator crashes. What
+goes around it always leaves to the CPU.
 
-The result keeps its name. Left alone: other modes; pads of other axes alone, negative, or computed; types other than
-float32.
+The result keeps its name. Left alone: constant pads; edges of other axes alone and reflections, up to 4 dims; pads that
+are negative or computed, and reflections over more than there is; types other than float32.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
@@ -26,6 +29,9 @@ from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
 
 NAME = "gather_edges"
+
+_MOST_DIMS = 4
+_MODES: dict[str, Literal["edge", "reflect", "wrap"]] = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
 
 
 def apply(model: ModelProto, folder: Path) -> int:
@@ -45,9 +51,8 @@ def apply(model: ModelProto, folder: Path) -> int:
 
 def _pads(index: GraphIndex, node: NodeProto) -> dict[int, tuple[int, int]] | None:
     """Axis -> elements in front and behind, of a Pad that is to be replaced."""
-    if not is_op(node, "Pad") or all(
-        attribute.s != b"edge" for attribute in node.attribute if attribute.name == "mode"
-    ):
+    mode = _mode(node)
+    if not is_op(node, "Pad") or mode == "constant":
         return None
     kind = index.types.get(node.input[0])
     given = index.constant(node.input[1]) if len(node.input) > 1 else None
@@ -59,7 +64,16 @@ def _pads(index: GraphIndex, node: NodeProto) -> dict[int, tuple[int, int]] | No
         return None
     axes = [int(axis) % rank for axis in chosen.ravel()]
     pads = {axis: (int(given[at]), int(given[len(axes) + at])) for at, axis in enumerate(axes)}
-    return pads if any(pads.get(rank - 1, ())) else None
+    sizes = shape_of(kind)
+    if mode == "reflect" and any(max(ends) >= sizes[axis] for axis, ends in pads.items()):
+        return None
+    last = mode == "edge" and any(pads.get(rank - 1, ()))
+    unknown = mode == "wrap" or (rank > _MOST_DIMS and mode in ("edge", "reflect"))
+    return pads if (last or unknown) and given.any() else None
+
+
+def _mode(node: NodeProto) -> str:
+    return next((each.s.decode("utf-8", "replace") for each in node.attribute if each.name == "mode"), "constant")
 
 
 def _replace(added: Additions, node: NodeProto, pads: dict[int, tuple[int, int]], dims: tuple[int, ...]) -> None:
@@ -67,7 +81,7 @@ def _replace(added: Additions, node: NodeProto, pads: dict[int, tuple[int, int]]
     padded = [axis for axis, ends in sorted(pads.items()) if any(ends)]
     for axis in padded:
         front, behind = pads[axis]
-        places = np.clip(np.arange(-front, dims[axis] + behind), 0, dims[axis] - 1)
+        places = np.pad(np.arange(dims[axis]), (front, behind), mode=_MODES[_mode(node)])
         indices = added.constant(f"{result}_places_{axis}", places.astype(np.int64))
         if axis == padded[-1]:
             added.replace("Gather", source, indices, out=result, axis=axis)

@@ -12,11 +12,12 @@ and else, for each axis whose elements change::
 
     Gather(x, [0, 0, 1, 2, 2, ...])
 
-HTP (2.51, emulated) is right for `asymmetric` and `floor` by any factor, as torch exports it, and takes another
-neighbour or leaves the Resize to the CPU for most other pairs; which, depends on the factor.
+HTP (2.51, emulated) is right for `asymmetric` and `floor` by any sizes, as torch exports it, and takes another
+neighbour or leaves the Resize to the CPU for most other pairs; which, depends on the factor. It goes by sizes where
+scales are given, too: 11 by 1.3 are 14, which are 14 / 11 to it.
 
-The result keeps its name. Left alone: `asymmetric` with `floor`; `half_pixel` and `align_corners` with
-`round_prefer_ceil`, which are right; regions of interest; policies of aspect ratio.
+The result keeps its name. Left alone: `asymmetric` with `floor`, `half_pixel` and `align_corners` with
+`round_prefer_ceil`, where the sizes come to the scales; regions of interest.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from pipeline.graph.cpu import unoptimized_session
-from pipeline.graph.ir.index import GraphIndex, is_op, opset, substitute
-from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.index import GraphIndex, opset, substitute
 from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.resizes import AlongAxis, Resize, places, read_resize
 
 NAME = "gather_neighbours"
 
@@ -56,30 +57,33 @@ def apply(model: ModelProto, folder: Path) -> int:
 
 def _places(index: GraphIndex, node: NodeProto) -> dict[int, NDArray[np.int64]] | None:
     """Axis -> the elements that a Resize takes along it, of one that is to be replaced; axes that stay are left out."""
-    if not is_op(node, "Resize") or index.types[node.input[0]].tensor_type.elem_type != TensorProto.FLOAT:
+    resize = read_resize(index, node)
+    if resize is None or resize.mode != "nearest" or resize.coordinates not in _COORDINATES:
         return None
-    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    coordinates = given.get("coordinate_transformation_mode", b"half_pixel").decode()
-    rounding = given.get("nearest_mode", b"round_prefer_floor").decode()
-    if given.get("mode", b"nearest") != b"nearest" or (coordinates, rounding) in _RIGHT:
+    if (resize.coordinates, resize.nearest) in _RIGHT and not resize.takes_scale():
         return None
-    if coordinates not in _COORDINATES or given.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
-        return None
-    before, after = shape_of(index.types[node.input[0]]), shape_of(index.types[node.output[0]])
-    if before == after:
-        return None
-    axes = [axis % len(before) for axis in given.get("axes", range(len(before)))]
-    scales = index.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
-    if len(node.input) > 2 and node.input[2] and scales is None:
-        return None
-    how = {"mode": "nearest", "coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
+    how = {"mode": "nearest", "coordinate_transformation_mode": resize.coordinates, "nearest_mode": resize.nearest}
     by_axis = {}
-    for at, axis in enumerate(axes):
-        scale = float(scales[at]) if scales is not None and scales.size else 0.0
-        found = _taken(before[axis], after[axis], scale, how, opset(index.model))
-        if not np.array_equal(found, np.arange(before[axis])):
-            by_axis[axis] = found
+    for each in resize.axes:
+        if resize.scaled and int(np.float32(each.size) * np.float32(each.scale)) != each.result:
+            found = _rounded(resize, each)
+        else:
+            found = _taken(each.size, each.result, each.scale if resize.scaled else 0.0, how, opset(index.model))
+        if not np.array_equal(found, np.arange(each.size)):
+            by_axis[each.axis] = found
     return by_axis or None
+
+
+def _rounded(resize: Resize, along: AlongAxis) -> NDArray[np.int64]:
+    """The elements that are taken where the size of the result was rounded up, as it is for a ratio that is kept."""
+    at = places(resize.coordinates, along)
+    rounded = {
+        "floor": np.floor(at),
+        "ceil": np.ceil(at),
+        "round_prefer_floor": np.ceil(at - 0.5),
+        "round_prefer_ceil": np.floor(at + 0.5),
+    }[resize.nearest]
+    return rounded.clip(0, along.size - 1).astype(np.int64)
 
 
 def _taken(size: int, result: int, scale: float, how: dict[str, str], version: int) -> NDArray[np.int64]:

@@ -17,13 +17,25 @@ def macs(model: ModelProto) -> int:
 
 def macs_of_nodes(model: ModelProto) -> list[int]:
     """The same for each node, in the graph's order."""
+    shapes = shapes_of(model)
+    return [_macs(node, shapes) for node in model.graph.node]
+
+
+def shapes_of(model: ModelProto) -> dict[str, tuple[int, ...]]:
+    """The shapes of all values and constants of a static graph, by name; also of those that only a Q or DQ node reads
+    or makes, to which a QDQ model gives no type.
+    """
     graph = model.graph
     shapes = {value.name: shape_of(value.type) for value in (*graph.input, *graph.value_info, *graph.output)}
     shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-            shapes.setdefault(node.output[0], shapes.get(node.input[0], ()))
-    return [_macs(node, shapes) for node in graph.node]
+    between = [node for node in graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    for node in between:
+        if node.input[0] in shapes:
+            shapes.setdefault(node.output[0], shapes[node.input[0]])
+    for node in reversed(between):  # what becomes an output of the model has the output's shape
+        if node.output[0] in shapes:
+            shapes.setdefault(node.input[0], shapes[node.output[0]])
+    return shapes
 
 
 def _macs(node: NodeProto, shapes: dict[str, tuple[int, ...]]) -> int:

@@ -82,16 +82,15 @@ def held_out(folder: Path, params: Measuring, inputs: Sequence[TensorSpec]) -> H
 def lengths_of(folder: Path, params: Measuring, inputs: Sequence[TensorSpec]) -> Lengths:
     """The lengths of all samples of the set on the axes of the bucket, from the shortest, whichever bucket holds them.
 
-    Those that calibration takes of the set are among them: who builds exact lengths needs all that are used.
+    Those in one place of all axes are of one sample; each such combination is there once. Those that calibration takes
+    of the set are among them: who builds exact lengths needs all that are used.
     """
     if not params.axes:
         return {}
-    seen: dict[str, set[int]] = {axis: set() for axis in params.axes}
-    for call in stored_calls(folder, params.component):
-        for axis, length in axis_lengths(call.load(), inputs).items():
-            if axis in seen:
-                seen[axis].add(length)
-    return {axis: tuple(sorted(lengths)) for axis, lengths in seen.items() if lengths}
+    found = [axis_lengths(call.load(), inputs) for call in stored_calls(folder, params.component)]
+    axes = [axis for axis in params.axes if all(axis in lengths for lengths in found)]
+    seen = sorted({tuple(lengths[axis] for axis in axes) for lengths in found})
+    return {axis: tuple(lengths[place] for lengths in seen) for place, axis in enumerate(axes) if seen}
 
 
 def fed(

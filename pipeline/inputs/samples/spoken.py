@@ -86,11 +86,12 @@ def runs_of(
     return found
 
 
-def reference_logits(folder: Path, language: LanguageFacts, tokens: Sequence[int]) -> NDArray[np.float32]:
-    """The original's logits, float32 [tokens, vocabulary], all tokens in one run."""
-    lengths = Lengths(len(tokens), 1)
-    walk = Walk(language, lengths.past)
-    return np.concatenate(list(walk.run(runner(folder, language), lengths, tokens)))
+def reference_logits(
+    folder: Path, language: LanguageFacts, texts: Sequence[Sequence[int]]
+) -> list[NDArray[np.float32]]:
+    """The original's logits of each text, float32 [tokens, vocabulary], all tokens of one in one run."""
+    run = runner(folder, language)
+    return [np.concatenate(list(Walk(language, 1).run(run, Lengths(len(tokens), 1), tokens))) for tokens in texts]
 
 
 def runner(folder: Path, language: LanguageFacts) -> Run:
@@ -110,10 +111,8 @@ def verify_language(request: StageRequest, params: Measuring, language: Language
         return StageResult(UNMEASURED.to_json())
     lengths = Lengths(params.axes["sequence"], params.axes["past"])
     judged = [_decoded(text) if lengths.sequence == 1 else (0, len(text.tokens)) for text in texts]
-    truths = [
-        reference_logits(request.inputs["ingest"].folder, language, text.tokens[:end])
-        for text, (_, end) in zip(texts, judged, strict=True)
-    ]
+    read = [text.tokens[:end] for text, (_, end) in zip(texts, judged, strict=True)]
+    truths = reference_logits(request.inputs["ingest"].folder, language, read)
     figures = {}
     for rung, role in (("rewrite", "rewrite"), ("quantization", "quantize")):
         if role not in request.inputs:

@@ -55,6 +55,28 @@ def test_products_of_activations_and_convolutions() -> None:
     assert found.edge_bytes == 4 * 6 * 2 + 6 * 5 * 1 + 4 * 5 * 2
 
 
+def test_a_product_that_is_an_output_counts_though_what_it_makes_has_no_type() -> None:
+    """Of what only a Q node reads, a QDQ model gives no type; the last layer of most models is such a product."""
+    model = graph(
+        """
+        g (float[4, 6] a) => (float[4, 5] y)
+        {
+            a_q = QuantizeLinear(a, s, z)
+            a_dq = DequantizeLinear(a_q, s, z)
+            w_dq = DequantizeLinear(w, s, zw)
+            made = MatMul(a_dq, w_dq)
+            y_q = QuantizeLinear(made, s, z)
+            y = DequantizeLinear(y_q, s, z)
+        }
+        """,
+        {"s": np.float32(0.1), "z": np.uint16(0), "zw": np.uint8(0), "w": np.ones((6, 5), np.uint8)},
+        opset=21,
+    )
+    found = count(model)
+    assert found.macs == {"w8a16": 4 * 5 * 6}
+    assert found.activation_bytes == 4 * 5 * 2
+
+
 def test_names_of_operators() -> None:
     model = graph("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     model.graph.node[0].name = "n"

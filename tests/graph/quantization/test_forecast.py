@@ -336,36 +336,6 @@ def test_divisors_that_their_encoding_makes_0(tmp_path: Path) -> None:
     assert foretold(tmp_path / "raised", floored, x, activations="uint8") == [], "the quantizer raises the floor"
 
 
-@pytest.mark.parametrize(
-    ("height", "width", "coordinates", "told"),
-    [
-        (8, 12, "align_corners", True),
-        (16, 12, "align_corners", True),
-        (8, 18, "align_corners", False),
-        (8, 6, "align_corners", False),
-        (12, 18, "align_corners", False),
-        (8, 12, "half_pixel", False),
-    ],
-)
-def test_a_cubic_resize_that_gives_one_number_for_all(
-    height: int, width: int, coordinates: str, told: bool, tmp_path: Path
-) -> None:
-    attributes = f'mode="cubic", coordinate_transformation_mode="{coordinates}"'
-    model = graph(
-        f"g (float[1,2,4,6] x) => (float[1,2,{height},{width}] y)"
-        f" {{ y = Resize <{attributes}> (x, none, none, sizes) }}",
-        {"none": np.zeros(0, np.float32), "sizes": np.array([1, 2, height, width])},
-    )
-    x = np.linspace(-1, 1, 48).reshape(1, 2, 4, 6)
-
-    found = foretold(tmp_path / "16 bits", model, x)
-    assert [(each.rule, each.value, each.instead) for each in found] == [("integer_function", "y", "fp16")] * told
-    in_8_bits = foretold(tmp_path / "8 bits", model, x, activations="uint8")
-    assert "integer_function" not in [each.rule for each in in_8_bits]
-    if told:
-        assert foretold(tmp_path / "float", model, x, (Rule(nodes=found[0].nodes, precision="fp16"),)) == []
-
-
 def test_a_gelu_whose_results_are_small(tmp_path: Path) -> None:
     model = graph("g (float[1,64] x) => (float[1,64] y) { y = Gelu (x) }", opset=20)
     (found,) = foretold(tmp_path / "negative", model, np.linspace(-4, -0.01, 64)[None])

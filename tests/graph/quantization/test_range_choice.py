@@ -35,6 +35,21 @@ def test_neither_order_nor_grouping_shows() -> None:
         assert (other.valid, other.valid_zeros) == (at_once.valid, at_once.valid_zeros)
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_what_two_have_counted_is_counted_together(order: tuple[int, int]) -> None:
+    parts = [np.concatenate([bell(5000), np.zeros(70)]), 300 * bell(50, 1)]
+    joined, other = (counted(parts[place]) for place in order)
+    unchanged = other.counts.copy()
+
+    joined.join(other)
+
+    at_once = counted(*parts)
+    np.testing.assert_array_equal(joined.counts, at_once.counts)
+    np.testing.assert_array_equal(joined.edges, at_once.edges)
+    assert (joined.valid, joined.valid_zeros) == (at_once.valid, at_once.valid_zeros)
+    np.testing.assert_array_equal(other.counts, unchanged)
+
+
 def test_counts_are_those_of_bins_as_wide_from_the_start() -> None:
     numbers = np.concatenate([bell(3000), [1024.0, -1024.0]])
     histogram = counted(*np.array_split(numbers, 7))

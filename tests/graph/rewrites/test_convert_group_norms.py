@@ -74,11 +74,13 @@ def test_left_alone(body: str, dims: str, tmp_path: Path) -> None:
     assert operators(model) == before
 
 
+@pytest.mark.parametrize("weights", ["uint8", "int16"])
 @pytest.mark.parametrize(("body", "dims"), [(GROUPS, "1,6,24"), (ALL, "1,6,4,5")], ids=["groups", "all"])
-def test_all_of_it_runs_on_the_chip(body: str, dims: str, tmp_path: Path) -> None:
+def test_all_of_it_runs_on_the_chip(body: str, dims: str, weights: str, tmp_path: Path) -> None:
+    """With weights of 16 bits, too: QNN takes no InstanceNormalization whose scale has so many."""
     calls = [{"x": values(dims, seed)} for seed in range(3)]
     component = with_rewrites(tmp_path / "model", build(body, dims, 21 if body == GROUPS else 17))
-    quantized = component.quantize("all", component.calibrate(calls))
+    quantized = component.quantize("all", component.calibrate(calls), weights=weights)
 
     chip = on_chip(quantized, calls[:1], tmp_path / "on chip")
 

@@ -42,6 +42,46 @@ def test_axes_of_their_own(tmp_path: Path) -> None:
     np.testing.assert_array_equal(outputs(model, {"x": X})["y"], before)
 
 
+DEEP = np.random.default_rng(1).normal(size=(2, 3, 2, 3, 4)).astype(np.float32)
+
+
+def deep(axes: tuple[int, ...], mode: str) -> ModelProto:
+    pads = [1 if axis % 5 in axes else 0 for axis in range(10)]
+    x, y = (",".join(str(size + 2 * by * (at in axes)) for at, size in enumerate(DEEP.shape)) for by in (0, 1))
+    body = f'y = Pad <mode = "{mode}"> (x, pads)'
+    return graph(f"g (float[{x}] x) => (float[{y}] y) {{ {body} }}", {"pads": np.array(pads)}, opset=19)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (3,), (4,), (0, 3, 4)])
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_pads_of_5_dims_are_looked_up(mode: str, axes: tuple[int, ...], tmp_path: Path) -> None:
+    model = deep(axes, mode)
+    before = outputs(model, {"x": DEEP})["y"]
+    assert apply_all(model, tmp_path)["gather_edges"] == 1
+    assert "Pad" not in operators(model)
+    np.testing.assert_array_equal(outputs(model, {"x": DEEP})["y"], before)
+
+
+@pytest.mark.parametrize("pads", [[0, 0, 2, 0, 0, 3], [0, 1, 0, 0, 1, 0], [0, 5, 0, 0, 4, 0]])
+def test_what_goes_around_is_looked_up(pads: list[int], tmp_path: Path) -> None:
+    dims = ",".join(str(size + pads[at] + pads[3 + at]) for at, size in enumerate(X.shape))
+    text = f'g (float[1,4,16] x) => (float[{dims}] y) {{ y = Pad <mode = "wrap"> (x, pads) }}'
+    model = graph(text, {"pads": np.array(pads)}, opset=19)
+    before = outputs(model, {"x": X})["y"]
+    assert gather_edges.apply(model, tmp_path) == 1
+    np.testing.assert_array_equal(outputs(model, {"x": X})["y"], before)
+
+
+def test_the_chip_takes_pads_of_5_dims_as_lookups(tmp_path: Path) -> None:
+    models = [deep(axes, mode) for mode in ("edge", "reflect", "wrap") for axes in ((0,), (2,), (3, 4))]
+    right = [outputs(model, {"x": DEEP})["y"] for model in models]
+    for model in models:
+        apply_all(model, tmp_path)
+    for found, expected in zip(run_batch(models, [{"x": DEEP}] * len(models), tmp_path / "cured"), right, strict=True):
+        assert (found.refused, found.on_cpu) == ("", ())
+        np.testing.assert_allclose(found.outputs[0], expected, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize(
     ("pads", "mode"), [([0, 1, 0, 0, 1, 0], "edge"), ([0, 0, 1, 0, 0, 1], "reflect"), ([0, 0, -1, 0, 0, 1], "edge")]
 )

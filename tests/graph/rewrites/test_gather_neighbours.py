@@ -57,6 +57,49 @@ def test_scales_that_are_not_the_ratio_of_sizes(tmp_path: Path) -> None:
     assert operators(model) == {"Gather": 2}, "also along the axis that keeps its size"
 
 
+@pytest.mark.parametrize(("coordinates", "rounding"), PAIRS)
+def test_scales_and_ratios_that_are_kept(coordinates: str, rounding: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(1).normal(size=(1, 2, 11, 11)).astype(np.float32)
+    how = f'mode = "nearest", coordinate_transformation_mode = "{coordinates}", nearest_mode = "{rounding}"'
+    scales = graph(
+        f"g (float[1,2,11,11] x) => (float[1,2,14,18] y) {{ y = Resize <{how}> (x, , scales) }}",
+        {"scales": np.array([1, 1, 1.3, 1.7], np.float32)},
+        opset=18,
+    )
+    policy = graph(
+        f"g (float[1,2,11,11] x) => (float[1,2,14,14] y) {{ y = Resize <{how}, axes = [2, 3],"
+        ' keep_aspect_ratio_policy = "not_larger"> (x, , , sizes) }',
+        {"sizes": np.array([14, 19])},
+        opset=18,
+    )
+    rounded_up = graph(
+        f"g (float[1,2,11,9] x) => (float[1,2,8,7] y) {{ y = Resize <{how}, axes = [2, 3],"
+        ' keep_aspect_ratio_policy = "not_larger"> (x, , , sizes) }',
+        {"sizes": np.array([8, 8])},
+        opset=18,
+    )
+    for model, width in ((scales, 11), (policy, 11), (rounded_up, 9)):
+        feeds = {"x": x[..., :width]}
+        before = outputs(model, feeds)["y"]
+        gather_neighbours.apply(model, tmp_path)
+        np.testing.assert_array_equal(outputs(model, feeds)["y"], before)
+        assert gather_neighbours.apply(model, tmp_path) == 0
+    assert "Resize" not in operators(scales) or coordinates == "align_corners", "HTP goes by sizes"
+
+
+@pytest.mark.slow
+def test_the_chip_goes_by_sizes(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).normal(size=(1, 2, 11, 11)).astype(np.float32)
+    how = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
+    text = f"g (float[1,2,11,11] x) => (float[1,2,14,18] y) {{ y = Resize <{how}> (x, , scales) }}"
+    raw, cured = (graph(text, {"scales": np.array([1, 1, 1.3, 1.7], np.float32)}, opset=18) for _ in range(2))
+    assert gather_neighbours.apply(cured, tmp_path) == 1
+    right = outputs(raw, {"x": x})["y"]
+    as_is, found = run_batch([raw, cured], [{"x": x}] * 2, tmp_path / "chip")
+    assert np.abs(as_is.outputs[0] - right).max() > 0.1, "QNN goes by scales now: look at gather_neighbours"
+    np.testing.assert_allclose(found.outputs[0], right, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize(
     ("coordinates", "rounding", "mode"),
     [
