@@ -82,15 +82,16 @@ class Wiring:
         params: Contract,
         inputs: tuple[Input, ...],
         more: tuple[Bucket, ...] = (),
+        suffix: str = "",
     ) -> Step:
-        """A step over the rewritten models of all buckets, and of some more."""
+        """A step over the rewritten models of all buckets, and of some more; `suffix` is the end of its name."""
         rewritten = (
             Input("rewrite/{bucket}", f"rewrite:{self._name}/{component}/{bucket.name}", bucket)
             for bucket in (*self._config.buckets, *more)
         )
         return Step(
             stage,
-            f"{self._name}/{component}",
+            f"{self._name}/{component}{suffix}",
             self._config,
             params,
             (*inputs, *rewritten),
