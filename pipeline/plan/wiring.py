@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from pipeline.config.language import SEQUENCE
 from pipeline.config.load import Bucket, Fp16, ModelConfig, Target
 from pipeline.config.targets import DEVICE
 from pipeline.contracts import samples
@@ -165,12 +164,9 @@ class Wiring:
         return tuple(twins.values())  # several buckets may have one
 
     def _twin(self, bucket: Bucket) -> Bucket:
-        """What is emulated in place of a bucket: itself, if it is no language model's, or as it asks for.
-
-        Of a language model, decode is itself, too: a run takes no longer than that of its twin.
-        """
+        """What may be emulated in place of a bucket: itself, if it is no language model's, or as it asks for."""
         language = self._config.language
-        if language is None or language.emulate == "shipped" or bucket.axes[SEQUENCE] == 1:
+        if language is None or language.emulate == "shipped":
             return bucket
         return self._config.twins[self._config.buckets.index(bucket)]
 
