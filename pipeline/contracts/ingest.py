@@ -40,7 +40,8 @@ class Facts(Signature):
     """Dims are sizes or names. `constants` were inputs, `axes` has the inputs that carry each, `opset` is ONNX's.
 
     `language` is there where it is a language model, whose output has `tokenizer.json`, too; `rounds` is the file where
-    it was quantized, which rounds otherwise than the float model that was made of it.
+    it was quantized, which rounds otherwise than the float model that was made of it. `gone` are inputs of the file
+    that nothing reads any more, as the component ends before.
     """
 
     constants: Mapping[str, GivenConstant]
@@ -49,3 +50,4 @@ class Facts(Signature):
     axes: Mapping[str, tuple[str, ...]]
     language: LanguageFacts | None = left_out()
     rounds: str | None = left_out()
+    gone: tuple[str, ...] | None = left_out()

@@ -60,8 +60,7 @@ def run(request: StageRequest) -> StageResult:
     model = parse_lean(source)
     check_functions(model)
     model = inline_functions(model)
-    if params.cut:
-        cut(model, params.cut)
+    gone = cut(model, params.cut) if params.cut else ()
     check_strings(model)
     fixed = {**give_constants(model, params.constants), **fix_empty_inputs(model)}
     check_model(model, file)
@@ -101,6 +100,7 @@ def run(request: StageRequest) -> StageResult:
         nodes=len(graph.node),
         axes={axis: tuple(inputs) for axis, inputs in model_axes(model).items()},
         rounds=file if quantized else None,
+        gone=gone or None,
     )
     reused = {name: ("fetch", of) for name, of in weights.kept.items()}
     return StageResult(facts.to_json(), reused)

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from pipeline.contracts.ingest import Facts
 from pipeline.errors import ModelError
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.shapes.strings import check_strings
@@ -68,6 +69,7 @@ def test_what_is_left_without_the_strings_is_taken(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is of strings"):
         run_stage("ingest", tmp_path / "whole", {"file": MODEL}, given)
     taken = run_stage("ingest", tmp_path / "cut", {"file": MODEL, "cut": ["y"]}, given)
+    assert Facts.from_json(taken.facts).gone == ("s",)
     assert (shaped(tmp_path, taken).folder / MODEL).is_file()
 
 
