@@ -79,7 +79,7 @@ class ComponentFile:
     cut: tuple[TensorName, ...] = ()
     """Values that this component ends at, in place of the file's outputs: what stands behind them, as non-maximum
     suppression, is left to the application. Named as in the ONNX file; a build that is refused for such a part says
-    which values stand before it."""
+    which values stand before it. Samples may have the inputs that go with it."""
     quantization: QuantizationOverride | Fp16 | Auto | Climb | None = None
     """What this component does differently from the model's `quantization`."""
     score: FunctionRef | None = None

@@ -122,8 +122,11 @@ class _Planner(Measurements):
             ingested = (Input("ingest", self._ingests[component]),)
             yield self._step("shape", component, bucket, shape.Params(bucket.axes, self._config.fixed), ingested)
             shaped = (self._of("shape", component, bucket),)
-            middles = self._config.language and keeps_fours(quantization)
-            params = rewrite.Params(middles=middles or None, in_float=isinstance(quantization, Fp16) or None)
+            params = rewrite.Params(
+                middles=(self._config.language and keeps_fours(quantization)) or None,
+                in_float=isinstance(quantization, Fp16) or None,
+                cpu_nodes=self._config.components[component].thresholds.max_cpu_nodes > 0 or None,
+            )
             yield self._step("rewrite", component, bucket, params, shaped)
         if not isinstance(quantization, Fp16):
             yield self._calibrate(component, quantization)
