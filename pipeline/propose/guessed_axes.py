@@ -9,7 +9,7 @@ from typing import Literal
 
 from pipeline.graph.shapes.axes import axis_names
 from pipeline.propose.axis_uses import AxisUse
-from pipeline.propose.interface import GuessedComponent, GuessedInput
+from pipeline.propose.interface import NEVER_VARIED, GuessedComponent, GuessedInput
 
 _BATCH = re.compile(r"batch", re.IGNORECASE)
 _SHORT = re.compile(r"^(n|b|bs|bsz)$", re.IGNORECASE)
@@ -40,7 +40,7 @@ def guess_axes(components: Mapping[str, GuessedComponent]) -> list[GuessedAxis]:
         for given in guessed.inputs:
             for place, dim in enumerate(given.spec.shape):
                 for axis in axis_names(dim) if isinstance(dim, str) else ():
-                    if given.kind != "selector":
+                    if given.kind not in NEVER_VARIED:
                         seen.setdefault(axis, []).append((component, given, place))
     found = []
     for axis, places in seen.items():

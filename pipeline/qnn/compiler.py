@@ -27,7 +27,7 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, PipelineError
 from pipeline.graph.files.model_file import is_external, load_graph, save_graph, tensor_array
 from pipeline.graph.files.stored_form import form_of, without_forms
-from pipeline.qnn import admission, failures
+from pipeline.qnn import admission, failures, hints
 from pipeline.qnn.format.context_model import binary_names
 from pipeline.qnn.lean_memory import return_freed, return_large_blocks, unread
 from pipeline.qnn.native_log import NativeLog, recorded
@@ -136,7 +136,7 @@ def workshop(out: Path) -> Iterator[Path]:
 
 
 def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None = None) -> None:
-    """Compile in the folder `work`, with further session config `entries`.
+    """Compile in the folder `work`, with further session config `entries` where several graphs share a binary.
 
     Raises:
         CompileError: the compiler failed, or left nothing.
@@ -147,7 +147,7 @@ def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None =
         settings.add_session_config_entry(key, value)
     # The arrays must live until the compiler is done with them.
     arrays = give_model(settings, source, work)
-    return_large_blocks()
+    return_large_blocks(several=bool(entries))
     return_freed()
     with contextlib.chdir(work), unread(arrays):
         _compile(settings, source)
@@ -219,6 +219,8 @@ def _failed(source: Source, message: str, log: NativeLog) -> PipelineError:
     if failures.find("\n".join((*said, log.text()))) is failures.DISK_FULL:
         return no_room(f"the context of {source.name}")
     why, remedy = failures.explain(said, log.text())
+    if trace.unsupported and failures.find("\n".join((*said, log.text()))) is None:
+        remedy = "; ".join(dict.fromkeys(hints.of(node.op, node.reason) for node in trace.unsupported[:5]))
     targets = ", ".join(map(str, source.targets))
     return CompileError(
         f"QNN compiled nothing of {source.name} for {targets}", where=f"{source.name}.onnx", why=why, remedy=remedy
