@@ -18,7 +18,7 @@ from pipeline.build.bring import Shown, bring_up_to_date, is_current
 from pipeline.build.chains import QUIET, able_of, chain_of, figures_of, method_of
 from pipeline.build.climb_locks import ClimbLocks
 from pipeline.build.crew import Crew
-from pipeline.build.explain_miss import judge, wanting
+from pipeline.build.explain_miss import explain, is_of_integers, judge, wanting
 from pipeline.build.nothing_keeps import nothing_keeps, out_of_time
 from pipeline.build.remedies import NO_NUMBER, Tried, is_last, label, may_be_cured, may_go_on, next_scheme, worth_most
 from pipeline.contracts import blame, probe
@@ -26,7 +26,7 @@ from pipeline.contracts import quantize as quantized
 from pipeline.contracts.blame import RowFacts
 from pipeline.contracts.climb import Attempt
 from pipeline.contracts.climb import Facts as Climbed
-from pipeline.contracts.forecast import Forecast, harmful
+from pipeline.contracts.forecast import OF_WHOLE_NUMBERS, Forecast, harmful
 from pipeline.contracts.scheme import Scheme
 from pipeline.errors import (
     CompileError,
@@ -44,6 +44,7 @@ from pipeline.plan import climbing, stage_params
 from pipeline.plan.resolve import Resolved, resolve
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
+from pipeline.qnn import hints
 from pipeline.store.manifests import read_manifest
 from pipeline.store.store import DamagedError
 
@@ -90,6 +91,7 @@ class Climber:
         self._shown = shown
         self._locks = ClimbLocks(steps, workspace)
         self._refused: dict[str, PipelineError] = {}
+        self._beyond: set[str] = set()  # of which a try missed what no precision cures
 
     def may_climb(self, step: Step) -> bool:
         """Whether another precision may be tried for what a step misses."""
@@ -128,6 +130,8 @@ class Climber:
                 raise self._refused[quantize.id]
             if is_current(step, self._workspace) and judge(step, self._workspace) is None and not self.wishes(step):
                 return True
+            if quantize.id in self._beyond:
+                return False
             try:
                 return self._climb(quantize)
             except PipelineError as error:
@@ -160,7 +164,14 @@ class Climber:
                 if short is None:
                     break
             if missed and not may_be_cured(missed.miss.rung, scheme, tried):
+                self._beyond.add(quantize.id)
                 return False
+            unknown = missed and missed.failed and hints.NO_OPERATOR in missed.miss.error.why
+            if missed and unknown and not component.thresholds.max_cpu_nodes:
+                raise missed.miss.error
+            if missed and self._is_of_integers(chain, missed):
+                steps = {step.id: step for step in chain}
+                raise explain(missed.miss, missed.step, steps, self._workspace, self._crew, self._shown)
             tell(f"{_name(quantize)}: {attempts[-1].line()}")
             tried.append(self._tried(scheme, chain, missed, short))
             scheme = next_scheme(tried, able, last=bool(fits) and is_last(for_margin))
@@ -173,6 +184,16 @@ class Climber:
             raise nothing_keeps(_name(quantize), attempts, tried, able)
         self._settle(quantize, resolved, fits, attempts)
         return True
+
+    def _is_of_integers(self, chain: Sequence[Step], missed: _Miss) -> bool:
+        """Whether whole numbers go wrong first on the chip: looked for where they were foretold, or an output is."""
+        foretold = any(told.rule in OF_WHOLE_NUMBERS for told in self._foretold(chain))
+        if missed.failed or missed.step.stage != "emulate" or not (missed.miss.whole or foretold):
+            return False
+        search = self._searched(chain, missed.step)
+        facts = self._facts(search) if search is not None else None
+        found = probe.Facts.from_json(facts).first_wrong.get("compile", ()) if facts is not None else ()
+        return any(map(is_of_integers, found))
 
     def _settle(self, quantize: Step, resolved: Resolved, fits: Sequence[_Fit], attempts: Sequence[Attempt]) -> None:
         """Take the best of what keeps to the gates, the cheapest if it is as good; its steps are what is built then."""
@@ -245,24 +266,29 @@ class Climber:
 
     def _to_blame(self, chain: Sequence[Step], step: Step, lost: list[float]) -> tuple[str, ...]:
         """The nodes that went wrong, the worst first; `lost` gets what rounding the inputs leaves, in dB."""
-        stage = {"verify": "blame", "emulate": "probe"}.get(step.stage)
-        search = next((each for each in chain if each.stage == stage and each.name == step.name), None)
-        if search is None:
+        search = self._searched(chain, step)
+        facts = self._facts(search) if search is not None else None
+        if search is None or facts is None:
             return ()
-        try:
-            with self._shown(search) as started:
-                bring_up_to_date(search, self._workspace, self._crew, started)
-        except FAILURES:
-            return ()
-        facts = self._facts(search)
-        if facts is None:
-            return ()
-        if stage == "blame":
+        if search.stage == "blame":
             return _nodes(blame.Facts.from_json(facts).worst)
         found = probe.Facts.from_json(facts)
         if found.inputs_db is not None:
             lost.append(found.inputs_db)
         return _nodes(found.first_wrong.get("compile", ()))
+
+    def _searched(self, chain: Sequence[Step], step: Step) -> Step | None:
+        """The step that looks for what went wrong in a step, up to date; None if there is none, or it fails."""
+        stage = {"verify": "blame", "emulate": "probe"}.get(step.stage)
+        search = next((each for each in chain if each.stage == stage and each.name == step.name), None)
+        if search is None:
+            return None
+        try:
+            with self._shown(search) as started:
+                bring_up_to_date(search, self._workspace, self._crew, started)
+        except FAILURES:
+            return None
+        return search
 
     def _foretold(self, chain: Sequence[Step]) -> tuple[Forecast, ...]:
         return harmful(told for part in self._quantized(chain) for told in part.forecasts)

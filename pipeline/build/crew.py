@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 WORKERS_VARIABLE = "PIPELINE_WORKERS"
 _ALLOCATOR = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")  # they would take the compiler the heap of its own
 _KILLED = -9  # by SIGKILL, as the system does when memory runs out
+_PATIENCE, _LONGEST_PATIENCE_S = 0.01, 1.0  # of what is left to do behind a step, and at most
 _MEMORY_SHARE = 0.9  # of the machine's, that one step may use if nothing else is said
 
 
@@ -50,6 +51,8 @@ class Crew:
         self._schedule = Schedule(cores(), partial(budget_bytes, environ))
         self._lock = threading.Lock()
         self._remaining: Mapping[str, float] | None = None
+        self._behind: dict[str, list[str]] = {}
+        self._asked: set[str] = set()
         self._template: Template | None = None
         self._keep_going = True  # until told otherwise: doit's serial runner stops by itself
         self._warm = AVAILABLE and _wants_warm(environ)
@@ -76,8 +79,11 @@ class Crew:
         inputs = {entry.sha256: entry.bytes for given in request.inputs.values() for entry in given.files.values()}
         input_bytes = sum(inputs.values())
         peak = self._costs.peak_bytes(step.id, input_bytes)
-        wished, remaining = self._costs.wished_bytes(step.id, peak), self._remaining_s(step)
-        with self._schedule.admitted(peak_bytes=peak, remaining_s=remaining, wished_bytes=wished) as granted:
+        wished, remaining = self._costs.wished_bytes(step.id, peak), self._remaining_s(step.id)
+        patience = self._patience_s(step.id)
+        with self._schedule.admitted(
+            peak_bytes=peak, remaining_s=remaining, wished_bytes=wished, patience_s=patience
+        ) as granted:
             started()
             since = time.monotonic()
             answer = scratch / "answer.json"
@@ -201,13 +207,33 @@ class Crew:
                 raise exceeded(step, watched.excess, log) from error
             raise died(step, status, log, oom_killed=oom_killed) from error
 
-    def _remaining_s(self, step: Work) -> float:
+    def _remaining_s(self, name: str) -> float:
         with self._lock:
             if self._remaining is None:
                 built = {name: each for name, each in self._steps.items() if each.stage not in ON_DEMAND}
                 seconds = {name: self._costs.seconds(name, _share(each)) for name, each in built.items()}
                 self._remaining = remaining_s(seconds, {name: each.after for name, each in built.items()})
-            return self._remaining.get(step.id, 0.0)
+                for name, each in built.items():
+                    for given in each.after:
+                        self._behind.setdefault(given, []).append(name)
+            return self._remaining.get(name, 0.0)
+
+    def _patience_s(self, name: str) -> float:
+        """For how long a step leaves its turn to others that became ready with it, and have more to follow them.
+
+        What several steps waited for makes them ready at once, and they ask for their turns in any order. Which of them
+        are restored and never ask is not known.
+        """
+        remaining = self._remaining_s(name)
+        with self._lock:
+            self._asked.add(name)
+            known = self._steps.get(name)
+            if known is None or self._remaining is None:
+                return 0.0
+            left = self._remaining
+            ready = (each for given in known.after for each in self._behind.get(given, ()))
+            ahead = any(left[each] > remaining for each in ready if each not in self._asked)
+        return min(_LONGEST_PATIENCE_S, remaining * _PATIENCE) if ahead else 0.0
 
     def _environment(self, step: Work | None = None, log: Path | None = None) -> Mapping[str, str]:
         environ = dict(self._environ)

@@ -11,9 +11,10 @@ from pipeline.build.crew import Crew
 from pipeline.build.schedule import WithdrawnError
 from pipeline.config.thresholds import SMALL_BYTES, WISHED_FEATURES_DB
 from pipeline.contracts import blame, emulate, probe, quantize, verify
-from pipeline.contracts.blame import RowFacts
+from pipeline.contracts.blame import OF_INTEGERS, RowFacts
 from pipeline.contracts.forecast import Forecast, harmful
 from pipeline.errors import PipelineError, WaitingError
+from pipeline.graph.shapes.shape_errors import cutting
 from pipeline.plan.resolve import resolve
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -97,9 +98,32 @@ def _first_wrong(
     found = facts.first_wrong.get("compile" if step.stage == "emulate" else rung) if facts else None
     if not found:
         return miss.error
+    told = miss.error
+    if isinstance(facts, probe.Facts) and any(map(is_of_integers, found)):
+        told = _of_integers(miss, facts)
     return _with(
-        miss.error, "first to go wrong, in the order of the graph:" + "".join(f"\n    | {_line(row)}" for row in found)
+        told, "first to go wrong, in the order of the graph:" + "".join(f"\n    | {_line(row)}" for row in found)
     )
+
+
+def is_of_integers(row: RowFacts) -> bool:
+    """Whether a value is of whole numbers that no precision changes."""
+    return row.reason is not None and row.reason.name == OF_INTEGERS
+
+
+def _of_integers(miss: gates.Miss, facts: probe.Facts) -> PipelineError:
+    """The error of a miss whose cause no precision changes, with what does."""
+    remedies = ["no precision changes integers: give the model smaller ones"]
+    if facts.starts:
+        one = len(facts.starts) == 1
+        remedies.append(
+            f"let the application compute {', '.join(map(repr, facts.starts))}, and export the model with"
+            f" {'that as its input' if one else 'those as its inputs'}"
+        )
+    remedies += [cutting(facts.ends).removesuffix("; or ")] if facts.ends else []
+    remedies += [f"accept it with {miss.accepts}"] if miss.accepts else []
+    why = miss.error.why.replace(gates.COARSE, "HTP computes integers otherwise than ONNX defines them")
+    return miss.error.but(why=why, remedy="; or ".join(remedies))
 
 
 def _with(error: PipelineError, why: str) -> PipelineError:

@@ -36,6 +36,7 @@ _UNLIKE = 0.8
 NOISE_DB = 10.0
 """Below this, an error is a third of the signal: nobody is advised to accept that."""
 
+COARSE = "HTP computes a node with less accuracy than onnxruntime's CPU does"
 _CAUSES: Mapping[str, tuple[str, str]] = {
     "padding": (
         "the padded tail reaches into the valid part: a norm, a mean, a softmax or a recurrence over the length without"
@@ -53,7 +54,7 @@ _CAUSES: Mapping[str, tuple[str, str]] = {
         " first in 16 bits or fp16 under quantization.overrides, or calibrate with more or more typical samples",
     ),
     "compile": (
-        "HTP computes a node with less accuracy than onnxruntime's CPU does",
+        COARSE,
         "leave 'quantization' out, and the build looks for a precision that keeps to this; or name what went wrong:"
         " quantization.overrides: [{{nodes: [...], precision: fp16}}] keeps it in float, activations: uint16 does not",
     ),
@@ -71,7 +72,7 @@ class Miss:
 
     `state` says whether what misses is a state, which the next run takes; `read`, whether it is what an application
     reads off an output. `accepts` is what a config says to have it all the same; empty where nobody should. `sqnr_db`
-    is the figure that misses, if it is one in dB.
+    is the figure that misses, if it is one in dB. `whole`: what misses are whole numbers, of which all should be equal.
     """
 
     error: PipelineError
@@ -80,6 +81,7 @@ class Miss:
     read: bool = False
     accepts: str = ""
     sqnr_db: float | None = None
+    whole: bool = False
 
 
 def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
@@ -159,7 +161,8 @@ def _miss(name: str, missed: Shortfall, facts: Ladder, thresholds: Thresholds) -
     blame = f"'doit blame:{'/'.join(name.split('/')[:3])}'"
     if rung == "padding":
         remedy += _exact_lengths(facts)
-    state = facts.subjects.get(missed.label, Subject(missed.label)).state
+    subject = facts.subjects.get(missed.label, Subject(missed.label))
+    state, whole = subject.state, subject.by == "equality" and subject.zero is None
     accepts = _acceptable(facts, thresholds)
     error = VerificationError(
         _told(missed, state=state),
@@ -171,7 +174,7 @@ def _miss(name: str, missed: Shortfall, facts: Ladder, thresholds: Thresholds) -
     compiled = missed.kind == "outside" and isinstance(facts, emulate.Facts)
     figures = missed.figures
     by_db = {"db": figures.sqnr_db, "worst": figures.worst_db}.get(missed.kind)
-    return Miss(error, RUNGS[-1] if compiled else rung, state, missed.kind in READ, accepts, by_db)
+    return Miss(error, RUNGS[-1] if compiled else rung, state, missed.kind in READ, accepts, by_db, whole)
 
 
 def _quiet(facts: Ladder) -> dict[str, Subject]:

@@ -95,15 +95,25 @@ def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Sc
 
     The `last` try is all in float16, which hangs on no range that calibration saw.
     """
-    known = [each.scheme for each in tried]
+    known = {_form(each.scheme) for each in tried}
     stuck = {in_float for in_float in (False, True) if unmoved(tried, in_float=in_float)}
-    if last and able.float16 and not any(is_float(scheme) for scheme in known):
+    if last and able.float16 and not any(is_float(each.scheme) for each in tried):
         return _ALL_FLOAT
     for each in sorted(tried, key=lambda one: one.reached, reverse=True):
         for scheme in _remedies(each, len(tried[0].scheme.overrides), able):
-            if scheme not in known and is_float(scheme) not in stuck:
+            if _form(scheme) not in known and is_float(scheme) not in stuck:
                 return scheme
     return None
+
+
+def _form(scheme: Scheme) -> object:
+    """What a scheme comes to: the same nodes in a rule of their own, or in two, are one scheme."""
+    told = {
+        (rule.kind, place): (rule.precision, rule.activations, rule.weights, rule.block, rule.per_channel)
+        for rule in scheme.overrides
+        for place in rule.places
+    }
+    return replace(scheme, overrides=()), frozenset(told.items())
 
 
 def unmoved(tried: Sequence[Tried], *, in_float: bool) -> Sequence[Tried]:
@@ -148,9 +158,9 @@ def label(scheme: Scheme) -> str:
     """A scheme in a few words: ``w16a16, 6 nodes fp16``."""
     if is_float(scheme):
         kept = [rule for rule in scheme.overrides if rule.activations == _INTEGERS]
-        return "fp16" + (f", {sum(len(rule.places) for rule in kept)} nodes a16" if kept else "")
+        return "fp16" + (f", {_places(kept)} nodes a16" if kept else "")
     counts = [
-        f"{sum(len(rule.places) for rule in rules)} nodes {name}"
+        f"{_places(rules)} nodes {name}"
         for name, rules in (
             ("fp16", [rule for rule in scheme.overrides if rule.precision == FP16]),
             ("other", [rule for rule in scheme.overrides if rule.precision != FP16]),
@@ -158,6 +168,10 @@ def label(scheme: Scheme) -> str:
         if rules
     ]
     return ", ".join([replace(scheme, overrides=()).name, *counts])
+
+
+def _places(rules: Sequence[Rule]) -> int:
+    return len({place for rule in rules for place in rule.places})
 
 
 def is_float(scheme: Scheme) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -54,10 +55,13 @@ class Schedule:
             self._changed.notify_all()
 
     @contextmanager
-    def admitted(self, *, peak_bytes: int, remaining_s: float, wished_bytes: int = 0) -> Iterator[int]:
+    def admitted(
+        self, *, peak_bytes: int, remaining_s: float, wished_bytes: int = 0, patience_s: float = 0.0
+    ) -> Iterator[int]:
         """Wait until a step may run that will use so much memory, and hold its place while it does.
 
         What it may use is given to the block: `wished_bytes` where the others leave that much now, else `peak_bytes`.
+        Where there is room at once it stays in the queue for `patience_s`: who comes meanwhile may have to go first.
 
         The first in the queue waits for room, and those behind it wait with it: else small steps would keep a large
         one from ever starting. A step that is larger than the whole budget runs alone.
@@ -66,9 +70,12 @@ class Schedule:
             WithdrawnError: :meth:`close` was called before the step could start.
         """
         place = _Place((-remaining_s, next(self._numbers)), peak_bytes)
+        until = time.monotonic() + patience_s
         with self._changed:
             bisect.insort(self._waiting, place)
             try:
+                while self._open and (left := until - time.monotonic()) > 0:
+                    self._changed.wait(left)
                 self._changed.wait_for(lambda: not self._open or self._is_next(place))
             finally:
                 self._waiting.remove(place)

@@ -79,7 +79,7 @@ class ComponentFile:
     cut: tuple[TensorName, ...] = ()
     """Values that this component ends at, in place of the file's outputs: what stands behind them, as non-maximum
     suppression, is left to the application. Named as in the ONNX file; a build that is refused for such a part says
-    which values stand before it."""
+    which values stand before it. Samples may have the inputs that go with it."""
     quantization: QuantizationOverride | Fp16 | Auto | Climb | None = None
     """What this component does differently from the model's `quantization`."""
     score: FunctionRef | None = None
@@ -223,9 +223,9 @@ class LanguageModel:
     where weights have 4. With `host` it is in no binary: `embedding.bin` beside the contexts has it in 16 bits, and who
     runs them looks rows up."""
     emulate: Literal["twins", "shipped"] = "twins"
-    """What runs on the emulator for prefill: a graph of the same weights and encodings with a prefill of 16 and a
-    context of 64, or that which is shipped, a run of which takes minutes for a model of 135 million weights. Decode
-    runs as it is shipped."""
+    """What runs on the emulator: with `shipped`, the graphs that ship. Else those, too, where the emulator takes no
+    longer for them than it takes to compile and run small twins, of the same weights and encodings with a prefill of
+    16 and a context of 64; where it does, the twins."""
     parts: Literal["auto"] | Annotated[int, Between(1, 64)] = "auto"
     """Into how many contexts the model is split, by layers: `auto` makes as few as hold its weights at 1 GiB each, as
     integers are stored and floats in 16 bits."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Annotated, Literal
 
 from pipeline.config.yaml.field_types import Between, Distinct, Pattern, Size
+from pipeline.contracts.precision import Prefer
 from pipeline.frozen import dataclass
 from pipeline.qnn.target import BLOCKS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 
@@ -189,6 +190,9 @@ class Auto:
     """How many of them may be compiled and tried on the emulator."""
     budget_minutes: Minutes = BUDGET_MINUTES
     """Where what was found misses a threshold: for how long other precisions may be tried."""
+    prefer: Prefer = "size"
+    """What the cheapest is: `size`, the fewest bytes of weights, and then the least work; or `speed`, both
+    as they take time on a chip by its published figures."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,10 @@ class Params(Measuring):
     quiet: bool = True
 
 
+OF_INTEGERS = "integers"
+"""The reason of whole numbers that are computed of whole numbers, and go wrong: no precision changes them."""
+
+
 @dataclass(frozen=True)
 class EncodingFacts(Contract):
     """The encoding of a value, and the range it covers."""

@@ -14,6 +14,8 @@ Rule = Literal[
     "integer_function", "integer_overflow", "negative_index", "quiet_logarithm", "loud_stream", "rescale_overflow",
     "integer_divisor",
 ]  # fmt: skip
+OF_WHOLE_NUMBERS: Final[tuple[Rule, ...]] = ("integer_overflow",)
+"""Rules of what no precision changes."""
 Instead = Literal["", "uint16", "fp16"]
 INTEGERS: Final = "uint16"
 FP16: Final = "fp16"

@@ -25,7 +25,10 @@ class Params(Contract):
 
 @dataclass(frozen=True)
 class GivenConstant(Contract):
-    """An input that became a constant: what it is declared to be, and the value as the config gives it."""
+    """An input that became a constant: what it is declared to be, and the value as the config gives it.
+
+    One without elements, whose shape has a 0, has only one value; what stands for it here is of no account.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -37,7 +40,8 @@ class Facts(Signature):
     """Dims are sizes or names. `constants` were inputs, `axes` has the inputs that carry each, `opset` is ONNX's.
 
     `language` is there where it is a language model, whose output has `tokenizer.json`, too; `rounds` is the file where
-    it was quantized, which rounds otherwise than the float model that was made of it.
+    it was quantized, which rounds otherwise than the float model that was made of it. `gone` are inputs of the file
+    that nothing reads any more, as the component ends before.
     """
 
     constants: Mapping[str, GivenConstant]
@@ -46,3 +50,4 @@ class Facts(Signature):
     axes: Mapping[str, tuple[str, ...]]
     language: LanguageFacts | None = left_out()
     rounds: str | None = left_out()
+    gone: tuple[str, ...] | None = left_out()

@@ -9,7 +9,7 @@ from pipeline.contracts.codec import Contract, left_out
 from pipeline.frozen import dataclass
 
 SamplePart = Literal[
-    "all", "kept", "held out", "calibrated", "searched",
+    "all", "kept", "held out", "calibrated", "searched", "not searched",
     "kept by length", "held out by length", "calibrated by length", "searched by length",
 ]  # fmt: skip
 """A part of a set of samples: see :mod:`pipeline.inputs.samples.sample_set`."""

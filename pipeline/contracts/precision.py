@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Literal
 
 from pipeline.contracts.calibrate import MethodName
 from pipeline.contracts.codec import Contract, left_out
@@ -12,14 +13,17 @@ from pipeline.contracts.scheme import Scheme
 from pipeline.contracts.target import HtpTarget
 from pipeline.frozen import dataclass
 
+Prefer = Literal["size", "speed"]
+"""What the cheapest choice has least of: bytes of weights, or what they and the work take together."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Params(OverBuckets):
     """Thresholds in dB, what may be left to the CPU, and how much may be tried.
 
-    Of `targets` the lowest architecture is emulated. `fp16`: nodes may stay in float. `max_emulations` 0: the CPU
-    decides. `outputs` has what the config says of single ones, by label, as verify's. `method` and `percentile` are
-    calibrate's, for the record.
+    Of `targets` the lowest architecture is emulated. `prefer` orders what keeps to the thresholds. `fp16`: nodes may
+    stay in float. `max_emulations` 0: the CPU decides. `outputs` has what the config says of single ones, by label, as
+    verify's. `method` and `percentile` are calibrate's, for the record.
     """
 
     padding: Mapping[str, float]
@@ -32,6 +36,7 @@ class Params(OverBuckets):
     targets: tuple[HtpTarget, ...]
     fp16: bool
     wide_products: bool = False
+    prefer: Prefer
     max_trials: int
     max_emulations: int
     method: MethodName

@@ -28,9 +28,13 @@ class Facts(Contract):
     """The `sample` that was run (None: there is none), how many values were measured, the first wrong by rung.
 
     `inputs_db` is the SQNR that is left where float inputs alone are rounded to float16, if that explains the error.
+    Where whole numbers go wrong first, `ends` are the values to end the model at before them, and `starts` those that
+    its part of whole numbers hands to the rest; None where there are none.
     """
 
     sample: str | None
     values: int
     first_wrong: Mapping[str, tuple[RowFacts, ...]]
     inputs_db: float | None = left_out()
+    ends: tuple[str, ...] | None = left_out()
+    starts: tuple[str, ...] | None = left_out()

@@ -15,6 +15,8 @@ class Params(Contract):
 
     middles: bool | None = left_out()
     """Whether products by weights of 4 bits with minima are separated, for a scheme with blocks of 4 bits."""
+    cpu_nodes: bool | None = left_out()
+    """Whether nodes may be left to the CPU, so that what HTP has no form for is no reason to refuse a model."""
     in_float: bool | None = left_out()
     """Whether the component is in float16, so that nothing quantizes what is made."""
 

@@ -15,7 +15,8 @@ class TensorSpec(Contract):
     shape: tuple[int | str | None, ...]
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype} [{', '.join('?' if dim is None else str(dim) for dim in self.shape)}]"
+        kind = "string" if self.dtype == "object" else self.dtype  # as numpy has them
+        return f"{self.name}: {kind} [{', '.join('?' if dim is None else str(dim) for dim in self.shape)}]"
 
 
 @dataclass(frozen=True)

@@ -87,11 +87,18 @@ def check_names(
         if (runs or model) and task == _CHAT and not fnmatch.filter(talking, model):
             raise nobody_to_talk_to(model, models, sorted(talking))
         if task in _OF_MODELS and ":" in name and not fnmatch.filter(known, name):
-            raise ConfigError(
-                f"no step is named '{name}'{did_you_mean(name, {*known, *every_step()})}",
-                where=WHERE,
-                remedy="'doit list --all' prints every name",
-            )
+            raise _no_step(name, models, {*known, *every_step()})
+
+
+def _no_step(name: str, models: Collection[str], known: Iterable[str]) -> ConfigError:
+    """Why a step's name is refused, with the nearest of its own kind: another kind of step is not what was meant."""
+    task, _, rest = name.partition(":")
+    alike = [each.partition(":")[2] for each in known if each.startswith(f"{task}:")]
+    there = "" if rest.partition("/")[0] in models else f"{_listed(models)}; "
+    near = did_you_mean(rest, sorted(alike)).replace("'", f"'{task}:", 1)
+    return ConfigError(
+        f"no step is named '{name}'{near}", where=WHERE, remedy=f"{there}'doit list --all' prints every name"
+    )
 
 
 def check_words(line: CommandLine, models: Collection[str]) -> None:

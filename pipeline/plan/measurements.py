@@ -67,8 +67,10 @@ class Measurements(Wiring):
         inputs: tuple[Input, ...] = (
             Input("ingest", self._ingests[component]),
             self._held_out_samples(),
-            self._last(component, self._twin(bucket)),
+            self._last(component, bucket),
         )
+        if self._twin(bucket) != bucket:
+            inputs += (self._last(component, self._twin(bucket), role="twin"),)
         if not self._config.twins:  # which tokens of a language model are run does not follow from what the CPU made
             inputs += (
                 # What it shows to readers is no input.
@@ -78,8 +80,7 @@ class Measurements(Wiring):
                     for each in self._config.buckets
                 ),
             )
-        if self._twin(bucket) == bucket:
-            inputs += self._by_itself(component, bucket, target)
+        inputs += self._by_itself(component, bucket, target)
         return self._per_target("emulate", component, bucket, target, params, inputs, self._score(component))
 
     def _alone(self, component: str, bucket: Bucket, target: Target) -> Step:

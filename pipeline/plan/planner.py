@@ -31,6 +31,7 @@ from pipeline.contracts import (
 )
 from pipeline.contracts.export import ExportKind
 from pipeline.contracts.fetch import DATA
+from pipeline.contracts.measures import SamplePart
 from pipeline.contracts.packing import Form
 from pipeline.contracts.scheme import FP16
 from pipeline.model import Json
@@ -39,6 +40,9 @@ from pipeline.plan.measurements import Measurements
 from pipeline.plan.steps import ClimbBasis, Input, Step
 from pipeline.qnn.provider_options import PERFORMANCE_MODE
 from pipeline.qnn.target import WIDE_PRODUCTS_HTP_ARCH
+
+_FOR_SEARCH = "/search"
+"""The end of the name of a step that serves the search for a precision alone."""
 
 
 def plan(config: ModelConfig) -> tuple[Step, ...]:
@@ -118,14 +122,21 @@ class _Planner(Measurements):
             ingested = (Input("ingest", self._ingests[component]),)
             yield self._step("shape", component, bucket, shape.Params(bucket.axes, self._config.fixed), ingested)
             shaped = (self._of("shape", component, bucket),)
-            middles = self._config.language and keeps_fours(quantization)
-            params = rewrite.Params(middles=middles or None, in_float=isinstance(quantization, Fp16) or None)
+            params = rewrite.Params(
+                middles=(self._config.language and keeps_fours(quantization)) or None,
+                in_float=isinstance(quantization, Fp16) or None,
+                cpu_nodes=self._config.components[component].thresholds.max_cpu_nodes > 0 or None,
+            )
             yield self._step("rewrite", component, bucket, params, shaped)
         if not isinstance(quantization, Fp16):
             yield self._calibrate(component, quantization)
             if _looks_at_data(quantization):
-                yield self._correlate(component)
+                yield self._correlate(component, self._part("calibration", component))
             if isinstance(quantization, Auto):
+                # What rounding has seen flatters it: MiniLM's with many weights of 4 bits by 4 dB.
+                split = self._part("calibration", component) != "all"
+                rest = self._by_length("calibrated", component) if split else "not searched"
+                yield self._correlate(component, rest, _FOR_SEARCH)
                 yield self._precision(component, quantization)
             yield self._quantize(component, quantization)
         yield from self._contexts(component)
@@ -166,15 +177,15 @@ class _Planner(Measurements):
             (Input("ingest", self._ingests[component]), self._samples_input("calibration")),
         )
 
-    def _correlate(self, component: str) -> Step:
+    def _correlate(self, component: str, part: SamplePart, suffix: str = "") -> Step:
         params = correlate.Params(
             component=component,
             buckets=self._buckets,
             padding=self._padding(component),
-            part=self._part("calibration", component),
+            part=part,
         )
         inputs = (Input("ingest", self._ingests[component]), self._samples_input("calibration"))
-        return self._per_component("correlate", component, params, inputs)
+        return self._per_component("correlate", component, params, inputs, suffix=suffix)
 
     def _precision(self, component: str, auto: Auto) -> Step:
         thresholds = self._config.components[component].thresholds
@@ -194,6 +205,7 @@ class _Planner(Measurements):
             targets=(oldest,),
             fp16=auto.fp16,
             wide_products=all(target.htp_arch >= WIDE_PRODUCTS_HTP_ARCH for target in targets),
+            prefer=auto.prefer,
             max_trials=auto.max_trials,
             max_emulations=auto.max_emulations,
             method=FOR_SEARCH.method,
@@ -206,7 +218,7 @@ class _Planner(Measurements):
             Input("ingest", self._ingests[component]),
             self._samples_input("calibration"),
             Input("calibrate", f"calibrate:{self._name}/{component}"),
-            Input("correlate", f"correlate:{self._name}/{component}"),
+            Input("correlate", f"correlate:{self._name}/{component}{_FOR_SEARCH}"),
         )
         return self._per_component("precision", component, params, inputs)
 

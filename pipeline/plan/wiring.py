@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from pipeline.config.language import SEQUENCE
 from pipeline.config.load import Bucket, Fp16, ModelConfig, Target
 from pipeline.config.targets import DEVICE
 from pipeline.contracts import samples
@@ -83,15 +82,16 @@ class Wiring:
         params: Contract,
         inputs: tuple[Input, ...],
         more: tuple[Bucket, ...] = (),
+        suffix: str = "",
     ) -> Step:
-        """A step over the rewritten models of all buckets, and of some more."""
+        """A step over the rewritten models of all buckets, and of some more; `suffix` is the end of its name."""
         rewritten = (
             Input("rewrite/{bucket}", f"rewrite:{self._name}/{component}/{bucket.name}", bucket)
             for bucket in (*self._config.buckets, *more)
         )
         return Step(
             stage,
-            f"{self._name}/{component}",
+            f"{self._name}/{component}{suffix}",
             self._config,
             params,
             (*inputs, *rewritten),
@@ -164,12 +164,9 @@ class Wiring:
         return tuple(twins.values())  # several buckets may have one
 
     def _twin(self, bucket: Bucket) -> Bucket:
-        """What is emulated in place of a bucket: itself, if it is no language model's, or as it asks for.
-
-        Of a language model, decode is itself, too: a run takes no longer than that of its twin.
-        """
+        """What may be emulated in place of a bucket: itself, if it is no language model's, or as it asks for."""
         language = self._config.language
-        if language is None or language.emulate == "shipped" or bucket.axes[SEQUENCE] == 1:
+        if language is None or language.emulate == "shipped":
             return bucket
         return self._config.twins[self._config.buckets.index(bucket)]
 

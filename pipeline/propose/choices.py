@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.propose.found_model import FoundModel
 from pipeline.propose.guessed_axes import GuessedAxis, guess_axes
-from pipeline.propose.interface import GuessedComponent, GuessedInput
+from pipeline.propose.interface import NEVER_VARIED, GuessedComponent, GuessedInput
 from pipeline.propose.tables import FoundTable, find_table
 
 _TOKEN_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids"})
@@ -175,7 +175,7 @@ def _even(made: Choices) -> None:
 def _choose_reader(
     name: str, found: FoundModel, components: Mapping[str, GuessedComponent], made: Choices, rate: Said
 ) -> None:
-    kinds = {given.kind for each in components.values() for given in each.inputs} - {"selector"}
+    kinds = {given.kind for each in components.values() for given in each.inputs} - {*NEVER_VARIED}
     folder = f"calibration/{name}"
     if _is_text(components):
         _text(folder, found, components, made)
@@ -191,10 +191,10 @@ def _choose_reader(
 
 def _is_text(components: Mapping[str, GuessedComponent]) -> bool:
     """Whether tokens are all that goes in: under the names that exports give them, or ids and what goes with them."""
-    names = {given.spec.name for each in components.values() for given in each.inputs if given.kind != "selector"}
+    names = {given.spec.name for each in components.values() for given in each.inputs if given.kind not in NEVER_VARIED}
     if names and names <= _TOKEN_INPUTS:
         return True
-    kinds = [given.kind for each in components.values() for given in each.inputs if given.kind != "selector"]
+    kinds = [given.kind for each in components.values() for given in each.inputs if given.kind not in NEVER_VARIED]
     return (
         len(components) == 1
         and kinds.count("ids") == 1
@@ -316,7 +316,7 @@ def _arrays(folder: str, components: Mapping[str, GuessedComponent], made: Choic
         "reader": Said("npz"),
         "folder": Said(folder, "a .npz a sample: numpy.savez('0.npz', <input>=array, …), the batch of 1 included"),
     }
-    names = [given.spec.name for each in components.values() for given in each.inputs if given.kind != "selector"]
+    names = [given.spec.name for each in components.values() for given in each.inputs if given.kind not in NEVER_VARIED]
     if any(given.kind == "features" for each in components.values() for given in each.inputs):
         made.notes.append("an input looks like features (a spectrogram): make them as the application does")
     if any(given.kind == "state" for each in components.values() for given in each.inputs):

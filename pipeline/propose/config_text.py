@@ -153,6 +153,7 @@ def _taken(given: GuessedInput) -> str:
         "length": "a length",
         "state": "a state",
         "selector": "a selector",
+        "empty": "empty",
     }.get(given.kind)
     return f": {what}, {given.why}" if what else ""
 

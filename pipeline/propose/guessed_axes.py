@@ -9,9 +9,13 @@ from typing import Literal
 
 from pipeline.graph.shapes.axes import axis_names
 from pipeline.propose.axis_uses import AxisUse
-from pipeline.propose.interface import GuessedComponent, GuessedInput
+from pipeline.propose.interface import NEVER_VARIED, GuessedComponent, GuessedInput
 
-_BATCH = re.compile(r"batch|^(n|b|bs|bsz)$", re.IGNORECASE)
+_BATCH = re.compile(r"batch", re.IGNORECASE)
+_SHORT = re.compile(r"^(n|b|bs|bsz)$", re.IGNORECASE)
+"""Names of a batch where it is a first axis, or one of a state; elsewhere they may count anything."""
+_COUNTED = re.compile(r"seq|len|time|frame|step|^n(um)?_|_num$|count|node|edge|atom|point|residue|token", re.IGNORECASE)
+"""Names of what a sample has some of, so that a first axis of this name is no batch."""
 
 AxisKind = Literal["batch", "height", "width", "channels", "tokens", "samples", "length"]
 
@@ -36,7 +40,7 @@ def guess_axes(components: Mapping[str, GuessedComponent]) -> list[GuessedAxis]:
         for given in guessed.inputs:
             for place, dim in enumerate(given.spec.shape):
                 for axis in axis_names(dim) if isinstance(dim, str) else ():
-                    if given.kind != "selector":
+                    if given.kind not in NEVER_VARIED:
                         seen.setdefault(axis, []).append((component, given, place))
     found = []
     for axis, places in seen.items():
@@ -50,7 +54,9 @@ def guess_axes(components: Mapping[str, GuessedComponent]) -> list[GuessedAxis]:
 
 def _axis_kind(axis: str, places: Sequence[tuple[str, GuessedInput, int]], use: AxisUse | None) -> AxisKind:
     """What an axis counts: what a graph does with it goes before its name."""
-    if use is None and _BATCH.search(re.sub(r"\[\d+\]$", "", axis) if not axis.endswith("]") else ""):
+    plain = "" if axis.endswith("]") else axis
+    leading = any(place == 0 or given.kind == "state" for _, given, place in places)
+    if use is None and (_BATCH.search(plain) or (leading and _SHORT.search(plain))):
         return "batch"
     for _, given, place in places:
         rank = len(given.spec.shape)
@@ -61,7 +67,7 @@ def _axis_kind(axis: str, places: Sequence[tuple[str, GuessedInput, int]], use: 
     if use is not None and use.use == "batch":
         return "batch"
     firsts = [place == 0 and (len(given.spec.shape) > 1 or given.kind == "length") for _, given, place in places]
-    if use is None and all(firsts) and not re.search(r"seq|len|time|frame|step", axis, re.IGNORECASE):
+    if use is None and all(firsts) and not _COUNTED.search(axis):
         return "batch"
     if (
         use is None

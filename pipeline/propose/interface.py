@@ -25,7 +25,9 @@ from pipeline.inputs.samples.audio import is_wave
 from pipeline.inputs.samples.images import is_picture
 from pipeline.propose.axis_uses import AxisUse, Uses, find_uses
 
-Kind = Literal["ids", "mask", "image", "audio", "features", "length", "state", "selector", "other"]
+Kind = Literal["ids", "mask", "image", "audio", "features", "length", "state", "selector", "empty", "other"]
+NEVER_VARIED: tuple[Kind, ...] = ("selector", "empty")
+"""Inputs that samples need not have."""
 
 _TEXT = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _STATE = re.compile(r"(^|[_.])(h|c|h0|c0|hn|cn|hidden|cell|states?|cache|mems?|past)([_.\d]|$)|past|cache|state|hidden")
@@ -127,6 +129,8 @@ def _guess(
     graph: GraphProto,
 ) -> GuessedInput:
     name, integer = spec.name.lower(), spec.dtype.startswith(("int", "uint", "bool"))
+    if 0 in spec.shape:
+        return GuessedInput(spec, "empty", "so it is left out of what is built")
     if spec.name in chosen:
         return GuessedInput(spec, "selector", "an If of the graph is decided by it", values=chosen[spec.name])
     if spec.name in uses.lengths:

@@ -36,8 +36,8 @@ def compile_context(model: Path, name: str, target: HtpTarget, out: Path) -> Com
     source = Source(name, model, [target])
     claim_process(name)
     with workshop(out) as work:
-        trace = run_compiler(source, work)
-        context = read_context(work, source.context_model, [target], source.model, trace)
+        run_compiler(source, work)
+        context = read_context(work, source.context_model, [target], source.model, source.trace(work))
         _hand_out(work, out, [context])
     return context
 
@@ -55,10 +55,10 @@ def compile_flexible(model: Path, name: str, targets: Sequence[HtpTarget], out: 
     source = Source(name, model, ordered)
     claim_process(name)
     with workshop(out) as work:
-        trace = run_compiler(source, work)
+        run_compiler(source, work)
         for binary in binary_names(load_graph(work / source.context_model)):
             without_timestamps(work / binary)
-        context = read_context(work, source.context_model, ordered, source.model, trace)
+        context = read_context(work, source.context_model, ordered, source.model, source.trace(work))
         _hand_out(work, out, [context])
     return context
 
@@ -84,16 +84,15 @@ def compile_shared(
             raise error.but(where=where) from error
     claim_process(", ".join(sorted(models)))
     with workshop(out) as work:
-        traces = {}
         for source in sources:
             entries = {"ep.share_ep_contexts": "1"}
             if source is sources[-1]:
                 entries["ep.stop_share_ep_contexts"] = "1"
-            traces[source.name] = run_compiler(source, work, entries)
+            run_compiler(source, work, entries)
         _rename_binary(work, [source.context_model for source in sources], binary)
         check_pack(work, [source.context_model for source in sources])
         contexts = {
-            source.name: read_context(work, source.context_model, [target], source.model, traces[source.name])
+            source.name: read_context(work, source.context_model, [target], source.model, source.trace(work))
             for source in sources
         }
         _hand_out(work, out, list(contexts.values()))

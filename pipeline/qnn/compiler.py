@@ -27,7 +27,7 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, PipelineError
 from pipeline.graph.files.model_file import is_external, load_graph, save_graph, tensor_array
 from pipeline.graph.files.stored_form import form_of, without_forms
-from pipeline.qnn import admission, failures
+from pipeline.qnn import admission, failures, hints
 from pipeline.qnn.format.context_model import binary_names
 from pipeline.qnn.lean_memory import return_freed, return_large_blocks, unread
 from pipeline.qnn.native_log import NativeLog, recorded
@@ -58,7 +58,7 @@ _compiled = False
 
 
 class Source:
-    """A model file that was found fit for the compiler, and its graph."""
+    """A model file that was found fit for the compiler. Its graph is read when it is asked for, and not kept."""
 
     def __init__(self, name: str, path: Path, targets: Sequence[HtpTarget]) -> None:
         """`name` is that of the context, without `_ctx.onnx`; it becomes part of the bytes.
@@ -69,9 +69,14 @@ class Source:
         self.name = name
         self.path = path
         self.targets = tuple(targets)
-        self.model = load_graph(path)
+        model = self.model
         for target in targets:
-            admission.check(self.model, path.parent, target)
+            admission.check(model, path.parent, target)
+
+    @property
+    def model(self) -> ModelProto:
+        """The graph, as it is in the file."""
+        return load_graph(self.path)
 
     @property
     def context_model(self) -> str:
@@ -82,6 +87,10 @@ class Source:
     def trace_folder(self) -> str:
         """Where the compiler leaves its trace, in the folder that it runs in."""
         return f"trace_{self.name}"
+
+    def trace(self, work: Path) -> OpTrace:
+        """Which nodes QNN did not take, once it was compiled in the folder `work`."""
+        return read_trace(work / self.trace_folder)
 
 
 def claim_process(name: str) -> None:
@@ -126,8 +135,8 @@ def workshop(out: Path) -> Iterator[Path]:
         yield Path(work)
 
 
-def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None = None) -> OpTrace:
-    """Compile in the folder `work`, with further session config `entries`; which nodes QNN did not take.
+def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None = None) -> None:
+    """Compile in the folder `work`, with further session config `entries`.
 
     Raises:
         CompileError: the compiler failed, or left nothing.
@@ -137,13 +146,12 @@ def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None =
     for key, value in (entries or {}).items():
         settings.add_session_config_entry(key, value)
     # The arrays must live until the compiler is done with them.
+    arrays = give_model(settings, source, work)
     return_large_blocks()
     return_freed()
-    arrays = give_model(settings, source, work)
     with contextlib.chdir(work), unread(arrays):
         _compile(settings, source)
     del arrays
-    return read_trace(work / source.trace_folder)
 
 
 def give_model(settings: ort.SessionOptions, source: Source, work: Path) -> list[NDArray[Any]]:
@@ -151,9 +159,10 @@ def give_model(settings: ort.SessionOptions, source: Source, work: Path) -> list
 
     The arrays returned must live until the session or compiler that gets the settings is done with them.
     """
-    arrays = _hand_over_external(settings, source.model, source.path.parent)
-    if any(form_of(tensor) for tensor in source.model.graph.initializer):
-        save_graph(without_forms(source.model), work / f"{source.name}.onnx")
+    model = source.model
+    arrays = _hand_over_external(settings, model, source.path.parent)
+    if any(form_of(tensor) for tensor in model.graph.initializer):
+        save_graph(without_forms(model), work / f"{source.name}.onnx")
     else:
         shutil.copyfile(source.path, work / f"{source.name}.onnx")
     return arrays
@@ -210,6 +219,8 @@ def _failed(source: Source, message: str, log: NativeLog) -> PipelineError:
     if failures.find("\n".join((*said, log.text()))) is failures.DISK_FULL:
         return no_room(f"the context of {source.name}")
     why, remedy = failures.explain(said, log.text())
+    if trace.unsupported and failures.find("\n".join((*said, log.text()))) is None:
+        remedy = "; ".join(dict.fromkeys(hints.of(node.op, node.reason) for node in trace.unsupported[:5]))
     targets = ", ".join(map(str, source.targets))
     return CompileError(
         f"QNN compiled nothing of {source.name} for {targets}", where=f"{source.name}.onnx", why=why, remedy=remedy

@@ -30,10 +30,18 @@ HINTS: Mapping[str, str] = {
     "Softsign": "write x / (1 + |x|)",
     "Trilu": "multiply by a constant of zeros and ones, or select with Where and a constant mask",
 }
+NO_OPERATOR = "are not supported by QNN EP"
+"""What the EP says of a type of operator that it has none for, in any precision."""
+
 _OTHERWISE = "export the model with other operators in its place"
+_TYPES = (
+    "give what it reads or makes another type: HTP has float16 and float32, integers of 8 and 32 bits, and booleans"
+)
 _BY_REASON: Mapping[str, str] = {
     "consumes dynamic": "give the node constants where it has computed inputs",
-    "rank": "reshape to at most 5 dims around it",
+    "rank": "reshape to fewer dims around it",
+    "data type": _TYPES,
+    "create cast": _TYPES,
     "datatype": "give it another type: HTP has no float64, and integers of 64 bits only at the graph's edge",
 }
 

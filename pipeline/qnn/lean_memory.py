@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 _MMAP_THRESHOLD = -3
 """glibc's M_MMAP_THRESHOLD (mallopt(3)): from this size on, memory is mapped, and unmapped when it is freed."""
-_FROM_BYTES = 1 << 16
+_FROM_BYTES = 1 << 14
 """Left alone, glibc raises it to 32 MiB as it sees large blocks freed, and keeps those below in its heaps. A matrix of
 a small language model has 0.1 to 0.9 MB in 8 bits."""
 _EVERY_S = 1.0

@@ -4,10 +4,13 @@ A context shows its outputs only, so the model is compiled again with values in 
 little: what is an output can't be fused away, and is rounded to its encoding where the compiler might have kept more.
 An error that shows in the plain context and in no probe came from such a fusion. Outputs are therefore few at a time:
 a first compile with values spread over the graph finds the stretch where it goes wrong, the next ones look into that.
+
+Whole numbers that are computed of whole numbers are looked at as well: no precision changes those.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -15,9 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
+from pipeline.contracts.blame import OF_INTEGERS
 from pipeline.contracts.measures import Reason
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import PipelineError
@@ -27,9 +32,10 @@ from pipeline.graph.accuracy.value_errors import ValueSums
 from pipeline.graph.accuracy.worst_sample import error_db
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import load_graph, save_graph
-from pipeline.graph.ir.index import FLOATS, GraphIndex
+from pipeline.graph.ir.index import FLOATS, WHOLE, GraphIndex, element_type
 from pipeline.graph.ir.traverse import label, reads
 from pipeline.graph.quantization.qdq import Q_OPS, computing_node, encoding_of, standing_for
+from pipeline.graph.quantization.ranges import Range
 from pipeline.ladder import EXACT_DB
 from pipeline.progress import tell
 from pipeline.qnn.child import compile_apart, run_apart
@@ -79,7 +85,7 @@ def probe(
     rows: list[Row] = []
     for number in range(most_compiles):
         chosen = _evenly(span, AT_ONCE)
-        if not chosen:
+        if not chosen and number:
             break
         tell(f"compile {number + 1} of {most_compiles} at most")
         folder = work / str(number)
@@ -88,6 +94,9 @@ def probe(
             probed.measure(chosen, target, folder, threshold_db)
         except PipelineError as error:
             print(f"{len(chosen)} values could not be looked at on the emulator: {error}")
+            if number == 0 and probed.leave_out_whole():
+                span = probed.values
+                continue
             break
         rows = probed.rows()
         wrong = first_wrong(rows, threshold_db)
@@ -108,6 +117,7 @@ class _ProbedModel:
         self.place: int | None = None
         self._index = GraphIndex(load_graph(path), path.parent)
         self._sums: dict[str, ValueSums] = {}
+        self._whole: dict[str, _Whole] = {}
         self.expected: Arrays = {}
         self.got: Arrays = {}
         last = [computing_node(self._index, name) for name in self._index.outputs]
@@ -116,8 +126,14 @@ class _ProbedModel:
             name
             for node in self._index.model.graph.node
             for name in node.output
-            if node.op_type not in Q_OPS and name not in outputs and self._is_float(name)
+            if node.op_type not in Q_OPS and name not in outputs and (self._is_float(name) or self._is_whole(node))
         ]
+
+    def leave_out_whole(self) -> bool:
+        """Look at floats alone from here on; whether there is something else."""
+        count = len(self.values)
+        self.values = [name for name in self.values if self._is_float(name)]
+        return 0 < len(self.values) < count
 
     def measure(self, values: Sequence[str], target: HtpTarget, folder: Path, threshold_db: float) -> None:
         """Compile with these values as outputs, run on the emulator and on the CPU, and add up the differences.
@@ -152,7 +168,9 @@ class _ProbedModel:
         cpu, given = found[at]
         self.expected, self.got = self._outputs(cpu), self._outputs(given)
         for name, array in given.items():
-            if array.dtype.kind == "f":
+            if array.dtype.kind in "iub":
+                self._whole[name] = _Whole.of(cpu[name], array)
+            elif array.dtype.kind == "f":
                 value = shown.get(name, name)
                 self._sums[value] = ValueSums(encoding_of(self._index, standing_for(self._index, value) or ""))
                 self._sums[value].add(cpu[name], array)
@@ -162,19 +180,22 @@ class _ProbedModel:
 
     def rows(self) -> list[Row]:
         """What was measured so far, in the graph's order."""
-        before = nearest(self._index, self._sums)
-        order = [name for node in self._index.model.graph.node for name in node.output if name in self._sums]
+        measured = {*self._sums, *self._whole}
+        before = nearest(self._index, measured)
+        order = [name for node in self._index.model.graph.node for name in node.output if name in measured]
         return [self._row(value, before[value]) for value in order]
 
     def between(self, value: str, fine: Sequence[str]) -> list[str]:
         """Values not looked at yet that `value` is made from, and those of `fine` that it is made from are not."""
         before = self._ancestors([value])
-        suspects = before - self._ancestors([name for name in fine if name in before]) - set(self._sums)
+        suspects = before - self._ancestors([name for name in fine if name in before]) - {*self._sums, *self._whole}
         return [name for name in self.values if name in suspects]
 
     def _row(self, value: str, inputs: tuple[str, ...]) -> Row:
         node = computing_node(self._index, value)
         assert node is not None
+        if value in self._whole:
+            return self._whole_row(value, node, inputs)
         sums = self._sums[value]
         text = None if sums.total_db is not None and sums.total_db >= EXACT_DB else COMPILE.get(node.op_type)
         return Row(
@@ -187,6 +208,12 @@ class _ProbedModel:
             encoding=encoding_of(self._index, standing_for(self._index, value) or ""),
             reason=Reason("compile", text) if text else None,
         )
+
+    def _whole_row(self, value: str, node: NodeProto, inputs: tuple[str, ...]) -> Row:
+        """What was measured of whole numbers; of those that floats decide a precision may change something."""
+        whole = self._whole[value]
+        reason = Reason(OF_INTEGERS, whole.text) if whole.text and self._is_whole(node) else None
+        return Row(value, label(node), node.op_type, inputs, whole.sqnr_db, whole.observed, reason=reason)
 
     def _showing(self, values: Sequence[str]) -> tuple[ModelProto, dict[str, str]]:
         """The model with these values as further outputs, and the value that each new output shows.
@@ -223,8 +250,32 @@ class _ProbedModel:
         return found
 
     def _is_float(self, name: str) -> bool:
-        kind = self._index.types.get(name)
-        return kind is not None and kind.tensor_type.elem_type in FLOATS
+        return element_type(self._index, name) in FLOATS
+
+    def _is_whole(self, node: NodeProto) -> bool:
+        """Whether a node computes whole numbers of whole numbers."""
+        kinds = [element_type(self._index, name) for name in (*reads(node), *node.output) if name]
+        return all(kind in WHOLE for kind in kinds) and bool(node.input)
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """Whole numbers of one sample: how far they are alike, and what differs first."""
+
+    sqnr_db: float
+    observed: Range
+    text: str = ""
+
+    @classmethod
+    def of(cls, expected: NDArray[Any], got: NDArray[Any]) -> _Whole:
+        truth, made = expected.ravel(), got.ravel()
+        observed = Range(float(truth.min(initial=0)), float(truth.max(initial=0)))
+        places = np.flatnonzero(truth != made)
+        if not places.size:
+            return cls(EXACT_DB, observed)
+        first = places[0]
+        text = f"{places.size} of {truth.size} differ, the first is {made[first]} for {truth[first]}"
+        return cls(10 * math.log10(truth.size / places.size), observed, text)
 
 
 def _evenly(values: Sequence[str], count: int) -> list[str]:

@@ -26,7 +26,7 @@ from pipeline.contracts.codec import Contract
 from pipeline.contracts.emulate import SecondOpinion
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import VerificationError
-from pipeline.graph.files.model_file import load_graph
+from pipeline.graph.files.model_file import load_graph, tensor_array
 from pipeline.model import Json
 from pipeline.qnn.child import answer_request, ask, died, run_raw_apart
 from pipeline.qnn.format.context_binary import read_binaries
@@ -154,7 +154,7 @@ class _Reading:
     """A context model, followed with the values of one sample."""
 
     def __init__(self, folder: Path, model: ModelProto, target: HtpTarget, work: Path) -> None:
-        self._model, self._target, self._work = model, target, work
+        self._folder, self._model, self._target, self._work = folder, model, target, work
         self._graphs = {
             graph.name: (folder / name, graph)
             for name in binary_names(model)
@@ -170,6 +170,10 @@ class _Reading:
         """Run the model with a sample; each way in which it can't be, or contradicts its binary, in a sentence."""
         yield from contradictions(self._model, {name: graph for name, (_, graph) in self._graphs.items()})
         self.values.update(feed)
+        # An output that is a constant is in the context model alone: programs that read it have it from there.
+        outputs = {value.name for value in self._model.graph.output}
+        constants = [tensor for tensor in self._model.graph.initializer if tensor.name in outputs]
+        self.values.update({tensor.name: tensor_array(tensor, self._folder) for tensor in constants})
         for node in self._model.graph.node:
             if node.op_type == "QuantizeLinear":
                 self._to_encode[node.output[0]] = node

@@ -41,11 +41,12 @@ from pipeline.graph.language.host_table import rows_of
 from pipeline.graph.language.loop import Walk
 from pipeline.graph.language.parts import cuts
 from pipeline.graph.shapes.buckets import Arrays
+from pipeline.inputs.samples.emulated_tokens import decoded_count, to_decode, to_prefill
 from pipeline.inputs.samples.held_out import HeldOut, ScoredSample, fed, held_out
 from pipeline.inputs.samples.quiet import quieter
 from pipeline.inputs.samples.references import Reference, kept
 from pipeline.inputs.samples.score import score
-from pipeline.inputs.samples.spoken import SpokenText, reference_logits, runner, texts_of
+from pipeline.inputs.samples.spoken import reference_logits, runner, texts_of
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
 from pipeline.qnn.child import compile_apart, run_apart
@@ -55,10 +56,11 @@ from pipeline.qnn.rounds import emulation
 _FIT = 16
 """Samples that are written for the emulator at a time, however large they are."""
 
-_DECODED = (3, 8)
-"""The fewest and the most tokens of a conversation that the emulator decodes; the budget says how many."""
-_READ = 16
-"""Tokens that the CPU reads before them where no conversation has an answer that the twin reaches."""
+_COMPILED = ("context", "alone")
+"""Inputs that have a language model's graph with a binary of its own."""
+_TWIN_RUNS = 3
+"""What emulating a twin takes, its compile included, in runs of it. SmolLM2's prefill: 98 s of CPU, 42 of them the run,
+and 70 for what ships."""
 
 _BYTES = 1 << 30
 """Inputs that are written for the emulator at a time."""
@@ -169,35 +171,37 @@ def _quiet(request: StageRequest, cpu: verify.Facts, given: HeldOut, ran: Sequen
 
 
 def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> StageResult:
-    """A language model's decode, or a twin of its prefill: the first tokens of an answer, or the window before one.
+    """A language model's graph, or a small twin of it: the first tokens of an answer, or the window before one.
 
     Each run is on the cache that the emulator itself made, but for what the QDQ model read before the first of them.
     """
     texts = texts_of(request.inputs["samples"].folder, params)
     if not texts or params.twin is None:
         return StageResult(UNMEASURED.to_json())
-    lengths = Lengths(params.twin["sequence"], params.twin["past"])
-    edges = quantize.PartFacts.from_json(request.inputs["model"].facts).edges if params.last == "quantization" else {}
+    role = _emulated(request)
+    axes = params.axes if role == "model" else params.twin
+    lengths, twin = Lengths(axes["sequence"], axes["past"]), Lengths(params.twin["sequence"], params.twin["past"])
+    edges = quantize.PartFacts.from_json(request.inputs[role].facts).edges if params.last == "quantization" else {}
     decodes = lengths.sequence == 1
-    graph = load_graph(request.inputs["model"].folder / MODEL)
+    graph = load_graph(request.inputs[role].folder / MODEL)
     most = decoded_count(run_s(graph), params.max_seconds) if decodes else 1
     if params.max_samples is not None:
         most = min(most, params.max_samples)
     if decodes:
         tokens, read, most = to_decode(texts, lengths, most)
     else:
-        tokens, read = to_prefill(texts, lengths)
+        tokens, read = to_prefill(texts, twin)
     walk = Walk(language, lengths.past, edges)
     if read:
-        list(walk.run(runner(request.inputs["model"].folder, language), lengths, tokens[:read]))
+        list(walk.run(runner(request.inputs[role].folder, language), lengths, tokens[:read]))
     made: list[NDArray[np.float32]] = []
-    target, rows = params.target, rows_of(request.inputs["model"].folder, language)
+    target, rows = params.target, rows_of(request.inputs[role].folder, language)
     with TemporaryDirectory(dir=request.out.parent) as plain, TemporaryDirectory(dir=request.out.parent) as work:
-        context, compiled = _compiled(request, params, graph, Path(plain))
+        context, compiled = _compiled(request, params, role, graph, Path(plain))
         names = [output.name for output in compiled.outputs]
         for number in range(most):
-            start = read + number * lengths.sequence
-            window = tokens[start : start + lengths.sequence]
+            start = read + number * twin.sequence
+            window = tokens[start : start + twin.sequence]  # a larger graph has padding behind them
             folder = Path(work) / str(number)
             folder.mkdir()
             feed = rows(walk.feed(lengths, window))
@@ -208,12 +212,12 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
     divergence = Divergence()
     divergence.add(truth[read:], np.concatenate(made), tokens[read : run + 1])
     figures = divergence.figures()
-    name = "x".join(str(size) for size in params.twin.values())
+    name = "x".join(str(size) for size in axes.values())
     print(f"compile: {figures.tokens} tokens after {read}, on {name}: {figures}")
     facts = Facts(
         samples=most,
         of=len(texts),
-        emulated="context" if "context" in request.inputs else "plain compile",
+        emulated="context" if role == "model" and "context" in request.inputs else "plain compile",
         rungs={},
         outputs={},
         score=None,
@@ -223,52 +227,29 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
     return StageResult(facts.to_json())
 
 
-def _compiled(request: StageRequest, params: Params, graph: ModelProto, plain: Path) -> tuple[Path, CompiledModel]:
+def _emulated(request: StageRequest) -> str:
+    """Which of a language model's graphs runs, by its role: the one that ships where it costs no more than a twin.
+
+    A twin has to be compiled, which takes twice as long as a run of it.
+    """
+    if "twin" not in request.inputs:
+        return "model"
+    ships, twin = (run_s(load_graph(request.inputs[role].folder / MODEL)) for role in ("model", "twin"))
+    compiled = any(role in request.inputs for role in _COMPILED)
+    return "model" if compiled and ships <= _TWIN_RUNS * twin else "twin"
+
+
+def _compiled(
+    request: StageRequest, params: Params, role: str, graph: ModelProto, plain: Path
+) -> tuple[Path, CompiledModel]:
     """A language model's context that the emulator takes: what was compiled already, or is now, into `plain`."""
-    for role in ("context", "alone"):
-        if given := request.inputs.get(role):
+    for name in _COMPILED if role == "model" else ():
+        if given := request.inputs.get(name):
             return given.folder, PartFacts.from_json(given.facts)
-    model = request.inputs["model"].folder / MODEL
+    model = request.inputs[role].folder / MODEL
     if at := () if params.parts is None else cuts(graph, params.parts or None):
         return plain, compile_parts({"plain": model}, at, params.target, plain, stem="plain")["plain"]
     return plain, compile_apart(model, "plain", params.target, plain)
-
-
-def decoded_count(step_s: float, budget_s: float) -> int:
-    """How many tokens to decode: those that a budget in seconds pays for, within :data:`_DECODED`.
-
-    A step takes `step_s`.
-    """
-    fewest, most = _DECODED
-    return max(fewest, min(most, int(budget_s / step_s) if step_s else most))
-
-
-def to_prefill(texts: Sequence[SpokenText], lengths: Lengths) -> tuple[list[int], int]:
-    """The tokens of a conversation, and how many come before the window to run: that which ends where an answer begins.
-
-    Of it an application has the token that an answer begins with, by which its last position is judged, and it reads a
-    cache. That of the first conversation whose question the twin's cache holds; if there is none, the first window of
-    the first conversation, which is the same in all of them where a template begins them alike.
-    """
-    for text in texts:
-        if text.answer is not None and lengths.sequence <= text.answer <= lengths.total:
-            return text.tokens[: text.answer + 1], text.answer - lengths.sequence
-    return texts[0].tokens[: lengths.total], 0
-
-
-def to_decode(texts: Sequence[SpokenText], lengths: Lengths, count: int) -> tuple[list[int], int, int]:
-    """The tokens of a conversation, how many come before those to decode, and how many are decoded.
-
-    The first of the conversations of whose answers the twin's cache takes most tokens, `count` at most; if it takes
-    fewer than are due of any, the first conversation after a few of its tokens.
-    """
-    room = [0 if text.answer is None else min(lengths.total, len(text.tokens)) - text.answer for text in texts]
-    at = max(range(len(texts)), key=lambda place: min(room[place], count))
-    answer = texts[at].answer
-    if answer is not None and room[at] >= min(_DECODED[0], count):
-        return texts[at].tokens, answer, min(room[at], count)
-    tokens = texts[0].tokens[: lengths.total]
-    return tokens, min(_READ, len(tokens) - count), count
 
 
 def _most(params: Params, request: StageRequest, padded: Sequence[Arrays]) -> tuple[int, int]:

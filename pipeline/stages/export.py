@@ -11,6 +11,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from onnx import ModelProto
+
 from pipeline.contracts import context
 from pipeline.contracts.export import EncodedTensor, ExportedGraph, Facts, Params
 from pipeline.errors import CompileError
@@ -83,10 +85,20 @@ def _graph(given: StageInput) -> tuple[ProgramBinary, GraphInfo]:
             remedy="see what the message of the context says of it, or leave 'outputs' out",
         )
     path: Path = given.folder / made.binaries[0]
-    (node,) = partitions(load_graph(given.folder / made.context_model))
+    model = load_graph(given.folder / made.context_model)
+    _tell_left_out(model)
+    (node,) = partitions(model)
     info = read_binary(path)
     (graph,) = [each for each in info.graphs if each.name == partition_name(node)]
     return ProgramBinary(path, info.graphs), graph
+
+
+def _tell_left_out(model: ModelProto) -> None:
+    """Warn of outputs that no graph makes: constants, and inputs that are handed through."""
+    made = {name for node in model.graph.node for name in node.output}
+    left = [value.name for value in model.graph.output if value.name not in made]
+    if left:
+        print(f"warning: outputs that the NPU does not compute are in the context model alone: {', '.join(left)}")
 
 
 def _exported(file: str, graph: GraphInfo, *, emulated: bool | None = None) -> ExportedGraph:

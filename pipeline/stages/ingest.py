@@ -21,7 +21,9 @@ from pipeline.graph.floats import write_in_floats
 from pipeline.graph.ir.inference import Opsets
 from pipeline.graph.ir.traverse import all_tensors, reads
 from pipeline.graph.shapes.axes import model_axes
+from pipeline.graph.shapes.empty_values import fix_empty_inputs
 from pipeline.graph.shapes.normal_form import inline_functions, lift_opset, normalize
+from pipeline.graph.shapes.strings import check_strings
 from pipeline.inputs.gguf.source import gguf_source
 from pipeline.inputs.language_source import ingest_language
 from pipeline.inputs.safetensors.index import is_safetensors
@@ -58,9 +60,9 @@ def run(request: StageRequest) -> StageResult:
     model = parse_lean(source)
     check_functions(model)
     model = inline_functions(model)
-    if params.cut:
-        cut(model, params.cut)
-    fixed = give_constants(model, params.constants)
+    gone = cut(model, params.cut) if params.cut else ()
+    check_strings(model)
+    fixed = {**give_constants(model, params.constants), **fix_empty_inputs(model)}
     check_model(model, file)
     model = lift_opset(model)
     if quantized := write_in_floats(model):
@@ -98,6 +100,7 @@ def run(request: StageRequest) -> StageResult:
         nodes=len(graph.node),
         axes={axis: tuple(inputs) for axis, inputs in model_axes(model).items()},
         rounds=file if quantized else None,
+        gone=gone or None,
     )
     reused = {name: ("fetch", of) for name, of in weights.kept.items()}
     return StageResult(facts.to_json(), reused)

@@ -2,7 +2,8 @@
 
 What each choice costs in dB is measured on some samples (:mod:`pipeline.graph.accuracy.sensitivity`), which puts the
 choices in order; others judge them, on the CPU and, where that is good enough, on the emulator. All are of the
-calibration set: verification has yet to be passed, on samples that this did not see.
+calibration set, of which the rounding that is tried here goes by the others: what it has seen flatters it, and the more
+the fewer bits there are. Verification has yet to be passed, on samples that this did not see.
 
 Inputs: ``ingest``, ``samples``, ``calibrate``, ``correlate``, ``shape/<bucket>`` and ``rewrite/<bucket>`` for every
 bucket. Output: ``precision.json``, a :class:`pipeline.contracts.precision.Found`; ``quantization.yaml``, the same to
@@ -25,7 +26,7 @@ from pipeline.graph.accuracy.choices import argmax_outputs, values_of
 from pipeline.graph.accuracy.makeup import makeup_of_outputs
 from pipeline.graph.accuracy.pricing import Pricing
 from pipeline.graph.accuracy.scheme_yaml import label, scheme_of
-from pipeline.graph.accuracy.search import Search, SearchLimits, Trial
+from pipeline.graph.accuracy.search import MARGIN_DB, SEEN_MARGIN_DB, Search, SearchLimits, Trial
 from pipeline.graph.accuracy.sensitivity import Choice, Feed, Trials, load_trials
 from pipeline.graph.accuracy.subjects import choose
 from pipeline.graph.cpu import load_session
@@ -56,9 +57,12 @@ def run(request: StageRequest) -> StageResult:
     """
     params = Params.from_json(request.params)
     component = params.component
-    ranking, cases = _samples(params, request)
+    calls = calibration_calls(request.inputs["samples"].folder, params.component, params.part)
+    unseen = all(call.is_searched for call in calls)
+    ranking, cases = _samples(params, request, calls)
     total_db = max(params.total_db, params.quantization_db)
-    limits = SearchLimits(total_db, params.compile_db, params.max_trials, params.max_emulations)
+    margin_db = MARGIN_DB if unseen else SEEN_MARGIN_DB
+    limits = SearchLimits(total_db, params.compile_db, params.max_trials, params.max_emulations, margin_db)
     _check_float(cases[0], limits, component)
     ranges = read_ranges(request.inputs["calibrate"].folder / "ranges.json")
     correlations = Correlations(request.inputs["correlate"].folder)
@@ -71,7 +75,7 @@ def run(request: StageRequest) -> StageResult:
         wide_products=params.wide_products,
         blocks=oldest.htp_arch >= BLOCKS_HTP_ARCH,
     )
-    pricing = Pricing(trials)
+    pricing = Pricing(trials, params.prefer)
     device = Device(oldest, params.max_cpu_nodes, params.max_partitions)
     with tempfile.TemporaryDirectory(dir=request.out.parent, ignore_cleanup_errors=True) as work:
         judge = EmulatorJudge(
@@ -116,11 +120,12 @@ def _search(search: Search, trials: Trials, pricing: Pricing, feeds: Sequence[Fe
     return found
 
 
-def _samples(params: Params, request: StageRequest) -> tuple[Sequence[Example], list[Case]]:
+def _samples(
+    params: Params, request: StageRequest, calls: Sequence[StoredCall]
+) -> tuple[Sequence[Example], list[Case]]:
     """Examples to order choices by, and those to judge them on: by bucket, the one with most to go by first."""
     inputs = ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
     buckets = params.buckets
-    calls = calibration_calls(request.inputs["samples"].folder, params.component, params.part)
     placed = {bucket: own for bucket, own in place(calls, inputs, buckets).items() if own}
     # The smallest bucket runs fastest; one with hardly a sample would decide by chance.
     size = {bucket: math.prod(axes.values()) for bucket, axes in buckets.items()}

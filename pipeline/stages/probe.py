@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.contracts import emulate, ingest
+from pipeline.contracts.blame import OF_INTEGERS
 from pipeline.contracts.limits import STATE_DB
 from pipeline.contracts.probe import Facts, Params
 from pipeline.contracts.values import TensorSpec
@@ -29,6 +30,7 @@ from pipeline.graph.accuracy.states import heard_without_states, state_outputs
 from pipeline.graph.accuracy.worst_sample import write_worst
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.shapes.ends import ends_before, handed_on
 from pipeline.inputs.samples.held_out import HeldOut, ScoredSample, fed, held_out
 from pipeline.inputs.samples.quiet import is_silent, loudest_of, quieter
 from pipeline.model import StageRequest, StageResult
@@ -89,8 +91,35 @@ def run(request: StageRequest) -> StageResult:
     print(text, end="")
     (request.out / "report.txt").write_text(text, "utf-8", newline="\n")
     named = {"compile": tuple(row.facts() for row in wrong)}
-    facts = Facts(sample.name, values=len(rows), first_wrong=named, inputs_db=inputs_db)
+    whole = [row.value for row in wrong if row.reason and row.reason.name == OF_INTEGERS]
+    ends, starts = _around(request, index, whole) if whole else ((), ())
+    facts = Facts(
+        sample.name, values=len(rows), first_wrong=named, inputs_db=inputs_db, ends=ends or None, starts=starts or None
+    )
     return StageResult(facts.to_json())
+
+
+def _around(request: StageRequest, index: GraphIndex, whole: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Where the model of `index` may end before these values, and what is handed on behind them, as the file names it.
+
+    A value of whole numbers that a rewrite made stands for the next one that the file has.
+    """
+    compiled = request.inputs["model"].folder
+    behind = GraphIndex(load_graph(compiled / MODEL), compiled)
+    waiting, known = [*whole], dict[str, None]()
+    for name in waiting:
+        if name in index.makers:
+            known[name] = None
+        else:
+            made = [each for node in behind.readers.get(name, []) for each in node.output]
+            waiting += [each for each in made if each not in waiting]
+    if not known:
+        return (), ()
+    starts = handed_on(index, [*known])
+    ends = ends_before(index.model.graph, index.makers[next(iter(known))], index.initializers)
+    ingested = request.inputs["ingest"].folder
+    given = {name for node in load_graph(ingested / MODEL).graph.node for name in node.output}
+    return tuple(ends) if given.issuperset(ends) else (), tuple(starts) if given.issuperset(starts) else ()
 
 
 def _quieter(heard: Sequence[str], params: Params, sample: ScoredSample, inputs: Sequence[TensorSpec]) -> HeldOut:

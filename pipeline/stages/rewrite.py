@@ -22,21 +22,27 @@ from pipeline.graph.files.model_file import (
 )
 from pipeline.graph.quantization import write_out_layers
 from pipeline.graph.rewrites import apply_all, separate_middles
+from pipeline.graph.shapes.too_many_dims import check_dims
 from pipeline.model import StageRequest, StageResult
 
 
 def run(request: StageRequest) -> StageResult:
-    """Apply every rewrite to one bucket's model."""
-    shaped = request.inputs["shape"]
+    """Apply every rewrite to one bucket's model.
+
+    Raises:
+        ModelError: it has values that HTP has no form for, and no nodes may be left to the CPU.
+    """
+    params, shaped = Params.from_json(request.params), request.inputs["shape"]
     model = load_graph(shaped.folder / MODEL)
     applied = apply_all(model, shaped.folder)
-    params = Params.from_json(request.params)
     if params.in_float and (
         written := write_out_layers.apply(model, shaped.folder, is_wanted=lambda _index, _layer: True)
     ):
         applied[write_out_layers.NAME] = written
     if params.middles:
         applied[separate_middles.NAME] = separate_middles.apply(model, shaped.folder)
+    if not params.cpu_nodes:
+        check_dims(model)
     with BlobWriter(request.out / REWRITTEN) as blob:
         for tensor in model.graph.initializer:
             if not is_external(tensor) and byte_size(tensor) >= EXTERNAL_BYTES:

@@ -104,6 +104,7 @@ def _read_request(request: StageRequest) -> ReadRequest:
                 params.buckets[component],
                 params.fixed[component],
                 constant_arrays(interfaces[component].constants),
+                interfaces[component].gone or (),
             )
             for component in ingested
         },

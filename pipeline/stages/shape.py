@@ -21,6 +21,7 @@ from pipeline.graph.files.model_file import (
     signature,
 )
 from pipeline.graph.shapes.neutral_padding import has_copying_pads, neutralize
+from pipeline.graph.shapes.random_numbers import check_random_numbers
 from pipeline.graph.shapes.static_shapes import following_dims, make_static
 from pipeline.model import StageRequest, StageResult
 
@@ -30,13 +31,14 @@ def run(request: StageRequest) -> StageResult:
 
     Raises:
         ConfigError: an axis has no size.
-        ModelError: axis values contradict each other in the model, or a shape depends on data.
+        ModelError: axis values contradict each other in the model, a shape depends on data, or it draws random numbers.
     """
     params, given = Params.from_json(request.params), request.inputs["ingest"]
     sizes = {**params.fixed, **params.axes}
     model = load_graph(given.folder / MODEL)
     with BlobWriter(request.out / CONSTANTS) as blob:
         static = make_static(model, sizes, given.folder, blob)
+        check_random_numbers(static.model)
         neutral = _neutralized(static.model, given.folder, sizes, params.axes, blob)
     save_graph(static.model, request.out / MODEL)
     for text in static.stale_outputs:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.support.climbing import CONFIG, coarse, project_of
+from tests.support.climbing import COARSE, CONFIG, coarse, project_of
 from tests.support.graphs import graph
 from tests.support.precision_runs import outlier
 from tests.support.project import shipped
@@ -59,6 +59,19 @@ def test_a_default_that_keeps_to_its_gates_by_little_climbs_once(tmp_path: Path)
     enough = project.doit("build")
     assert "trying" not in enough.text
     assert shipped(project)["quantization"]["scheme"] == "w8a16 in blocks of 32"
+
+
+def test_what_no_precision_cures_is_climbed_for_once_whichever_steps_miss_something(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0)
+    weight = numbers.standard_normal((8, 8, 1)).astype(np.float32)
+    weight[:, 0], weight[:, 1] = 25, -25
+    text = COARSE.replace(") {", ", float[1,8,frames] e) {").replace(" }", " e = Erf (x) }")
+    run = project_of(tmp_path, graph(text, {"w": weight}), CONFIG, twins=True).doit("build", check=False)
+    assert run.status == 16
+    assert "would run on the CPU, 0 may" in run.text
+    told = [line for line in run.text.splitlines() if line.startswith("net/net: ")]
+    assert any("trying" in line for line in told)
+    assert len(told) == len(set(told)), told
 
 
 def test_a_choice_that_flips_is_climbed_for_whatever_the_decibels(tmp_path: Path) -> None:

@@ -61,6 +61,13 @@ def test_a_sample_may_hold_the_constant(given: dict[str, ArrayLike]) -> None:
     assert list(conform({"x": X, **given}, INTERFACE, where="a sample")) == ["x"]
 
 
+def test_a_sample_may_hold_what_a_cut_leaves_out() -> None:
+    cut = Interface(INTERFACE.inputs, gone=("text",))
+    assert list(conform({"x": X, "text": np.array(["a word"])}, cut, where="a sample")) == ["x"]
+    with pytest.raises(CalibrationError, match="no input 'text'"):
+        conform({"x": X, "text": X}, Interface(INTERFACE.inputs), where="a sample")
+
+
 def test_a_sample_that_holds_another_value_is_refused() -> None:
     with pytest.raises(CalibrationError, match="input 'sr' is 8000 here, and the config fixes it to 16000") as caught:
         conform({"x": X, "sr": 8000}, INTERFACE, where="a sample")

@@ -48,6 +48,15 @@ def test_the_cheapest_comes_first_and_all_in_float_last() -> None:
     assert len(labels) == len(set(labels)), "nothing is tried twice, and there is an end"
 
 
+def test_the_same_nodes_in_one_rule_or_in_two_are_one_scheme() -> None:
+    one, other, both = (Rule(nodes=names, precision="fp16") for names in (("a",), ("b",), ("a", "b")))
+    apart = Tried(W8A16.with_rules([one, other]), "compile", (COMPILE, 13.0))
+    first = Tried(W8A16, "compile", (COMPILE, 12.0), lambda: ("a", "b"))
+    assert label(apart.scheme) == label(W8A16.with_rules([both])) == "w8a16, 2 nodes fp16"
+    assert next_scheme([first], ALL) == W8A16.with_rules([both])
+    assert next_scheme([first, apart], ALL) == replace(W8A16, overrides=(FLOAT,))
+
+
 def test_what_a_search_narrowed_too_far_is_answered_by_the_default_first() -> None:
     rules = (Rule(nodes=("a",), activations="uint8"), Rule(ops=("Gather",), weights="int4", block=32))
     looked_for = replace(W8A16, weights="int8", block=32, wide_products=True, overrides=rules)

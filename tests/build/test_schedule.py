@@ -4,10 +4,15 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
+from pipeline.build.crew import Crew
 from pipeline.build.schedule import Schedule, WithdrawnError, remaining_s
+from pipeline.config.load import load
+from pipeline.plan.planner import plan
+from pipeline.plan.workspace import Workspace
 
 
 class Queue:
@@ -19,9 +24,9 @@ class Queue:
         self._threads: list[threading.Thread] = []
         self._end: dict[str, threading.Event] = {}
 
-    def add(self, name: str, *, peak_bytes: int = 1, remaining: float = 1.0) -> None:
+    def add(self, name: str, *, peak_bytes: int = 1, remaining: float = 1.0, patience: float = 0.0) -> None:
         waiting, self._end[name] = len(self.schedule._waiting), threading.Event()
-        thread = threading.Thread(target=self._run, args=(name, peak_bytes, remaining), daemon=True)
+        thread = threading.Thread(target=self._run, args=(name, peak_bytes, remaining, patience), daemon=True)
         self._threads.append(thread)
         thread.start()
         until(lambda: name in self.started or len(self.schedule._waiting) > waiting)
@@ -35,9 +40,9 @@ class Queue:
         for thread in self._threads:
             thread.join(10)
 
-    def _run(self, name: str, peak_bytes: int, remaining: float) -> None:
+    def _run(self, name: str, peak_bytes: int, remaining: float, patience: float) -> None:
         try:
-            with self.schedule.admitted(peak_bytes=peak_bytes, remaining_s=remaining):
+            with self.schedule.admitted(peak_bytes=peak_bytes, remaining_s=remaining, patience_s=patience):
                 self.started.append(name)
                 assert self._end[name].wait(10)
         except WithdrawnError:
@@ -63,6 +68,24 @@ def test_the_longest_way_to_go_starts_first_then_who_came_first() -> None:
         queue.add(name, remaining=remaining)
     queue.end_all()
     assert queue.started == ["running", "long", "second long", "middle", "short"]
+
+
+def test_who_is_patient_lets_those_go_first_that_come_meanwhile_and_have_longer_to_go() -> None:
+    queue = Queue(Schedule(1, lambda: 100))
+    queue.add("short", remaining=1.0, patience=0.5)
+    queue.add("long", remaining=9.0)
+    until(lambda: queue.started == ["long"])
+    queue.end("long")
+    until(lambda: queue.started == ["long", "short"])
+    queue.end_all()
+
+
+def test_a_patient_step_is_not_kept_from_ending_with_the_build() -> None:
+    schedule = Schedule(1, lambda: 100)
+    queue = Queue(schedule)
+    queue.add("patient", patience=9.0)
+    schedule.close()
+    until(lambda: queue.started == ["no patient"])
 
 
 def test_no_more_run_at_once_than_there_are_places() -> None:
@@ -152,3 +175,27 @@ def test_who_can_use_more_has_it_where_the_others_leave_it() -> None:
         assert (first, second) == (60, 30)
     with schedule.admitted(peak_bytes=120, remaining_s=1.0, wished_bytes=240) as larger:
         assert larger == 120
+
+
+def test_what_becomes_ready_with_longer_paths_waits_until_those_have_asked(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    path = tmp_path / "configs" / "a.yaml"
+    path.write_text(
+        "source: {path: ../models/a}\ncomponents: {model: {file: a.gguf}}\n"
+        "language_model: {context: 512, prefill: 128}\ntargets: [snapdragon-x-elite]\n",
+        "utf-8",
+    )
+    steps = {step.id: step for step in plan(load(path))}
+    crew = Crew(Workspace.at(tmp_path), steps.values())
+    check, context = "verify:a/model/128x384", "context:a/model/buckets/snapdragon-x-elite"
+
+    for step in steps.values():
+        if step.stage in ("shape", "rewrite", "samples", "calibrate", "quantize"):
+            crew._patience_s(step.id)
+
+    assert 0 < crew._patience_s(check) <= 1  # the contexts, which engines open next, may ask in a moment
+    assert crew._patience_s(context) == 0  # nothing that waited for quantize has more behind it
+    for step in steps.values():
+        if step.stage in ("alone", "bundle", "converse", "emulate"):
+            crew._patience_s(step.id)
+    assert crew._patience_s(check) == 0

@@ -78,19 +78,24 @@ def test_small_twins_are_quantized_and_emulated_and_not_compiled(tmp_path: Path)
     assert not any(name.startswith(("verify:", "context:")) and ("1x63" in name or "16x48" in name) for name in steps)
 
 
-@pytest.mark.parametrize(("how", "lengths"), [("twins", {(1, 511), (16, 48)}), ("shipped", {(1, 511), (128, 384)})])
-def test_decode_is_emulated_as_it_ships_and_prefill_where_that_is_asked_for(
-    how: str, lengths: set[tuple[int, int]], tmp_path: Path
+@pytest.mark.parametrize(("how", "twins"), [("twins", {"1x63", "16x48"}), ("shipped", set())])
+def test_what_ships_can_be_emulated_and_a_twin_in_its_place_unless_that_is_not_wanted(
+    how: str, twins: set[str], tmp_path: Path
 ) -> None:
     config = loaded(tmp_path, language_model=f"{{context: 512, prefill: 128, emulate: {how}}}")
 
     steps = [step for step in plan(config) if step.stage == "emulate"]
 
-    twins = [step.params.twin for step in steps if isinstance(step.params, emulate.Params)]
-    assert {(axes["sequence"], axes["past"]) for axes in twins if axes} == lengths
-    assert {given.part.name for step in steps for given in step.inputs if given.role == "model" and given.part} == {
-        f"{sequence}x{past}" for sequence, past in lengths
-    }
+    given = [(each.role, each.part.name) for step in steps for each in step.inputs if each.part]
+    shipped = {"1x511", "128x384"}
+    assert (
+        {name for role, name in given if role == "model"}
+        == {name for role, name in given if role == "alone"}
+        == shipped
+    )
+    assert {name for role, name in given if role == "twin"} == twins
+    axes = [step.params.twin for step in steps if isinstance(step.params, emulate.Params)]
+    assert {f"{each['sequence']}x{each['past']}" for each in axes if each} == (twins or shipped)
 
 
 def test_weights_of_4_bits_leave_the_table_8(tmp_path: Path) -> None:
@@ -161,9 +166,8 @@ def test_graphs_of_a_shared_binary_are_compiled_alone_and_wait_for_nothing_but_t
     decode, prefill = (f"alone:a/model/{bucket}/snapdragon-x-elite" for bucket in ("1x511", "128x384"))
 
     assert {*steps[decode].after} == {*steps[prefill].after} == {"quantize:a/model", "ingest:a/model"}
-    assert decode in steps["emulate:a/model/1x511/snapdragon-x-elite"].after
-    twin = steps["emulate:a/model/128x384/snapdragon-x-elite"]
-    assert {*twin.after} == {"quantize:a/model", "ingest:a/model", "samples:a/calibration"}
+    emulated = steps["emulate:a/model/128x384/snapdragon-x-elite"]
+    assert {*emulated.after} == {"quantize:a/model", "ingest:a/model", "samples:a/calibration", prefill}
     assert {decode, prefill} <= {*steps["converse:a/model/snapdragon-x-elite"].after}
 
 

@@ -112,6 +112,14 @@ def test_a_name_without_a_step_is_refused_with_the_nearest_of_all_steps() -> Non
         check_names(parse(["build:dmo"]), (), MODELS, {"smol"}, lambda: every)
 
 
+def test_what_is_suggested_is_of_the_kind_that_was_asked_for() -> None:
+    for name in ("build:smoll", "context:smol"):  # only a chat has that name, or nearly
+        with pytest.raises(ConfigError) as caught:
+            check_names(parse([name]), (), MODELS, {"smol"}, tuple)
+        assert "did you mean" not in str(caught.value)
+        assert "models are demo, demo2, minilm; 'doit list --all' prints every name" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [

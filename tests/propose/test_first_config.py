@@ -81,6 +81,16 @@ def test_a_model_of_sound_with_a_state_and_a_length(tmp_path: Path, monkeypatch:
     assert [bucket.axes for bucket in config.buckets] == [{}]
 
 
+def test_what_a_sample_has_some_of_is_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short name counts anything but in front; what is counted by its name is none in front either."""
+    net = """g (float[num_nodes,16] nodes, int64[2,num_edges] edges, float[1,n,8] points) => (float[2,num_edges,16] y) {
+        y = Gather (nodes, edges)  unused = Relu (points) }"""
+    save(graph(net), tmp_path / "models" / "net.onnx")
+    config, _, _ = written(tmp_path, monkeypatch)
+    assert config.fixed == {}
+    assert {axis for bucket in config.buckets for axis in bucket.axes} == {"num_nodes", "num_edges", "n"}
+
+
 STREAM = """g (float[1,frames,40] {given}, float[1,1,40] cache{more})
     => (float[1,frames,40] y, float[1,1,40] cache_out) {{
     held = ReduceMean <axes = [1]> ({given})  cache_out = Add (held, cache)  y = Add ({given}, cache_out) }}"""

@@ -64,7 +64,7 @@ def block(size):
     ctypes.memset(at, 1, size)
     return at
 libc.free(block(16 << 20))
-large, small = zip(*[(block(2 << 20), [block(50_000) for _ in range(10)]) for _ in range(100)])
+large, small = zip(*[(block(2 << 20), [block(5_000) for _ in range(100)]) for _ in range(100)])
 for each in large:
     libc.free(each)
 for some in small:

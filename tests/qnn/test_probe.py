@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.contracts import emulate
+from pipeline.contracts.blame import OF_INTEGERS
 from pipeline.contracts.measures import Figures
 from pipeline.graph.accuracy.blame import first_wrong
 from pipeline.graph.files.model_file import MODEL, load_graph
@@ -115,6 +116,41 @@ def test_a_float_model_is_looked_into_as_well(tmp_path: Path) -> None:
     assert len(rows) == module.AT_ONCE + 1
     assert all(row.encoding is None for row in rows)
     assert max(row.sqnr_db or 0 for row in rows) < 99, "and not exact"
+
+
+def test_whole_numbers_that_go_wrong_are_found_and_no_floats_behind_them(tmp_path: Path) -> None:
+    hashed = graph(
+        """g (int64[1,8] ids) => (float[1,8,4] y) {
+            far = Mul (ids, big)
+            place = Mod (far, count)
+            row = Gather (table, place)
+            y = Relu (row)
+        }""",
+        {"big": np.int64(2654435761), "count": np.int64(97), "table": random(97, 4, seed=3)},
+    )
+    component = Component(tmp_path / "model", hashed, {"all": {}})
+    feeds = {"ids": np.array([[1, -2, 30, 41, 5, -6, 70, 8]])}
+    (tmp_path / "work").mkdir()
+
+    rows = probe(component.rewrite["all"].folder / MODEL, [feeds], X_ELITE, tmp_path / "work", threshold_db=20).rows
+
+    (first,) = first_wrong(rows, 20)
+    assert (first.value, first.op) == ("far", "Mul")
+    assert first.reason is not None
+    assert first.reason.name == OF_INTEGERS
+    assert "differ, the first is " in first.reason.text
+    assert first.reason.text.endswith(" for 2654435761")
+
+
+def test_what_floats_decide_is_not_told_of_integers_alone(tmp_path: Path) -> None:
+    near = graph("g (float[1,4] x) => (int64[1,1] y) { y = ArgMax <axis = 1> (x) }")
+    component = Component(tmp_path / "model", near, {"all": {}})
+    feeds = {"x": np.array([[1.0, 0.5, 1.0001, 0.2]], np.float32)}
+    (tmp_path / "work").mkdir()
+
+    (row,) = probe(component.rewrite["all"].folder / MODEL, [feeds], X_ELITE, tmp_path / "work", threshold_db=20).rows
+
+    assert (row.value, row.sqnr_db, row.reason) == ("y", 0.0, None), "in float16 the first is as large"
 
 
 def test_a_compile_that_fails_ends_the_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,6 +116,19 @@ def test_a_model_that_takes_and_gives_float16_is_equal(tmp_path: Path) -> None:
     assert second_opinion(out, NAME, X_ELITE, feed, outputs, tmp_path) == SecondOpinion(1)
 
 
+def test_a_constant_that_is_an_output_is_had_from_the_context_model(tmp_path: Path) -> None:
+    net = graph(
+        "net (float[1, 8, 16] x) => (float[1, 8, 4] y, float[2] k, float[1, 8, 16] x) { y = MatMul (x, w) }",
+        {"w": np.ones((16, 4), np.float32), "k": np.array([1.5, -2], np.float32)},
+    )
+    out = tmp_path / "out"
+    build(with_rewrites(tmp_path / "net", net).rewrite["all"].folder / "model.onnx", out)
+    feed = {"x": np.random.default_rng(4).normal(size=(1, 8, 16)).astype(np.float32)}
+    outputs = dict(zip(("y", "k", "x"), fresh(run_context, out, NAME, X_ELITE, [feed])[0], strict=True))
+    assert outputs["k"].tolist() == [1.5, -2]
+    assert second_opinion(out, NAME, X_ELITE, feed, outputs, tmp_path) == SecondOpinion(1)
+
+
 @pytest.mark.parametrize("kind", ["inputs", "outputs"])
 def test_an_encoding_edited_by_hand_is_caught(kind: str, built: Path, by_onnxruntime: Arrays, tmp_path: Path) -> None:
     tensors = getattr(read_binary(built / "encoder_8_ctx_qnn.bin").graphs[0], kind)

@@ -89,6 +89,7 @@ def search(
         "max_partitions": 1,
         "targets": listed,
         "fp16": fp16,
+        "prefer": "size",
         "max_trials": max_trials,
         "max_emulations": max_emulations,
         "method": "minmax",

@@ -17,9 +17,6 @@ from pipeline.graph.accuracy.sensitivity import Choice, Point, Sensitivity, Tria
 STEP_DB = 0.25
 """By how much the noise of one candidate is meant to differ from that of the next."""
 
-NEGLIGIBLE = 1e-6
-"""Too little to lower a group for, relative to w8a16: on a handful of numbers it only adds a conversion."""
-
 _FREE = 1e-9
 """The least that something is taken to save, relative to w8a16: what saves nothing goes by its noise."""
 _LEAST_DB = -10.0
@@ -119,9 +116,10 @@ def in_float(gains: Sequence[float], pricing: Pricing) -> Iterator[Choice]:
 
 def settled(choice: Choice, pricing: Pricing) -> Choice:
     """The choice without groups of 8 bits that save nothing to speak of, or less than their conversions cost."""
-    price = pricing.relative(choice)
+    price = pricing.price(choice)
     for group in sorted(choice.low):
         step = replace(choice, low=choice.low - {group})
-        if (without := pricing.relative(step)) <= price + NEGLIGIBLE:
+        without = pricing.price(step)
+        if not pricing.is_dearer(without, price):
             choice, price = step, without
     return choice

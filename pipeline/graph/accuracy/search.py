@@ -15,19 +15,24 @@ from typing import Protocol
 from pipeline.graph.accuracy.sensitivity import Choice
 from pipeline.progress import within
 
-MARGIN_DB = 2.0
-"""By how much a choice has to exceed a threshold: other samples are less accurate than those that ranges and rounding
-were made of. MiniLM's choice had 21.2 dB on 8 of these, and 19.2 on 32 others."""
+MARGIN_DB = 0.5
+"""By how much a choice has to exceed a threshold, as others may be less accurate than the few it is judged on."""
+SEEN_MARGIN_DB = 2.0
+"""The same where rounding was made of these few, of which there are too few to keep some from it."""
 
 
 @dataclass(frozen=True)
 class SearchLimits:
-    """What a choice must reach in dB against the original model, and the emulator against the QDQ model."""
+    """What a choice must reach in dB against the original model, and the emulator against the QDQ model.
+
+    By `margin_db` it has to exceed the first.
+    """
 
     total_db: float
     compile_db: float
     max_trials: int
     max_emulations: int
+    margin_db: float
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class Search:
         self._limits = limits
         self._finish = finish
         self._price = price
-        self._needed = limits.total_db + MARGIN_DB
+        self._needed = limits.total_db + limits.margin_db
         self._optimism = 0.0
         self._emulations = 0
         self.trials: dict[Choice, Trial] = {}
@@ -108,7 +113,7 @@ class Search:
                 return None
             if self._limits.max_emulations and self.emulations_left == spare + 1:
                 position = last  # the one shot that is left goes to what is most likely to pass
-            margin = 0.0 if position == last else MARGIN_DB
+            margin = 0.0 if position == last else self._limits.margin_db
             trial = self._confirmed(self._finish(candidates[position]), self._limits.total_db + margin)
             failed = trial.emulation is not None and bool(trial.emulation.failure)
             short = self._short(trial, margin)

@@ -16,8 +16,10 @@ from pipeline.graph.ir.traverse import live_nodes, reads
 from pipeline.plain_text import did_you_mean
 
 
-def cut(model: ModelProto, ends: Sequence[str]) -> None:
+def cut(model: ModelProto, ends: Sequence[str]) -> tuple[str, ...]:
     """Make `ends` the outputs of `model`, in their order, in place; nodes and inputs that only its own needed go.
+
+    Returns the names of these inputs.
 
     Raises:
         ConfigError: no node outside of branches and loops makes a value of that name.
@@ -38,10 +40,12 @@ def cut(model: ModelProto, ends: Sequence[str]) -> None:
     read = {name for node in kept for name in reads(node)}
     inputs = [value for value in graph.input if value.name in read or value.name not in read_before]
     outputs = [types[name] for name in ends]
+    gone = tuple(value.name for value in graph.input if value.name not in {value.name for value in inputs})
     for field, values in (("node", kept), ("input", inputs), ("output", outputs)):
         copies = [type(value).FromString(value.SerializeToString()) for value in values]
         graph.ClearField(field)
         getattr(graph, field).extend(copies)
+    return gone
 
 
 def _types(model: ModelProto, names: Collection[str]) -> dict[str, ValueInfoProto]:

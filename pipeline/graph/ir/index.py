@@ -18,6 +18,11 @@ CONTRIB_DOMAIN = "com.microsoft"
 """Where onnxruntime keeps operators of its own."""
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 """The element types that are quantized."""
+WHOLE = (
+    TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8,
+    TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
+)  # fmt: skip
+"""The element types of whole numbers."""
 
 
 class GraphIndex:

@@ -65,13 +65,13 @@ class ConstantEncodings:
         """A float constant as a quantized node reads it."""
         if operand.role is not Role.BIAS:
             return self._shared(node, operand)
-        scale, beta = self._bias_scale(node), self._beta(node)
+        scale = self._bias_scale(node)
 
         def encode() -> Integers:
             self._range(node, operand.name)
-            return bias(self._bias(node, operand.name), scale)
+            return bias(self._array(operand.name), scale)
 
-        return self._store.encoded(self._index.initializers[operand.name], ("bias", beta, _key(scale)), encode)
+        return self._store.encoded(self._index.initializers[operand.name], ("bias", _key(scale)), encode)
 
     def packed(self, node: NodeProto, block: int) -> tuple[EncodedConstant, EncodedConstant]:
         """The table of a node in 4 bits, `block` columns to a scale: its pairs and its scales."""
@@ -98,14 +98,6 @@ class ConstantEncodings:
                 remedy="export the model again from sound weights; if it is a mask, with a filler such as -100",
             )
         return covers
-
-    @staticmethod
-    def absorb_beta(node: NodeProto) -> None:
-        """Drop a Gemm's factor of the bias, which is in the quantized bias."""
-        kept = [attribute for attribute in node.attribute if attribute.name != "beta"]
-        if len(kept) < len(node.attribute):
-            del node.attribute[:]
-            node.attribute.extend(kept)
 
     def _shared(self, node: NodeProto, operand: Operand) -> EncodedConstant:
         name, stored = operand.name, self._stored(node, operand)
@@ -178,7 +170,7 @@ class ConstantEncodings:
                 smallest = np.maximum(smallest, self._least_rescaled(node, weight))
             if Role.BIAS not in found:
                 continue
-            added = np.abs(self._bias(node, found[Role.BIAS].name)).astype(np.float64)
+            added = np.abs(self._array(found[Role.BIAS].name)).astype(np.float64)
             columns = stored.axis is not None and added.ndim > 0
             added = added.reshape(-1, added.shape[-1]).max(axis=0) if columns else added.max(initial=0)
             smallest = np.maximum(smallest, added / (_LARGEST_BIAS * self._input_scale(node)))
@@ -222,16 +214,6 @@ class ConstantEncodings:
         """The scale with which a node reads a value that is no constant."""
         kind = self._assignment.computes_in(node)
         return self._values.encoding(given.name, self._values.read_type(node, given, kind)).scale
-
-    def _bias(self, node: NodeProto, name: str) -> NDArray[np.float32]:
-        array, beta = self._array(name), self._beta(node)
-        return array * np.float32(beta) if beta != 1 else array
-
-    @staticmethod
-    def _beta(node: NodeProto) -> float:
-        """What a Gemm multiplies its bias with; 1 for any other node."""
-        given = (attribute.f for attribute in node.attribute if attribute.name == "beta")
-        return next(given, 1.0) if is_op(node, "Gemm") else 1.0
 
     def _array(self, name: str) -> NDArray[np.float32]:
         array = self._index.constant(name)

@@ -32,7 +32,7 @@ from pipeline.graph.quantization.constant_encodings import ConstantEncodings
 from pipeline.graph.quantization.constant_store import ConstantStore, InModel
 from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.headroom import with_headroom, with_padding
-from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, Role, operands
+from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, operands
 from pipeline.graph.quantization.packed_tables import look_up
 from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT
 from pipeline.graph.quantization.qdq_nodes import QdqNodes
@@ -186,8 +186,6 @@ class _Wiring:
             elif kind != FLOAT:
                 encoded = self._constants.of(node, operand)
                 copy.input[operand.position] = self._new.constant(operand.name, encoded, self._half(operand.name))
-        if kind != FLOAT and any(operand.role is Role.BIAS for operand in operands(self._index, node)):
-            self._constants.absorb_beta(copy)
 
     def _look_up(self, node: NodeProto, block: int) -> NodeProto:
         """What stands in place of a node whose table has 4 bits."""

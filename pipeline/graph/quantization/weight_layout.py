@@ -13,6 +13,7 @@ from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.quantization.chip_limits import MOST_TAPS_OF_16_BITS
 
 _PLANE = 4  # dims of the weight of a Conv over height and width
+_PLANE_AXES = 2
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ def takes_sixteen_bits(index: GraphIndex, node: NodeProto) -> bool:
     if not is_op(node, "Conv", "ConvTranspose"):
         return True
     taps = tuple(index.initializers[node.input[1]].dims)[2:]
+    if len(taps) > _PLANE_AXES:
+        return False  # QNN takes none over three axes
     given: dict[str, list[int]] = {entry.name: [*entry.ints] for entry in node.attribute}
     strides = given.get("strides") or [1] * len(taps)
     phases = [-(-size // stride) for size, stride in zip(taps, strides, strict=True)]

@@ -23,6 +23,7 @@ from pipeline.graph.rewrites import (
     cast_by_int32,
     center_grids,
     compare_casts,
+    compare_signs,
     compute_lengths_in_integers,
     convert_group_norms,
     convert_rnn_to_gru,
@@ -50,6 +51,7 @@ from pipeline.graph.rewrites import (
     flatten_output_casts,
     flatten_products,
     flatten_rows,
+    fold_gemm_factors,
     fuse_gelu,
     fuse_layer_norm,
     fuse_rms_norm,
@@ -59,9 +61,11 @@ from pipeline.graph.rewrites import (
     gather_pairs,
     gather_taps,
     make_masks_finite,
+    merge_dims,
     merge_scales,
     narrow_doubles,
     negate_divisors,
+    pool_volumes,
     put_scores_first,
     replace_lengths_by_gates,
     replace_tanh,
@@ -92,8 +96,10 @@ class Rewrite(Protocol):
 REWRITES: tuple[Rewrite, ...] = (
     narrow_doubles,  # before all that look at constants of float32
     drop_idle_bounds,  # before masks are looked for: an infinity that bounds nothing is none
+    fold_gemm_factors,  # before all that look for products with constants
     compute_lengths_in_integers,
     decompose_mod,
+    compare_signs,
     cast_by_int32,
     simplify_boolean_equal,
     flatten_gather_nd,
@@ -121,6 +127,7 @@ REWRITES: tuple[Rewrite, ...] = (
     count_indices_from_the_front,
     sum_along_last_axis,
     convolve_averages,
+    pool_volumes,
     spread_kernels,
     gather_taps,
     decompose_batch_norm,
@@ -150,6 +157,7 @@ REWRITES: tuple[Rewrite, ...] = (
     split_clips,  # behind what looks for a Clip
     compare_casts,  # behind all that look for masks
     flatten_rows,  # behind all that look for products, and for what reads them
+    merge_dims,  # behind all, of which some write more dims
 )
 """In the order they are applied."""
 

@@ -22,8 +22,11 @@ and three taps over 7500 places (QNN 2.51, HTP v73, a busy machine)::
 Networks that look far back are made of such, each with twice the dilation of the last (WaveNet, TCN). In groups, as
 depthwise, QNN takes them (2048: 17 s).
 
-The result keeps its name. Left alone: taps that reach less than 512 places; more than nine of them; groups; weights
-that are computed; padding that is not written out; other types than float32.
+So is a convolution over planes that has both strides and dilations, of which QNN compiles nothing ("Memory allocation
+related error", whatever the sizes; in groups and over rows it does).
+
+The result keeps its name. Left alone: taps that reach less than 512 places, or more than nine of them, without both;
+more than 49; groups; weights that are computed; padding that is not written out; other types than float32.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ NAME = "gather_taps"
 _FAR = 512
 """Places between the first tap and the last."""
 _MOST_TAPS = 9
+_MOST_TAPS_OF_A_PLANE = 49
 
 
 def apply(model: ModelProto, folder: Path) -> int:
@@ -54,7 +58,7 @@ def apply(model: ModelProto, folder: Path) -> int:
     found = []
     for node in model.graph.node:
         given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        if is_op(node, "Conv") and _reaches_far(index, node, given):
+        if is_op(node, "Conv") and _matches(index, node, given):
             _replace(added, index, node, given)
             found.append(node)
     if found:
@@ -62,7 +66,7 @@ def apply(model: ModelProto, folder: Path) -> int:
     return len(found)
 
 
-def _reaches_far(index: GraphIndex, node: NodeProto, given: Mapping[str, Any]) -> bool:
+def _matches(index: GraphIndex, node: NodeProto, given: Mapping[str, Any]) -> bool:
     weights = index.initializers.get(node.input[1])
     if weights is None or weights.data_type != TensorProto.FLOAT or given.get("group", 1) != 1:
         return False
@@ -70,6 +74,8 @@ def _reaches_far(index: GraphIndex, node: NodeProto, given: Mapping[str, Any]) -
         return False
     kernel = list(weights.dims)[2:]
     dilations = given.get("dilations", [1] * len(kernel))
+    if len(kernel) > 1 and max(dilations) > 1 and max(given.get("strides", [1])) > 1:
+        return bool(math.prod(kernel) <= _MOST_TAPS_OF_A_PLANE)
     reach = max(((size - 1) * far for size, far in zip(kernel, dilations, strict=True) if far > 1), default=0)
     return reach >= _FAR and math.prod(kernel) <= _MOST_TAPS
 

@@ -70,11 +70,11 @@ def dim_size(dim: str, axes: Mapping[str, int]) -> int:
 
 
 def name_dims(model: ModelProto) -> None:
-    """Give every input dim without a name or a positive size its place as a name: ``pixel_values[2]``."""
+    """Give every input dim without a name or a size its place as a name: ``pixel_values[2]``."""
     for value in model.graph.input:
         for position, dim in enumerate(value.type.tensor_type.shape.dim):
             named = dim.HasField("dim_param") and any(char.isalpha() for char in dim.dim_param)
-            if not named and dim.dim_value < 1:
+            if not named and (dim.dim_value < 0 or not dim.HasField("dim_value")):
                 dim.dim_param = f"{value.name}[{position}]"
 
 

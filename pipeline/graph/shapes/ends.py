@@ -1,4 +1,4 @@
-"""Where to end a model that has a part which no chip with fixed shapes can run."""
+"""Where to end a model before a part that the chip can't run, or runs wrongly, and where to begin behind it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Container, Sequence
 
 from onnx import GraphProto, NodeProto
 
+from pipeline.graph.ir.index import WHOLE, GraphIndex, element_type
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.traverse import reads
 
@@ -14,16 +15,17 @@ _SPELLINGS = frozenset({*VIEWS, "Cast", "Transpose"})
 _MOST = 8
 
 
-def ends_before(graph: GraphProto, node: NodeProto, constants: Container[str]) -> Sequence[str]:
-    """The values to end a graph at so that `node` and all that needs it is left out; none if nothing would be left.
+def ends_before(graph: GraphProto, nodes: NodeProto | Sequence[NodeProto], constants: Container[str]) -> Sequence[str]:
+    """The values to end a graph at so that `nodes` and all that needs them is left out; none if nothing would be left.
 
     They are what the part left out reads of the rest, constants and inputs of the model aside, and outputs that don't
-    need `node`.
+    need `nodes`.
     """
-    lost = set(node.output)
+    given = [nodes] if isinstance(nodes, NodeProto) else nodes
+    left_out, lost = {tuple(node.output) for node in given}, {name for node in given for name in node.output}
     behind: list[NodeProto] = []
     for each in graph.node:
-        if each.output == node.output or not lost.isdisjoint(reads(each)):
+        if tuple(each.output) in left_out or not lost.isdisjoint(reads(each)):
             behind.append(each)
             lost.update(each.output)
     makers = {name: each for each in graph.node for name in each.output if name and name not in lost}
@@ -35,5 +37,26 @@ def ends_before(graph: GraphProto, node: NodeProto, constants: Container[str]) -
             name = maker.input[0]
         if name not in constants:
             found[name] = None
-    ends = [*found, *(name for name in outputs if name not in found)]
-    return ends if found and len(ends) <= _MOST else ()
+    ends = (*found, *(name for name in outputs if name not in found))
+    return ends if len(ends) <= _MOST else ()
+
+
+def handed_on(index: GraphIndex, values: Sequence[str]) -> Sequence[str]:
+    """What a part that computes whole numbers, `values` among them, hands to the rest; none if that is too much.
+
+    An application that computes these may leave that part out of the model.
+    """
+    waiting, seen, found = [*values], {*values}, dict[str, None]()
+    while waiting:
+        name = waiting.pop(0)
+        behind = [node for node in index.readers.get(name, []) if all(_is_whole(index, made) for made in node.output)]
+        if len(behind) < len(index.readers.get(name, [])):
+            found[name] = None
+        fresh = [made for node in behind for made in node.output if made and made not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return (*found,) if len(found) <= _MOST else ()
+
+
+def _is_whole(index: GraphIndex, name: str) -> bool:
+    return not name or element_type(index, name) in WHOLE

@@ -42,9 +42,10 @@ _LONGEST_S = 20.0
 _DEFERRED = 3
 """So many results on top of each other wait to be computed: each may be computed again for all that read it."""
 
-_RANDOM = frozenset(
+RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
+"""Operators that draw numbers, others in each run."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +290,7 @@ def _check_division(node: NodeProto, feeds: Mapping[str, NDArray[Any]]) -> None:
 def is_random(node: NodeProto) -> bool:
     """Whether a node, or one inside it, gives something else each time."""
     inner = (each for graph in attribute_graphs(node) for each in all_nodes(graph))
-    return any(each.op_type in _RANDOM for each in (node, *inner))
+    return any(each.op_type in RANDOM for each in (node, *inner))
 
 
 def type_bytes(kind: TypeProto) -> int:

@@ -66,7 +66,7 @@ def depends_on_data(
     ends: Sequence[str] = (),
 ) -> ModelError:
     """The error for an output that has no static type though all inputs have; `ends` are values to end before it."""
-    cutting = _cutting(ends)
+    advice = cutting(ends)
     if kind is not None and not kind.HasField("tensor_type"):
         return ModelError(
             f"node {label(node)} makes a {kind.WhichOneof('value') or 'value'} instead of a tensor".replace(
@@ -84,14 +84,14 @@ def depends_on_data(
             f"the output shape of node {label(node)} can't be told",
             where=f"its output {output!r} is {spell(kind)}",
             why="neither ONNX nor onnxruntime infers it from the inputs' shapes",
-            remedy=cutting + "replace this operator by ones that ONNX defines when you export the model",
+            remedy=advice + "replace this operator by ones that ONNX defines when you export the model",
         )
     origin = _origin(deciding[0], constants, kept)
     return ModelError(
         f"the output shape of node {label(node)} depends on data",
         where=f"its input {deciding[0]!r}" + (f", computed from {', '.join(map(repr, origin))}" if origin else ""),
         why=f"output {output!r} is {spell(kind)}: only the values at run time say how large, and HTP runs fixed shapes",
-        remedy=cutting + _INSTEAD.get(node.op_type, _STATIC_INSTEAD),
+        remedy=advice + _INSTEAD.get(node.op_type, _STATIC_INSTEAD),
     )
 
 
@@ -145,7 +145,7 @@ def control_flow(
         where=f"its {'condition' if inside else 'input'} {decider!r}"
         + (f", computed from {', '.join(map(repr, origin))}" if origin else ""),
         why="HTP runs one fixed sequence of operators, without branches or loops",
-        remedy=fixing + _cutting(ends) + instead,
+        remedy=fixing + cutting(ends) + instead,
     )
 
 
@@ -165,7 +165,7 @@ def wrong_output(declared: ValueInfoProto, actual: TypeProto) -> ModelError:
     )
 
 
-def _cutting(ends: Sequence[str]) -> str:
+def cutting(ends: Sequence[str]) -> str:
     """The advice to end a model at these values, in front of other advice; nothing for none."""
     if not ends:
         return ""

@@ -7,16 +7,14 @@ the types of its outputs. Nothing is guessed: where a type can't be told, the no
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from pipeline.errors import ConfigError, ModelError
 from pipeline.graph.files.blob_writer import BlobWriter
@@ -29,10 +27,12 @@ from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, live_nodes, reads
 from pipeline.graph.shapes import shape_errors
 from pipeline.graph.shapes.axes import DimError, dim_size, fix_inputs
 from pipeline.graph.shapes.choosing import UnlikeBranchesError, compute_both
+from pipeline.graph.shapes.empty_values import check_no_empties, check_output, empty_results, leave_out_empties
 from pipeline.graph.shapes.ends import ends_before
 from pipeline.graph.shapes.folding import Constants, type_bytes
 from pipeline.graph.shapes.guarding import Guards
 from pipeline.graph.shapes.lists import Lists
+from pipeline.graph.shapes.single_nodes import check_reshape, plain_cast, shape_value
 from pipeline.graph.shapes.unrolling import DataDependentError, Unroller
 
 _NO_OPS = frozenset({*VIEWS, "Cast", "Dropout", "Expand", "Tile"})  # where types are equal, they give their first input
@@ -150,6 +150,8 @@ class _Pass:
 
     def result(self, blob: BlobWriter) -> StaticModel:
         graph = self._model.graph
+        for value in graph.output:
+            check_output(value, self._types[value.name])
         stale = [text for value in graph.output for text in self._declared_otherwise(value)]
         for node in self._kept:
             for field in (node.input, node.output):
@@ -172,18 +174,23 @@ class _Pass:
 
     def _visit(self, node: NodeProto) -> None:
         if node.op_type in ("Shape", "Size") and node.domain in DEFAULT_DOMAINS:
-            self._constants.add_array(node.output[0], _shape_value(node, shape_of(self._types[node.input[0]])))
+            self._constants.add_array(node.output[0], shape_value(node, shape_of(self._types[node.input[0]])))
             self._fold(node)
             return
         if node.op_type == "CastLike" and node.domain in DEFAULT_DOMAINS:
-            node = _plain_cast(node, self._types[node.input[1]].tensor_type.elem_type)
+            node = plain_cast(node, self._types[node.input[1]].tensor_type.elem_type)
         types: dict[str, TypeProto] | None = None
         if node.op_type not in _CONTROL_FLOW:
+            leave_out_empties(node, self._types)
             types = infer_outputs(node, self._types, self._constants.small, self._opsets)
-            _check_reshape(node, self._types, types)
+            check_reshape(node, self._types, types)
             if self._is_no_op(node, types) and self._bypass(node, types):
                 return
-        if self._constants.fold(node, types):
+        if empties := empty_results(node, types):
+            for name, values in empties.items():
+                self._constants.add_array(name, values)
+            self._fold(node)
+        elif self._constants.fold(node, types):
             self._fold(node)
         elif types is None:
             raise self._left(node)
@@ -289,6 +296,7 @@ class _Pass:
                 raise shape_errors.depends_on_data(node, name, types.get(name), found, self._kept, ends)
             if name:
                 _check_size(name, types[name], self._axes)
+        check_no_empties(node, self._types, types)
         self._kept.append(node)
         self._made.update(node.output)
         self._types |= types
@@ -325,26 +333,3 @@ class _Pass:
 def _check_size(name: str, kind: TypeProto, axes: Mapping[str, int]) -> None:
     if is_static(kind) and type_bytes(kind) > LARGEST_VALUE:
         raise shape_errors.too_large(name, kind, type_bytes(kind), axes)
-
-
-def _plain_cast(node: NodeProto, to: int) -> NodeProto:
-    """The Cast that a CastLike is once the type of its second input is known."""
-    cast = helper.make_node("Cast", node.input[:1], node.output, name=node.name, to=to)
-    cast.attribute.extend(node.attribute)
-    return cast
-
-
-def _shape_value(node: NodeProto, dims: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    if node.op_type == "Size":
-        return np.array(math.prod(dims), np.int64)
-    bounds = {attribute.name: attribute.i for attribute in node.attribute}
-    return np.array(dims[bounds.get("start", 0) : bounds.get("end", len(dims))], np.int64)
-
-
-def _check_reshape(node: NodeProto, given: Mapping[str, TypeProto], made: Mapping[str, TypeProto]) -> None:
-    """ONNX infers a Reshape to its target without counting the elements."""
-    if node.op_type != "Reshape" or node.domain not in DEFAULT_DOMAINS or not is_static(made.get(node.output[0])):
-        return
-    before, after = shape_of(given[node.input[0]]), shape_of(made[node.output[0]])
-    if math.prod(before) != math.prod(after):
-        raise ShapeError(f"{list(before)} has {math.prod(before)} elements, {list(after)} has {math.prod(after)}")

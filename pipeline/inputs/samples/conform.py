@@ -19,17 +19,21 @@ _INTEGERS = frozenset("biu")
 
 @dataclass(frozen=True)
 class Interface:
-    """What a component takes: its inputs, its buckets by name, and the axes and inputs that the config fixes."""
+    """What a component takes: its inputs, its buckets by name, and the axes and inputs that the config fixes.
+
+    `gone` are inputs of the file that a cut leaves out: samples may have them, and nothing reads them.
+    """
 
     inputs: tuple[TensorSpec, ...]
     buckets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     fixed: Mapping[str, int] = field(default_factory=dict)
     constants: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The inputs of the original, those that the config fixes included."""
-        return (*(spec.name for spec in self.inputs), *self.constants)
+        """The inputs of the original, those that the config fixes or leaves out included."""
+        return (*(spec.name for spec in self.inputs), *self.constants, *self.gone)
 
     def longest(self, axis: str) -> int:
         """The largest value of an axis over all buckets, or its fixed one; 1 if the config doesn't mention it."""
@@ -54,7 +58,7 @@ def conform(arrays: Mapping[str, ArrayLike], interface: Interface, *, where: str
         for name in arrays:
             if name in interface.constants:
                 _check_constant(name, arrays[name], interface.constants[name])
-            elif name not in specs:
+            elif name not in specs and name not in interface.gone:
                 raise _unknown(str(name), specs)
         missing = [str(spec) for spec in inputs if spec.name not in arrays]
         if missing:

@@ -72,27 +72,37 @@ class StoredCall:
     file: Path
     place: int
 
+    @property
+    def is_searched(self) -> bool:
+        """Whether a search is judged on it, and its rounding does not go by it."""
+        return self.place == _SEARCHED
+
     def load(self) -> dict[str, NDArray[Any]]:
         """The call's arrays by input, unpadded."""
         return load_npz(self.file)
 
 
 _EVERY = 4
+_SEARCHED = 3
 _BY_LENGTH = " by length"
-_PARTS = {"all": {0, 1, 2, 3}, "kept": {0, 2, 3}, "held out": {1}, "calibrated": {0, 2}, "searched": {3}}
+_PARTS = {
+    "all": {0, 1, 2, 3}, "kept": {0, 2, 3}, "held out": {1},
+    "calibrated": {0, 2}, "searched": {_SEARCHED}, "not searched": {0, 1, 2},
+}  # fmt: skip
 """Parts of a set that has to serve several purposes, as places of each sample among every four.
 
 Verification is held out from calibration (`kept`). A search for the precision is judged on samples (`searched`) that
-neither of the two sees; `calibrated` is what is then left. `by length`, every four are of one shape, so that each
-length has samples of its own in every part: of two the second is held out.
+neither verification nor its own rounding sees: that goes by the rest, `calibrated`, or where verification has other
+samples, `not searched`. `by length`, every four are of one shape, so that each length has samples of its own in every
+part: of two the second is held out.
 """
 
 
 def stored_calls(folder: Path, component: str, part: str = "all") -> list[StoredCall]:
     """The calls of a component in the output of a samples step, in the order they were made.
 
-    `part` is `all`, or of a set that is split `kept`, `held out` (which may be empty), `calibrated` or `searched`
-    (which is `calibrated` where the set is too small for it).
+    `part` is `all`, or of a set that is split `kept`, `held out` (which may be empty), `calibrated`, `not searched` or
+    `searched` (which is `calibrated` where the set is too small for it).
     """
     kind, by_length = part.removesuffix(_BY_LENGTH), part.endswith(_BY_LENGTH)
     found = [call for call in _stored_calls(folder, component, by_length=by_length) if call.place in _PARTS[kind]]

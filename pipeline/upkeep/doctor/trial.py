@@ -88,7 +88,8 @@ def _compile(folder: Path, soc_model: int, htp_arch: int, part: Callable[[str, o
     source = Source(NAME, _write_model(folder), [target])
     work = folder / "context"
     work.mkdir()
-    trace = run_compiler(source, work)
+    run_compiler(source, work)
+    trace = source.trace(work)
     part("compile", source.context_model)
     context = read_context(work, source.context_model, [target], source.model, trace)
     if context.partitions != 1:

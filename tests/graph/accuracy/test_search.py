@@ -13,12 +13,6 @@ CANDIDATES = [Choice(low=frozenset(range(number))) for number in range(20, -1, -
 """From 20 groups of 8 bits to none."""
 
 
-@pytest.fixture(autouse=True)
-def _margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less than the step between the candidates here, so that it takes one step."""
-    monkeypatch.setattr("pipeline.graph.accuracy.search.MARGIN_DB", 0.5)
-
-
 def position(choice: Choice) -> int:
     return 20 - len(choice.low)
 
@@ -45,8 +39,12 @@ class Ruler:
         return Emulation(self.quantized(choice) - self._compiling, 30.0, self._fails(position(choice)))
 
 
-def search(ruler: Ruler, *, total_db: float = 12.0, trials: int = 40, emulations: int = 6) -> Search:
-    return Search(ruler, SearchLimits(total_db, 20.0, trials, emulations), lambda choice: choice, position)
+def search(
+    ruler: Ruler, *, total_db: float = 12.0, trials: int = 40, emulations: int = 6, margin_db: float = 0.5
+) -> Search:
+    """With a margin that is less than the step between the candidates, so that it takes one step."""
+    limits = SearchLimits(total_db, 20.0, trials, emulations, margin_db)
+    return Search(ruler, limits, lambda choice: choice, position)
 
 
 def reached(trial: Trial | None) -> int:
@@ -139,12 +137,11 @@ def test_few_trials_give_a_dearer_choice_that_passes() -> None:
 
 def test_a_cheaper_one_that_was_met_on_the_way_is_preferred() -> None:
     ruler = Ruler()
-    limits = SearchLimits(12.0, 20.0, 40, 6)
+    limits = SearchLimits(12.0, 20.0, 40, 6, 0.5)
     found = Search(ruler, limits, lambda choice: choice, lambda choice: 0.0 if position(choice) == 15 else 1.0)
     assert reached(found.first(CANDIDATES)) == 15, "bisection met it before it came to 13"
     assert ruler.emulated_positions == [15]
 
 
-def test_a_wider_margin_takes_a_dearer_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.graph.accuracy.search.MARGIN_DB", 2.0)
-    assert reached(search(Ruler()).first(CANDIDATES)) == 14
+def test_a_wider_margin_takes_a_dearer_choice() -> None:
+    assert reached(search(Ruler(), margin_db=2.0).first(CANDIDATES)) == 14

@@ -158,7 +158,7 @@ def test_bytes_are_those_of_the_qdq_model(scheme: str, encoder: Trials) -> None:
     choice = Choice(low, frozenset(encoder.weights if scheme.startswith("w4") else ()))
     assert label(choice, encoder) == scheme == scheme_of(choice, encoder).name.removesuffix(" in blocks of 32")
 
-    price = Pricing(encoder).price(choice)
+    price = Pricing(encoder, "speed").price(choice)
 
     weights, table = (4 if scheme == "w4a8" else 8), (8 if scheme.endswith("a8") else 16)
     products = 3 * 32 * 32 + 2 * 32 * 64
@@ -170,15 +170,48 @@ def test_bytes_are_those_of_the_qdq_model(scheme: str, encoder: Trials) -> None:
 
 
 def test_prices_are_relative_to_w8a16(encoder: Trials) -> None:
-    pricing = Pricing(encoder)
+    pricing = Pricing(encoder, "speed")
     groups_of_all = everything(encoder).low
     assert pricing.relative(Choice()) == 1.0
-    assert pricing.relative(everything(encoder)) < pricing.relative(Choice(low=groups_of_all)) < 0.7
+    assert pricing.relative(everything(encoder)) < pricing.relative(Choice(low=groups_of_all)) < 0.72
     assert pricing.relative(Choice(exact=groups_of_all)) > 1.3
 
 
+def test_a_price_lies_between_that_of_its_bytes_and_that_of_its_work(encoder: Trials, net: Trials) -> None:
+    for trials in (encoder, net):
+        pricing = Pricing(trials, "speed")
+        reference = pricing.price(Choice())
+        for choice in (
+            everything(trials),
+            Choice(low=everything(trials).low),
+            Choice(narrow=frozenset(trials.weights)),
+        ):
+            price = pricing.price(choice)
+            of_each = price.weight_bytes / reference.weight_bytes, price.work / reference.work
+            assert min(of_each) <= pricing.relative(choice) <= max(of_each)
+
+
+def test_bits_of_weights_count_for_more_where_they_do_less_work(encoder: Trials, tmp_path: Path) -> None:
+    few = [dict(sentence(4, seed=seed)) for seed in range(4)]
+    shorter = trials_of(Component(tmp_path, attention(), {"4": {"sequence": 4}}), few)
+
+    def price_of_narrow_weights(trials: Trials) -> float:
+        return Pricing(trials, "speed").relative(Choice(narrow=frozenset(trials.weights)))
+
+    assert price_of_narrow_weights(shorter) < price_of_narrow_weights(encoder)
+
+
+def test_size_looks_at_bytes_first_and_at_work_where_they_are_equal(net: Trials) -> None:
+    pricing = Pricing(net, "size")
+    weight = min(net.weights, key=net.stored_bytes.__getitem__)
+    lows = [Choice(low=frozenset([group])) for group in everything(net).low]
+    narrow = pricing.relative(Choice(narrow=frozenset([weight])))
+    assert all(narrow < pricing.relative(low) for low in lows), "the smallest weight saves more than any work"
+    assert min(pricing.relative(low) for low in lows) < pricing.relative(Choice())
+
+
 def test_a_conversion_has_a_price(encoder: Trials) -> None:
-    pricing = Pricing(encoder)
+    pricing = Pricing(encoder, "speed")
     softmax = frozenset([encoder.group_of["Softmax_15"]])
     assert pricing.price(Choice(low=softmax)).work > pricing.price(Choice()).work, "two conversions for one small node"
     assert settled(Choice(low=softmax), pricing) == Choice()
@@ -186,7 +219,7 @@ def test_a_conversion_has_a_price(encoder: Trials) -> None:
 
 
 def test_candidates_go_from_everything_low_to_w8a16(encoder: Trials, encoder_noise: Sensitivity) -> None:
-    found = Candidates(encoder, encoder_noise, Pricing(encoder)).up_to(40.0)
+    found = Candidates(encoder, encoder_noise, Pricing(encoder, "speed")).up_to(40.0)
     assert (found[0], found[-1]) == (everything(encoder), Choice())
     assert len(found) > 10
     noises = [encoder_noise.noise(choice) for choice in found]
@@ -194,7 +227,7 @@ def test_candidates_go_from_everything_low_to_w8a16(encoder: Trials, encoder_noi
 
 
 def test_what_makes_the_most_noise_is_raised_and_the_rest_is_not(net: Trials, net_noise: Sensitivity) -> None:
-    found = Candidates(net, net_noise, Pricing(net)).up_to(31.0)
+    found = Candidates(net, net_noise, Pricing(net, "speed")).up_to(31.0)
     choice = next(choice for choice in found if net_noise.noise(choice) < 10**-2.6)
     assert {name for group in everything(net).low - choice.low for name in net.groups[group].nodes} == set(SENSITIVE)
 
@@ -202,14 +235,14 @@ def test_what_makes_the_most_noise_is_raised_and_the_rest_is_not(net: Trials, ne
 def test_what_does_not_fit_into_the_noise_is_passed_over(encoder: Trials, encoder_noise: Sensitivity) -> None:
     loudest = max(encoder_noise.weights, key=encoder_noise.weights.__getitem__)
     noise = Sensitivity(encoder_noise.points, {**encoder_noise.weights, loudest: 10.0}, encoder_noise.packed)
-    found = Candidates(encoder, noise, Pricing(encoder)).up_to(40.0)
+    found = Candidates(encoder, noise, Pricing(encoder, "speed")).up_to(40.0)
     assert all(loudest not in choice.narrow for choice in found[1:])
     assert any(choice.narrow for choice in found[1:]), "the others are still there to be lowered"
 
 
 def test_groups_stay_in_float_one_after_another(net: Trials) -> None:
     gains = net.exact_gains([Feed(call, ((1, 16, 16),)) for call in frames(2)])
-    found = list(in_float(gains, Pricing(net)))
+    found = list(in_float(gains, Pricing(net, "speed")))
     assert [len(choice.exact) for choice in found] == [*range(1, len(net.groups) + 1)]
     first = net.groups[min(found[0].exact)].nodes
     assert set(first) <= set(SENSITIVE), "the rounded value that is read by small weights"
@@ -255,7 +288,7 @@ def test_what_most_nodes_do_needs_no_rule(encoder: Trials) -> None:
 def test_a_table_has_a_rung_of_its_own_and_is_not_its_reader(encoder: Trials, encoder_noise: Sensitivity) -> None:
     """The embedding of a transformer is most of its bytes, and what reads it may need 16 bits."""
     bytes_of = [
-        Pricing(encoder).price(choice).weight_bytes
+        Pricing(encoder, "speed").price(choice).weight_bytes
         for choice in (
             Choice(),
             Choice(narrow=frozenset(["words"])),
@@ -265,7 +298,7 @@ def test_a_table_has_a_rung_of_its_own_and_is_not_its_reader(encoder: Trials, en
     assert (bytes_of[0] - bytes_of[1], bytes_of[1] - bytes_of[2]) == (100 * 32, 100 * (32 - 17))
     assert encoder_noise.packed["words"] > 10 * encoder_noise.weights["words"] > 0
 
-    found = Candidates(encoder, encoder_noise, Pricing(encoder)).up_to(60.0)
+    found = Candidates(encoder, encoder_noise, Pricing(encoder, "speed")).up_to(60.0)
 
     assert all(choice.packed <= choice.narrow for choice in found)
     assert any("words" in choice.packed for choice in found)

@@ -342,14 +342,6 @@ def test_a_bias_of_many_times_its_weight_is_kept(tmp_path: Path) -> None:
     np.testing.assert_allclose(tested, truth, rtol=1e-3)
 
 
-def test_the_factor_of_a_bias_is_in_the_bias(tmp_path: Path) -> None:
-    numbers = np.random.default_rng(0)
-    weights = {"w": numbers.normal(size=(8, 3)).astype(np.float32), "b": numbers.normal(size=3).astype(np.float32)}
-    text = "g (float[1,4,8] x) => (float[4,3] y) { f = Squeeze (x) y = Gemm <beta = 3.0> (f, w, b) }"
-    _, truth, tested = quantized_graph(text, weights, tmp_path)
-    np.testing.assert_allclose(tested, truth, atol=0.03)
-
-
 def test_quiet_weights_are_kept(tmp_path: Path) -> None:
     weight = np.random.default_rng(0).normal(size=(8, 3)) * 1e-6
     text = "g (float[1,4,8] x) => (float[1,4,3] y) { y = MatMul (x, w) }"

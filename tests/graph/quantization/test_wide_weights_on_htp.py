@@ -31,7 +31,12 @@ NARROW = {
     "9 taps that make a place": ("ConvTranspose <kernel_shape = [9]>", (1, 16, 20), (16, 8, 9)),
 }  # fmt: skip
 
-
+VOLUMES = {
+    "of a volume": ("Conv <kernel_shape = [3, 3, 3]>", (1, 4, 6, 8, 8), (8, 4, 3, 3, 3)),
+    "to a volume": ("ConvTranspose <kernel_shape = [2, 2, 2], strides = [2, 2, 2]>", (1, 4, 3, 4, 4), (4, 8, 2, 2, 2)),
+}  # fmt: skip
+"""QNN takes these with 8 bits alone."""
+CASES = WIDE | NARROW | VOLUMES
 Case = tuple[str, tuple[int, ...], tuple[int, ...]]
 
 
@@ -50,18 +55,18 @@ def wide(case: Case, root: Path) -> tuple[StageInput, list[dict[str, NDArray[np.
     return component.quantize("all", component.calibrate(calls), weights="int16"), calls
 
 
-@pytest.mark.parametrize("name", [*WIDE, *NARROW])
+@pytest.mark.parametrize("name", CASES)
 def test_what_htp_multiplies_wrongly_has_eight_bits(name: str, tmp_path: Path) -> None:
-    quantized, _ = wide((WIDE | NARROW)[name], tmp_path)
+    quantized, _ = wide(CASES[name], tmp_path)
     constants = load_graph(quantized.folder / MODEL).graph.initializer
     (kind,) = {tensor.data_type for tensor in constants if len(tensor.dims) > 2}
     assert kind == TensorProto.INT16 if name in WIDE else kind in (TensorProto.INT8, TensorProto.UINT8)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*WIDE, *NARROW])
+@pytest.mark.parametrize("name", CASES)
 def test_the_chip_gives_what_the_cpu_does(name: str, tmp_path: Path) -> None:
-    quantized, calls = wide((WIDE | NARROW)[name], tmp_path)
+    quantized, calls = wide(CASES[name], tmp_path)
     assert sqnr_db(on_cpu(quantized, calls), on_chip(quantized, calls, tmp_path / "out").outputs, "y") > 65
 
 

@@ -19,6 +19,7 @@ ROW, PLANE = RANDOM.normal(size=(1, 3, 1400)).astype(np.float32), RANDOM.normal(
 CASES = {
     "a row": (ROW, WEIGHTS, "dilations = [300]"),
     "strides and padding": (ROW, WEIGHTS, "dilations = [256], strides = [3], pads = [512, 7]"),
+    "strides and dilations": (PLANE[..., :30], PLANES, "dilations = [2, 1], strides = [1, 2], pads = [1, 0, 2, 3]"),
     "a plane": (PLANE, PLANES, "dilations = [2, 600], strides = [1, 2], pads = [1, 0, 2, 30]"),
 }
 
@@ -54,6 +55,20 @@ def test_what_lies_under_the_taps_is_put_side_by_side(case: str, tmp_path: Path)
 )
 def test_left_alone(weights: np.ndarray, attributes: str, body: str, tmp_path: Path) -> None:
     assert gather_taps.apply(build(ROW, weights, attributes, body), tmp_path) == 0
+
+
+def test_the_chip_takes_a_plane_with_strides_and_dilations(tmp_path: Path) -> None:
+    weights = (RANDOM.normal(size=(16, 16, 3, 3)) / 12).astype(np.float32)
+    calls = [{"x": RANDOM.normal(size=(1, 16, 20, 20)).astype(np.float32)}]
+    text = """g (float[1,16,20,20] x) => (float[1,16,8,8] y) {
+        y = Conv <dilations = [2, 2], strides = [2, 2]> (x, w) }"""
+    component = with_rewrites(tmp_path / "with", graph(text, {"w": weights}))
+    chip = on_chip(component.quantize("all", component.calibrate(calls)), calls, tmp_path / "chip")
+    assert not chip.cpu_ops
+    assert sqnr_db(on_cpu(component.rewrite["all"], calls), chip.outputs, "y") > 38
+    as_it_came = without_rewrites(tmp_path / "without", graph(text, {"w": weights}))
+    with pytest.raises(CompileError, match="compiled nothing"):  # when this passes, there is no need any more
+        on_chip(as_it_came.quantize("all", as_it_came.calibrate(calls)), calls, tmp_path / "none")
 
 
 @pytest.mark.parametrize("rules", [(), (Rule(nodes=("*",), precision=FP16),)], ids=["integers", "float"])

@@ -10,7 +10,9 @@ import pytest
 
 from pipeline.errors import ModelError
 from pipeline.graph.files.model_file import MODEL, load_graph
-from pipeline.graph.shapes.ends import ends_before
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.shapes.ends import ends_before, handed_on
+from tests.support.graphs import graph
 from tests.support.sources import fetched, model, numbers, shaped
 from tests.support.stage_runs import run_stage
 
@@ -45,3 +47,19 @@ def test_the_advice_can_be_followed(tmp_path: Path) -> None:
 def test_nothing_is_advised_where_nothing_would_be_left() -> None:
     source = model("g (float[1,4] x) => (int64[2,n] y) { y = NonZero (x) }")
     assert ends_before(source.graph, source.graph.node[0], set()) == ()
+
+
+def test_outputs_that_need_nothing_of_it_may_stay_where_it_reads_inputs_alone() -> None:
+    source = model("g (float[1,4] x, float[1,4] z) => (int64[2,n] y, float[1,4] r) { y = NonZero (x) r = Relu (z) }")
+    assert ends_before(source.graph, source.graph.node[0], set()) == ("r",)
+
+
+def test_what_whole_numbers_hand_to_the_rest_is_told_and_not_what_they_give_out(tmp_path: Path) -> None:
+    source = graph(
+        """g (int64[1,8] ids) => (float[1,8,4] y, int64[1,8] twice) {
+            far = Mul (ids, big) place = Mod (far, count) twice = Add (place, place)
+            y = Gather (table, place) }""",
+        {"big": np.int64(7), "count": np.int64(97), "table": numbers(97, 4)},
+    )
+    assert handed_on(GraphIndex(source, tmp_path), ["far"]) == ("place",)
+    assert handed_on(GraphIndex(source, tmp_path), ["twice"]) == ()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pipeline.contracts.language import Lengths
+from pipeline.inputs.samples.emulated_tokens import decoded_count, to_decode, to_prefill
 from pipeline.inputs.samples.spoken import SpokenText
-from pipeline.stages.emulate import decoded_count, to_decode, to_prefill
 
 TWIN, PREFILL = Lengths(1, 63), Lengths(16, 48)
 

@@ -1,0 +1,80 @@
+"""Put the factors of a Gemm into what it multiplies and adds.
+
+Before::
+
+    Gemm(a, b, c, alpha, beta)                     = alpha * a * b + beta * c
+
+After, where b and c are constant::
+
+    Gemm(a, b * alpha, c * beta)
+
+A computed operand is multiplied by a Mul; a bias with a beta of 0, which ONNX doesn't add, is left out. Weights that
+others read too stay as they are, and a is multiplied: two forms of them would be stored.
+
+QNN (EP 2.7) takes no other factor than 1: such a node stays on the CPU, and a model of nothing else is not compiled.
+
+The result keeps its name. Left alone: types other than floats.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto, NodeProto, helper
+
+from pipeline.graph.ir.index import GraphIndex, element_type, is_float, is_op, substitute
+from pipeline.graph.ir.node_builder import Additions
+
+NAME = "fold_gemm_factors"
+
+_BIAS = 2
+
+
+def apply(model: ModelProto, folder: Path) -> int:
+    """Fold the factors of every such Gemm; returns their number."""
+    index = GraphIndex(model, folder)
+    added = Additions(index)
+    found = [node for node in model.graph.node if is_op(node, "Gemm") and _has_factors(index, node)]
+    for node in found:
+        _fold(index, added, node)
+    if found:
+        substitute(model, found, added.finish())
+    return len(found)
+
+
+def _has_factors(index: GraphIndex, node: NodeProto) -> bool:
+    return is_float(index, node.output[0]) and any(_factor(node, name) != 1 for name in ("alpha", "beta"))
+
+
+def _factor(node: NodeProto, name: str) -> float:
+    return next((float(attribute.f) for attribute in node.attribute if attribute.name == name), 1.0)
+
+
+def _fold(index: GraphIndex, added: Additions, node: NodeProto) -> None:
+    alpha, beta = _factor(node, "alpha"), _factor(node, "beta")
+    inputs = list(node.input)
+    own = [place for place in (1, 0) if inputs[place] in index.initializers and len(index.readers[inputs[place]]) == 1]
+    place = own[0] if own else 0
+    inputs[place] = _times(index, added, inputs[place], alpha)
+    if len(inputs) > _BIAS and inputs[_BIAS]:
+        inputs[_BIAS] = _times(index, added, inputs[_BIAS], beta) if beta else ""
+    if not inputs[-1]:
+        inputs.pop()
+    kept = {
+        attribute.name: helper.get_attribute_value(attribute)
+        for attribute in node.attribute
+        if attribute.name not in ("alpha", "beta")
+    }
+    added.replace("Gemm", *inputs, out=node.output[0], **kept)
+
+
+def _times(index: GraphIndex, added: Additions, name: str, factor: float) -> str:
+    """The value, or the constant, times a factor."""
+    if factor == 1:
+        return name
+    constant = index.constant(name)
+    if constant is not None:
+        return added.constant(f"{name}_times", (constant * factor).astype(constant.dtype))
+    kind = helper.tensor_dtype_to_np_dtype(element_type(index, name))
+    return added.op("Mul", name, added.constant(f"{name}_factor", np.array(factor, kind)), out=f"{name}_times")

@@ -1,0 +1,120 @@
+"""Values without elements, such as a cache that nothing is in yet: what is left of a model without them.
+
+All values of one empty shape are the same, so a node that makes one is a constant, and a Concat does without it. What
+reads one in any other way is refused: QNN has no empty tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper, numpy_helper
+
+from pipeline.contracts.ingest import GivenConstant
+from pipeline.errors import ModelError
+from pipeline.graph.files.model_file import value_signature
+from pipeline.graph.ir.index import is_op
+from pipeline.graph.ir.inference import Types, is_static, shape_of, spell
+from pipeline.graph.ir.traverse import label, reads
+
+_NO_EMPTY = "QNN has no empty tensors"
+
+
+def fix_empty_inputs(model: ModelProto) -> dict[str, GivenConstant]:
+    """Make each input that is declared without elements a constant: it has one value only. Returns those by name.
+
+    A dim of it that is not fixed counts as one, which is of no account where a Concat reads it.
+
+    Raises:
+        ModelError: such an input has other dims that are not fixed, and more than a Concat reads it.
+    """
+    graph, found = model.graph, dict[str, GivenConstant]()
+    initialized = {tensor.name for tensor in graph.initializer}
+    for declared in graph.input:
+        dims = declared.type.tensor_type.shape.dim
+        zeros = [axis for axis, dim in enumerate(dims) if dim.HasField("dim_value") and dim.dim_value == 0]
+        if not zeros or declared.name in initialized:
+            continue
+        for node in graph.node if any(dim.dim_value < 1 and not dim.HasField("dim_value") for dim in dims) else ():
+            if declared.name in reads(node) and not _joins(node, zeros, len(dims)):
+                raise _read(node, declared.name, declared.type)
+        shape = tuple(max(dim.dim_value, 0) if dim.HasField("dim_value") else 1 for dim in dims)
+        kind = value_signature(declared).dtype
+        graph.initializer.append(numpy_helper.from_array(np.empty(shape, kind), declared.name))
+        found[declared.name] = GivenConstant(kind, shape, 0)
+    return found
+
+
+def leave_out_empties(node: NodeProto, types: Types) -> None:
+    """Take operands without elements out of a Concat, but for one where there is nothing else."""
+    if is_op(node, "Concat"):
+        kept = [name for name in node.input if not _is_empty(types.get(name))] or node.input[:1]
+        alone = len(kept) == 1 < len(node.input)
+        node.input[:] = kept
+        if alone:
+            node.op_type = "Identity"
+            del node.attribute[:]
+
+
+def empty_results(node: NodeProto, types: Mapping[str, TypeProto] | None) -> dict[str, NDArray[np.generic]]:
+    """What a node makes, if that is nothing but values without elements."""
+    made = {name: types.get(name) for name in node.output if name} if types else {}
+    if not made or not all(map(_is_empty, made.values())):
+        return {}
+    return {
+        name: np.empty(shape_of(kind), helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type))
+        for name, kind in made.items()
+        if kind is not None
+    }
+
+
+def check_no_empties(node: NodeProto, types: Types, made: Mapping[str, TypeProto]) -> None:
+    """Refuse a node that stays and reads or makes a value without elements.
+
+    Empty lists of numbers that only say how, as the bounds of a Resize that has others, are none.
+
+    Raises:
+        ModelError: with the node and the value.
+    """
+    for position, name in enumerate((*node.input, *node.output)):
+        kind = made.get(name) or types.get(name)
+        says_how = 0 < position < len(node.input) and kind is not None and len(shape_of(kind)) == 1
+        if name and _is_empty(kind) and not says_how:
+            raise _read(node, name, kind)
+
+
+def check_output(declared: ValueInfoProto, kind: TypeProto) -> None:
+    """Refuse an output without elements.
+
+    Raises:
+        ModelError: with its name.
+    """
+    if _is_empty(kind):
+        raise ModelError(
+            f"output {declared.name!r} has no elements: {spell(kind)}",
+            why=_NO_EMPTY,
+            remedy="leave it out: with cut, and the names of the other outputs, in the component's config; or export"
+            " the model with lengths of 1 and more",
+        )
+
+
+def _is_empty(kind: TypeProto | None) -> bool:
+    return kind is not None and is_static(kind) and prod(shape_of(kind)) == 0
+
+
+def _joins(node: NodeProto, axes: list[int], rank: int) -> bool:
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+    return is_op(node, "Concat") and axis % rank in axes
+
+
+def _read(node: NodeProto, name: str, kind: TypeProto | None) -> ModelError:
+    return ModelError(
+        f"node {label(node)} has an empty tensor",
+        where=f"its {'output' if name in node.output else 'input'} {name!r} {spell(kind)}",
+        why=f"{_NO_EMPTY}: a dim of 0 is left out where a Concat reads it, and here something else does",
+        remedy="export the model with a length of 1 or more there, or without this input; a cache that is empty at"
+        " first may be a model of its own without it",
+    )

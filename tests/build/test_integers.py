@@ -1,0 +1,83 @@
+"""Whole numbers that HTP computes otherwise: the node is named, and no precision is advised or tried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import ArrayLike
+
+from tests.support.graphs import graph
+from tests.support.project import Project
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """\
+source: {path: ../models/net}
+components:
+  net: {file: model.onnx}
+calibration: {reader: npz, folder: calibration/samples}
+targets: [sm8650]
+"""
+HASH = """g (int64[1,8] ids) => (float[1,8,4] y) {
+    far = Mul (ids, big)
+    place = Mod (far, count)
+    y = Gather (table, place)
+}"""
+SQUARES = """g (int64[1,16] i, int64[1] more) => (int64[1] y, float[1,16] z) {
+    squares = Mul (i, i)
+    sum = ReduceSum <keepdims = 0> (squares, axis)
+    y = Add (sum, more)
+    f = Cast <to = 1> (i)
+    z = Mul (f, small)
+}"""
+
+
+def project_of(root: Path, model: onnx.ModelProto, largest: int) -> Project:
+    project = Project.create(root / "project", root / "store")
+    (project.root / "models" / "net").mkdir(parents=True)
+    onnx.save(model, project.root / "models" / "net" / "model.onnx")
+    samples = project.root / "calibration" / "samples"
+    samples.mkdir()
+    numbers = np.random.default_rng(1)
+    for number in range(8):
+        arrays: dict[str, Any] = {}
+        for given in model.graph.input:
+            shape = [dim.dim_value for dim in given.type.tensor_type.shape.dim]
+            arrays[given.name] = numbers.integers(-largest, largest, shape)
+        np.savez(samples / f"{number}.npz", **arrays)
+    project.write("configs/net.yaml", CONFIG)
+    return project
+
+
+@pytest.mark.parametrize("precision", ["", "quantization: {precision: fp16}\n"])
+def test_what_the_application_should_compute_is_named(precision: str, tmp_path: Path) -> None:
+    table = np.random.default_rng(0).standard_normal((97, 4)).astype(np.float32)
+    constants: dict[str, ArrayLike] = {"big": np.int64(2654435761), "count": np.int64(97), "table": table}
+    project = project_of(tmp_path, graph(HASH, constants), 50)
+    project.write("configs/net.yaml", CONFIG + precision)
+    run = project.doit("build", check=False)
+    assert run.status == 16
+    assert "trying" not in run.text
+    assert "HTP computes integers otherwise than ONNX defines them" in run.text
+    assert "| 'far' 0.0 dB, 'Mul_0' (Mul): integers: " in run.text
+    (advice,) = [line for line in run.text.splitlines() if line.startswith("  next:")]
+    assert advice.startswith(
+        "  next: no precision changes integers: give the model smaller ones; or let the application compute 'place',"
+        " and export the model with that as its input; what was made"
+    )
+
+
+def test_the_model_may_end_before_it_as_it_says(tmp_path: Path) -> None:
+    model = graph(SQUARES, {"axis": np.array([1]), "small": np.float32(1e-3)})
+    project = project_of(tmp_path, model, 3000)
+    run = project.doit("build", check=False)
+    assert run.status == 16
+    assert "trying" not in run.text
+    assert "'sum' 0.0 dB, 'ReduceSum_1' (ReduceSum): integers: 1 of 1 differ" in run.text
+    assert "end the component before it with cut: ['squares', 'z'] in the config" in run.text
+    project.edit("configs/net.yaml", "model.onnx}", "model.onnx, cut: ['squares', 'z']}")
+    assert project.doit("build").status == 0, "though samples have 'more', which nothing reads now"

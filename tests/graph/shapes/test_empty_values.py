@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.contracts.ingest import Facts, GivenConstant
+from pipeline.errors import ModelError
+from pipeline.graph.files.model_file import MODEL, load_graph, signature
+from tests.support.graphs import operators
+from tests.support.graphs import outputs as run
+from tests.support.sources import ingested, model, shaped
+
+CACHE = """g (float[1,t,8] x, float[{batch},2,0,4] past) => (float[1,t,8] y, float[{batch},2,n,4] now) {{
+    split = Reshape (x, heads) k = Transpose <perm = [0, 2, 1, 3]> (split)
+    now = Concat <axis = 2> (past, k)
+    {between}
+    back = Transpose <perm = [0, 2, 1, 3]> (now) y = Reshape (back, joined) }}"""
+CONSTANTS = {"heads": np.array([0, 0, 2, 4]), "joined": np.array([0, 0, 8]), "third": np.array(2), "two": np.array([2])}
+X = np.random.default_rng(0).normal(size=(1, 3, 8)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("batch", "between"), [("1", ""), ("b", ""), ("1", "s = Shape (past) length = Gather (s, third)")]
+)
+def test_an_empty_cache_is_left_out(batch: str, between: str, tmp_path: Path) -> None:
+    source = model(CACHE.format(batch=batch, between=between), CONSTANTS)
+    taken = ingested(tmp_path / "in", source)
+    facts = Facts.from_json(taken.facts)
+    assert facts.constants == {"past": GivenConstant("float32", (1, 2, 0, 4), 0)}
+    assert [value.name for value in facts.inputs] == ["x"]
+    assert "past[2]" not in facts.axes
+
+    axes = {"t": 3, "b": 1}
+    static = shaped(tmp_path, taken, **axes)
+    made = load_graph(static.folder / MODEL)
+    assert "Concat" not in operators(made)
+    assert [value.name for value in signature(made).inputs] == ["x"]
+    expected = run(source, {"x": X, "past": np.zeros((1, 2, 0, 4), np.float32)})
+    found = run(static.folder / MODEL, {"x": X})
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+
+
+def test_what_is_computed_without_elements_is_left_out_as_well(tmp_path: Path) -> None:
+    text = """g (float[2,4] x) => (float[2,8] y) {
+        none = Slice (x, from, to, axis) more = Relu (none) y = Concat <axis = 1> (x, more, x) }"""
+    source = model(text, {"from": np.array([2]), "to": np.array([2]), "axis": np.array([1])})
+    static = shaped(tmp_path, ingested(tmp_path / "in", source))
+    x = {"x": np.ones((2, 4), np.float32)}
+    assert operators(load_graph(static.folder / MODEL)) == {"Concat": 1}
+    np.testing.assert_array_equal(run(static.folder / MODEL, x)["y"], run(source, x)["y"])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "g (float[b,0] x, float[b,4] z) => (float[b,4] y) { s = Shape (x) f = Cast <to = 1> (s) y = Add (z, f) }",
+            "node 's' (Shape) has an empty tensor",
+        ),
+        (
+            "g (float[2,4] z, float[0,4] d) => (float[2,4] y, float[0,4] e) { y = Relu (z) e = Relu (d) }",
+            "output 'e' has no elements: float32 [0, 4]",
+        ),
+        (
+            """g (float[2,4] z, int64[0,1] at, float[0,4] rows) => (float[2,4] y) {
+                r = Relu (z) y = ScatterND (r, at, rows) }""",
+            "node 'y' (ScatterND) has an empty tensor",
+        ),
+    ],
+    ids=["a shape", "an output", "another reader"],
+)
+def test_what_can_not_be_left_out_is_named(text: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        shaped(tmp_path, ingested(tmp_path / "in", model(text)), b=2)
+    assert caught.value.what == told
+    assert "QNN has no empty tensors" in caught.value.why
+
+
+def test_empty_lists_that_say_how_are_no_data(tmp_path: Path) -> None:
+    text = """g (float[1,2,4,4] x) => (float[1,2,8,8] y) {
+        y = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">
+            (x, none, twice) }"""
+    source = model(text, {"none": np.zeros(0, np.float32), "twice": np.array([1, 1, 2, 2], np.float32)})
+    static = shaped(tmp_path, ingested(tmp_path / "in", source))
+    assert operators(load_graph(static.folder / MODEL)) == {"Resize": 1}

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ModelError
+from pipeline.graph.files.model_file import MODEL
+from tests.support.sources import fetched, ingested, model, shaped
+from tests.support.stage_runs import run_stage
+
+NOISE = """g (float[1,4] x, float scale) => (float[1,4] y, float[1,4] mean) {
+    mean = Relu (x) noise = RandomNormalLike (mean) some = Mul (noise, scale) y = Add (mean, some) }"""
+
+
+def test_the_node_is_named_with_what_helps(tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as told:
+        shaped(tmp_path, ingested(tmp_path / "in", model(NOISE)))
+    assert told.value.what == "node 'noise' (RandomNormalLike) draws random numbers"
+    assert "cut: ['mean'] in the config" in told.value.remedy
+    assert "export the model with the noise as an input" in told.value.remedy
+
+
+def test_noise_that_counts_nothing_is_no_reason(tmp_path: Path) -> None:
+    given = {"fetch": fetched(tmp_path / "in", model(NOISE))}
+    silent = run_stage("ingest", tmp_path / "silent", {"file": MODEL, "constants": {"scale": 0}}, given)
+    assert (shaped(tmp_path, silent).folder / MODEL).is_file()
