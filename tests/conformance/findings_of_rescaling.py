@@ -145,8 +145,8 @@ OF_RESCALING = (
         lambda: _named("Gather/u16/axes/rank 4, axis 2 square"),
     ),
     Finding(
-        "integers-above-2048", ("QuantizeLinear",), ("fp16",), ("node test/*uint16*",),
-        "32768 for 32770", "float16 has steps of 32 there", "a uint16 made of floats that compute in float16",
+        "integers-above-2048", ("QuantizeLinear",), ("fp16",), ("node test/*int16*",),
+        "32768 for 32770", "float16 has steps of 32 there", "16 bits made of floats that compute in float16",
         "judged in dB",
     ),
     Finding(
