@@ -136,7 +136,7 @@ def workshop(out: Path) -> Iterator[Path]:
 
 
 def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None = None) -> None:
-    """Compile in the folder `work`, with further session config `entries`.
+    """Compile in the folder `work`, with further session config `entries` where several graphs share a binary.
 
     Raises:
         CompileError: the compiler failed, or left nothing.
@@ -147,7 +147,7 @@ def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None =
         settings.add_session_config_entry(key, value)
     # The arrays must live until the compiler is done with them.
     arrays = give_model(settings, source, work)
-    return_large_blocks()
+    return_large_blocks(several=bool(entries))
     return_freed()
     with contextlib.chdir(work), unread(arrays):
         _compile(settings, source)

@@ -39,7 +39,7 @@ _TYPES = (
 )
 _BY_REASON: Mapping[str, str] = {
     "consumes dynamic": "give the node constants where it has computed inputs",
-    "rank": "reshape to fewer dims around it",
+    "rank": "reshape around it: QNN has tensors of 5 dims at most, and many of its operators take 4",
     "data type": _TYPES,
     "create cast": _TYPES,
     "datatype": "give it another type: HTP has no float64, and integers of 64 bits only at the graph's edge",

@@ -18,16 +18,20 @@ from numpy.typing import NDArray
 
 _MMAP_THRESHOLD = -3
 """glibc's M_MMAP_THRESHOLD (mallopt(3)): from this size on, memory is mapped, and unmapped when it is freed."""
-_FROM_BYTES = 1 << 14
-"""Left alone, glibc raises it to 32 MiB as it sees large blocks freed, and keeps those below in its heaps. A matrix of
-a small language model has 0.1 to 0.9 MB in 8 bits."""
+_FROM_BYTES, _FROM_BYTES_OF_SEVERAL = 1 << 20, 1 << 14
+"""Left alone, glibc raises it to 32 MiB as it sees large blocks freed, and keeps those below in its heaps. Where
+several graphs are in one process, less counts: a matrix of a small language model has 0.1 to 0.9 MB in 8 bits. Mapping
+takes time, a tenth of a compile."""
 _EVERY_S = 1.0
 
 
-def return_large_blocks() -> None:
-    """Have glibc return large blocks when they are freed, from now on; no other C library is changed."""
+def return_large_blocks(*, several: bool = False) -> None:
+    """Have glibc return large blocks when they are freed, from now on; no other C library is changed.
+
+    With `several` graphs to compile in this process, smaller ones, too.
+    """
     with contextlib.suppress(OSError, AttributeError):  # no such library, or another one
-        ctypes.CDLL("libc.so.6").mallopt(_MMAP_THRESHOLD, _FROM_BYTES)
+        ctypes.CDLL("libc.so.6").mallopt(_MMAP_THRESHOLD, _FROM_BYTES_OF_SEVERAL if several else _FROM_BYTES)
 
 
 def return_freed() -> None:

@@ -25,7 +25,8 @@ class Finding:
 
     `condition` is what was measured of where it begins. `done` is `rewrite NAME`, `refused`, `forecast RULE`,
     `option KEY` of a config, `encoded alike` or `clamped apart` (the quantizer does), `missed on the CPU` (rounding has
-    spoiled it before the chip does), `judged as near ties` (legitimate; the ladder looks at the margin) or `open`.
+    spoiled it before the chip does), `judged in dB` (the format's rounding of what becomes an integer), `judged as near
+    ties` (legitimate; the ladder looks at the margin) or `open`.
     """
 
     id: str

@@ -111,7 +111,7 @@ FINDINGS = (
         "rewrite decompose_log_sums", canary("LogSoftmax", FP16, [_LOUD[0]], axis=-1),
     ),
     Finding(
-        "bytes-to-float", ("Cast", "QLinear*"), (FP16,), ("uint8 */to float", "node test/*"),
+        "bytes-to-float", ("Cast", "QLinear*", "DequantizeLinear"), (FP16,), ("uint8 */to float", "node test/*"),
         "1 for all but 0", "the byte", "Cast of uint8 to float in a float16 graph, as quantized inputs are read",
         "rewrite cast_by_int32", canary("Cast", FP16, [np.arange(0, 256, 4, dtype=np.uint8)[None]], to=1),
     ),
@@ -241,7 +241,7 @@ FINDINGS = (
         "-2", "data, updates and result in encodings of their own", "encoded alike", scattered,
     ),
     Finding(
-        "wide-products", ("MatMul", "Gemm", "Einsum"), ("u16",), ("*computed*", "layout/*"),
+        "wide-products", ("MatMul", "Gemm", "Einsum"), ("u16",), ("*computed*", "layout/*", "node test/*"),
         "the right one rounded to 8 bits", "16 bits", "two computed inputs", "option wide_products",
         canary("MatMul", "u16", [np.linspace(-3, 3, 64, dtype=np.float32).reshape(8, 8),
                                   np.linspace(-3, 3, 64, dtype=np.float32).reshape(8, 8).T.copy()]),

@@ -28,10 +28,10 @@ depend on it. Nothing in QNN warns about any of this.
 
 Each case is a model of one operator, as it is, without the rewrites of the build: every edge of the number format (±0,
 what rounds to it, subnormals, floors, the float16 limits, ties, saturation, narrow and wide encodings, quiet
-channels), every axis, rank and layout, and the node tests of the `onnx` package {onnx}. Float16 is compared with
-onnxruntime on inputs rounded to float16, 16 and 8 bits with the QDQ model on onnxruntime's CPU. Right is what the
-rounding of the format explains: 4 float16 steps, 8 steps of 16 bits, 1 of 8; of operators behind each other, what such
-steps of the first one's result make of the last one's.
+channels), every axis, rank and layout, and the node tests of the `onnx` package {onnx}, losses in float16 alone.
+Float16 is compared with onnxruntime on inputs rounded to float16, 16 and 8 bits with the QDQ model on onnxruntime's
+CPU. Right is what the rounding of the format explains: 4 float16 steps, 8 steps of 16 bits, 1 of 8; of operators
+behind each other, what such steps of the first one's result make of the last one's.
 
 """
 

@@ -115,6 +115,7 @@ def test_what_is_done_about_a_finding_exists() -> None:
         "clamped apart",
         "missed on the CPU",
         "judged as near ties",
+        "judged in dB",
         "open",
     }
     assert [finding.id for finding in FINDINGS if finding.done not in known] == []

@@ -5,7 +5,7 @@ A value is a number, a truth value or nested lists of them; a single one fills a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,10 @@ def _array(value: NumberTree, declared: ValueInfoProto) -> NDArray[Any]:
     known = [size for size in sizes if size is not None]
     if values.ndim == 0 and len(known) == len(sizes):
         return np.full(known, values)
+    if values.ndim == 0:
+        raise _unfit(
+            declared, value, "a single value fills an input whose dims are all numbers", _example(value, sizes)
+        )
     if values.ndim != len(sizes) or any(
         size not in (None, have) for size, have in zip(sizes, values.shape, strict=True)
     ):
@@ -75,7 +79,15 @@ def _array(value: NumberTree, declared: ValueInfoProto) -> NDArray[Any]:
     return values
 
 
-def _unfit(declared: ValueInfoProto, value: NumberTree, why: str) -> ConfigError:
+def _example(value: NumberTree, sizes: Sequence[int | None]) -> str:
+    """How a value is written for dims of which some are not known."""
+    nested = str(value).lower() if isinstance(value, bool) else str(value)
+    for size in reversed(sizes):
+        nested = f"[{', '.join([nested] * min(size or 2, 3))}{', …' if size and size > 3 else ''}]"
+    return f"write it as often as 'fixed' has it, in lists: {nested} where each open dim is 2"
+
+
+def _unfit(declared: ValueInfoProto, value: NumberTree, why: str, remedy: str = "") -> ConfigError:
     spec = value_signature(declared)
     dims = ", ".join("?" if dim is None else str(dim) for dim in spec.shape)
     shown = str(_listed(value))
@@ -83,7 +95,7 @@ def _unfit(declared: ValueInfoProto, value: NumberTree, why: str) -> ConfigError
         f"input {declared.name!r} can't be fixed to {shown if len(shown) <= 60 else shown[:57] + '...'}",
         where=f"constants.{declared.name}",
         why=f"the model takes {spec.dtype} [{dims}], and {why}",
-        remedy="write a value of that type and shape: a number, true or false, or lists of them",
+        remedy=remedy or "write a value of that type and shape: a number, true or false, or lists of them",
     )
 
 

@@ -28,7 +28,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from pipeline.graph.ir.index import GraphIndex, element_type, is_op, substitute
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.moves import MOVES_FIRST
+from pipeline.graph.ir.moves import MOVES_FIRST, VIEWS
 from pipeline.graph.ir.node_builder import Additions
 
 NAME = "count_indices_from_the_front"
@@ -147,17 +147,25 @@ def _rest_on(index: GraphIndex, name: str) -> list[str] | None:
 
 
 def _is_counted(index: GraphIndex, node: NodeProto) -> bool:
-    """Whether a node does what this rewrite writes."""
+    """Whether a node does what this rewrite writes, the comparison perhaps over fewer dims."""
     if not is_op(node, "Where"):
         return False
-    negative, turned = index.maker(node.input[0], "Less"), index.maker(node.input[1], "Add")
+    negative = index.maker(_behind_views(index, node.input[0]), "Less")
+    turned = index.maker(node.input[1], "Add")
     return (
         negative is not None
         and turned is not None
-        and negative.input[0] == node.input[2]
+        and _behind_views(index, negative.input[0]) == _behind_views(index, node.input[2])
         and index.scalar(negative.input[1]) == 0
         and node.input[2] in turned.input
     )
+
+
+def _behind_views(index: GraphIndex, name: str) -> str:
+    """What has the same elements in the same order, before anything reshaped it."""
+    while (maker := index.maker(name, *VIEWS)) is not None:
+        name = maker.input[0]
+    return name
 
 
 def _is_plain_mod(node: NodeProto) -> bool:

@@ -6,8 +6,9 @@ reads one in any other way is refused: QNN has no empty tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,16 +60,41 @@ def leave_out_empties(node: NodeProto, types: Types) -> None:
             del node.attribute[:]
 
 
-def empty_results(node: NodeProto, types: Mapping[str, TypeProto] | None) -> dict[str, NDArray[np.generic]]:
-    """What a node makes, if that is nothing but values without elements."""
+def empty_results(
+    node: NodeProto, types: Mapping[str, TypeProto] | None, *, every: bool = True
+) -> dict[str, NDArray[Any]]:
+    """The values without elements that a node makes; with `every`, only if it makes nothing else."""
     made = {name: types.get(name) for name in node.output if name} if types else {}
-    if not made or not all(map(_is_empty, made.values())):
+    if every and not all(map(_is_empty, made.values())):
         return {}
     return {
         name: np.empty(shape_of(kind), helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type))
         for name, kind in made.items()
-        if kind is not None
+        if kind is not None and _is_empty(kind)
     }
+
+
+def leave_out_empty_parts(
+    node: NodeProto, types: Mapping[str, TypeProto] | None, add: Callable[[str, NDArray[Any]], None]
+) -> None:
+    """Take results without elements out of a Split; `add` makes constants of them, and of the sizes of the others."""
+    if types is None or not is_op(node, "Split") or not any(_is_empty(types.get(name)) for name in node.output):
+        return
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+    for name, values in empty_results(node, {name: types[name] for name in node.output}, every=False).items():
+        add(name, values)
+    kept = [name for name in node.output if not _is_empty(types[name])]
+    node.output[:] = kept
+    if len(kept) == 1:
+        node.op_type = "Identity"
+        node.input[:] = node.input[:1]
+        del node.attribute[:]
+        return
+    sizes = f"{kept[0]}_sizes"
+    add(sizes, np.array([shape_of(types[name])[axis] for name in kept], np.int64))
+    node.input[:] = [node.input[0], sizes]
+    for attribute in [each for each in node.attribute if each.name == "num_outputs"]:
+        node.attribute.remove(attribute)
 
 
 def check_no_empties(node: NodeProto, types: Types, made: Mapping[str, TypeProto]) -> None:

@@ -27,7 +27,13 @@ from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, live_nodes, reads
 from pipeline.graph.shapes import shape_errors
 from pipeline.graph.shapes.axes import DimError, dim_size, fix_inputs
 from pipeline.graph.shapes.choosing import UnlikeBranchesError, compute_both
-from pipeline.graph.shapes.empty_values import check_no_empties, check_output, empty_results, leave_out_empties
+from pipeline.graph.shapes.empty_values import (
+    check_no_empties,
+    check_output,
+    empty_results,
+    leave_out_empties,
+    leave_out_empty_parts,
+)
 from pipeline.graph.shapes.ends import ends_before
 from pipeline.graph.shapes.folding import Constants, type_bytes
 from pipeline.graph.shapes.guarding import Guards
@@ -184,6 +190,7 @@ class _Pass:
             leave_out_empties(node, self._types)
             types = infer_outputs(node, self._types, self._constants.small, self._opsets)
             check_reshape(node, self._types, types)
+            leave_out_empty_parts(node, types, self._add_array)
             if self._is_no_op(node, types) and self._bypass(node, types):
                 return
         if empties := empty_results(node, types):
@@ -284,6 +291,10 @@ class _Pass:
             self._types[made] = types[made]
         self._same_as[made] = given
         return True
+
+    def _add_array(self, name: str, values: NDArray[Any]) -> None:
+        self._constants.add_array(name, values)
+        self._types[name] = self._constants.types[name]
 
     def _fold(self, node: NodeProto) -> None:
         self._folded += 1

@@ -85,7 +85,7 @@ REFUSES: dict[str, tuple[str, Json, str]] = {
     "too large for singles": ("float", 1e39, "beyond what float32 holds"),
     "another shape": ("int64[2]", [1, 2, 3], "takes int64 [2], and the shape of what is given is [3]"),
     "another rank": ("int64[2]", [[1, 2]], "the shape of what is given is [1, 2]"),
-    "no shape": ("int64[n]", 1, "takes int64 [n], and the shape of what is given is []"),
+    "no shape": ("int64[n]", 1, "takes int64 [n], and a single value fills an input whose dims are all numbers"),
     "ragged": ("int64[2,2]", [[1, 2], [3]], "its lists are of different lengths"),
     "text": ("string", 1, "only numbers and truth values"),
 }
@@ -110,3 +110,10 @@ def test_what_it_can_not_be_fixed_to(case: str, tmp_path: Path) -> None:
         ingested(tmp_path, one_more(kind), k=value)
     assert said in caught.value.why
     assert caught.value.where == "constants.k"
+
+
+def test_a_single_value_for_open_dims_is_told_how_to_be_written(tmp_path: Path) -> None:
+    """`constants: {k: 0}` is what an input that never varies is advised; its dims may be open."""
+    with pytest.raises(ConfigError, match="input 'k' can't be fixed to 0") as caught:
+        ingested(tmp_path, one_more("float[n,1]"), k=0)
+    assert caught.value.remedy == "write it as often as 'fixed' has it, in lists: [[0], [0]] where each open dim is 2"

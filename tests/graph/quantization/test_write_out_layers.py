@@ -121,8 +121,8 @@ def test_what_is_left_out_of_an_output_list_is_no_name_that_others_have(tmp_path
 
 
 def test_layers_over_so_many_places_that_nothing_would_compile_stay(tmp_path: Path) -> None:
-    assert write_out(layer("bidirectional", ("Y",), places=630, batch=1), tmp_path) == 0
-    assert write_out(layer("bidirectional", ("Y",), places=620, batch=1), tmp_path) == 1
+    assert write_out(layer("bidirectional", ("Y",), places=330, batch=1), tmp_path) == 0
+    assert write_out(layer("bidirectional", ("Y",), places=300, batch=1), tmp_path) == 1
 
 
 def tagger() -> ModelProto:

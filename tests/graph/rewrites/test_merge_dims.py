@@ -112,6 +112,14 @@ def test_left_alone(case: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(outputs(model, X)["y"], before)
 
 
+def test_a_comparison_over_fewer_dims_is_known_to_what_wrote_it(tmp_path: Path) -> None:
+    text = """g (float[2,3,2,3,2] x, int64[2,1,2,3,2] at) => (float[2,1,2,3,2] y) {
+        far = Sub (at, one) y = GatherElements <axis = 1> (x, far) }"""
+    model = graph(text, {"one": np.array(1)})
+    assert apply_all(model, tmp_path)["merge_dims"]
+    assert not any(apply_all(model, tmp_path).values())
+
+
 def test_inputs_and_outputs_stay_as_they_are(tmp_path: Path) -> None:
     text = "g (float[1,4,2,2,3,4] x) => (float[1,4,2,2,3,4] y) { a = Relu (x) y = Mul (a, w) }"
     model = graph(text, {"w": CONSTANTS["w"]})

@@ -53,6 +53,19 @@ def test_what_is_computed_without_elements_is_left_out_as_well(tmp_path: Path) -
     np.testing.assert_array_equal(run(static.folder / MODEL, x)["y"], run(source, x)["y"])
 
 
+@pytest.mark.parametrize("sizes", [[4, 0], [0, 4], [1, 0, 3]])
+def test_parts_without_elements_are_left_out(sizes: list[int], tmp_path: Path) -> None:
+    names = [f"p{number}" for number in range(len(sizes))]
+    text = f"g (float[2,4] x) => (float[2,4] y) {{ {', '.join(names)} = Split <axis = 1> (x, sizes)"
+    text += f" r = Relu (p{sizes.index(max(sizes))}) y = Concat <axis = 1> ({', '.join([*names, 'r'])}) }}"
+    source = model(text.replace("(float[2,4] y)", "(float[2,n] y)"), {"sizes": np.array(sizes)})
+    static = shaped(tmp_path, ingested(tmp_path / "in", source))
+    x = {"x": np.arange(8, dtype=np.float32).reshape(2, 4) - 3}
+    np.testing.assert_array_equal(run(static.folder / MODEL, x)["y"], run(source, x)["y"])
+    kinds = operators(load_graph(static.folder / MODEL))
+    assert kinds["Split"] == (1 if len(sizes) == 3 else 0)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
