@@ -43,7 +43,8 @@ def apply(model: ModelProto, folder: Path) -> int:
         *batches, inner = added.shape(source)
         to = added.integers(f"{result}_rows", prod(batches), inner)
         rows = added.op("Reshape", source, to, out=f"{result}_given")
-        made = added.op("MatMul", rows, weight, out=f"{result}_flat", name=node.name)
+        own = "" if node.name == f"{result}_made" else node.name  # as another rewrite has left it: the Reshape's name
+        made = added.op("MatMul", rows, weight, out=f"{result}_flat", name=own)
         added.replace("Reshape", made, added.integers(f"{result}_dims", *added.shape(result)), out=result)
     if found:
         substitute(model, found, added.finish())

@@ -39,6 +39,14 @@ def test_rows_of_all_batches_are_multiplied_at_once(shape: tuple[int, ...], tmp_
     assert flatten_rows.apply(model, tmp_path) == 0
 
 
+def test_what_another_rewrite_made_has_no_name_twice(tmp_path: Path) -> None:
+    model = linear(4, 49, 64)
+    model.graph.node[0].name = "y_made"
+    assert flatten_rows.apply(model, tmp_path) == 1
+    names = [node.name for node in model.graph.node]
+    assert len({*names}) == len(names)
+
+
 @pytest.mark.parametrize(
     "text",
     [
