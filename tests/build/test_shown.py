@@ -16,7 +16,8 @@ from pipeline.build.gated_steps import GatedSteps
 from pipeline.build.gates import Miss
 from pipeline.errors import VerificationError
 
-STEP: Any = SimpleNamespace(id="verify:net/net/16", stage="verify", name="net/net/16", config=None, component="net")
+CONFIG = SimpleNamespace(name="net")
+STEP: Any = SimpleNamespace(id="verify:net/net/16", stage="verify", name="net/net/16", config=CONFIG, component="net")
 SEARCH: Any = SimpleNamespace(id="blame:net/net/16", stage="blame", name="net/net/16")
 
 

@@ -43,7 +43,11 @@ class Additions:
 
     def replace(self, kind: str, *inputs: _Name, out: _Name, **attributes: Any) -> None:
         """Add an operator that makes a value of the graph in place of the node that made it so far."""
-        self.nodes.append(helper.make_node(kind, list(inputs), [out], f"{out}_made", **attributes))
+        # One of the new nodes may have the name of the node that is replaced, which an earlier rewrite gave it here.
+        name, names = f"{out}_made", {node.name for node in self.nodes}
+        self.nodes.append(
+            helper.make_node(kind, list(inputs), [out], f"{name}_last" if name in names else name, **attributes)
+        )
 
     def op(self, kind: str, *inputs: _Name, out: _Name, name: str = "", **attributes: Any) -> _Name:
         """Add one of ONNX's own operators with one output, called `out`, numbered if taken; returns the name."""

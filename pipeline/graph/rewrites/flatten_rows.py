@@ -43,8 +43,7 @@ def apply(model: ModelProto, folder: Path) -> int:
         *batches, inner = added.shape(source)
         to = added.integers(f"{result}_rows", prod(batches), inner)
         rows = added.op("Reshape", source, to, out=f"{result}_given")
-        own = "" if node.name == f"{result}_made" else node.name  # as another rewrite has left it: the Reshape's name
-        made = added.op("MatMul", rows, weight, out=f"{result}_flat", name=own)
+        made = added.op("MatMul", rows, weight, out=f"{result}_flat", name=node.name)
         added.replace("Reshape", made, added.integers(f"{result}_dims", *added.shape(result)), out=result)
     if found:
         substitute(model, found, added.finish())
