@@ -41,7 +41,8 @@ class Facts(Signature):
 
     `language` is there where it is a language model, whose output has `tokenizer.json`, too; `rounds` is the file where
     it was quantized, which rounds otherwise than the float model that was made of it. `gone` are inputs of the file
-    that nothing reads any more, as the component ends before.
+    that nothing reads any more, as the component ends before. `layers`: it has an LSTM, which takes another form where
+    it stays in float.
     """
 
     constants: Mapping[str, GivenConstant]
@@ -51,3 +52,4 @@ class Facts(Signature):
     language: LanguageFacts | None = left_out()
     rounds: str | None = left_out()
     gone: tuple[str, ...] | None = left_out()
+    layers: bool | None = left_out()

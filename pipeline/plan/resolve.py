@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.config.load import LocalSource, ModelConfig
 from pipeline.config.yaml.problems import dotted
-from pipeline.contracts import fetch, ingest, precision, quantize, samples, shape
+from pipeline.contracts import fetch, ingest, precision, quantize, rewrite, samples, shape
 from pipeline.contracts.codec import Contract, ContractError
 from pipeline.contracts.measures import Measuring, OverBuckets
 from pipeline.contracts.quantize import UNCHANGED
@@ -82,6 +82,8 @@ def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | 
         check_constants(step.config, found)
         check_language(step.config, found)
         params = _on_own_axes(step, buckets)
+    if isinstance(params, rewrite.Params) and step.component is not None and not found[step.component].layers:
+        params = replace(params, in_float=None)  # so that the key is that of a component that comes to float16
 
     inputs = _inputs(step, manifests, buckets)
     if inputs is None:

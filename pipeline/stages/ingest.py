@@ -19,7 +19,7 @@ from pipeline.graph.files.single_precision import widen
 from pipeline.graph.files.source_weights import SourceWeights
 from pipeline.graph.floats import write_in_floats
 from pipeline.graph.ir.inference import Opsets
-from pipeline.graph.ir.traverse import all_tensors, reads
+from pipeline.graph.ir.traverse import all_nodes, all_tensors, reads
 from pipeline.graph.shapes.axes import model_axes
 from pipeline.graph.shapes.empty_values import fix_empty_inputs
 from pipeline.graph.shapes.normal_form import inline_functions, lift_opset, normalize
@@ -61,8 +61,9 @@ def run(request: StageRequest) -> StageResult:
     check_functions(model)
     model = inline_functions(model)
     gone = cut(model, params.cut) if params.cut else ()
+    given = give_constants(model, params.constants)
     check_strings(model)
-    fixed = {**give_constants(model, params.constants), **fix_empty_inputs(model)}
+    fixed = {**given, **fix_empty_inputs(model)}
     check_model(model, file)
     model = lift_opset(model)
     if quantized := write_in_floats(model):
@@ -101,6 +102,7 @@ def run(request: StageRequest) -> StageResult:
         axes={axis: tuple(inputs) for axis, inputs in model_axes(model).items()},
         rounds=file if quantized else None,
         gone=gone or None,
+        layers=any(node.op_type == "LSTM" for node in all_nodes(graph)) or None,
     )
     reused = {name: ("fetch", of) for name, of in weights.kept.items()}
     return StageResult(facts.to_json(), reused)
