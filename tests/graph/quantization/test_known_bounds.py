@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def test_equal_logits_are_right_where_samples_were_confident(body: str, tmp_path
     ],
 )  # fmt: skip
 def test_bounds_follow_from_what_computes_a_value(body: str, expected: Range | None) -> None:
-    constants = {
+    constants: dict[str, Any] = {
         "last": np.array([1], np.int64), "first": np.array([0], np.int64), "half": np.float32(0.5),
         "low": np.float32(-60),
     }  # fmt: skip
