@@ -7,7 +7,6 @@ store and is not tried again, and whoever writes the scheme into the configurati
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,12 +17,12 @@ from pipeline.build.bring import Shown, bring_up_to_date, is_current
 from pipeline.build.chains import QUIET, able_of, chain_of, figures_of, method_of
 from pipeline.build.climb_locks import ClimbLocks
 from pipeline.build.crew import Crew
-from pipeline.build.explain_miss import explain, is_of_integers, judge, wanting
+from pipeline.build.explain_miss import explain, is_of_integers, judge, nodes_of, wanting
 from pipeline.build.nothing_keeps import nothing_keeps, out_of_time
 from pipeline.build.remedies import NO_NUMBER, Tried, is_last, label, may_be_cured, may_go_on, next_scheme, worth_most
+from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import blame, probe
 from pipeline.contracts import quantize as quantized
-from pipeline.contracts.blame import RowFacts
 from pipeline.contracts.climb import Attempt
 from pipeline.contracts.climb import Facts as Climbed
 from pipeline.contracts.forecast import OF_WHOLE_NUMBERS, Forecast, harmful
@@ -55,7 +54,6 @@ _CHEAP = ("quantize", "verify")
 _THREADS = 32
 FAILURES = (CompileError, ModelError, QuantizationError, VerificationError)
 """What a precision may fail with that another one does not."""
-_NODE = re.compile(r"'(.*)' \([^ ]+\)")
 
 
 @dataclass(frozen=True)
@@ -166,12 +164,10 @@ class Climber:
             if missed and not may_be_cured(missed.miss.rung, scheme, tried):
                 self._beyond.add(quantize.id)
                 return False
-            unknown = missed and missed.failed and hints.NO_OPERATOR in missed.miss.error.why
-            if missed and unknown and not component.thresholds.max_cpu_nodes:
-                raise missed.miss.error
-            if missed and self._is_of_integers(chain, missed):
-                steps = {step.id: step for step in chain}
-                raise explain(missed.miss, missed.step, steps, self._workspace, self._crew, self._shown)
+            if missed and (incurable := self._incurable(chain, missed, component.thresholds)):
+                if fits:
+                    break
+                raise incurable
             tell(f"{_name(quantize)}: {attempts[-1].line()}")
             tried.append(self._tried(scheme, chain, missed, short))
             scheme = next_scheme(tried, able, last=bool(fits) and is_last(for_margin))
@@ -185,15 +181,24 @@ class Climber:
         self._settle(quantize, resolved, fits, attempts)
         return True
 
-    def _is_of_integers(self, chain: Sequence[Step], missed: _Miss) -> bool:
-        """Whether whole numbers go wrong first on the chip: looked for where they were foretold, or an output is."""
+    def _incurable(self, chain: Sequence[Step], missed: _Miss, thresholds: Thresholds) -> PipelineError | None:
+        """What to say of a miss that no precision cures: QNN has no such operator, or whole numbers go wrong first.
+
+        These are looked for where they were foretold, or an output is of them.
+        """
+        if missed.failed:
+            unknown = hints.NO_OPERATOR in missed.miss.error.why and not thresholds.max_cpu_nodes
+            return missed.miss.error if unknown else None
         foretold = any(told.rule in OF_WHOLE_NUMBERS for told in self._foretold(chain))
-        if missed.failed or missed.step.stage != "emulate" or not (missed.miss.whole or foretold):
-            return False
+        if missed.step.stage != "emulate" or not (missed.miss.whole or foretold):
+            return None
         search = self._searched(chain, missed.step)
         facts = self._facts(search) if search is not None else None
         found = probe.Facts.from_json(facts).first_wrong.get("compile", ()) if facts is not None else ()
-        return any(map(is_of_integers, found))
+        if not any(map(is_of_integers, found)):
+            return None
+        steps = {step.id: step for step in chain}
+        return explain(missed.miss, missed.step, steps, self._workspace, self._crew, self._shown)
 
     def _settle(self, quantize: Step, resolved: Resolved, fits: Sequence[_Fit], attempts: Sequence[Attempt]) -> None:
         """Take the best of what keeps to the gates, the cheapest if it is as good; its steps are what is built then."""
@@ -271,11 +276,11 @@ class Climber:
         if search is None or facts is None:
             return ()
         if search.stage == "blame":
-            return _nodes(blame.Facts.from_json(facts).worst)
+            return nodes_of(blame.Facts.from_json(facts).worst)
         found = probe.Facts.from_json(facts)
         if found.inputs_db is not None:
             lost.append(found.inputs_db)
-        return _nodes(found.first_wrong.get("compile", ()))
+        return nodes_of(found.first_wrong.get("compile", ()))
 
     def _searched(self, chain: Sequence[Step], step: Step) -> Step | None:
         """The step that looks for what went wrong in a step, up to date; None if there is none, or it fails."""
@@ -337,11 +342,6 @@ class Climber:
             files = store.adopt(folder, {})
         facts = Climbed(scheme, tuple(attempts))
         store.record(Manifest(climbing.STAGE, key, files, facts.to_json()))
-
-
-def _nodes(rows: Sequence[RowFacts]) -> tuple[str, ...]:
-    found = [match[1] for row in rows if (match := _NODE.fullmatch(row.node))]
-    return tuple(dict.fromkeys(found))
 
 
 def _name(quantize: Step) -> str:

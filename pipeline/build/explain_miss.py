@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.build import gates
@@ -24,6 +25,7 @@ _SEARCHES = {"verify": "blame", "emulate": "probe"}
 """The stage that looks for what went wrong, by the stage that found that something did."""
 _MOST = 8
 """Forecasts that a message quotes."""
+_NODE = re.compile(r"'(.*)' \([^ ]+\)")
 
 
 def judge(step: Step, workspace: Workspace) -> gates.Miss | None:
@@ -104,6 +106,12 @@ def _first_wrong(
     return _with(
         told, "first to go wrong, in the order of the graph:" + "".join(f"\n    | {_line(row)}" for row in found)
     )
+
+
+def nodes_of(rows: Sequence[RowFacts]) -> tuple[str, ...]:
+    """The names of the nodes that rows are of, each once."""
+    found = [match[1] for row in rows if (match := _NODE.fullmatch(row.node))]
+    return tuple(dict.fromkeys(found))
 
 
 def is_of_integers(row: RowFacts) -> bool:

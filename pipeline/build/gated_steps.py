@@ -60,12 +60,10 @@ class GatedSteps:
         except WaitingError:
             raise
         except ChangedError as error:
-            if self._climber.changed(step):
-                self.bring(step)
-                return
-            if not (error.replaced and tries > 1):
+            climbed = self._climber.changed(step)
+            if tries <= 1 or not (climbed or error.replaced):
                 raise
-            for each in needed(step, self._steps):
+            for each in () if climbed else needed(step, self._steps):
                 self.bring_ungated(each)
             self.bring(step, tries - 1)
             return

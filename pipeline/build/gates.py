@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from pipeline.build import language_gates
+from pipeline.build.exact_lengths import exact_lengths
 from pipeline.build.read_apart import accepted_shares, told_apart
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import bundle, context, converse, emulate, verify
@@ -29,8 +30,6 @@ Ladder = verify.Facts | emulate.Facts
 READ = ("choices", "flips", "overlap")
 """Shortfalls of what an application reads off an output."""
 _WISHED = ("db", "worst", *READ)
-_COMBINED = 12
-"""Combinations of lengths that are listed one by one."""
 _UNLIKE = 0.8
 """Below this share, what is read is something else: nobody is advised to accept that."""
 NOISE_DB = 10.0
@@ -160,7 +159,7 @@ def _miss(name: str, missed: Shortfall, facts: Ladder, thresholds: Thresholds) -
     rung, remedy = missed.rung, _CAUSES[missed.rung][1]
     blame = f"'doit blame:{'/'.join(name.split('/')[:3])}'"
     if rung == "padding":
-        remedy += _exact_lengths(facts)
+        remedy += exact_lengths(facts.lengths if isinstance(facts, verify.Facts) else {})
     subject = facts.subjects.get(missed.label, Subject(missed.label))
     state, whole = subject.state, subject.by == "equality" and subject.zero is None
     accepts = _acceptable(facts, thresholds)
@@ -241,19 +240,6 @@ def _told(missed: Shortfall, *, state: bool, what: str = "") -> str:
     assert missed.kind == "db", "flips are an aim, and no gate"
     asked = f"{missed.asked:g} dB are asked for" + (" of a state, as every later run meets its error" * state)
     return f"{head} is {_shown(figures.sqnr_db)} against {against}, {asked}"
-
-
-def _exact_lengths(facts: Ladder) -> str:
-    """Which exact lengths to build, as a configuration takes them; with doubled braces, as remedies have them."""
-    lengths = facts.lengths if isinstance(facts, verify.Facts) else {}
-    combined = [*zip(*lengths.values(), strict=True)]
-    if len(lengths) == 1 or len(combined) > _COMBINED:
-        listed = ", ".join(f"{axis}: [{', '.join(map(str, sorted({*sizes})))}]" for axis, sizes in lengths.items())
-        named = f"here buckets: {{{{{listed}}}}}" + (", cross: true" if len(lengths) > 1 else "")
-    else:
-        points = (", ".join(f"{axis}: {size}" for axis, size in zip(lengths, sizes, strict=True)) for sizes in combined)
-        named = "here buckets: [" + ", ".join(f"{{{{{point}}}}}" for point in points) + "]"
-    return f", {named}, two samples or more of each" if lengths else ""
 
 
 def _acceptable(facts: Ladder, thresholds: Thresholds) -> str:

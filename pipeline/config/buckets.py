@@ -14,7 +14,7 @@ from pipeline.config.yaml.tree import Node, place_of
 from pipeline.frozen import dataclass
 
 _LONGEST_NAME = 64
-_MOST = 256
+MOST = 256
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def _combined(
                 if (first := values.index(value)) < index:
                     at: Keys = (*keys, axis, index)
                     problems.add(place_of(node, at), at, f"the same as entry [{first}]", expected="each once")
-        if math.prod(map(len, written.values())) > _MOST:
-            problems.add(place, keys, "makes too many buckets", expected=f"{_MOST} at most")
+        if math.prod(map(len, written.values())) > MOST:
+            problems.add(place, keys, "makes too many buckets", expected=f"{MOST} at most")
             return []
         points = list(itertools.product(*written.values()))
     return [dict(zip(written, point, strict=True)) for point in points]

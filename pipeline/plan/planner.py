@@ -178,12 +178,8 @@ class _Planner(Measurements):
         )
 
     def _correlate(self, component: str, part: SamplePart, suffix: str = "") -> Step:
-        params = correlate.Params(
-            component=component,
-            buckets=self._buckets,
-            padding=self._padding(component),
-            part=part,
-        )
+        padding = self._padding(component)
+        params = correlate.Params(component=component, buckets=self._buckets, padding=padding, part=part)
         inputs = (Input("ingest", self._ingests[component]), self._samples_input("calibration"))
         return self._per_component("correlate", component, params, inputs, suffix=suffix)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.build import climb, explain_miss, gated_steps
+from pipeline.build.bring import ChangedError
 from pipeline.build.climb import Climber
 from pipeline.build.explain_miss import explain
 from pipeline.build.gated_steps import GatedSteps
@@ -67,3 +68,23 @@ def test_a_step_of_a_build_is_seen_while_it_runs(seen: list[str]) -> None:
     with pytest.raises(VerificationError):
         gated.bring_ungated(step)
     assert seen == [f"{STEP.id} starts", f"{STEP.id} runs", f"{STEP.id} ends"]
+
+
+def test_a_step_that_other_builds_change_again_and_again_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the component climbed in this build, or another build replaced what the step stands on."""
+    for climbed, replaced in ((True, ""), (False, "quantize")):
+        gated = GatedSteps({}, SimpleNamespace(), SimpleNamespace(), shown([]))  # type: ignore[arg-type]
+        tries: list[str] = []
+
+        def fails(step: Any, tries: list[str] = tries, replaced: str = replaced) -> None:
+            tries.append(step.id)
+            error = ChangedError("it is another one")
+            error.replaced = replaced
+            raise error
+
+        monkeypatch.setattr(gated, "bring_ungated", fails)
+        monkeypatch.setattr(gated._climber, "changed", lambda _step, climbed=climbed: climbed)
+        monkeypatch.setattr(gated_steps, "needed", lambda _step, _steps: ())
+        with pytest.raises(ChangedError):
+            gated.bring(STEP)
+        assert len(tries) == 4

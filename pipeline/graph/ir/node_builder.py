@@ -28,6 +28,7 @@ class Additions:
         }
         self._constants: dict[str, NDArray[Any]] = {}
         self._made: set[str] = set()
+        self._names: set[str] = set()
         self.nodes: list[NodeProto] = []
 
     def value(self, name: _Name, kind: int, dims: Sequence[int]) -> _Name:
@@ -43,11 +44,10 @@ class Additions:
 
     def replace(self, kind: str, *inputs: _Name, out: _Name, **attributes: Any) -> None:
         """Add an operator that makes a value of the graph in place of the node that made it so far."""
-        # One of the new nodes may have the name of the node that is replaced, which an earlier rewrite gave it here.
-        name, names = f"{out}_made", {node.name for node in self.nodes}
-        self.nodes.append(
-            helper.make_node(kind, list(inputs), [out], f"{name}_last" if name in names else name, **attributes)
-        )
+        name = f"{out}_made"
+        while name in self._names:  # a new node kept it from the one that is replaced, which was made here, too
+            name += "_last"
+        self.nodes.append(helper.make_node(kind, list(inputs), [out], name, **attributes))
 
     def op(self, kind: str, *inputs: _Name, out: _Name, name: str = "", **attributes: Any) -> _Name:
         """Add one of ONNX's own operators with one output, called `out`, numbered if taken; returns the name."""
@@ -55,6 +55,7 @@ class Additions:
         node = helper.make_node(kind, list(inputs), [made], name or made, **attributes)
         self._types |= infer_outputs(node, self._types, self._small, self._opsets)
         self._made.add(made)
+        self._names.add(node.name)
         self.nodes.append(node)
         return made
 

@@ -7,7 +7,8 @@ The right operand of a product of two computed values gets less room: HTP rounds
 
 **A decision gets all of its range**: an output that a Sigmoid makes may be anything from 0 to 1, and what the Sigmoid
 is taken of as far above 0 as below. A detector of rare events is calibrated on samples without any: a wake word model
-whose logits were below 0 in all of them could not say more than 0.4979, and never heard its word.
+whose logits were below 0 in all of them could not say more than 0.4979, and never heard its word. So does what ends
+somewhere by what computes it (:mod:`pipeline.graph.quantization.known_bounds`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 from collections.abc import Mapping
 
 from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.quantization.known_bounds import known_bounds
 from pipeline.graph.quantization.operand_rules import moves_data
 from pipeline.graph.quantization.ranges import Range, Ranges
 
@@ -46,6 +48,9 @@ def with_headroom(index: GraphIndex, ranges: Mapping[str, Range]) -> Ranges:
     for name, known in _decisions(index).items():
         if name in wider:
             wider[name] |= known if known.low == 0 else Range(-wider[name].high, -wider[name].low)
+    for name, known in known_bounds(index).items():
+        if name in wider:
+            wider[name] |= known
     return Ranges(ranges, {**chosen, _BITS: {**wider, **already}})
 
 

@@ -121,7 +121,7 @@ def symmetric(
 def bias(array: NDArray[Any], scale: NDArray[np.float64]) -> Integers:
     """int32 with a given scale, or one for each channel."""
     if scale.ndim and array.shape[-1:] != scale.shape:
-        array = np.broadcast_to(array, scale.shape)
+        array = np.broadcast_to(array, (*array.shape[:-1], *scale.shape))
     top = float(2**31 - 1)
     values = np.clip(np.rint(np.asarray(array, np.float64) / scale), -top - 1, top).astype(np.int32)
     axis = array.ndim - 1 if scale.ndim else None

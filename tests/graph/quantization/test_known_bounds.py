@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.graph.cpu import load_session, run
+from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.known_bounds import known_bounds
+from pipeline.graph.quantization.ranges import Range
+from tests.support.graphs import graph
+from tests.support.stage_runs import Component
+
+CONFIDENT = [{"x": np.random.default_rng(seed).normal(0, 8, (1, 8)).astype(np.float32)} for seed in range(16)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = LogSoftmax <axis = 1> (x)",
+        "y = ReduceLogSumExp <keepdims = 1> (x, last)",
+        "m = ReduceMax <keepdims = 1> (x, last) d = Sub (x, m) e = Exp (d)"
+        " s = ReduceSum <keepdims = 1> (e, last) y = Div (e, s)",
+    ],
+)
+def test_equal_logits_are_right_where_samples_were_confident(body: str, tmp_path: Path) -> None:
+    model = graph(f"g (float[1,8] x) => (float[1,length] y) {{ {body} }}", {"last": np.array([1], np.int64)}, opset=18)
+    component = Component(tmp_path, model, {"all": {}})
+    made = component.quantize("all", component.calibrate(CONFIDENT))
+    zeros = {"x": np.zeros((1, 8), np.float32)}
+    before, after = (
+        next(iter(run(load_session(path / "model.onnx"), zeros).values()))
+        for path in (component.rewrite["all"].folder, made.folder)
+    )
+    assert np.abs(before - after).max() < 0.01
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("b = Greater (x, half) c = Cast <to = 1> (b) y = ReduceMean (c, last)", Range(0, 1)),
+        ("b = Greater (x, half) c = Cast <to = 1> (b) t = Transpose (c) y = ReduceSum (t, first)", Range(0, 8)),
+        ("b = Greater (x, half) c = Cast <to = 1> (b) s = ReduceSum (c, last) y = Log (s)", None),
+        ("e = Exp (x) y = ReduceSum (e, last)", None),
+        ("m = ReduceMax (x, first) d = Sub (x, m) e = Exp (d) y = ReduceSum (e, last)", Range(0, 8)),
+        ("m = ReduceMax (x, last) d = Sub (x, m) b = Max (d, low) e = Exp (b) s = ReduceSum (e, last) y = Log (s)",
+         Range(0, math.log(8))),
+        ("m = ReduceMax (x, last) d = Sub (x, m) b = Max (d, half) e = Exp (b) y = ReduceSum (e, last)", None),
+        ("m = ReduceMax (x, last) d = Sub (m, x) e = Exp (d) y = ReduceSum (e, last)", None),
+    ],
+)  # fmt: skip
+def test_bounds_follow_from_what_computes_a_value(body: str, expected: Range | None) -> None:
+    constants: dict[str, Any] = {
+        "last": np.array([1], np.int64), "first": np.array([0], np.int64), "half": np.float32(0.5),
+        "low": np.float32(-60),
+    }  # fmt: skip
+    model = graph(f"g (float[3,8] x) => (float[a,b] y) {{ {body} }}", constants, opset=18)
+    assert known_bounds(GraphIndex(model, Path())).get("y") == expected
+
+
+def test_a_sum_of_many_gets_room_for_some_and_its_logarithm_for_all() -> None:
+    model = graph(
+        "g (float[1,5000] x) => (float[1,1] y)"
+        " { m = ReduceMax (x, last) d = Sub (x, m) e = Exp (d) s = ReduceSum (e, last) y = Log (s) }",
+        {"last": np.array([1], np.int64)},
+        opset=18,
+    )
+    found = known_bounds(GraphIndex(model, Path()))
+    assert found["s"] == Range(1, 256)
+    assert found["y"] == Range(0, math.log(5000))
