@@ -83,6 +83,15 @@ def test_what_counts_steps_is_a_length_whatever_its_name(tmp_path: Path) -> None
     assert (axis.kind, axis.why) == ("length", "steps of 'GRU_0' (GRU)")
 
 
+def test_a_node_without_a_name_is_told_by_what_it_makes(tmp_path: Path) -> None:
+    text = "g (float[t, 1, 5] x) => (float[1, 1, 6] y) { , y = GRU <hidden_size = 6> (x, w, r) }"
+    model = graph(text, W)
+    model.graph.node[0].name = ""
+    save(model, tmp_path / "net.onnx")
+    (axis,) = guess_axes({"net": look_at("net.onnx", tmp_path / "net.onnx")})
+    assert axis.why == "steps of 'y' (GRU)"
+
+
 @pytest.mark.parametrize(
     "before",
     [

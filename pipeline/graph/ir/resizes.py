@@ -38,6 +38,11 @@ class AlongAxis:
         """Whether the scale is what the sizes come to."""
         return abs(self.scale * self.size / self.result - 1) < 1e-6
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the result is what the scale comes to, fractions cut off; that of a kept ratio may be rounded up."""
+        return int(np.float32(self.size) * np.float32(self.scale)) == self.result
+
 
 @dataclass(frozen=True)
 class Resize:
@@ -134,23 +139,32 @@ def weights(resize: Resize, along: AlongAxis) -> tuple[Floats, Floats]:
 
 
 def places(coordinates: str, along: AlongAxis) -> Floats:
-    """Where in the axis each element of the result lies."""
-    at, size, result, scale = np.arange(along.result, dtype=np.float64), along.size, along.result, along.scale
+    """Where in the axis each element of the result lies: in float32 and in this order, as onnxruntime computes it, so
+    that a tie is one here as well. By a scale of 1 it moves nothing, nor does it look at a crop.
+    """
+    return _places(coordinates, along).astype(np.float64)
+
+
+def _places(coordinates: str, along: AlongAxis) -> NDArray[np.float32]:
+    at = np.arange(along.result, dtype=np.float32)
+    size, result, scale, half = map(np.float32, (along.size, along.result, along.scale, 0.5))
+    begin, end = np.float32(along.begin), np.float32(along.end)
+    if scale == 1:
+        return at
     match coordinates:
         case "asymmetric":
             return at / scale
         case "align_corners":
-            return at * (size - 1) / (result - 1) if result > 1 else np.zeros(1)
+            return at * (size - 1) / (result - 1) if result > 1 else np.zeros_like(at)
         case "tf_crop_and_resize":
             if result == 1:
-                return np.array([0.5 * (along.begin + along.end) * (size - 1)])
-            return (along.begin + at * (along.end - along.begin) / (result - 1)) * (size - 1)
+                return half * (begin + end) * (size - 1) + at
+            return begin * (size - 1) + at * (end - begin) * (size - 1) / (result - 1)
         case "half_pixel_symmetric":
-            shift = size / 2 * (1 - result / (scale * size))
-            return shift + (at + 0.5) / scale - 0.5
+            return size / 2 * (1 - result / (scale * size)) + (at + half) / scale - half
         case "pytorch_half_pixel" if result == 1:
-            return np.zeros(1)
-    return (at + 0.5) / scale - 0.5
+            return np.zeros_like(at)
+    return (at + half) / scale - half
 
 
 def _cubic(distance: Floats, a: float) -> Floats:

@@ -78,6 +78,7 @@ def live_nodes(nodes: Iterable[NodeProto], outputs: Iterable[str]) -> list[NodeP
 
 
 def label(node: NodeProto) -> str:
-    """How a message names a node: ``'encoder/mask' (Where)``."""
+    """How a message names a node: ``'encoder/mask' (Where)``; ``Where`` alone where nothing of it has a name."""
     domain = "" if node.domain in DEFAULT_DOMAINS else f"{node.domain}::"
-    return f"{node.name or node.output[0] if node.output else '?'!r} ({domain}{node.op_type})"
+    name = node.name or next(filter(None, node.output), "")
+    return f"{name!r} ({domain}{node.op_type})" if name else f"{domain}{node.op_type}"

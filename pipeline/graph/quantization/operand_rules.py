@@ -18,6 +18,7 @@ from enum import Enum, auto
 from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.pads import pad_mode
 from pipeline.graph.quantization.ranges import Range
 
 
@@ -96,10 +97,9 @@ def operands(index: GraphIndex, node: NodeProto) -> Iterator[Operand]:
 def moves_data(index: GraphIndex, node: NodeProto) -> bool:
     """Whether a node's result is made of elements of its first input, so that both have one encoding."""
     if is_op(node, "Pad"):
-        mode = next((attribute.s for attribute in node.attribute if attribute.name == "mode"), b"constant")
         filler = node.input[2] if len(node.input) > 2 else ""
         # Zero is in every encoding.
-        return mode != b"constant" or not filler or index.scalar(filler) == 0
+        return pad_mode(node) != "constant" or not filler or index.scalar(filler) == 0
     return is_op(node, *_MOVERS)
 
 

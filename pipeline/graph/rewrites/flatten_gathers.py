@@ -23,12 +23,11 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto
 
+from pipeline.graph.ir.axis_groups import MOST_DIMS
 from pipeline.graph.ir.index import GraphIndex, is_op, substitute
 from pipeline.graph.ir.node_builder import Additions
 
 NAME = "flatten_gathers"
-
-_MOST_DIMS = 5
 
 
 def apply(model: ModelProto, folder: Path) -> int:
@@ -51,9 +50,9 @@ def _axis(added: Additions, node: NodeProto) -> int:
 def _is_deep(added: Additions, node: NodeProto) -> bool:
     data, indices = (len(added.shape(name)) for name in node.input)
     result = data + indices - 1
-    if result > _MOST_DIMS or data > _MOST_DIMS:
+    if result > MOST_DIMS or data > MOST_DIMS:
         return False
-    return (result == _MOST_DIMS and indices > 1) or (data == _MOST_DIMS and _axis(added, node) == 0)
+    return (result == MOST_DIMS and indices > 1) or (data == MOST_DIMS and _axis(added, node) == 0)
 
 
 def _flatten(index: GraphIndex, added: Additions, node: NodeProto) -> None:

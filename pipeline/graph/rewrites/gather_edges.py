@@ -24,9 +24,10 @@ from typing import Literal
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, substitute
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.pads import pad_mode
 
 NAME = "gather_edges"
 
@@ -51,8 +52,8 @@ def apply(model: ModelProto, folder: Path) -> int:
 
 def _pads(index: GraphIndex, node: NodeProto) -> dict[int, tuple[int, int]] | None:
     """Axis -> elements in front and behind, of a Pad that is to be replaced."""
-    mode = _mode(node)
-    if not is_op(node, "Pad") or mode == "constant":
+    mode = pad_mode(node)
+    if mode in ("", "constant"):
         return None
     kind = index.types.get(node.input[0])
     given = index.constant(node.input[1]) if len(node.input) > 1 else None
@@ -72,16 +73,12 @@ def _pads(index: GraphIndex, node: NodeProto) -> dict[int, tuple[int, int]] | No
     return pads if (last or unknown) and given.any() else None
 
 
-def _mode(node: NodeProto) -> str:
-    return next((each.s.decode("utf-8", "replace") for each in node.attribute if each.name == "mode"), "constant")
-
-
 def _replace(added: Additions, node: NodeProto, pads: dict[int, tuple[int, int]], dims: tuple[int, ...]) -> None:
     source, result = node.input[0], node.output[0]
     padded = [axis for axis, ends in sorted(pads.items()) if any(ends)]
     for axis in padded:
         front, behind = pads[axis]
-        places = np.pad(np.arange(dims[axis]), (front, behind), mode=_MODES[_mode(node)])
+        places = np.pad(np.arange(dims[axis]), (front, behind), mode=_MODES[pad_mode(node)])
         indices = added.constant(f"{result}_places_{axis}", places.astype(np.int64))
         if axis == padded[-1]:
             added.replace("Gather", source, indices, out=result, axis=axis)

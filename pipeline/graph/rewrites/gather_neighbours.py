@@ -26,12 +26,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto
 
-from pipeline.graph.cpu import unoptimized_session
 from pipeline.graph.ir.index import GraphIndex, opset, substitute
 from pipeline.graph.ir.node_builder import Additions
 from pipeline.graph.ir.resizes import AlongAxis, Resize, places, read_resize
+from pipeline.graph.rewrites.resize_by_products import resized
 
 NAME = "gather_neighbours"
 
@@ -46,29 +46,29 @@ def apply(model: ModelProto, folder: Path) -> int:
     added = Additions(index)
     found = []
     for node in model.graph.node:
-        places = _places(index, node)
-        if places is not None:
-            _replace(added, node, places)
+        taken = _taken(index, node)
+        if taken is not None:
+            _replace(added, node, taken)
             found.append(node)
     if found:
         substitute(model, found, added.finish())
     return len(found)
 
 
-def _places(index: GraphIndex, node: NodeProto) -> dict[int, NDArray[np.int64]] | None:
+def _taken(index: GraphIndex, node: NodeProto) -> dict[int, NDArray[np.int64]] | None:
     """Axis -> the elements that a Resize takes along it, of one that is to be replaced; axes that stay are left out."""
     resize = read_resize(index, node)
     if resize is None or resize.mode != "nearest" or resize.coordinates not in _COORDINATES:
         return None
     if (resize.coordinates, resize.nearest) in _RIGHT and not resize.takes_scale():
         return None
-    how = {"mode": "nearest", "coordinate_transformation_mode": resize.coordinates, "nearest_mode": resize.nearest}
     by_axis = {}
     for each in resize.axes:
-        if resize.scaled and int(np.float32(each.size) * np.float32(each.scale)) != each.result:
+        if resize.scaled and not each.is_cut:
             found = _rounded(resize, each)
         else:
-            found = _taken(each.size, each.result, each.scale if resize.scaled else 0.0, how, opset(index.model))
+            row = np.arange(each.size, dtype=np.float32)[None]
+            found = resized(resize, each, row, opset(index.model))[0].astype(np.int64)
         if not np.array_equal(found, np.arange(each.size)):
             by_axis[each.axis] = found
     return by_axis or None
@@ -86,37 +86,17 @@ def _rounded(resize: Resize, along: AlongAxis) -> NDArray[np.int64]:
     return rounded.clip(0, along.size - 1).astype(np.int64)
 
 
-def _taken(size: int, result: int, scale: float, how: dict[str, str], version: int) -> NDArray[np.int64]:
-    """The elements that onnxruntime takes of `size` to make `result` of them; `scale` is 0 where sizes are given.
-
-    Another axis is doubled, since onnxruntime copies what keeps its shape, whatever the scale.
-    """
-    sized = helper.make_tensor("s", TensorProto.INT64, [2], [2, result])
-    scaled = helper.make_tensor("s", TensorProto.FLOAT, [2], [2.0, scale])
-    inputs = ["x", "", "s"] if scale else ["x", "", "", "s"]
-    graph = helper.make_graph(
-        [helper.make_node("Resize", inputs, ["y"], **how)],
-        "axis",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, size])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, result])],
-        [scaled if scale else sized],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=8)
-    (found,) = unoptimized_session(model, Path()).run(None, {"x": np.arange(size, dtype=np.float32)[None]})
-    return np.asarray(found[0], np.int64)
-
-
-def _replace(added: Additions, node: NodeProto, places: dict[int, NDArray[np.int64]]) -> None:
+def _replace(added: Additions, node: NodeProto, taken: dict[int, NDArray[np.int64]]) -> None:
     source, result = node.input[0], node.output[0]
     dims = added.shape(source)
-    plain = {axis: np.arange(len(chosen)) * dims[axis] // len(chosen) for axis, chosen in places.items()}
-    if all(np.array_equal(chosen, plain[axis]) for axis, chosen in places.items()):
+    plain = {axis: np.arange(len(chosen)) * dims[axis] // len(chosen) for axis, chosen in taken.items()}
+    if all(np.array_equal(chosen, plain[axis]) for axis, chosen in taken.items()):
         sizes = added.integers(f"{result}_sizes", *added.shape(result))
         added.replace("Resize", source, "", "", sizes, out=result, mode="nearest", **_PLAIN)
         return
-    *others, last = sorted(places)
+    *others, last = sorted(taken)
     for axis in others:
-        indices = added.constant(f"{result}_places_{axis}", places[axis])
+        indices = added.constant(f"{result}_places_{axis}", taken[axis])
         source = added.op("Gather", source, indices, out=f"{result}_along_{axis}", axis=axis)
-    indices = added.constant(f"{result}_places_{last}", places[last])
+    indices = added.constant(f"{result}_places_{last}", taken[last])
     added.replace("Gather", source, indices, out=result, axis=last)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from pipeline.graph.cpu import unoptimized_session
@@ -35,6 +36,8 @@ from pipeline.graph.ir.resizes import AlongAxis, Floats, Resize, read_resize, we
 from pipeline.graph.rewrites.resize_axes_apart import is_plain
 
 NAME = "resize_by_products"
+
+Floats32 = NDArray[np.float32]
 
 _NOTHING = 1e-12
 _MOST_DIMS = 4
@@ -49,7 +52,7 @@ def apply(model: ModelProto, folder: Path) -> int:
         resize = read_resize(index, node)
         if resize is None or resize.mode == "nearest" or is_plain(resize):
             continue
-        if resize.antialias and resize.takes_scale() and not all(map(_is_cut, resize.axes)):
+        if resize.antialias and not all(each.by_sizes or each.is_cut for each in resize.axes):
             continue
         made = [(each, *_weights(resize, each, opset(model))) for each in resize.axes]
         steps = [(each, by, plus) for each, by, plus in made if not _is_idle(by, plus)]
@@ -61,11 +64,6 @@ def apply(model: ModelProto, folder: Path) -> int:
     return len(found)
 
 
-def _is_cut(along: AlongAxis) -> bool:
-    """Whether the size of the result is what scales come to, fractions cut off; that of a kept ratio may be rounded."""
-    return int(np.float32(along.size) * np.float32(along.scale)) == along.result
-
-
 def _is_idle(by: Floats, plus: Floats) -> bool:
     return by.shape[0] == by.shape[1] and np.allclose(by, np.eye(by.shape[0]), atol=1e-7) and not plus.any()
 
@@ -74,24 +72,46 @@ def _weights(resize: Resize, along: AlongAxis, version: int) -> tuple[Floats, Fl
     """The weights along an axis, [result, size], and what is added, [result]."""
     if not resize.antialias:
         return weights(resize, along)
-    how: dict[str, Any] = {"mode": resize.mode, "coordinate_transformation_mode": resize.coordinates, "antialias": 1}
+    zeros_and_ones = np.eye(along.size + 1, along.size, -1, dtype=np.float32)
+    of_zeros, *of_ones = resized(resize, along, zeros_and_ones, version)
+    # Zeros make something where the crop lies outside: the extrapolation value, whatever the elements.
+    return np.where(of_zeros != 0, 0.0, np.stack(of_ones)).T, of_zeros.astype(np.float64)
+
+
+def resized(resize: Resize, along: AlongAxis, rows: Floats32, version: int) -> Floats32:
+    """What onnxruntime makes along an axis of rows [count, size]: [count, result].
+
+    By the scale, unless the size of the result was rounded up. Another axis is doubled, since onnxruntime copies what
+    keeps its shape, whatever the scale.
+    """
+    how: dict[str, Any] = {"mode": resize.mode, "coordinate_transformation_mode": resize.coordinates}
+    if resize.mode == "nearest":
+        how["nearest_mode"] = resize.nearest
     if resize.mode == "cubic":
-        how |= {"cubic_coeff_a": resize.cubic, "exclude_outside": int(resize.excludes)}
-    size, result = along.size, along.result
-    if resize.takes_scale():
-        inputs, given = ["x", "", "s"], helper.make_tensor("s", TensorProto.FLOAT, [4], [1, 1, 1, along.scale])
+        how["cubic_coeff_a"] = resize.cubic
+    if resize.antialias:
+        how |= {"antialias": 1, "exclude_outside": int(resize.excludes)}
+    constants = []
+    if resize.coordinates == "tf_crop_and_resize":
+        how["extrapolation_value"] = resize.outside
+        ends = [0, 0, 0, along.begin, 1, 1, 1, along.end]
+        constants.append(helper.make_tensor("roi", TensorProto.FLOAT, [8], ends))
+    roi = "roi" if constants else ""
+    if resize.scaled and along.is_cut:
+        inputs, given = ["x", roi, "s"], helper.make_tensor("s", TensorProto.FLOAT, [4], [1, 1, 2, along.scale])
     else:
-        inputs, given = ["x", "", "", "s"], helper.make_tensor("s", TensorProto.INT64, [4], [1, 1, size, result])
+        dims = [1, len(rows), 2, along.result]
+        inputs, given = ["x", roi, "", "s"], helper.make_tensor("s", TensorProto.INT64, [4], dims)
     graph = helper.make_graph(
         [helper.make_node("Resize", inputs, ["y"], **how)],
         "axis",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, size, size])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, size, result])],
-        [given],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, len(rows), 1, along.size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, len(rows), 2, along.result])],
+        [*constants, given],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=8)
-    (found,) = unoptimized_session(model, Path()).run(None, {"x": np.eye(size, dtype=np.float32)[None, None]})
-    return np.asarray(found[0, 0], np.float64).T, np.zeros(result)
+    (found,) = unoptimized_session(model, Path()).run(None, {"x": rows[None, :, None]})
+    return np.asarray(found[0, :, 0], np.float32)
 
 
 def _replace(added: Additions, node: NodeProto, steps: Sequence[tuple[AlongAxis, Floats, Floats]]) -> None:

@@ -30,9 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op, sort_nodes
+from pipeline.graph.ir.index import GraphIndex, sort_nodes
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.pads import pad_mode
 from pipeline.graph.shapes.valid_part import Follows, Mask, find_masks
 
 _LARGEST = 1 << 22
@@ -41,7 +42,7 @@ _LARGEST = 1 << 22
 
 def has_copying_pads(model: ModelProto) -> bool:
     """Whether there is anything to do, without looking at axes."""
-    return any(_mode(node) for node in model.graph.node)
+    return any(_copying_mode(node) for node in model.graph.node)
 
 
 def neutralize(model: ModelProto, folder: Path, follows: Follows) -> int:
@@ -55,7 +56,7 @@ def neutralize(model: ModelProto, folder: Path, follows: Follows) -> int:
     made: dict[tuple[str, int, int], _Places] = {}
     changed = 0
     for node in model.graph.node:
-        mode = _mode(node)
+        mode = _copying_mode(node)
         source = node.input[0] if mode else ""
         for dim, before, after in _end_pads(index, node) if mode else ():
             mask = masks.get(follows.get(source, {}).get(dim, ""))
@@ -93,9 +94,9 @@ class _Places:
     fitted: dict[tuple[str, int, int], str] = field(default_factory=dict)
 
 
-def _mode(node: NodeProto) -> str:
-    mode = next((entry.s.decode() for entry in node.attribute if entry.name == "mode"), "")
-    return mode if is_op(node, "Pad") and mode in ("edge", "reflect") else ""
+def _copying_mode(node: NodeProto) -> str:
+    mode = pad_mode(node)
+    return mode if mode in ("edge", "reflect") else ""
 
 
 def _end_pads(index: GraphIndex, node: NodeProto) -> list[tuple[int, int, int]]:

@@ -87,6 +87,22 @@ def test_scales_and_ratios_that_are_kept(coordinates: str, rounding: str, tmp_pa
     assert "Resize" not in operators(scales) or coordinates == "align_corners", "HTP goes by sizes"
 
 
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_a_tie_of_float32_is_one(rounding: str, tmp_path: Path) -> None:
+    """The middle one of 13 lies in that of 7, 3: in float64 below it, by a scale of 11 / 6 that was rounded up."""
+    how = f'nearest_mode = "{rounding}", coordinate_transformation_mode = "half_pixel_symmetric", axes = [0, 1]'
+    model = graph(
+        'g (float[6,7] x) => (float[11,13] y) { y = Resize <mode = "nearest",'
+        f' keep_aspect_ratio_policy = "not_larger", {how}> (x, , , sizes) }}',
+        {"sizes": np.array([11, 13])},
+        opset=18,
+    )
+    x = np.arange(42, dtype=np.float32).reshape(6, 7)
+    before = outputs(model, {"x": x})["y"]
+    assert gather_neighbours.apply(model, tmp_path) == 1
+    np.testing.assert_array_equal(outputs(model, {"x": x})["y"], before)
+
+
 @pytest.mark.slow
 def test_the_chip_goes_by_sizes(tmp_path: Path) -> None:
     x = np.random.default_rng(1).normal(size=(1, 2, 11, 11)).astype(np.float32)

@@ -44,6 +44,36 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
         (1, 3, 8, 6), (1, 3, 1, 4),
         {"roi": [0, 0, 0.2, 0.1, 1, 1, 0.8, 0.9], "coordinate_transformation_mode": "tf_crop_and_resize"},
     ),
+    "crop, antialias": (
+        (1, 3, 8, 8), (1, 3, 3, 3),
+        {"roi": [0, 0, 0.1, 0.1, 1, 1, 0.9, 0.9], "coordinate_transformation_mode": "tf_crop_and_resize",
+         "antialias": 1},
+    ),
+    "crop beyond, antialias": (
+        (1, 3, 8, 6), (1, 3, 5, 9),
+        {"roi": [0, 0, -0.2, 0.1, 1, 1, 0.8, 1.3], "coordinate_transformation_mode": "tf_crop_and_resize",
+         "extrapolation_value": 8.0, "antialias": 1},
+    ),
+    "crop outside, antialias": (
+        (1, 3, 8, 6), (1, 3, 3, 4),
+        {"roi": [0, 0, 1.2, 0.1, 1, 1, 2.1, 0.9], "coordinate_transformation_mode": "tf_crop_and_resize",
+         "extrapolation_value": 8.0, "antialias": 1},
+    ),
+    "crop of what stays": (
+        (2, 3, 8, 6), (2, 3, 5, 6),
+        {"roi": [0.4, 0, 0.2, -0.3, 1, 1, 0.8, 0.9], "coordinate_transformation_mode": "tf_crop_and_resize",
+         "extrapolation_value": 8.0},
+    ),
+    "corners, antialias, by scales": (
+        (1, 3, 8, 5), (1, 3, 3, 5),
+        {"scales": [1, 1, 0.4, 1.1], "antialias": 1, "coordinate_transformation_mode": "align_corners"},
+    ),
+    "corners, antialias, not larger": (
+        (1, 3, 16, 10), (1, 3, 5, 3),
+        {"keep_aspect_ratio_policy": "not_larger", "sizes": [5, 9], "axes": [2, 3], "antialias": 1,
+         "coordinate_transformation_mode": "align_corners"},
+    ),
+    "antialias, excludes": ((1, 3, 8, 6), (1, 3, 11, 4), {"antialias": 1, "exclude_outside": 1}),
     "5 dims": ((1, 3, 4, 8, 6), (1, 3, 6, 12, 9), {"coordinate_transformation_mode": "half_pixel_symmetric"}),
 }  # fmt: skip
 CUBIC: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -59,6 +89,13 @@ LINEAR_TOO = (
     "not larger",
     "crop",
     "crop beyond",
+    "crop, antialias",
+    "crop beyond, antialias",
+    "crop outside, antialias",
+    "crop of what stays",
+    "corners, antialias, by scales",
+    "corners, antialias, not larger",
+    "antialias, excludes",
 )
 
 
@@ -94,6 +131,8 @@ def test_products_give_the_same_numbers(
                          "axes": [2, 3]}),
         ((1, 3, 13, 10), {"mode": "linear", "antialias": 1, "keep_aspect_ratio_policy": "not_larger",
                           "sizes": [13, 11], "axes": [2, 3]}),
+        ((1, 3, 13, 10), {"mode": "linear", "antialias": 1, "keep_aspect_ratio_policy": "not_larger",
+                          "sizes": [13, 11], "axes": [2, 3], "coordinate_transformation_mode": "align_corners"}),
     ],
 )  # fmt: skip
 def test_others_are_left_alone(after: tuple[int, ...], how: dict[str, Any], tmp_path: Path) -> None:
