@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from onnx import NodeProto
+from onnx import ModelProto, NodeProto
 
-from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.ir.index import GraphIndex, is_op, opset
 from pipeline.graph.ir.inference import shape_of
 
 
@@ -32,3 +32,8 @@ def reduced_axes(index: GraphIndex, node: NodeProto) -> tuple[int, ...] | None:
 def keeps_axes(node: NodeProto) -> bool:
     """Whether a Reduce node leaves the axes it reduces in place, one long."""
     return all(attribute.i for attribute in node.attribute if attribute.name == "keepdims")
+
+
+def axes_are_an_input(model: ModelProto, node: NodeProto) -> bool:
+    """Whether a Reduce node of this model takes its axes as an input, whether it has any or not."""
+    return opset(model) >= (13 if is_op(node, "ReduceSum") else 18)

@@ -21,14 +21,12 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_float, is_op, opset, sort_nodes
+from pipeline.graph.ir.index import GraphIndex, is_float, is_op, sort_nodes
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.reductions import axes_are_an_input
 
 NAME = "drop_unit_axes"
-
-_AXES_INPUT_OPSET = 18
-"""From here on the axes of all reductions are an input; those of ReduceSum are one before."""
 
 _REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
 
@@ -76,7 +74,7 @@ def _reduce(added: Additions, index: GraphIndex, node: NodeProto, axes: list[int
     keeps = next((entry.i for entry in node.attribute if entry.name == "keepdims"), 1)
     operands: list[str] = [node.input[0]]
     attributes: dict[str, int | list[int]] = {"keepdims": keeps}
-    if node.op_type == "ReduceSum" or opset(index.model) >= _AXES_INPUT_OPSET:
+    if axes_are_an_input(index.model, node):
         operands.append(added.integers(f"{result}_axes", *axes))
     else:
         attributes["axes"] = axes

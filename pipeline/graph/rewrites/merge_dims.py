@@ -37,7 +37,7 @@ from pipeline.graph.ir.axis_groups import MOST_DIMS, Dims, Groups, joined, merge
 from pipeline.graph.ir.index import GraphIndex, is_op, substitute
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions
-from pipeline.graph.ir.reductions import reduced_axes
+from pipeline.graph.ir.reductions import axes_are_an_input, reduced_axes
 
 NAME = "merge_dims"
 
@@ -207,8 +207,7 @@ class _Merging:
 
     def _transpose(self, node: NodeProto) -> bool:
         source, dims = node.input[0], self._dims(node.input[0])
-        order = list(_attribute(node, "perm") or reversed(range(len(dims))))
-        order = [axis for axis in order if dims[axis] != 1]
+        order = [axis for axis in _attribute(node, "perm") or reversed(range(len(dims))) if dims[axis] != 1]
         for groups, swapped in steps(order):
             given = self._as(source, joined(dims, groups))
             source = self.added.op("Transpose", given, out=f"{node.output[0]}_merged", perm=swapped)
@@ -221,10 +220,12 @@ class _Merging:
         if node.op_type == "LayerNormalization" and (axis != len(dims) - 1 or len(node.output) > 1):
             return False
         groups = merged(dims, kept=(axis,), most=_most(node))
-        if groups is None:
+        # Scale and bias of a LayerNormalization: of more dims than the input now has they are refused.
+        scales = {name: self._dims(name) for name in node.input[1:] if name and len(self._dims(name)) > 1}
+        if groups is None or any(shape != (*(1,) * (len(shape) - 1), dims[axis]) for shape in scales.values()):
             return False
-        self._give(node.output[0], self._op(node, self._in(node.input[0], groups), *node.input[1:],
-                                            axis=place(groups, axis)))  # fmt: skip
+        others = [self._as(name, (dims[axis],)) if name in scales else name for name in node.input[1:]]
+        self._give(node.output[0], self._op(node, self._in(node.input[0], groups), *others, axis=place(groups, axis)))
         return True
 
     def _by_channel(self, node: NodeProto) -> bool:
@@ -247,11 +248,10 @@ class _Merging:
             return False
         places = [number for number, group in enumerate(groups) if group[0] in reduced]
         made = self._in(node.input[0], groups)
-        if places:
-            if len(node.input) > 1:
-                made = self._op(node, made, self.added.integers(f"{node.output[0]}_axes", *places), keepdims=1)
-            else:
-                made = self._op(node, made, keepdims=1, axes=places)
+        if places and axes_are_an_input(self._index.model, node):
+            made = self._op(node, made, self.added.integers(f"{node.output[0]}_axes", *places), keepdims=1)
+        elif places:
+            made = self._op(node, made, keepdims=1, axes=places)
         self._give(node.output[0], made)
         return True
 
@@ -304,8 +304,7 @@ class _Merging:
         if indices is None or groups is None:
             return False
         places = self.added.integers(f"{node.output[0]}_places", *(indices.reshape(-1) % dims[axis]).tolist())
-        made = self._op(node, self._in(node.input[0], groups), places, axis=place(groups, axis))
-        self._give(node.output[0], made)
+        self._give(node.output[0], self._op(node, self._in(node.input[0], groups), places, axis=place(groups, axis)))
         return True
 
     def _cumsum(self, node: NodeProto) -> bool:
@@ -342,3 +341,10 @@ def _most(node: NodeProto) -> int:
 
 def _attribute(node: NodeProto, name: str, default: Any = None) -> Any:
     return next((helper.get_attribute_value(each) for each in node.attribute if each.name == name), default)
+
+
+AFTER = {
+    "fuse_layer_norm": "a norm of 5 dims becomes a LayerNormalization, of which QNN takes 4",
+    "count_indices_from_the_front": "it writes comparisons of 5 dims, of which QNN takes 4",
+    "compare_casts": "it writes comparisons of 5 dims, of which QNN takes 4",
+}

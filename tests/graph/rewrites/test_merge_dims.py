@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
@@ -86,6 +87,54 @@ def test_no_value_has_more_than_five_dims(case: str, tmp_path: Path) -> None:
     assert merge_dims.apply(model, tmp_path) == 0
 
 
+OVER_ALL = [
+    (17, "Mean (a)", "six"), (17, "Sum (a)", "six"), (17, "Sum (a, none)", "six"), (17, "Max (a)", "five"),
+    (18, "Mean (a)", "six"), (18, "Sum (a)", "six"), (18, "Max (a)", "six"), (18, "Min (a)", "six"),
+    (18, "Max (a)", "five"), (18, "Mean (a, none)", "six"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("opset", "reduction", "dims"), OVER_ALL)
+def test_a_reduction_without_axes_is_over_all(opset: int, reduction: str, dims: str, tmp_path: Path) -> None:
+    text = f"a = Reshape (x, {dims}) b = Reduce{reduction} c = Reshape (b, first_axis) y = Mul (x, c)"
+    constants = CONSTANTS | {
+        "none": np.zeros(0, np.int64),
+        "first_axis": np.array([1]),
+        "six": np.array([2, 3, 2, 2, 2, 4]),
+    }
+    model = graph(f"g (float[1,24,8] x) => (float[1,24,8] y) {{ {text} }}", constants, opset=opset)
+    before = outputs(model, X)["y"]
+    assert apply_all(model, tmp_path)["merge_dims"]
+    onnx.checker.check_model(model)
+    assert most_dims(model, tmp_path) <= MOST_DIMS
+    np.testing.assert_allclose(outputs(model, X)["y"], before, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("opset", "kind"), [(17, "Sum"), (18, "Mean"), (20, "Max")])
+def test_a_reduction_of_no_axes_is_none(opset: int, kind: str, tmp_path: Path) -> None:
+    text = f"{INTO} b = Reduce{kind} <noop_with_empty_axes = 1> (a) {BACK}"
+    model = graph(f"g (float[1,24,8] x) => (float[1,24,8] y) {{ {text} }}", CONSTANTS, opset=opset)
+    before = outputs(model, X)["y"]
+    apply_all(model, tmp_path)
+    assert operators(model)[f"Reduce{kind}"] == 1
+    np.testing.assert_array_equal(outputs(model, X)["y"], before)
+
+
+SCALES = [("five", 1), ("five", 2), ("five", 5), ("six", 1), ("six", 2), ("six", 6)]
+
+
+@pytest.mark.parametrize(("dims", "rank"), SCALES)
+def test_a_norm_with_a_scale_of_more_dims(dims: str, rank: int, tmp_path: Path) -> None:
+    shape = (*(1,) * (rank - 1), 4)
+    gain = {"gain": CONSTANTS["gain"].reshape(shape), "bias": RANDOM.normal(size=shape).astype(np.float32)}
+    text = f"a = Reshape (x, {dims}) b = LayerNormalization (a, gain, bias) {BACK}"
+    model = graph(f"g (float[1,24,8] x) => (float[a,b,c] y) {{ {text} }}", CONSTANTS | gain)
+    before = outputs(model, X)["y"]
+    assert apply_all(model, tmp_path)["merge_dims"]
+    assert most_dims(model, tmp_path) <= MOST_DIMS
+    np.testing.assert_allclose(outputs(model, X)["y"], before, rtol=1e-5, atol=1e-6)
+
+
 def test_a_transpose_that_tells_five_apart_is_one(tmp_path: Path) -> None:
     text = "a = Reshape (x, six) b = Transpose <perm = [0, 3, 1, 4, 2, 5]> (a) y = Reshape (b, rows)"
     model = model_of(text)
@@ -96,13 +145,14 @@ def test_a_transpose_that_tells_five_apart_is_one(tmp_path: Path) -> None:
 LEFT = {
     "five dims": "a = Reshape (x, five) b = Transpose <perm = [0, 3, 1, 2, 4]> (a) y = Reshape (b, rows)",
     "an operator that is not known": f"{INTO} c = ArgMax <axis = 1> (a) b = Cast <to = 1> (c) {BACK}",
+    "a norm with a gain for each row": f"a = Reshape (x, five) b = LayerNormalization (a, rows_of_gain) {BACK}",
     "six told apart": "a = Reshape (x, eight) s = ReduceSum (a, odd) b = Sub (a, s) y = Reshape (b, rows)",
 }
 
 
 @pytest.mark.parametrize("case", LEFT)
 def test_left_alone(case: str, tmp_path: Path) -> None:
-    constants = CONSTANTS | {"odd": np.array([1, 4, 6])}
+    constants = CONSTANTS | {"odd": np.array([1, 4, 6]), "rows_of_gain": np.ones((2, 4), np.float32)}
     model = graph(f"g (float[1,24,8] x) => (float[a,b,c] y) {{ {LEFT[case]} }}", constants)
     before, kinds = outputs(model, X)["y"], operators(model)
     merge_dims.apply(model, tmp_path)
