@@ -134,7 +134,9 @@ def control_flow(
         given = ", ".join(f"{name}: <its value>" for name in origin or [decider])
         fixing = f"if that never varies where the model is used, say so in the config: constants: {{{given}}}; else "
     apart = "export each branch as a model of its own (on the hub a 'merged' decoder has unmerged files beside it)"
-    both = ", or export the model so that both give values of the same shapes: then both are computed, and one is chosen"
+    both = (
+        ", or export the model so that both give values of the same shapes: then both are computed, and one is chosen"
+    )
     instead = (
         # Of what hangs on a flag both are never computed.
         apart + (both if not fixing else "")
