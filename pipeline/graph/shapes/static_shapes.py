@@ -157,7 +157,7 @@ class _Pass:
     def result(self, blob: BlobWriter) -> StaticModel:
         graph = self._model.graph
         for value in graph.output:
-            check_output(value, self._types[value.name])
+            check_output(value, self._types[value.name], alone=len(graph.output) == 1)
         stale = [text for value in graph.output for text in self._declared_otherwise(value)]
         for node in self._kept:
             for field in (node.input, node.output):
