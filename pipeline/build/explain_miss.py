@@ -10,6 +10,7 @@ from pipeline.build import gates
 from pipeline.build.bring import Shown, bring_up_to_date
 from pipeline.build.crew import Crew
 from pipeline.build.schedule import WithdrawnError
+from pipeline.config.quantization import Fp16
 from pipeline.config.thresholds import SMALL_BYTES, WISHED_FEATURES_DB
 from pipeline.contracts import blame, emulate, probe, quantize, verify
 from pipeline.contracts.blame import OF_INTEGERS, RowFacts
@@ -23,6 +24,11 @@ from pipeline.store.manifests import read_manifest
 
 _SEARCHES = {"verify": "blame", "emulate": "probe"}
 """The stage that looks for what went wrong, by the stage that found that something did."""
+_IN_FLOAT = (
+    "this is float16 already: leave 'quantization' out if that was not tried, as integers of 16 bits hold some values"
+    " that float16 does not; else end the component before what goes wrong, with 'cut', and compute the rest in the"
+    " application"
+)
 _MOST = 8
 """Forecasts that a message quotes."""
 _NODE = re.compile(r"'(.*)' \([^ ]+\)")
@@ -63,7 +69,13 @@ def explain(
     foretold = _foretold(step, workspace) if miss.rung in ("compile", "total") and step.stage == "emulate" else ()
     lines = "".join(f"\n    | {forecast.line()}" for forecast in foretold[:_MOST])
     error = _with(miss.error, f"forecast before it was compiled:{lines}") if foretold else miss.error
+    if miss.rung in ("compile", "total") and _is_in_float(step):
+        error = error.but(remedy=_IN_FLOAT + (f"; or accept it with {miss.accepts}" if miss.accepts else ""))
     return _first_wrong(replace(miss, error=error), step, steps, workspace, crew, shown)
+
+
+def _is_in_float(step: Step) -> bool:
+    return step.component is not None and isinstance(step.config.components[step.component].quantization, Fp16)
 
 
 def _foretold(step: Step, workspace: Workspace) -> tuple[Forecast, ...]:

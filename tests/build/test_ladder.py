@@ -211,7 +211,8 @@ def test_a_miss_on_the_chip_names_what_foretold_it(written: str, tmp_path: Path)
         with np.load(path) as sample:
             np.savez(path, x=sample["x"] * np.float32(1000))
     project.write("configs/net.yaml", CONFIG + f"quantization: {{{written}}}\n")
-    foretold = ("forecast before it was compiled:", "| fp16_overflow: 's' of", "16 bit integers")
+    advice = "this is float16 already" if written == "precision: fp16" else "activations: uint16 does not"
+    foretold = ("forecast before it was compiled:", "| fp16_overflow: 's' of", "16 bit integers", advice)
     stopped(project, "emulate:net/net/16/sm8650", "the compile rung misses its threshold: output 'y'", *foretold)
 
 

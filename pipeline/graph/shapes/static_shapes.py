@@ -38,6 +38,7 @@ from pipeline.graph.shapes.ends import ends_before
 from pipeline.graph.shapes.folding import Constants, type_bytes
 from pipeline.graph.shapes.guarding import Guards
 from pipeline.graph.shapes.lists import Lists
+from pipeline.graph.shapes.random_numbers import Silence
 from pipeline.graph.shapes.single_nodes import check_reshape, end_in_the_input, plain_cast, shape_value
 from pipeline.graph.shapes.unrolling import DataDependentError, Unroller
 
@@ -124,6 +125,7 @@ class _Pass:
         self._unroller = Unroller(self._known, self._dims)
         self._lists = Lists(self._known, self._dims)
         self._guards = Guards(self._type, self._known)
+        self._silence = Silence(self._known)
 
     def run(self) -> None:
         waiting: deque[NodeProto | Iterator[GraphProto]] = deque(self._model.graph.node)
@@ -194,8 +196,8 @@ class _Pass:
             leave_out_empty_parts(node, types, self._add_array)
             if self._is_no_op(node, types) and self._bypass(node, types):
                 return
-        if empties := empty_results(node, types):
-            for name, values in empties.items():
+        if results := empty_results(node, types) or self._silence.results(node, types):
+            for name, values in results.items():
                 self._constants.add_array(name, values)
             self._fold(node)
         elif self._constants.fold(node, types):

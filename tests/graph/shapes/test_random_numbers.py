@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from pipeline.errors import ModelError
-from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.files.model_file import MODEL, load_graph
+from tests.support.graphs import operators
 from tests.support.sources import fetched, ingested, model, shaped
 from tests.support.stage_runs import run_stage
 
@@ -24,4 +27,16 @@ def test_the_node_is_named_with_what_helps(tmp_path: Path) -> None:
 def test_noise_that_counts_nothing_is_no_reason(tmp_path: Path) -> None:
     given = {"fetch": fetched(tmp_path / "in", model(NOISE))}
     silent = run_stage("ingest", tmp_path / "silent", {"file": MODEL, "constants": {"scale": 0}}, given)
-    assert (shaped(tmp_path, silent).folder / MODEL).is_file()
+    made = load_graph(shaped(tmp_path, silent).folder / MODEL)
+    assert operators(made) == {"Relu": 1, "Add": 1}, "calibration would see noise"
+    (zeros,) = made.graph.initializer
+    assert zeros.name == "some"
+    np.testing.assert_array_equal(numpy_helper.to_array(zeros), np.zeros((1, 4), np.float32), strict=True)
+
+
+def test_noise_that_another_reads_is_refused(tmp_path: Path) -> None:
+    both = NOISE.replace("y = Add (mean, some)", "all = Add (mean, some) y = Add (all, noise)")
+    given = {"fetch": fetched(tmp_path / "in", model(both))}
+    silent = run_stage("ingest", tmp_path / "silent", {"file": MODEL, "constants": {"scale": 0}}, given)
+    with pytest.raises(ModelError, match="draws random numbers"):
+        shaped(tmp_path, silent)
