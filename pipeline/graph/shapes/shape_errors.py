@@ -133,9 +133,13 @@ def control_flow(
     if not inside and is_a_setting(decider, constants, kept, types):
         given = ", ".join(f"{name}: <its value>" for name in origin or [decider])
         fixing = f"if that never varies where the model is used, say so in the config: constants: {{{given}}}; else "
+    apart = "export each branch as a model of its own (on the hub a 'merged' decoder has unmerged files beside it)"
+    both = (
+        ", or export the model so that both give values of the same shapes: then both are computed, and one is chosen"
+    )
     instead = (
-        "export each branch as a model of its own (on the hub a 'merged' decoder has unmerged files beside it), or"
-        " export the model so that both give values of the same shapes: then both are computed, and one is chosen"
+        # Of what hangs on a flag both are never computed.
+        apart + (both if not fixing else "")
         if node.op_type == "If"
         else "run the loop in the application with its body as a model of its own, or export the model so that the loop"
         " runs a number of times that is constant or follows from shapes: then it is unrolled here"

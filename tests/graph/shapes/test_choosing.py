@@ -127,6 +127,15 @@ def test_branches_of_other_shapes_are_refused(tmp_path: Path) -> None:
     assert "so that both give values of the same shapes" in caught.value.remedy
 
 
+def test_a_flag_is_to_be_fixed_and_not_to_be_exported_otherwise(tmp_path: Path) -> None:
+    text = "y = If (c) <then_branch = t () => (float[2,4] p) { p = Relu (x) }, else_branch = e () => (float[2,4] q) {"
+    source = model(f"g (bool c, float[n,4] x) => (float[n,4] y) {{ {text} q = Neg (x) }}> }}", {})
+    with pytest.raises(ModelError, match="what node 'y' \\(If\\) runs depends on data") as caught:
+        shaped(tmp_path, source, n=2)
+    assert "constants: {c: <its value>}; else export each branch as a model of its own" in caught.value.remedy
+    assert "same shapes" not in caught.value.remedy
+
+
 def test_a_branch_that_can_not_be_made_static_is_named(tmp_path: Path) -> None:
     text = "y = If (c) <then_branch = t () => (float[a,b] p) { p = Relu (x) }, else_branch = e () => (float[a,b] q) {"
     inner = "z = NonZero (x)  f = Cast <to = 1> (z)  q = Transpose (f) }"
