@@ -30,7 +30,7 @@ def fix_empty_inputs(model: ModelProto) -> dict[str, GivenConstant]:
     A dim of it that is not fixed counts as one, which is of no account where a Concat reads it.
 
     Raises:
-        ModelError: such an input has other dims that are not fixed, and more than a Concat reads it.
+        ModelError: such an input has other dims that are not fixed, and more than a Concat reads it; or all are such.
     """
     graph, found = model.graph, dict[str, GivenConstant]()
     initialized = {tensor.name for tensor in graph.initializer}
@@ -46,13 +46,20 @@ def fix_empty_inputs(model: ModelProto) -> dict[str, GivenConstant]:
         kind = value_signature(declared).dtype
         graph.initializer.append(numpy_helper.from_array(np.empty(shape, kind), declared.name))
         found[declared.name] = GivenConstant(kind, shape, 0)
+    if found and all(declared.name in found or declared.name in initialized for declared in graph.input):
+        raise ModelError(
+            "no input of the model has elements",
+            where=", ".join(f"{value.name!r} {spell(value.type)}" for value in graph.input if value.name in found),
+            why=f"{_NO_EMPTY}: an input with a dim of 0 is left out, and nothing is left to compute from",
+            remedy="write that dim in the model as a name, which the config gives lengths, or as 1",
+        )
     return found
 
 
 def leave_out_empties(node: NodeProto, types: Types) -> None:
-    """Take operands without elements out of a Concat, but for one where there is nothing else."""
+    """Take operands without elements out of a Concat. One of nothing else stays, as long as all of them."""
     if is_op(node, "Concat"):
-        kept = [name for name in node.input if not _is_empty(types.get(name))] or node.input[:1]
+        kept = [name for name in node.input if not _is_empty(types.get(name))] or node.input[:]
         alone = len(kept) == 1 < len(node.input)
         node.input[:] = kept
         if alone:
@@ -77,11 +84,18 @@ def empty_results(
 def leave_out_empty_parts(
     node: NodeProto, types: Mapping[str, TypeProto] | None, add: Callable[[str, NDArray[Any]], None]
 ) -> None:
-    """Take results without elements out of a Split; `add` makes constants of them, and of the sizes of the others."""
-    if types is None or not is_op(node, "Split") or not any(_is_empty(types.get(name)) for name in node.output):
+    """Take results without elements out of a Split; `add` makes constants of them, and of the sizes of the others.
+
+    Left as it is: a Split of nothing else, as all that it makes is known; and one that has a result without a name, and
+    so without a type that tells its size.
+    """
+    if types is None or not is_op(node, "Split"):
+        return
+    empties = [_is_empty(types.get(name)) for name in node.output if name]
+    if all(empties) or not any(empties) or "" in node.output:
         return
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-    for name, values in empty_results(node, {name: types[name] for name in node.output}, every=False).items():
+    for name, values in empty_results(node, types, every=False).items():
         add(name, values)
     kept = [name for name in node.output if not _is_empty(types[name])]
     node.output[:] = kept
@@ -112,18 +126,18 @@ def check_no_empties(node: NodeProto, types: Types, made: Mapping[str, TypeProto
             raise _read(node, name, kind)
 
 
-def check_output(declared: ValueInfoProto, kind: TypeProto) -> None:
-    """Refuse an output without elements.
+def check_output(declared: ValueInfoProto, kind: TypeProto, *, alone: bool = False) -> None:
+    """Refuse an output without elements; `alone` says that the model has no other.
 
     Raises:
         ModelError: with its name.
     """
     if _is_empty(kind):
+        leave_out = "leave it out: with cut, and the names of the other outputs, in the component's config; or "
         raise ModelError(
             f"output {declared.name!r} has no elements: {spell(kind)}",
             why=_NO_EMPTY,
-            remedy="leave it out: with cut, and the names of the other outputs, in the component's config; or export"
-            " the model with lengths of 1 and more",
+            remedy=f"{'' if alone else leave_out}export the model with lengths of 1 and more",
         )
 
 

@@ -39,7 +39,7 @@ from pipeline.graph.shapes.folding import Constants, type_bytes
 from pipeline.graph.shapes.guarding import Guards
 from pipeline.graph.shapes.lists import Lists
 from pipeline.graph.shapes.random_numbers import Silence
-from pipeline.graph.shapes.single_nodes import check_reshape, plain_cast, shape_value
+from pipeline.graph.shapes.single_nodes import check_reshape, end_in_the_input, plain_cast, shape_value
 from pipeline.graph.shapes.unrolling import DataDependentError, Unroller
 
 _NO_OPS = frozenset({*VIEWS, "Cast", "Dropout", "Expand", "Tile"})  # where types are equal, they give their first input
@@ -159,7 +159,7 @@ class _Pass:
     def result(self, blob: BlobWriter) -> StaticModel:
         graph = self._model.graph
         for value in graph.output:
-            check_output(value, self._types[value.name])
+            check_output(value, self._types[value.name], alone=len(graph.output) == 1)
         stale = [text for value in graph.output for text in self._declared_otherwise(value)]
         for node in self._kept:
             for field in (node.input, node.output):
@@ -187,6 +187,7 @@ class _Pass:
             return
         if node.op_type == "CastLike" and node.domain in DEFAULT_DOMAINS:
             node = plain_cast(node, self._types[node.input[1]].tensor_type.elem_type)
+        end_in_the_input(node, self._types)
         types: dict[str, TypeProto] | None = None
         if node.op_type not in _CONTROL_FLOW:
             leave_out_empties(node, self._types)

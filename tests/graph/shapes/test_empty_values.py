@@ -66,6 +66,54 @@ def test_parts_without_elements_are_left_out(sizes: list[int], tmp_path: Path) -
     assert kinds["Split"] == (1 if len(sizes) == 3 else 0)
 
 
+def test_parts_that_are_all_empty_are_left_out(tmp_path: Path) -> None:
+    text = """g (float[2,4] x) => (float[2,2] y) { half = MatMul (x, w)
+        none = Slice (x, from, to, first) p, q = Split <axis = 1> (none) y = Concat <axis = 0> (p, half, q) }"""
+    constants = {"from": np.array([2]), "to": np.array([2]), "first": np.array([0]), "w": np.ones((4, 2), np.float32)}
+    source = model(text, constants)
+    static = shaped(tmp_path, ingested(tmp_path / "in", source))
+    x = {"x": np.ones((2, 4), np.float32)}
+    assert "Split" not in operators(load_graph(static.folder / MODEL))
+    np.testing.assert_array_equal(run(static.folder / MODEL, x)["y"], run(source, x)["y"])
+
+
+def test_an_empty_part_beside_one_without_a_name_is_refused(tmp_path: Path) -> None:
+    text = "g (float[2,4] x) => (float[2,3] y) { p, skipped, y = Split <axis = 1> (x, sizes) }"
+    source = model(text, {"sizes": np.array([0, 1, 3])})
+    source.graph.node[0].output[1] = ""
+    with pytest.raises(ModelError, match="has an empty tensor"):
+        shaped(tmp_path, ingested(tmp_path / "in", source))
+
+
+def test_empties_put_together_are_as_long_as_all_of_them(tmp_path: Path) -> None:
+    text = """g (float[2,4] x) => (float[2,4] y) {
+        p = Slice (x, from, to, second) q = Concat <axis = 0> (p, p, p) s = Shape (q) f = Cast <to = 1> (s)
+        long = ReduceSum (f) y = Mul (x, long) }"""
+    source = model(text, {"from": np.array([4]), "to": np.array([4]), "second": np.array([1])})
+    static = shaped(tmp_path, ingested(tmp_path / "in", source))
+    x = {"x": np.ones((2, 4), np.float32)}
+    expected = run(source, x)["y"]
+    assert expected[0, 0] == 6
+    np.testing.assert_array_equal(run(static.folder / MODEL, x)["y"], expected)
+
+
+@pytest.mark.parametrize("others", ["", ", float[0,2] more"])
+def test_inputs_that_leave_nothing_to_compute_are_named(others: str, tmp_path: Path) -> None:
+    text = f"g (float[0,3,8,8] x{others}) => (float[0,3,8,8] y) {{ y = Relu (x) }}"
+    with pytest.raises(ModelError) as caught:
+        shaped(tmp_path, ingested(tmp_path / "in", model(text)))
+    assert caught.value.what == "no input of the model has elements"
+    assert caught.value.where == "'x' float32 [0, 3, 8, 8]" + (", 'more' float32 [0, 2]" if others else "")
+    assert caught.value.remedy == "write that dim in the model as a name, which the config gives lengths, or as 1"
+
+
+def test_the_only_output_is_not_to_be_cut(tmp_path: Path) -> None:
+    text = "g (float[0,4] x, float[4,4] w) => (float[0,4] y) { y = MatMul (x, w) }"
+    with pytest.raises(ModelError) as caught:
+        shaped(tmp_path, ingested(tmp_path / "in", model(text)))
+    assert caught.value.remedy == "export the model with lengths of 1 and more"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
