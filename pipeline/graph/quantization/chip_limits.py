@@ -23,8 +23,14 @@ MOST_TAPS_OF_16_BITS = 8
 """The most taps along an axis, divided by the stride, of a convolution whose weights have 16 bits.
 
 Of more HTP multiplies by the upper byte of each weight alone: 33 to 40 dB off the QDQ model for Conv and ConvTranspose,
-in groups or not, where 8 taps have 77 to 84, and -15 dB of a trained model with a kernel of 1 x 35. So it does
-wherever a Conv has dilations, of two taps or one, but in groups (76 dB).
+in groups or not, where 8 taps have 77 to 84, and -15 dB of a trained model with a kernel of 1 x 35.
+"""
+
+MOST_DILATION_OF_16_BITS = 2
+"""The largest dilation of a Conv whose weights have 16 bits and that takes each channel by itself (73 to 80 dB).
+
+Of most others HTP multiplies by the upper byte alone, whatever the taps: 36 to 42 dB with dilations of 3 and more on
+all axes, or of 4 and 16 on one, and with any in groups of several channels, or where a channel makes two.
 """
 
 FP16_LARGEST = 65504.0

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op
-from pipeline.graph.quantization.chip_limits import MOST_TAPS_OF_16_BITS
+from pipeline.graph.quantization.chip_limits import MOST_DILATION_OF_16_BITS, MOST_TAPS_OF_16_BITS
 
 _PLANE = 4  # dims of the weight of a Conv over height and width
 _PLANE_AXES = 2
@@ -73,13 +73,16 @@ def takes_sixteen_bits(index: GraphIndex, node: NodeProto) -> bool:
         return False  # QNN takes none whose scale has as many
     if not is_op(node, "Conv", "ConvTranspose"):
         return True
-    taps = tuple(index.initializers[node.input[1]].dims)[2:]
+    made, taken, *taps = index.initializers[node.input[1]].dims
     if len(taps) > _PLANE_AXES:
         return False  # QNN takes none over three axes
     given: dict[str, list[int]] = {entry.name: [*entry.ints] for entry in node.attribute}
     strides = given.get("strides") or [1] * len(taps)
     phases = [-(-size // stride) for size, stride in zip(taps, strides, strict=True)]
-    return max(given.get("dilations") or [1]) == 1 and max(phases, default=1) <= MOST_TAPS_OF_16_BITS
+    alone = taken == 1 and made == _attribute(node, "group", 1)
+    most_dilation = MOST_DILATION_OF_16_BITS if alone else 1
+    few_taps = max(phases, default=1) <= MOST_TAPS_OF_16_BITS
+    return few_taps and max(given.get("dilations") or [1]) <= most_dilation
 
 
 def why_no_blocks(index: GraphIndex, node: NodeProto, block: int) -> str | None:

@@ -20,6 +20,12 @@ WIDE = {
     "8 taps": ("Conv <kernel_shape = [1, 8]>", (1, 16, 6, 40), (16, 16, 1, 8)),
     "7 x 7": ("Conv <kernel_shape = [7, 7]>", (1, 16, 16, 16), (16, 16, 7, 7)),
     "16 taps, every second place": ("Conv <kernel_shape = [1, 16], strides = [1, 2]>", (1, 16, 6, 46), (16, 16, 1, 16)),
+    "dilations of each channel": (
+        "Conv <kernel_shape = [3, 3], dilations = [2, 2], group = 16>", (1, 16, 16, 16), (16, 1, 3, 3),
+    ),
+    "dilations of each channel of sound": (
+        "Conv <kernel_shape = [7], dilations = [2], group = 16>", (1, 16, 40), (16, 1, 7),
+    ),
     "16 taps that make 8 places": ("ConvTranspose <kernel_shape = [16], strides = [8]>", (1, 16, 20), (16, 8, 16)),
 }  # fmt: skip
 NARROW = {
@@ -28,6 +34,15 @@ NARROW = {
     "9 taps of each channel": ("Conv <kernel_shape = [1, 9], group = 16>", (1, 16, 6, 40), (16, 1, 1, 9)),
     "17 taps, every second place": ("Conv <kernel_shape = [1, 17], strides = [1, 2]>", (1, 16, 6, 47), (16, 16, 1, 17)),
     "dilations": ("Conv <kernel_shape = [3, 3], dilations = [2, 2]>", (1, 16, 16, 16), (16, 16, 3, 3)),
+    "dilations in groups": (
+        "Conv <kernel_shape = [3, 3], dilations = [2, 2], group = 4>", (1, 16, 16, 16), (16, 4, 3, 3),
+    ),
+    "dilations of each channel that makes two": (
+        "Conv <kernel_shape = [3, 3], dilations = [2, 2], group = 16>", (1, 16, 16, 16), (32, 1, 3, 3),
+    ),
+    "dilations of 3 of each channel": (
+        "Conv <kernel_shape = [3, 3], dilations = [3, 3], group = 16>", (1, 16, 32, 32), (16, 1, 3, 3),
+    ),
     "9 taps that make a place": ("ConvTranspose <kernel_shape = [9]>", (1, 16, 20), (16, 8, 9)),
 }  # fmt: skip
 
