@@ -1,9 +1,9 @@
-"""Names in messages: made safe to print, and suggested where one is misspelt."""
+"""Names in messages: made safe to print, suggested where one is misspelt, and to be written into a config."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
@@ -21,3 +21,11 @@ def did_you_mean(name: str, known: Iterable[str], *, rest: str = "") -> str:
     """`; did you mean 'x'?` for the nearest known name, `rest` behind it, or an empty string when none is near."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean '{near[0]}{rest}'?" if near else ""
+
+
+def cutting(ends: Sequence[str]) -> str:
+    """The advice to end a model at these values, in front of other advice; nothing for none."""
+    if not ends:
+        return ""
+    names = ", ".join(f"'{name}'" for name in ends)
+    return f"end the component before it with cut: [{names}] in the config, and do the rest in the application; or "

@@ -16,7 +16,7 @@ from pipeline.contracts import blame, emulate, probe, quantize, verify
 from pipeline.contracts.blame import OF_INTEGERS, RowFacts
 from pipeline.contracts.forecast import Forecast, harmful
 from pipeline.errors import PipelineError, WaitingError
-from pipeline.graph.shapes.shape_errors import cutting
+from pipeline.plain_text import cutting
 from pipeline.plan.resolve import resolve
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace

@@ -15,10 +15,10 @@ from pipeline.build import language_gates
 from pipeline.build.exact_lengths import exact_lengths
 from pipeline.build.read_apart import accepted_shares, told_apart
 from pipeline.config.thresholds import Thresholds
-from pipeline.contracts import bundle, context, converse, emulate, verify
+from pipeline.contracts import bundle, context, converse, emulate, rewrite, verify
 from pipeline.contracts.limits import WORST_BELOW_DB
 from pipeline.contracts.measures import Subject
-from pipeline.errors import PipelineError, VerificationError
+from pipeline.errors import ModelError, PipelineError, VerificationError
 from pipeline.frozen import dataclass
 from pipeline.graph.accuracy.verdict import TOTAL, Shortfall, shortfalls
 from pipeline.ladder import RUNGS
@@ -92,6 +92,11 @@ def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
         if (opinion := emulated.second_opinion) and opinion.disagreements:
             return Miss(_contradicted(name, opinion))
         return next(_misses(name, emulated, thresholds), None)
+    if made.stage == "rewrite":
+        beyond = made.read(rewrite.Facts.from_json).beyond
+        if beyond is None or thresholds.max_cpu_nodes:
+            return None
+        return Miss(ModelError(beyond.what, where=beyond.where, why=beyond.why, remedy=beyond.remedy))
     if made.stage == "bundle":
         return next(map(Miss, language_gates.bundled(name, made.read(bundle.Facts.from_json))), None)
     if made.stage == "converse":

@@ -125,7 +125,6 @@ class _Planner(Measurements):
             params = rewrite.Params(
                 middles=(self._config.language and keeps_fours(quantization)) or None,
                 in_float=isinstance(quantization, Fp16) or None,
-                cpu_nodes=self._config.components[component].thresholds.max_cpu_nodes > 0 or None,
             )
             yield self._step("rewrite", component, bucket, params, shaped)
         if not isinstance(quantization, Fp16):

@@ -6,7 +6,10 @@ the shaped model.
 
 from __future__ import annotations
 
-from pipeline.contracts.rewrite import Facts, Params
+from onnx import ModelProto
+
+from pipeline.contracts.rewrite import Beyond, Facts, Params
+from pipeline.errors import ModelError
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import (
     EXTERNAL_BYTES,
@@ -27,11 +30,7 @@ from pipeline.model import StageRequest, StageResult
 
 
 def run(request: StageRequest) -> StageResult:
-    """Apply every rewrite to one bucket's model.
-
-    Raises:
-        ModelError: it has values that HTP has no form for, and no nodes may be left to the CPU.
-    """
+    """Apply every rewrite to one bucket's model."""
     params, shaped = Params.from_json(request.params), request.inputs["shape"]
     model = load_graph(shaped.folder / MODEL)
     applied = apply_all(model, shaped.folder)
@@ -41,8 +40,6 @@ def run(request: StageRequest) -> StageResult:
         applied[write_out_layers.NAME] = written
     if params.middles:
         applied[separate_middles.NAME] = separate_middles.apply(model, shaped.folder)
-    if not params.cpu_nodes:
-        check_dims(model)
     with BlobWriter(request.out / REWRITTEN) as blob:
         for tensor in model.graph.initializer:
             if not is_external(tensor) and byte_size(tensor) >= EXTERNAL_BYTES:
@@ -52,5 +49,15 @@ def run(request: StageRequest) -> StageResult:
     for name, count in applied.items():
         print(f"{name}: {count}")
     known = signature(model)
-    facts = Facts(inputs=known.inputs, outputs=known.outputs, nodes=len(model.graph.node), applied=applied)
+    nodes = len(model.graph.node)
+    facts = Facts(inputs=known.inputs, outputs=known.outputs, nodes=nodes, applied=applied, beyond=_beyond(model))
     return StageResult(facts.to_json(), reused)
+
+
+def _beyond(model: ModelProto) -> Beyond | None:
+    """Values that HTP has no form for; a gate refuses them where no nodes may be left to the CPU."""
+    try:
+        check_dims(model)
+    except ModelError as error:
+        return Beyond(error.what, error.where, error.why, error.remedy)
+    return None

@@ -10,11 +10,11 @@ import pytest
 from pipeline.build import gates
 from pipeline.build.gates import Miss, wish
 from pipeline.config.thresholds import Thresholds
-from pipeline.contracts import context, emulate, verify
+from pipeline.contracts import context, emulate, rewrite, verify
 from pipeline.contracts.cost import CostFacts
 from pipeline.contracts.limits import OutputLimits
 from pipeline.contracts.measures import Agreement, Figures, Measured, Outlier, Score, Subject
-from pipeline.errors import PipelineError
+from pipeline.errors import ModelError, PipelineError
 from pipeline.model import Json, Manifest
 
 NAME = "minilm/encoder/64"
@@ -310,3 +310,14 @@ def test_a_worst_map_that_covers_too_little_is_accepted_by_the_overlap_it_keeps_
     assert remedy is not None
     assert remedy.endswith("thresholds: {overlap: 0.86}")
     assert may_ship(facts, Thresholds(overlap=0.86))
+
+
+def test_what_only_the_cpu_could_compute_is_refused_where_it_may_not() -> None:
+    beyond = rewrite.Beyond("node 'n' (ArgMax) has a tensor of 6 dims", "its input 'x'", "HTP has none", "do this")
+    facts = rewrite.Facts(inputs=(), outputs=(), nodes=1, applied={}, beyond=beyond)
+    made = Manifest("rewrite", "0" * 64, {}, facts.to_json())
+    miss = gates.check("net/net/16", made, Thresholds())
+    assert miss is not None
+    assert isinstance(miss.error, ModelError)
+    assert (miss.error.what, miss.error.remedy) == (beyond.what, "do this")
+    assert gates.check("net/net/16", made, Thresholds(max_cpu_nodes=1)) is None

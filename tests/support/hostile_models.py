@@ -234,7 +234,7 @@ MODELS: Mapping[str, Bad] = {
             outputs=[value("y", [1], TensorProto.STRING)],
             tensors=[TensorProto(name="w", data_type=TensorProto.STRING, dims=[1], string_data=[b"\xff"])],
         ),
-        "can't decode byte 0xff",
+        "node 'y' (Identity) is of strings",
     ),
     "nan": Bad(lambda: weight(np.nan), "tensor 'w' holds NaN"),
     # operators
@@ -320,8 +320,7 @@ MODELS: Mapping[str, Bad] = {
     "weight-of-integers": Bad(lambda: built(ADD, w=np.arange(4)), "inputs that contradict each other", "shape"),
     "weight-of-text": Bad(
         lambda: built(ADD, tensors=[TensorProto(name="w", data_type=8, dims=[4], string_data=[b"a"] * 4)]),
-        "inputs that contradict each other",
-        "shape",
+        "node 'y' (Add) is of strings",
     ),
     "stride-0": Bad(
         lambda: built(

@@ -15,7 +15,7 @@ from pipeline.graph.ir.inference import is_static, shape_of
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.shapes.ends import ends_before
 from pipeline.graph.shapes.folding import RANDOM
-from pipeline.graph.shapes.shape_errors import cutting
+from pipeline.plain_text import cutting
 
 
 class Silence:

@@ -10,6 +10,7 @@ from onnx import NodeProto, TypeProto, ValueInfoProto
 from pipeline.errors import ModelError
 from pipeline.graph.ir.inference import Types, is_static, shape_of, spell
 from pipeline.graph.ir.traverse import label, reads
+from pipeline.plain_text import cutting
 from pipeline.sizes import human_bytes
 
 # Inputs whose values decide the shape of the output: the operator's position of each, by the ONNX specification.
@@ -167,14 +168,6 @@ def wrong_output(declared: ValueInfoProto, actual: TypeProto) -> ModelError:
         why="the model was edited after it was exported, and its declaration was not",
         remedy="export the model again, or correct the output's type in the file",
     )
-
-
-def cutting(ends: Sequence[str]) -> str:
-    """The advice to end a model at these values, in front of other advice; nothing for none."""
-    if not ends:
-        return ""
-    names = ", ".join(f"'{name}'" for name in ends)
-    return f"end the component before it with cut: [{names}] in the config, and do the rest in the application; or "
 
 
 def _origin(name: str, constants: Container[str], kept: Sequence[NodeProto]) -> list[str]:

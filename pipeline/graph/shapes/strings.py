@@ -10,7 +10,7 @@ from pipeline.errors import ModelError
 from pipeline.graph.ir.inference import REFUSALS
 from pipeline.graph.ir.traverse import label, reads
 from pipeline.graph.shapes.ends import ends_before
-from pipeline.graph.shapes.shape_errors import cutting
+from pipeline.plain_text import cutting
 
 _STRINGS = TensorProto.STRING
 

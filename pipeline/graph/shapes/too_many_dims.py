@@ -13,7 +13,7 @@ from pipeline.graph.ir.inference import Types, shape_of, spell
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.traverse import label, reads
 from pipeline.graph.shapes.ends import ends_before
-from pipeline.graph.shapes.shape_errors import cutting
+from pipeline.plain_text import cutting
 
 _CONVERSIONS = 5
 """Nodes that stay on the CPU for one: with the conversions of its inputs and outputs where it is quantized."""
