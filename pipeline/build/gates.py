@@ -14,11 +14,12 @@ from dataclasses import replace
 from pipeline.build import language_gates
 from pipeline.build.exact_lengths import exact_lengths
 from pipeline.build.read_apart import accepted_shares, told_apart
+from pipeline.build.too_many_dims import too_many_dims
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import bundle, context, converse, emulate, rewrite, verify
 from pipeline.contracts.limits import WORST_BELOW_DB
 from pipeline.contracts.measures import Subject
-from pipeline.errors import ModelError, PipelineError, VerificationError
+from pipeline.errors import PipelineError, VerificationError
 from pipeline.frozen import dataclass
 from pipeline.graph.accuracy.verdict import TOTAL, Shortfall, shortfalls
 from pipeline.ladder import RUNGS
@@ -93,10 +94,8 @@ def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
             return Miss(_contradicted(name, opinion))
         return next(_misses(name, emulated, thresholds), None)
     if made.stage == "rewrite":
-        beyond = made.read(rewrite.Facts.from_json).beyond
-        if beyond is None or thresholds.max_cpu_nodes:
-            return None
-        return Miss(ModelError(beyond.what, where=beyond.where, why=beyond.why, remedy=beyond.remedy))
+        deep = made.read(rewrite.Facts.from_json).too_many_dims
+        return Miss(too_many_dims(deep)) if deep is not None and not thresholds.max_cpu_nodes else None
     if made.stage == "bundle":
         return next(map(Miss, language_gates.bundled(name, made.read(bundle.Facts.from_json))), None)
     if made.stage == "converse":

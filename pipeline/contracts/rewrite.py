@@ -20,19 +20,25 @@ class Params(Contract):
 
 
 @dataclass(frozen=True)
-class Beyond(Contract):
-    """What HTP has no form for, in no precision, as the parts of an error tell it."""
+class TooManyDims(Contract):
+    """A value of more `dims` than the `most` that HTP takes, in no precision.
 
-    what: str
-    where: str
-    why: str
-    remedy: str
+    `at` is the node, or the input or output of the model, that has it, and `value` what it is there, with its shape. Of
+    such nodes there are so many (`nodes`); a component could end at `ends`, before this one.
+    """
+
+    at: str
+    value: str
+    dims: int
+    most: int
+    nodes: int = 0
+    ends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Facts(Signature):
-    """`applied` has the number of places that each rewrite changed; `beyond` what only the CPU could compute."""
+    """`applied` has the number of places that each rewrite changed; `too_many_dims` is what only the CPU has."""
 
     nodes: int
     applied: Mapping[str, int]
-    beyond: Beyond | None = left_out()
+    too_many_dims: TooManyDims | None = left_out()

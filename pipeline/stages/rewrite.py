@@ -6,10 +6,7 @@ the shaped model.
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
-from pipeline.contracts.rewrite import Beyond, Facts, Params
-from pipeline.errors import ModelError
+from pipeline.contracts.rewrite import Facts, Params
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import (
     EXTERNAL_BYTES,
@@ -25,7 +22,7 @@ from pipeline.graph.files.model_file import (
 )
 from pipeline.graph.quantization import write_out_layers
 from pipeline.graph.rewrites import apply_all, separate_middles
-from pipeline.graph.shapes.too_many_dims import check_dims
+from pipeline.graph.shapes.too_many_dims import too_many_dims
 from pipeline.model import StageRequest, StageResult
 
 
@@ -50,14 +47,6 @@ def run(request: StageRequest) -> StageResult:
         print(f"{name}: {count}")
     known = signature(model)
     nodes = len(model.graph.node)
-    facts = Facts(inputs=known.inputs, outputs=known.outputs, nodes=nodes, applied=applied, beyond=_beyond(model))
+    deep = too_many_dims(model)
+    facts = Facts(inputs=known.inputs, outputs=known.outputs, nodes=nodes, applied=applied, too_many_dims=deep)
     return StageResult(facts.to_json(), reused)
-
-
-def _beyond(model: ModelProto) -> Beyond | None:
-    """Values that HTP has no form for; a gate refuses them where no nodes may be left to the CPU."""
-    try:
-        check_dims(model)
-    except ModelError as error:
-        return Beyond(error.what, error.where, error.why, error.remedy)
-    return None

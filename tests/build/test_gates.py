@@ -313,11 +313,20 @@ def test_a_worst_map_that_covers_too_little_is_accepted_by_the_overlap_it_keeps_
 
 
 def test_what_only_the_cpu_could_compute_is_refused_where_it_may_not() -> None:
-    beyond = rewrite.Beyond("node 'n' (ArgMax) has a tensor of 6 dims", "its input 'x'", "HTP has none", "do this")
-    facts = rewrite.Facts(inputs=(), outputs=(), nodes=1, applied={}, beyond=beyond)
-    made = Manifest("rewrite", "0" * 64, {}, facts.to_json())
-    miss = gates.check("net/net/16", made, Thresholds())
-    assert miss is not None
-    assert isinstance(miss.error, ModelError)
-    assert (miss.error.what, miss.error.remedy) == (beyond.what, "do this")
-    assert gates.check("net/net/16", made, Thresholds(max_cpu_nodes=1)) is None
+    value = "its input 'a' float32 [2, 2, 2, 3, 2, 4]"
+    node = rewrite.TooManyDims("node 'ArgMax_2' (ArgMax)", value, 6, 5, 4, ("r",))
+    edge = rewrite.TooManyDims("input 'x'", "input 'x' float32 [1, 2, 3, 4, 2, 4]", 6, 5)
+
+    def refused(found: rewrite.TooManyDims | None, limits: Thresholds) -> PipelineError | None:
+        facts = rewrite.Facts(inputs=(), outputs=(), nodes=1, applied={}, too_many_dims=found)
+        miss = gates.check("net/net/16", Manifest("rewrite", "0" * 64, {}, facts.to_json()), limits)
+        return miss.error if miss is not None else None
+
+    told = refused(node, Thresholds())
+    assert isinstance(told, ModelError)
+    assert (told.what, told.where) == ("node 'ArgMax_2' (ArgMax) has a tensor of 6 dims: QNN takes at most 5", value)
+    assert told.remedy.startswith("end the component before it with cut: ['r'] in the config")
+    assert "thresholds: {max_cpu_nodes: 20, max_partitions: 2}" in told.remedy
+    assert "let the application reshape" in str(refused(edge, Thresholds()))
+    assert refused(node, Thresholds(max_cpu_nodes=1)) is None
+    assert refused(None, Thresholds()) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from onnx import ModelProto, NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op, opset
-from pipeline.graph.ir.inference import shape_of
 
 
 def reduced_axes(index: GraphIndex, node: NodeProto) -> tuple[int, ...] | None:
@@ -14,7 +13,7 @@ def reduced_axes(index: GraphIndex, node: NodeProto) -> tuple[int, ...] | None:
     They are an attribute in the earlier opsets, an input in the later ones (ReduceSum from 13, the others from 18).
     """
     attributes = {attribute.name: attribute for attribute in node.attribute}
-    rank = len(shape_of(index.types[node.input[0]]))
+    rank = len(index.types[node.input[0]].tensor_type.shape.dim)
     axes: list[int] = []
     if "axes" in attributes:
         axes = list(attributes["axes"].ints)

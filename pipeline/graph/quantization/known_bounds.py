@@ -12,7 +12,6 @@ import math
 from onnx import NodeProto, TensorProto
 
 from pipeline.graph.ir.index import GraphIndex, element_type, is_float, is_op
-from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.reductions import reduced_axes
 from pipeline.graph.quantization.operand_rules import moves_data
 from pipeline.graph.quantization.ranges import Range
@@ -51,12 +50,16 @@ def _bound(
     if known is None:
         return None
     if is_op(node, "ReduceSum"):
-        summed = math.prod(shape_of(index.types[given])) / max(1, math.prod(shape_of(index.types[node.output[0]])))
+        summed = _size(index, given) / max(1, _size(index, str(node.output[0])))
         one = given in peaks and {*peaks[given]} <= {*(reduced_axes(index, node) or ())}
         return Range(1.0 if one else summed * known.low, summed * known.high)
     if is_op(node, "Log"):
         return Range(math.log(known.low), math.log(known.high)) if known.low > 0 else None
     return known if is_op(node, "ReduceMean", "ReduceMax", "ReduceMin") or moves_data(index, node) else None
+
+
+def _size(index: GraphIndex, name: str) -> int:
+    return math.prod(dim.dim_value for dim in index.types[name].tensor_type.shape.dim)
 
 
 def _largest_taken_away(index: GraphIndex, name: str) -> tuple[int, ...] | None:
