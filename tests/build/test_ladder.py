@@ -11,19 +11,12 @@ import onnx
 import pytest
 import yaml
 
+from tests.support.climbing import CONFIG
 from tests.support.graphs import graph
 from tests.support.project import Project, Run
 
 pytestmark = pytest.mark.slow
 
-CONFIG = """\
-source: {path: ../models/net}
-components:
-  net: {file: model.onnx}
-buckets: {frames: [16]}
-calibration: {reader: npz, folder: calibration/samples}
-targets: [sm8650]
-"""
 RELU = """g (float[1,8,frames] x) => (float[1,8,frames] y) {
     wide = Conv (x, w)
     bent = Relu (wide)
