@@ -11,34 +11,22 @@ same SQNR. Results keep their names. Left alone: types other than float32.
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
-
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "decompose_activations"
+from pipeline.graph.ir.index import is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every Celu and Softsign; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if is_op(node, "Celu", "Softsign") and _is_float(index, node)]
-    for node in found:
-        if node.op_type == "Celu":
-            _celu(added, node)
-        else:
-            _softsign(added, node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _is_float(index: GraphIndex, node: NodeProto) -> bool:
-    return index.types[node.output[0]].tensor_type.elem_type == TensorProto.FLOAT
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Celu or Softsign."""
+    if not is_op(node, "Celu", "Softsign") or not is_float32(added.index, node.output[0]):
+        return False
+    if node.op_type == "Celu":
+        _celu(added, node)
+    else:
+        _softsign(added, node)
+    return True
 
 
 def _celu(added: Additions, node: NodeProto) -> None:
@@ -47,13 +35,13 @@ def _celu(added: Additions, node: NodeProto) -> None:
     if alpha == 1:
         added.replace("Elu", source, out=result)
         return
-    inverse = added.constant(f"{result}_inverse", np.array(1 / alpha, np.float32))
+    inverse = added.number(f"{result}_inverse", 1 / alpha)
     elu = added.op("Elu", added.op("Mul", source, inverse, out=f"{result}_scaled"), out=f"{result}_elu")
-    added.replace("Mul", elu, added.constant(f"{result}_alpha", np.array(alpha, np.float32)), out=result)
+    added.replace("Mul", elu, added.number(f"{result}_alpha", alpha), out=result)
 
 
 def _softsign(added: Additions, node: NodeProto) -> None:
     source, result = node.input[0], node.output[0]
     size = added.op("Abs", source, out=f"{result}_size")
-    one = added.constant(f"{result}_one", np.array(1, np.float32))
-    added.replace("Div", source, added.op("Add", size, one, out=f"{result}_divisor"), out=result)
+    divisor = added.op("Add", size, added.number(f"{result}_one", 1), out=f"{result}_divisor")
+    added.replace("Div", source, divisor, out=result)

@@ -24,42 +24,24 @@ is 0; types other than int32 and int64.
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto, TensorProto, helper
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
-
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "decompose_mod"
+from pipeline.graph.ir.index import element_type, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _KINDS = (TensorProto.INT32, TensorProto.INT64)
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such Mod; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        _replace(index, added, node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _matches(index: GraphIndex, node: NodeProto) -> bool:
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Mod of integers."""
     if not is_op(node, "Mod") or any(attribute.name == "fmod" and attribute.i for attribute in node.attribute):
         return False
-    divisor = index.constant(node.input[1])
-    return index.types[node.output[0]].tensor_type.elem_type in _KINDS and (divisor is None or bool(divisor.all()))
-
-
-def _replace(index: GraphIndex, added: Additions, node: NodeProto) -> None:
     x, n, result = node.input[0], node.input[1], node.output[0]
-    kind = index.types[result].tensor_type.elem_type
-    zero = added.constant(f"{result}_zero", np.zeros((), helper.tensor_dtype_to_np_dtype(kind)))
+    kind, divisor = element_type(added.index, result), added.index.constant(n)
+    if kind not in _KINDS or not (divisor is None or divisor.all()):
+        return False
+    zero = added.number(f"{result}_zero", 0, helper.tensor_dtype_to_np_dtype(kind))
     whole = added.op("Mul", added.op("Div", x, n, out=f"{result}_quotient"), n, out=f"{result}_whole")
     rest = added.op("Sub", x, whole, out=f"{result}_rest")
 
@@ -67,9 +49,9 @@ def _replace(index: GraphIndex, added: Additions, node: NodeProto) -> None:
         return added.op("Cast", added.op(op, value, zero, out=f"{result}_is_{name}"), out=f"{result}_{name}", to=kind)
 
     missing = as_number("Less", rest, "below")
-    divisor = index.constant(n)
     if divisor is None or (divisor < 0).any():
         other = added.op("Sub", as_number("Greater", rest, "above"), missing, out=f"{result}_other_side")
         turned = added.op("Mul", as_number("Less", n, "turned"), other, out=f"{result}_turned_side")
         missing = added.op("Add", missing, turned, out=f"{result}_short")
     added.replace("Add", rest, added.op("Mul", missing, n, out=f"{result}_missing"), out=result)
+    return True

@@ -34,37 +34,28 @@ is computed, or not one positive number.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import NodeProto, TensorProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "decompose_pow"
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _MOST_FACTORS = 8
 """More squarings than three in a row round more than Pow does."""
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such power; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = []
-    for node in model.graph.node:
-        exponent, base = _exponent(index, node), _base(index, node)
-        if exponent is not None:
-            _Power(added, node).write(exponent)
-        elif base is not None:
-            _exponential(added, node, base)
-        if exponent is not None or base is not None:
-            found.append(node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Pow whose exponent or base is one number."""
+    exponent, base = _exponent(added.index, node), _base(added.index, node)
+    if exponent is not None:
+        _Power(added, node).write(exponent)
+    elif base is not None:
+        factor = added.number(f"{node.output[0]}_log", np.log(base))
+        scaled = added.op("Mul", node.input[1], factor, out=f"{node.output[0]}_scaled")
+        added.replace("Exp", scaled, out=node.output[0])
+    return exponent is not None or base is not None
 
 
 def _base(index: GraphIndex, node: NodeProto) -> float | None:
@@ -77,12 +68,6 @@ def _base(index: GraphIndex, node: NodeProto) -> float | None:
     if base is None or not 0 < base < np.inf or kinds != {TensorProto.FLOAT} or shape_of(exponent) != shape_of(result):
         return None
     return base
-
-
-def _exponential(added: Additions, node: NodeProto, base: float) -> None:
-    result = node.output[0]
-    factor = added.constant(f"{result}_log", np.array(np.log(base), np.float32))
-    added.replace("Exp", added.op("Mul", node.input[1], factor, out=f"{result}_scaled"), out=result)
 
 
 def _exponent(index: GraphIndex, node: NodeProto) -> float | None:
@@ -146,7 +131,7 @@ class _Power:
         return half, half
 
     def _number(self, name: str, value: float) -> str:
-        return self._added.constant(f"{self._result}_{name}", np.array(value, np.float32))
+        return self._added.number(f"{self._result}_{name}", value)
 
 
 AFTER = {

@@ -19,27 +19,21 @@ another axis than the first of 5, which are right.
 from __future__ import annotations
 
 from math import prod
-from pathlib import Path
 
-from onnx import ModelProto, NodeProto
+from onnx import NodeProto
 
 from pipeline.graph.ir.axis_groups import MOST_DIMS
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "flatten_gathers"
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Flatten every such lookup; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if is_op(node, "Gather") and _is_deep(added, node)]
-    for node in found:
-        _flatten(index, added, node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Flatten a lookup over many dims."""
+    if not is_op(node, "Gather") or not _is_deep(added, node):
+        return False
+    _flatten(added.index, added, node)
+    return True
 
 
 def _axis(added: Additions, node: NodeProto) -> int:
