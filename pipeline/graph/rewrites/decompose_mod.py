@@ -1,6 +1,6 @@
-"""Write the remainder of integers with a quotient.
+"""Write a remainder with a quotient.
 
-Before::
+Before, of integers::
 
     Mod(x, n)
 
@@ -14,12 +14,16 @@ and where n is computed, or may be negative, so that the remainder has the sign 
     below, above, turned = Cast(Less(rest, 0)), Cast(Greater(rest, 0)), Cast(Less(n, 0))
     Add(rest, Mul(Add(below, Mul(turned, Sub(above, below))), n))
 
-HTP (2.51, emulated) computes Mod in float16, wrongly above 2048 (4097 mod 3 is 0), and Div of integers rightly, but for
-one thing: by a constant power of two it rounds a negative quotient down instead of to zero. The second line makes the
-remainder right for either.
+With `fmod` the remainder has the sign of x. It is `rest` itself of integers, and of floats::
 
-The result keeps its name. Left alone: floats; `fmod`, whose remainder has the sign of x; constant divisors of which one
-is 0; types other than int32 and int64.
+    size, step = Abs(x), Abs(n)
+    Mul(Sign(x), Sub(size, Mul(Floor(Div(size, step)), step)))
+
+QNN EP 2.7 leaves Mod with `fmod` to the CPU. HTP (2.51, emulated) computes Mod in float16, wrongly above 2048 (4097 mod
+3 is 0), and Div of integers rightly, but for one thing: by a constant power of two it rounds a negative quotient down
+instead of to zero. The second line makes the remainder right for either; with `fmod`, negate_divisors does.
+
+The result keeps its name. Left alone: constant divisors of which one is 0; types other than int32, int64 and float32.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, element_type, is_op, substitute
 from pipeline.graph.ir.node_builder import Additions
 
 NAME = "decompose_mod"
@@ -50,17 +54,39 @@ def apply(model: ModelProto, folder: Path) -> int:
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:
-    if not is_op(node, "Mod") or any(attribute.name == "fmod" and attribute.i for attribute in node.attribute):
+    kinds = (*_KINDS, TensorProto.FLOAT) if _has_sign_of_x(node) else _KINDS
+    if not is_op(node, "Mod") or element_type(index, node.output[0]) not in kinds:
         return False
     divisor = index.constant(node.input[1])
-    return index.types[node.output[0]].tensor_type.elem_type in _KINDS and (divisor is None or bool(divisor.all()))
+    return divisor is None or bool(divisor.all())
+
+
+def _has_sign_of_x(node: NodeProto) -> bool:
+    return any(attribute.name == "fmod" and attribute.i for attribute in node.attribute)
+
+
+def _of_floats(index: GraphIndex, added: Additions, node: NodeProto) -> None:
+    x, n, result = node.input[0], node.input[1], node.output[0]
+    divisor, size = index.constant(n), added.op("Abs", x, out=f"{result}_size")
+    name = f"{result}_step"
+    step = added.op("Abs", n, out=name) if divisor is None else added.constant(name, np.abs(divisor))
+    whole = added.op("Floor", added.op("Div", size, step, out=f"{result}_quotient"), out=f"{result}_times")
+    rest = added.op("Sub", size, added.op("Mul", whole, step, out=f"{result}_whole"), out=f"{result}_rest")
+    added.replace("Mul", added.op("Sign", x, out=f"{result}_sign"), rest, out=result)
 
 
 def _replace(index: GraphIndex, added: Additions, node: NodeProto) -> None:
     x, n, result = node.input[0], node.input[1], node.output[0]
-    kind = index.types[result].tensor_type.elem_type
+    kind = element_type(index, result)
+    if kind == TensorProto.FLOAT:
+        _of_floats(index, added, node)
+        return
+    quotient = added.op("Div", x, n, out=f"{result}_quotient")
+    whole = added.op("Mul", quotient, n, out=f"{result}_whole")
+    if _has_sign_of_x(node):
+        added.replace("Sub", x, whole, out=result)
+        return
     zero = added.constant(f"{result}_zero", np.zeros((), helper.tensor_dtype_to_np_dtype(kind)))
-    whole = added.op("Mul", added.op("Div", x, n, out=f"{result}_quotient"), n, out=f"{result}_whole")
     rest = added.op("Sub", x, whole, out=f"{result}_rest")
 
     def as_number(op: str, value: str, name: str) -> str:
