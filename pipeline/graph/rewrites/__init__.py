@@ -47,6 +47,7 @@ from pipeline.graph.rewrites import (
     drop_idle_bounds,
     drop_unit_axes,
     expand_powers,
+    find_last_extremes,
     flatten_gather_nd,
     flatten_gathers,
     flatten_output_casts,
@@ -66,8 +67,10 @@ from pipeline.graph.rewrites import (
     merge_scales,
     narrow_doubles,
     negate_divisors,
+    normalize_along_last_axis,
     pool_volumes,
     put_scores_first,
+    replace_dropouts,
     replace_lengths_by_gates,
     replace_tanh,
     resize_axes_apart,
@@ -75,11 +78,13 @@ from pipeline.graph.rewrites import (
     scale_magnitudes,
     scale_spectra,
     scale_weights,
+    select_triangles,
     separate_swish,
     simplify_boolean_equal,
     split_clips,
     spread_kernels,
     sum_along_last_axis,
+    sum_forwards,
     take_last_states,
     widen_scales,
 )
@@ -96,7 +101,9 @@ class Rewrite(Protocol):
 
 REWRITES: tuple[Rewrite, ...] = (
     narrow_doubles,  # before all that look at constants of float32
+    replace_dropouts,
     drop_idle_bounds,  # before masks are looked for: an infinity that bounds nothing is none
+    select_triangles,
     fold_gemm_factors,  # before all that look for products with constants
     compute_lengths_in_integers,
     decompose_mod,
@@ -115,6 +122,7 @@ REWRITES: tuple[Rewrite, ...] = (
     fuse_gelu,
     fuse_layer_norm,
     fuse_rms_norm,
+    normalize_along_last_axis,  # behind the fusion of norms
     decompose_pow,  # behind the fusions, which look for the powers in norms and activations
     expand_powers,
     divide_one,
@@ -124,6 +132,8 @@ REWRITES: tuple[Rewrite, ...] = (
     resize_by_products,
     resize_axes_apart,
     center_grids,
+    find_last_extremes,
+    sum_forwards,
     flatten_gathers,  # behind what writes lookups in place of a Pad or a Resize
     count_indices_from_the_front,
     sum_along_last_axis,

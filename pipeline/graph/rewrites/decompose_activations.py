@@ -4,12 +4,16 @@ Before and after::
 
     Celu(x)          Mul(Elu(Mul(x, 1 / alpha)), alpha)      or Elu(x) where alpha is 1
     Softsign(x)      Div(x, Add(Abs(x), 1))
+    Shrink(x)        Sub(x, Clip(x, -lambd, lambd))                       where bias is lambd
+                     Where(Greater(Abs(x), lambd), Sub(x, Mul(Sign(x), bias)), 0)
 
-QNN EP 2.7 leaves both to the CPU, a partition more each time: 5 for a small convolutional net with Celu, now 1, at the
-same SQNR. Results keep their names. Left alone: types other than float32.
+QNN EP 2.7 leaves each of them to the CPU, a partition more each time: 5 for a small convolutional net with Celu, now 1,
+at the same SQNR. Results keep their names. Left alone: types other than float32, and a Shrink with a negative lambd.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 from onnx import NodeProto
 
@@ -19,19 +23,22 @@ from pipeline.graph.ir.node_builder import Additions, each_node
 
 @each_node
 def apply(added: Additions, node: NodeProto) -> bool:
-    """Replace a Celu or Softsign."""
-    if not is_op(node, "Celu", "Softsign") or not is_float32(added.index, node.output[0]):
+    """Replace a Celu, Softsign or Shrink."""
+    if not is_op(node, *_WRITERS) or not is_float32(added.index, node.output[0]):
         return False
-    if node.op_type == "Celu":
-        _celu(added, node)
-    else:
-        _softsign(added, node)
+    if node.op_type == "Shrink" and _number(node, "lambd", 0.5) < 0:
+        return False
+    _WRITERS[node.op_type](added, node)
     return True
+
+
+def _number(node: NodeProto, name: str, default: float) -> float:
+    return next((float(attribute.f) for attribute in node.attribute if attribute.name == name), default)
 
 
 def _celu(added: Additions, node: NodeProto) -> None:
     source, result = node.input[0], node.output[0]
-    alpha = next((attribute.f for attribute in node.attribute if attribute.name == "alpha"), 1.0)
+    alpha = _number(node, "alpha", 1.0)
     if alpha == 1:
         added.replace("Elu", source, out=result)
         return
@@ -45,3 +52,27 @@ def _softsign(added: Additions, node: NodeProto) -> None:
     size = added.op("Abs", source, out=f"{result}_size")
     divisor = added.op("Add", size, added.number(f"{result}_one", 1), out=f"{result}_divisor")
     added.replace("Div", source, divisor, out=result)
+
+
+def _shrink(added: Additions, node: NodeProto) -> None:
+    source, result = node.input[0], node.output[0]
+    lambd, bias = _number(node, "lambd", 0.5), _number(node, "bias", 0.0)
+    high = added.number(f"{result}_lambd", lambd)
+    if bias == lambd:
+        middle = added.op("Clip", source, added.number(f"{result}_low", -lambd), high, out=f"{result}_middle")
+        added.replace("Sub", source, middle, out=result)
+        return
+    kept = added.op("Greater", added.op("Abs", source, out=f"{result}_size"), high, out=f"{result}_kept")
+    moved = source
+    if bias:
+        sign = added.op("Sign", source, out=f"{result}_sign")
+        shift = added.op("Mul", sign, added.number(f"{result}_bias", bias), out=f"{result}_shift")
+        moved = added.op("Sub", source, shift, out=f"{result}_moved")
+    added.replace("Where", kept, moved, added.number(f"{result}_zero", 0), out=result)
+
+
+_WRITERS: Mapping[str, Callable[[Additions, NodeProto], None]] = {
+    "Celu": _celu,
+    "Softsign": _softsign,
+    "Shrink": _shrink,
+}
