@@ -1,7 +1,8 @@
 """Rewrites: graph changes that make a model fit for HTP and leave what it computes as it was.
 
-A rewrite is one module with two names: ``NAME``, and ``apply(model, folder)``, which changes the model in place and
-returns how often it did. Where the order matters, ``AFTER`` has the names of those that run before, and why.
+A rewrite is one module, and has its name. Its ``apply(model, folder)`` changes the model in place and returns how often
+it did; most are made by `each_node` of a function that looks at one node. Where the order matters, ``AFTER`` has the
+names of those that run before, and why.
 Each requires a model as the shape stage leaves it: every dim fixed, constants as
 initializers, nodes in topological order, a type for every value; `folder` holds the model's blobs. Each ensures the
 same, and keeps the name of every value it doesn't replace, so that encodings found over all buckets fit each of them.
@@ -46,6 +47,7 @@ from pipeline.graph.rewrites import (
     drop_idle_bounds,
     drop_unit_axes,
     expand_powers,
+    find_last_extremes,
     flatten_gather_nd,
     flatten_gathers,
     flatten_output_casts,
@@ -65,8 +67,10 @@ from pipeline.graph.rewrites import (
     merge_scales,
     narrow_doubles,
     negate_divisors,
+    normalize_along_last_axis,
     pool_volumes,
     put_scores_first,
+    replace_dropouts,
     replace_lengths_by_gates,
     replace_tanh,
     resize_axes_apart,
@@ -74,11 +78,13 @@ from pipeline.graph.rewrites import (
     scale_magnitudes,
     scale_spectra,
     scale_weights,
+    select_triangles,
     separate_swish,
     simplify_boolean_equal,
     split_clips,
     spread_kernels,
     sum_along_last_axis,
+    sum_forwards,
     take_last_states,
     widen_scales,
 )
@@ -87,15 +93,17 @@ from pipeline.graph.rewrites import (
 class Rewrite(Protocol):
     """What a module in this package looks like."""
 
-    NAME: str
+    __name__: str
 
-    def apply(self, model: ModelProto, folder: Path) -> int:
+    def apply(self, model: ModelProto, folder: Path, /) -> int:
         """Change `model` in place; return the number of places changed."""
 
 
 REWRITES: tuple[Rewrite, ...] = (
     narrow_doubles,  # before all that look at constants of float32
+    replace_dropouts,
     drop_idle_bounds,  # before masks are looked for: an infinity that bounds nothing is none
+    select_triangles,
     fold_gemm_factors,  # before all that look for products with constants
     compute_lengths_in_integers,
     decompose_mod,
@@ -114,6 +122,7 @@ REWRITES: tuple[Rewrite, ...] = (
     fuse_gelu,
     fuse_layer_norm,
     fuse_rms_norm,
+    normalize_along_last_axis,  # behind the fusion of norms
     decompose_pow,  # behind the fusions, which look for the powers in norms and activations
     expand_powers,
     divide_one,
@@ -123,6 +132,8 @@ REWRITES: tuple[Rewrite, ...] = (
     resize_by_products,
     resize_axes_apart,
     center_grids,
+    find_last_extremes,
+    sum_forwards,
     flatten_gathers,  # behind what writes lookups in place of a Pad or a Resize
     count_indices_from_the_front,
     sum_along_last_axis,
@@ -162,11 +173,16 @@ REWRITES: tuple[Rewrite, ...] = (
 """In the order they are applied."""
 
 
+def name_of(rewrite: Rewrite) -> str:
+    """What a rewrite is called, in reports as well."""
+    return rewrite.__name__.rpartition(".")[2]
+
+
 def apply_all(model: ModelProto, folder: Path) -> dict[str, int]:
     """Apply every rewrite to `model` in place; returns name -> number of places changed, zeros included."""
     applied = {}
     for rewrite in REWRITES:
-        applied[rewrite.NAME] = rewrite.apply(model, folder)
-        if applied[rewrite.NAME]:
+        count = applied[name_of(rewrite)] = rewrite.apply(model, folder)
+        if count:
             prune(model)
     return applied

@@ -1,6 +1,6 @@
-"""Write the remainder of integers with a quotient.
+"""Write a remainder with a quotient.
 
-Before::
+Before, of integers::
 
     Mod(x, n)
 
@@ -14,60 +14,75 @@ and where n is computed, or may be negative, so that the remainder has the sign 
     below, above, turned = Cast(Less(rest, 0)), Cast(Greater(rest, 0)), Cast(Less(n, 0))
     Add(rest, Mul(Add(below, Mul(turned, Sub(above, below))), n))
 
-HTP (2.51, emulated) computes Mod in float16, wrongly above 2048 (4097 mod 3 is 0), and Div of integers rightly, but for
-one thing: by a constant power of two it rounds a negative quotient down instead of to zero. The second line makes the
-remainder right for either.
+With `fmod` the remainder has the sign of x. It is `rest` itself of integers, and of floats::
 
-The result keeps its name. Left alone: floats; `fmod`, whose remainder has the sign of x; constant divisors of which one
-is 0; types other than int32 and int64.
+    size, step = Abs(x), Abs(n)
+    Mul(Sign(x), Sub(size, Mul(Floor(Div(size, step)), step)))
+
+QNN EP 2.7 leaves Mod with `fmod` to the CPU. HTP (2.51, emulated) computes Mod in float16, wrongly above 2048 (4097 mod
+3 is 0), and Div of integers rightly, but for one thing: by a constant power of two it rounds a negative quotient down
+instead of to zero. The second line makes the remainder right for either; with `fmod`, negate_divisors does.
+
+The result keeps its name. Left alone: constant divisors of which one is 0; types other than int32, int64 and float32.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "decompose_mod"
+from pipeline.graph.ir.index import element_type, is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _KINDS = (TensorProto.INT32, TensorProto.INT64)
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such Mod; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        _replace(index, added, node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _matches(index: GraphIndex, node: NodeProto) -> bool:
-    if not is_op(node, "Mod") or any(attribute.name == "fmod" and attribute.i for attribute in node.attribute):
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Mod that QNN computes otherwise."""
+    kinds = (*_KINDS, TensorProto.FLOAT) if _has_sign_of_x(node) else _KINDS
+    if not is_op(node, "Mod") or element_type(added.index, node.output[0]) not in kinds:
         return False
-    divisor = index.constant(node.input[1])
-    return index.types[node.output[0]].tensor_type.elem_type in _KINDS and (divisor is None or bool(divisor.all()))
+    divisor = added.index.constant(node.input[1])
+    if divisor is not None and not divisor.all():
+        return False
+    if is_float32(added.index, node.output[0]):
+        _of_floats(added, node)
+    else:
+        _of_integers(added, node)
+    return True
 
 
-def _replace(index: GraphIndex, added: Additions, node: NodeProto) -> None:
+def _has_sign_of_x(node: NodeProto) -> bool:
+    return any(attribute.name == "fmod" and attribute.i for attribute in node.attribute)
+
+
+def _of_floats(added: Additions, node: NodeProto) -> None:
     x, n, result = node.input[0], node.input[1], node.output[0]
-    kind = index.types[result].tensor_type.elem_type
-    zero = added.constant(f"{result}_zero", np.zeros((), helper.tensor_dtype_to_np_dtype(kind)))
-    whole = added.op("Mul", added.op("Div", x, n, out=f"{result}_quotient"), n, out=f"{result}_whole")
+    divisor, size = added.index.constant(n), added.op("Abs", x, out=f"{result}_size")
+    name = f"{result}_step"
+    step = added.op("Abs", n, out=name) if divisor is None else added.constant(name, np.abs(divisor))
+    whole = added.op("Floor", added.op("Div", size, step, out=f"{result}_quotient"), out=f"{result}_times")
+    rest = added.op("Sub", size, added.op("Mul", whole, step, out=f"{result}_whole"), out=f"{result}_rest")
+    added.replace("Mul", added.op("Sign", x, out=f"{result}_sign"), rest, out=result)
+
+
+def _of_integers(added: Additions, node: NodeProto) -> None:
+    x, n, result = node.input[0], node.input[1], node.output[0]
+    kind = element_type(added.index, result)
+    quotient = added.op("Div", x, n, out=f"{result}_quotient")
+    whole = added.op("Mul", quotient, n, out=f"{result}_whole")
+    if _has_sign_of_x(node):
+        added.replace("Sub", x, whole, out=result)
+        return
+    zero = added.number(f"{result}_zero", 0, helper.tensor_dtype_to_np_dtype(kind))
     rest = added.op("Sub", x, whole, out=f"{result}_rest")
 
     def as_number(op: str, value: str, name: str) -> str:
         return added.op("Cast", added.op(op, value, zero, out=f"{result}_is_{name}"), out=f"{result}_{name}", to=kind)
 
     missing = as_number("Less", rest, "below")
-    divisor = index.constant(n)
+    divisor = added.index.constant(n)
     if divisor is None or (divisor < 0).any():
         other = added.op("Sub", as_number("Greater", rest, "above"), missing, out=f"{result}_other_side")
         turned = added.op("Mul", as_number("Less", n, "turned"), other, out=f"{result}_turned_side")

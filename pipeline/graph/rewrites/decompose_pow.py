@@ -11,6 +11,7 @@ Before, and after for each exponent::
     Pow(x, -n)              Div(1, the form for n)
     Pow(x, any other)       Pow(Abs(x), exponent), unless the exponent is whole
     Pow(2, x)               Exp(Mul(x, log(2))), and so of any positive number
+    Pow(x, whole numbers)   Pow(x, Cast(whole numbers)), x being floats
 
 HTP (2.51, emulated) computes a float16 Pow wrongly where x is -0, or a negative number that float16 rounds to it: x to
 the 2 is -4, to the 4 is 16, to the 0.5 is 131008. In 16 bits it is right and coarse (SQNR of the context against the
@@ -27,44 +28,47 @@ QDQ model, uint16, x in 0.1 to 4)::
 Powers of a constant are wrong in 8 and 16 bits, as if base and exponent changed places (2 to the x, uint16: -8.1 dB,
 by Exp 86.9; 10 to the x: -12.6 and 81.0).
 
-A power that is no number (a root of something negative) may become one. The result keeps its name. Left alone: types
-other than float32; exponents that differ between elements, or are whole and beyond 8; computed exponents of a base that
-is computed, or not one positive number.
+QNN EP 2.7 leaves powers of integers, and powers by integers, to the CPU. Products of int32 and int64 are exact, so that
+their exponent may be up to 31.
+
+A power that is no number (a root of something negative) may become one. The result keeps its name. Left alone:
+other types; exponents that differ between elements, or are whole and beyond 8, and the negative ones of integers;
+computed exponents of a base that is computed, or not one positive number.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import WHOLE, GraphIndex, element_type, is_float32, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "decompose_pow"
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _MOST_FACTORS = 8
 """More squarings than three in a row round more than Pow does."""
+_MOST_OF_INTEGERS = 31
+"""What 2 to more than that is, int32 has not."""
+_INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such power; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = []
-    for node in model.graph.node:
-        exponent, base = _exponent(index, node), _base(index, node)
-        if exponent is not None:
-            _Power(added, node).write(exponent)
-        elif base is not None:
-            _exponential(added, node, base)
-        if exponent is not None or base is not None:
-            found.append(node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Pow whose exponent or base is one number, or whose exponents are integers."""
+    index = added.index
+    exponent, base = _exponent(index, node), _base(index, node)
+    if exponent is not None:
+        _Power(added, node, element_type(index, node.output[0])).write(exponent)
+    elif base is not None:
+        factor = added.number(f"{node.output[0]}_log", np.log(base))
+        scaled = added.op("Mul", node.input[1], factor, out=f"{node.output[0]}_scaled")
+        added.replace("Exp", scaled, out=node.output[0])
+    elif is_op(node, "Pow") and is_float32(index, node.input[0]) and element_type(index, node.input[1]) in WHOLE:
+        by = added.op("Cast", node.input[1], out=f"{node.output[0]}_exponent", to=TensorProto.FLOAT)
+        added.replace("Pow", node.input[0], by, out=node.output[0])
+    else:
+        return False
+    return True
 
 
 def _base(index: GraphIndex, node: NodeProto) -> float | None:
@@ -79,21 +83,18 @@ def _base(index: GraphIndex, node: NodeProto) -> float | None:
     return base
 
 
-def _exponential(added: Additions, node: NodeProto, base: float) -> None:
-    result = node.output[0]
-    factor = added.constant(f"{result}_log", np.array(np.log(base), np.float32))
-    added.replace("Exp", added.op("Mul", node.input[1], factor, out=f"{result}_scaled"), out=result)
-
-
 def _exponent(index: GraphIndex, node: NodeProto) -> float | None:
     """The exponent of a power that is to be replaced."""
     if not is_op(node, "Pow") or node.input[0] not in index.types or node.input[0] in index.initializers:
         return None
     base, result = index.types[node.input[0]], index.types[node.output[0]]
     exponent = index.scalar(node.input[1])
-    if exponent is None or not np.isfinite(exponent) or base.tensor_type.elem_type != TensorProto.FLOAT:
+    if exponent is None or not np.isfinite(exponent) or shape_of(base) != shape_of(result):
         return None
-    if shape_of(base) != shape_of(result):
+    kind = base.tensor_type.elem_type
+    if kind in _INTEGERS:
+        return exponent if exponent.is_integer() and 0 <= exponent <= _MOST_OF_INTEGERS else None
+    if kind != TensorProto.FLOAT:
         return None
     if abs(exponent) <= _MOST_FACTORS and exponent.is_integer():
         return exponent
@@ -104,8 +105,9 @@ def _exponent(index: GraphIndex, node: NodeProto) -> float | None:
 class _Power:
     """The nodes that take the place of one power."""
 
-    def __init__(self, added: Additions, node: NodeProto) -> None:
+    def __init__(self, added: Additions, node: NodeProto, kind: int) -> None:
         self._added = added
+        self._dtype = helper.tensor_dtype_to_np_dtype(kind)
         self._node = node
         self._base = str(node.input[0])
         self._result = str(node.output[0])
@@ -146,7 +148,7 @@ class _Power:
         return half, half
 
     def _number(self, name: str, value: float) -> str:
-        return self._added.constant(f"{self._result}_{name}", np.array(value, np.float32))
+        return self._added.number(f"{self._result}_{name}", value, self._dtype)
 
 
 AFTER = {

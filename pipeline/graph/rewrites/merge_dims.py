@@ -34,12 +34,10 @@ import numpy as np
 from onnx import ModelProto, NodeProto, helper
 
 from pipeline.graph.ir.axis_groups import MOST_DIMS, Dims, Groups, joined, merged, place, steps
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions
 from pipeline.graph.ir.reductions import axes_are_an_input, reduced_axes
-
-NAME = "merge_dims"
 
 _FOUR = 4
 
@@ -63,10 +61,8 @@ _REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
 def apply(model: ModelProto, folder: Path) -> int:
     """Rewrite every node that has too many dims, and can do with fewer; returns their number."""
     merging = _Merging(GraphIndex(model, folder))
-    done = [node for node in model.graph.node if merging.rewrite(node)]
-    merging.give_names(done)
-    if done:
-        substitute(model, done, merging.added.finish())
+    if done := merging.give_names([node for node in model.graph.node if merging.rewrite(node)]):
+        merging.added.join(removed=done)
     return len(done)
 
 
@@ -75,16 +71,14 @@ class _Merging:
 
     def __init__(self, index: GraphIndex) -> None:
         self._index, self.added = index, Additions(index)
-        known = {*index.types, *index.initializers}
-        self.high = {name for name in known if len(self.added.shape(name)) > MOST_DIMS}
+        self.high = {name for name in {*index.types, *index.initializers} if len(self._dims(name)) > MOST_DIMS}
         self._low: dict[str, str] = {}
         """What has the elements of a value in the dims of the node that makes it now, by the value's name."""
         self._views: dict[tuple[str, Dims], str] = {}
 
     def rewrite(self, node: NodeProto) -> bool:
         """Add what computes a node in fewer dims; whether that can be."""
-        names = [name for name in (*node.input, *node.output) if name]
-        if not any(self._rank(name) > _most(node) for name in names):
+        if not any(self._rank(name) > _most(node) for name in (*node.input, *node.output) if name):
             return False
         if any(name in self.high and name not in self._low and not self._is_constant(name) for name in node.input):
             return False  # an input of the model, or made by what was left alone
@@ -96,12 +90,16 @@ class _Merging:
         does = self._how(node)
         return does is not None and does(node)
 
-    def give_names(self, done: Sequence[NodeProto]) -> None:
-        """Make the values of more dims that nodes which were left alone read."""
-        gone = {name for node in done for name in node.output}
-        kept = [node for node in self._index.model.graph.node if gone.isdisjoint(node.output)]
+    def give_names(self, done: Sequence[NodeProto]) -> list[NodeProto]:
+        """Make the values of more dims that nodes which were left alone read; returns what is replaced of `done`."""
+        gone = {name: node for node in done for name in node.output}
+        kept = [node for node in self._index.model.graph.node if gone.keys().isdisjoint(node.output)]
         for name in dict.fromkeys(name for node in kept for name in node.input if name in self._low.keys() & self.high):
-            self.added.replace("Reshape", self._low[name], self._integers(name, self._dims(name)), out=name)
+            if is_op(gone[name], *VIEWS) and gone[name].input[0] == self._low[name]:
+                gone.pop(name)  # it would be written again as it is
+            else:
+                self.added.replace("Reshape", self._low[name], self._integers(name, self._dims(name)), out=name)
+        return [node for node in done if not gone.keys().isdisjoint(node.output)]
 
     def _how(self, node: NodeProto) -> Callable[[NodeProto], bool] | None:
         if node.domain not in ("", "ai.onnx"):
@@ -315,8 +313,8 @@ class _Merging:
         groups = merged(dims, kept=(axis,), most=_most(node))
         if groups is None:
             return False
-        along = self.added.constant(f"{node.output[0]}_axis", np.array(place(groups, axis)))
-        self._give(node.output[0], self._op(node, self._in(node.input[0], groups), along))
+        made = self.added.constant(f"{node.output[0]}_axis", np.array(place(groups, axis)))
+        self._give(node.output[0], self._op(node, self._in(node.input[0], groups), made))
         return True
 
     def _tile(self, node: NodeProto) -> bool:
@@ -327,7 +325,7 @@ class _Merging:
         groups = merged(dims, kept=[axis for axis, count in enumerate(times) if count != 1])
         if groups is None:
             return False
-        counts = self.added.integers(f"{node.output[0]}_times", *joined(times, groups))
+        counts = self._integers(node.output[0], joined(times, groups))
         self._give(node.output[0], self._op(node, self._in(node.input[0], groups), counts))
         return True
 

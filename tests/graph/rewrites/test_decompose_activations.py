@@ -15,6 +15,12 @@ FORMS = {
     "celu": ("y = Celu <alpha = 0.5> (x)", {"Mul": 2, "Elu": 1}),
     "celu of 1": ("y = Celu (x)", {"Elu": 1}),
     "softsign": ("y = Softsign (x)", {"Abs": 1, "Add": 1, "Div": 1}),
+    "shrink": ("y = Shrink (x)", {"Abs": 1, "Greater": 1, "Where": 1}),
+    "shrink with a bias": (
+        "y = Shrink <lambd = 2.0, bias = 0.7> (x)",
+        {"Abs": 1, "Greater": 1, "Sign": 1, "Mul": 1, "Sub": 1, "Where": 1},
+    ),
+    "shrink to zero": ("y = Shrink <lambd = 2.0, bias = 2.0> (x)", {"Clip": 1, "Sub": 1}),
 }
 
 
@@ -39,8 +45,14 @@ def test_what_qnn_has_is_left_alone(tmp_path: Path) -> None:
     assert decompose_activations.apply(build("e = Elu (x)  y = Selu (e)"), tmp_path) == 0
 
 
+def test_a_shrink_that_overlaps_itself_is_left_alone(tmp_path: Path) -> None:
+    assert decompose_activations.apply(build("y = Shrink <lambd = -1.0> (x)"), tmp_path) == 0
+
+
 def test_all_of_it_runs_on_the_chip(tmp_path: Path) -> None:
-    body = "w = Mul (x, x)  c = Celu <alpha = 0.5> (x)  s = Softsign (w)  y = Add (c, s)"
+    body = "w = Mul (x, x)  c = Celu <alpha = 0.5> (x)  s = Softsign (w)  a = Add (c, s)"
+    body += " h = Shrink <lambd = 2.03, bias = 2.03> (x)  b = Shrink <lambd = 2.03, bias = 1.0> (x)"
+    body += " d = Add (h, b) y = Add (a, d)"
     component = with_rewrites(tmp_path / "model", build(body))
     calls = [{"x": X}]
 

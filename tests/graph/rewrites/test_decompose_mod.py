@@ -13,6 +13,7 @@ from tests.support.graphs import graph, operators, outputs
 X = np.resize(
     np.array([-70001, -4097, -2051, -7, -6, -1, 0, 1, 5, 100, 2049, 4097, 65505, 1000003, 2**24 + 1]), (1, 64)
 )
+FLOATS = "g (float[1,64] x) => (float[1,64] y) { y = Mod <fmod = 1> (x, n) }"
 MOD = "g (int32[1,64] x) => (int32[1,64] y) { y = Mod (x, n) }"
 
 
@@ -34,13 +35,47 @@ def test_a_remainder_is_what_a_quotient_leaves(divisor: object, kind: type[np.in
     ("text", "n"),
     [
         (MOD, np.zeros((), np.int32)),
-        (MOD.replace("Mod (", "Mod <fmod = 1> ("), np.int32(3)),
-        ("g (float[1,64] x) => (float[1,64] y) { y = Mod <fmod = 1> (x, n) }", np.float32(3)),
+        (FLOATS, np.zeros((), np.float32)),
+        (MOD.replace("int32", "uint8"), np.uint8(3)),
     ],
-    ids=["zero", "fmod", "floats"],
+    ids=["zero", "zero of floats", "bytes"],
 )
 def test_other_remainders_are_left_alone(text: str, n: NDArray[np.generic], tmp_path: Path) -> None:
     assert decompose_mod.apply(graph(text, {"n": n}), tmp_path) == 0
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("divisor", [3, 4, -4, [2, -3, 5, -8], None])
+def test_a_remainder_with_the_sign_of_x(divisor: object, kind: type[np.integer], tmp_path: Path) -> None:
+    text = (COMPUTED if divisor is None else MOD).replace("int32", np.dtype(kind).name)
+    n = np.resize(np.asarray(divisor), (1, 64)) if isinstance(divisor, list) else np.asarray(divisor)
+    constants = {} if divisor is None else {"n": n.astype(kind)}
+    model = graph(text.replace("Mod (", "Mod <fmod = 1> ("), constants)
+    feeds = {"x": X.astype(kind)} | ({"n": DIVISORS.astype(kind)} if divisor is None else {})
+    before = outputs(model, feeds)["y"]
+
+    assert apply_all(model, tmp_path)["decompose_mod"] == 1
+
+    assert operators(model)["Mod"] == 0
+    np.testing.assert_array_equal(outputs(model, feeds)["y"], before)
+    assert decompose_mod.apply(model, tmp_path) == 0
+
+
+REAL = np.linspace(-20, 20, 64, dtype=np.float32)[None]
+
+
+@pytest.mark.parametrize("divisor", [0.7, -3.0, None])
+def test_a_remainder_of_floats(divisor: float | None, tmp_path: Path) -> None:
+    text = FLOATS if divisor is not None else FLOATS.replace("(float[1,64] x)", "(float[1,64] x, float[1,64] n)")
+    model = graph(text, {} if divisor is None else {"n": np.float32(divisor)})
+    feeds = {"x": REAL} | ({"n": np.flip(REAL, 1) + 0.05} if divisor is None else {})
+    before = outputs(model, feeds)["y"]
+
+    assert decompose_mod.apply(model, tmp_path) == 1
+
+    assert operators(model)["Mod"] == 0
+    np.testing.assert_allclose(outputs(model, feeds)["y"], before, atol=1e-5)
+    assert decompose_mod.apply(model, tmp_path) == 0
 
 
 COMPUTED = "g (int32[1,64] x, int32[1,64] n) => (int32[1,64] y) { y = Mod (x, n) }"
@@ -81,3 +116,16 @@ def test_the_chip_is_right_by_computed_divisors_and_by_negative_ones(tmp_path: P
     assert (raw != np.mod(x, DIVISORS)).any(), "QNN computes Mod rightly now: drop decompose_mod"
     for made, divisors in zip(cured, (DIVISORS, np.array([-3]), np.array([-4])), strict=True):
         np.testing.assert_array_equal(made, np.mod(x, divisors))
+
+
+def test_the_chip_takes_no_remainder_with_the_sign_of_x(tmp_path: Path) -> None:
+    x, real = X.astype(np.int32), np.linspace(-16, 16, 64, endpoint=False, dtype=np.float32)[None]
+    models = [graph(MOD.replace("Mod (", "Mod <fmod = 1> ("), {"n": np.int32(4)}) for _ in range(2)]
+    models += [graph(FLOATS, {"n": np.float32(4)}) for _ in range(2)]
+    for model in models[1::2]:
+        assert apply_all(model, tmp_path)["decompose_mod"] == 1
+    found = run_batch(models, [{"x": x}] * 2 + [{"x": real}] * 2, tmp_path / "work")
+    for raw, cured, given in zip(found[::2], found[1::2], (x, real), strict=True):
+        assert raw.on_cpu == ("Mod",) or raw.refused, "QNN takes fmod now: drop that part of decompose_mod"
+        assert not cured.on_cpu
+        np.testing.assert_allclose(cured.outputs[0], np.fmod(given, 4), atol=1e-3)

@@ -64,3 +64,38 @@ def test_all_of_it_runs_on_the_chip(op: str, tmp_path: Path) -> None:
     assert chip.context.partitions == 1
     assert chip.cpu_ops == set()
     assert sqnr_db(on_cpu(component.ingest, calls[:1]), chip.outputs, "y") > 50
+
+
+@pytest.mark.parametrize("axis", [None, 1, -2])
+def test_a_norm_by_sizes_divides_by_their_sum(axis: int | None, tmp_path: Path) -> None:
+    how = "" if axis is None else f", axis = {axis}"
+    model = graph(f"g (float[1,12,8] x) => (float[1,12,8] y) {{ y = LpNormalization <p = 1{how}> (x) }}")
+    x = values() - 1
+    x[:, 3] = 0
+    x[:, 5] *= 1e-30
+    before = outputs(model, {"x": x})["y"]
+
+    assert decompose_reductions.apply(model, tmp_path) == 1
+
+    assert operators(model) == {"Abs": 1, "ReduceSum": 1, "Max": 1, "Div": 1}
+    np.testing.assert_allclose(outputs(model, {"x": x})["y"], before, rtol=1e-6)
+    assert decompose_reductions.apply(model, tmp_path) == 0
+
+
+def test_a_norm_by_squares_is_left_alone(tmp_path: Path) -> None:
+    for how in ("", "<p = 2>"):
+        model = graph(f"g (float[1,12,8] x) => (float[1,12,8] y) {{ y = LpNormalization {how} (x) }}")
+        assert decompose_reductions.apply(model, tmp_path) == 0
+
+
+def test_rows_of_zeros_stay_zeros_on_the_chip(tmp_path: Path) -> None:
+    x = values() - 1
+    x[:, 3] = 0
+    text = "g (float[1,12,8] x) => (float[1,12,8] y) { y = LpNormalization <p = 1> (x) }"
+    component = with_rewrites(tmp_path / "model", graph(text))
+    calls = [{"x": x}]
+    for number, made in enumerate((component.rewrite["all"], component.quantize("all", component.calibrate(calls)))):
+        chip = on_chip(made, calls, tmp_path / f"on chip {number}")
+        assert not chip.cpu_ops
+        assert not chip.outputs[0]["y"][:, 3].any()
+        assert sqnr_db(on_cpu(component.ingest, calls), chip.outputs, "y") > 45

@@ -160,6 +160,7 @@ def test_left_alone(case: str, tmp_path: Path) -> None:
         kind: count for kind, count in kinds.items() if kind != "Reshape"
     }
     np.testing.assert_array_equal(outputs(model, X)["y"], before)
+    assert merge_dims.apply(model, tmp_path) == 0
 
 
 def test_a_comparison_over_fewer_dims_is_known_to_what_wrote_it(tmp_path: Path) -> None:

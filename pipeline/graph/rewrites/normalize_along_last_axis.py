@@ -1,0 +1,50 @@
+"""Normalize over one axis: a LayerNormalization over several has its axes put together.
+
+Before, with x of [2, 4, 6] and a constant scale and bias::
+
+    LayerNormalization(x, scale, bias, axis=1)
+
+After, with scale and bias as 24 numbers::
+
+    Reshape(LayerNormalization(Reshape(x, [2, 24]), scale, bias, axis=-1), [2, 4, 6])
+
+QNN EP 2.7 leaves a norm over several axes to the CPU.
+
+The result keeps its name. Left alone: a scale or bias that is computed; mean and deviation that are read.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from onnx import NodeProto, helper
+
+from pipeline.graph.ir.index import is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
+
+
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Flatten what a LayerNormalization over several axes is of."""
+    if not is_op(node, "LayerNormalization"):
+        return False
+    index = added.index
+    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    result, dims = node.output[0], added.shape(node.input[0])
+    axis = given.get("axis", -1) % len(dims)
+    factors = [index.constant(name) for name in node.input[1:] if name]
+    read = [name for name in node.output[1:] if name in index.readers or name in index.outputs]
+    if axis == len(dims) - 1 or read or any(values is None for values in factors):
+        return False
+    over = dims[axis:]
+    flat = added.integers(f"{result}_flat_dims", *dims[:axis], prod(over))
+    rows = added.op("Reshape", node.input[0], flat, out=f"{result}_flat")
+    named = [
+        added.constant(f"{result}_{name}", np.ascontiguousarray(np.broadcast_to(values, over)).reshape(-1))
+        for name, values in zip(("gamma", "beta"), factors, strict=False)
+        if values is not None
+    ]
+    normed = added.op("LayerNormalization", rows, *named, out=f"{result}_normed", **{**given, "axis": -1})
+    added.replace("Reshape", normed, added.integers(f"{result}_dims", *dims), out=result)
+    return True
