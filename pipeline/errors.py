@@ -20,6 +20,8 @@ class PipelineError(Exception):
     exit_code: ClassVar[int] = 1
     of_machine: bool = False
     """Whether a disk of the machine that it happened on is at fault, so that another machine may do the same work."""
+    of_process: bool = False
+    """Whether a process died, or was ended as it took too much, so that other work of the kind may be done."""
 
     def __init__(self, what: str, *, where: str = "", why: str = "", remedy: str = "") -> None:
         super().__init__(what)

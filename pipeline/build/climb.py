@@ -8,18 +8,18 @@ store and is not tried again, and whoever writes the scheme into the configurati
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
 
-from pipeline.build import gates
+from pipeline.build import gates, remedies
 from pipeline.build.bring import Shown, bring_up_to_date, is_current
 from pipeline.build.chains import QUIET, able_of, chain_of, figures_of, method_of
 from pipeline.build.climb_locks import ClimbLocks
 from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import explain, is_of_integers, judge, nodes_of, wanting
 from pipeline.build.nothing_keeps import nothing_keeps, out_of_time
-from pipeline.build.remedies import NO_NUMBER, Tried, is_last, label, may_be_cured, may_go_on, next_scheme, worth_most
+from pipeline.build.remedies import NO_NUMBER, Tried, label, may_be_cured, may_fail, next_scheme
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import blame, probe
 from pipeline.contracts import quantize as quantized
@@ -27,14 +27,7 @@ from pipeline.contracts.climb import Attempt
 from pipeline.contracts.climb import Facts as Climbed
 from pipeline.contracts.forecast import OF_WHOLE_NUMBERS, Forecast, harmful
 from pipeline.contracts.scheme import Scheme
-from pipeline.errors import (
-    CompileError,
-    ModelError,
-    PipelineError,
-    QuantizationError,
-    VerificationError,
-    WaitingError,
-)
+from pipeline.errors import PipelineError, VerificationError, WaitingError
 from pipeline.frozen import dataclass
 from pipeline.graph.quantization.scheme_text import as_yaml
 from pipeline.ladder import RUNGS
@@ -49,11 +42,7 @@ from pipeline.store.store import DamagedError
 
 WAVES = (("quantize",), ("verify",), ("packing",), ("context",), ("emulate",))
 """Stages that make and judge a precision, those that cost least first: what misses on the CPU is not compiled."""
-_CHEAP = ("quantize", "verify")
-"""Stages before anything is compiled; a try that ends there doesn't count among those for a margin."""
 _THREADS = 32
-FAILURES = (CompileError, ModelError, QuantizationError, VerificationError)
-"""What a precision may fail with that another one does not."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +142,8 @@ class Climber:
             tell(f"{_name(quantize)}: trying {label(scheme)}") if tried else None
             chain = chain_of(quantize, scheme, self._steps)
             missed = self._bring(chain, max((fit.total_db for fit in fits), default=None))
-            for_margin += bool(fits) and not (missed and missed.step.stage in _CHEAP)
+            # A try that ends before anything is compiled doesn't count.
+            for_margin += bool(fits) and not (missed and missed.step.stage in remedies.CHEAP)
             short = None if missed else self._short(chain)
             attempts.append(self._attempt(scheme, chain, missed or short))
             if missed is None:
@@ -161,7 +151,7 @@ class Climber:
                 fits.append(_Fit(scheme, chain, attempts[-1], self._total(chain), alike))
                 if short is None:
                     break
-            if missed and not may_be_cured(missed.miss.rung, scheme, tried):
+            if missed and not may_be_cured(missed.miss.rung, scheme, tried, missed.miss.left, float16=able.float16):
                 self._beyond.add(quantize.id)
                 return False
             if missed and (incurable := self._incurable(chain, missed, component.thresholds)):
@@ -170,9 +160,9 @@ class Climber:
                 raise incurable
             tell(f"{_name(quantize)}: {attempts[-1].line()}")
             tried.append(self._tried(scheme, chain, missed, short))
-            scheme = next_scheme(tried, able, last=bool(fits) and is_last(for_margin))
+            scheme = next_scheme(tried, able, last=bool(fits) and remedies.is_last(for_margin))
             spent_s = time.monotonic() - started
-            if fits and not may_go_on(for_margin, spent_s, budget_s, alike=any(fit.alike for fit in fits)):
+            if fits and not remedies.may_go_on(for_margin, spent_s, budget_s, alike=any(fit.alike for fit in fits)):
                 break
             if scheme is not None and not fits and spent_s > budget_s:
                 raise out_of_time(_name(quantize), attempts, scheme, component.budget_minutes or 0)
@@ -186,9 +176,10 @@ class Climber:
 
         These are looked for where they were foretold, or an output is of them.
         """
+        if hints.NO_OPERATOR in missed.miss.error.why and not thresholds.max_cpu_nodes:
+            return missed.miss.error
         if missed.failed:
-            unknown = hints.NO_OPERATOR in missed.miss.error.why and not thresholds.max_cpu_nodes
-            return missed.miss.error if unknown else None
+            return None
         foretold = any(told.rule in OF_WHOLE_NUMBERS for told in self._foretold(chain))
         if missed.step.stage != "emulate" or not (missed.miss.whole or foretold):
             return None
@@ -203,7 +194,7 @@ class Climber:
     def _settle(self, quantize: Step, resolved: Resolved, fits: Sequence[_Fit], attempts: Sequence[Attempt]) -> None:
         """Take the best of what keeps to the gates, the cheapest if it is as good; its steps are what is built then."""
         among = [fit for fit in fits if fit.alike] or fits
-        best = among[worth_most([fit.total_db for fit in among])]
+        best = among[remedies.worth_most([fit.total_db for fit in among])]
         self._record(resolved.climb_key, quantize, best.scheme, attempts)
         last = attempts[-1].label == best.attempt.label
         if not last:
@@ -250,7 +241,9 @@ class Climber:
                 bring_up_to_date(step, self._workspace, self._crew, started)
         except (WaitingError, DamagedError):
             raise
-        except FAILURES as error:
+        except PipelineError as error:
+            if not may_fail(step.stage, error):
+                raise
             return _Miss(step, gates.Miss(error, "compile"), failed=True)
         miss = judge(step, self._workspace)
         return _Miss(step, miss) if miss is not None else None
@@ -261,8 +254,10 @@ class Climber:
         assert found is not None
         reached = self._reached(missed) if missed else (len(WAVES), self._total(chain))
         lost = list[float]()
-        nodes = tuple if found.failed else cache(partial(self._to_blame, chain, found.step, lost))
         miss = found.miss
+        nodes: Callable[[], tuple[str, ...]] = cache(partial(self._to_blame, chain, found.step, lost))
+        if found.failed or miss.left is not None:
+            nodes = partial(tuple, miss.left or ())
         return Tried(
             scheme, miss.rung or "compile", reached, nodes, self._foretold(chain), miss.state, miss.read, miss.accepts,
             miss.error if found.failed or not miss.rung else None, lambda: min(lost, default=None), not miss.rung,
@@ -291,7 +286,9 @@ class Climber:
         try:
             with self._shown(search) as started:
                 bring_up_to_date(search, self._workspace, self._crew, started)
-        except FAILURES:
+        except PipelineError as error:
+            if not may_fail(step.stage, error):
+                raise
             return None
         return search
 

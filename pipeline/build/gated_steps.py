@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from pipeline.build import failed
 from pipeline.build.bring import ChangedError, Outcome, Shown, bring_up_to_date, is_current, needed
-from pipeline.build.climb import FAILURES, Climber
+from pipeline.build.climb import Climber
 from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import explain, judge
-from pipeline.build.remedies import CURABLE
+from pipeline.build.remedies import CURABLE, may_fail
 from pipeline.errors import PipelineError, WaitingError
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -68,7 +68,7 @@ class GatedSteps:
             self.bring(step, tries - 1)
             return
         except PipelineError as error:
-            if isinstance(error, FAILURES) and self._climbed(step, "compile"):
+            if may_fail(step.stage, error) and self._climbed(step, "compile"):
                 return
             raise failed.kept(step, error, self._steps, self._workspace, made=False) from error
         if miss := judge(step, self._workspace):

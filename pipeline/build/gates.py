@@ -73,6 +73,7 @@ class Miss:
     `state` says whether what misses is a state, which the next run takes; `read`, whether it is what an application
     reads off an output. `accepts` is what a config says to have it all the same; empty where nobody should. `sqnr_db`
     is the figure that misses, if it is one in dB. `whole`: what misses are whole numbers, of which all should be equal.
+    `left` are the nodes that QNN leaves to the CPU, conversions aside; None where that is not why.
     """
 
     error: PipelineError
@@ -82,6 +83,7 @@ class Miss:
     accepts: str = ""
     sqnr_db: float | None = None
     whole: bool = False
+    left: tuple[str, ...] | None = None
 
 
 def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
@@ -102,8 +104,8 @@ def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
         return next(map(Miss, language_gates.conversed(name, made.read(converse.Facts.from_json))), None)
     if made.stage == "context":
         parts = made.read(context.Facts.from_json).parts
-        missed = (error for part in parts.values() for error in _fallbacks(part.facts, thresholds))
-        return next(map(Miss, missed), None)
+        facts = [part.facts for part in parts.values()]
+        return next((Miss(error, left=of.refused) for of in facts for error in _fallbacks(of, thresholds)), None)
     return None
 
 

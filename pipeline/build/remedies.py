@@ -10,11 +10,14 @@ from dataclasses import replace
 
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.scheme import FP16, Rule, Scheme, bits
-from pipeline.errors import PipelineError
+from pipeline.errors import CompileError, ModelError, PipelineError, QuantizationError, VerificationError
 from pipeline.frozen import dataclass
 
 CURABLE = ("quantization", "compile", "total")
 """Rungs that another precision can cure."""
+CHEAP = ("quantize", "verify")
+"""Stages before anything is compiled."""
+_FAILURES = (CompileError, ModelError, QuantizationError, VerificationError)
 FEW, MANY = 6, 20
 """Nodes that are put into another precision at once: first those that are to blame most."""
 _MOST_RULES = 3
@@ -79,15 +82,27 @@ class Tried:
     by_db: bool = True
 
 
-def may_be_cured(rung: str, scheme: Scheme, tried: Sequence[Tried]) -> bool:
+def may_be_cured(
+    rung: str, scheme: Scheme, tried: Sequence[Tried], left: Sequence[str] | None = None, *, float16: bool = True
+) -> bool:
     """Whether another precision may cure what `scheme` misses, after those that were `tried`.
 
-    None keeps padding out. Nor does one make QNN take an operator (`rung` is empty), except that weights in blocks may
-    be why it does not: so that is looked at without them before it counts.
+    None keeps padding out. Where QNN does not take the nodes that it `left` to the CPU (`rung` is empty), weights in
+    blocks may be why, or integers: so that counts where all of them were in `float16` already, if targets have it.
+    `left` is None where that is not why.
     """
     if rung:
         return rung in CURABLE or bool(tried)
-    return scheme.block is not None or not all(each.left_to_cpu for each in tried)
+    if scheme.block is not None or not all(each.left_to_cpu for each in tried):
+        return True
+    named = {place for rule in scheme.overrides if rule.precision == FP16 for place in rule.places}
+    in_float = is_float(scheme) or (bool(left) and named.issuperset(left or ()))
+    return left is not None and float16 and not in_float
+
+
+def may_fail(stage: str, error: PipelineError) -> bool:
+    """Whether a precision may fail in a stage with what another does not: the compiler refuses it, or dies of it."""
+    return isinstance(error, _FAILURES) or (error.of_process and stage not in CHEAP)
 
 
 def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Scheme | None:
@@ -182,6 +197,9 @@ def is_float(scheme: Scheme) -> bool:
 def _remedies(tried: Tried, own_rules: int, able: Able) -> Iterator[Scheme]:
     """Schemes that answer a miss, the cheapest first; `own_rules` of the overrides were there at the start."""
     scheme, added = tried.scheme, len(tried.scheme.overrides) - own_rules
+    if tried.left_to_cpu:
+        yield from _taken_otherwise(tried, able)
+        return
     if is_float(scheme):
         if added <= _MOST_RULES:
             for nodes in _stretches(tried, _INTEGERS):
@@ -215,6 +233,18 @@ def _remedies(tried: Tried, own_rules: int, able: Able) -> Iterator[Scheme]:
         for nodes in _stretches(tried, FP16):
             yield scheme.with_rules([Rule(nodes=nodes, precision=FP16)])
     if able.float16:
+        yield _ALL_FLOAT
+
+
+def _taken_otherwise(tried: Tried, able: Able) -> Iterator[Scheme]:
+    """Schemes of which QNN may take the nodes that it left to the CPU: without blocks, or with these in float."""
+    scheme, left = tried.scheme, tried.nodes()
+    if is_float(scheme):
+        return
+    if scheme.block is not None:
+        yield replace(scheme, weights="uint8", block=None)
+    if able.float16:
+        yield from [scheme.with_rules([Rule(nodes=left, precision=FP16)])] if left else []
         yield _ALL_FLOAT
 
 

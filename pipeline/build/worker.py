@@ -71,7 +71,7 @@ def load_answer(path: Path) -> StageResult:
             kind = BY_NAME[raw["error"]["type"]]
             what, where, why, remedy = (str(raw["error"][part]) for part in ("what", "where", "why", "remedy"))
             error = kind(what, where=where, why=why, remedy=remedy)
-            error.of_machine = bool(raw["error"]["of_machine"])
+            error.of_machine, error.of_process = (bool(raw["error"][of]) for of in ("of_machine", "of_process"))
             raise error
         reused = {str(name): (str(role), str(file)) for name, (role, file) in raw["reused"].items()}
         return StageResult(dict(raw["facts"]), reused)
@@ -150,7 +150,8 @@ def _log_traceback() -> None:
 def _error_text(error: PipelineError) -> str:
     fields = {"what": error.what, "where": error.where, "why": error.why, "remedy": error.remedy}
     told = {name: _without_secrets(text) for name, text in fields.items()}
-    return json.dumps({"error": {"type": type(error).__name__, **told, "of_machine": error.of_machine}})
+    of = {"of_machine": error.of_machine, "of_process": error.of_process}
+    return json.dumps({"error": {"type": type(error).__name__, **told, **of}})
 
 
 def _without_secrets(text: str) -> str:

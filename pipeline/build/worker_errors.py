@@ -25,12 +25,14 @@ def died(step: Work, status: int, log: Path, *, oom_killed: bool) -> PipelineErr
     cause = known.cause if known else "nothing is known of this way to end"
     source = f" ({known.source})" if known and known.source else ""
     remedy = known.remedy if known else "run the same command again; if it ends so again, report it with the log"
-    return WorkerError(
+    error = WorkerError(
         f"the worker of {step.id} died: {reason}",
         where=str(log),
         why=f"{cause}; {_end_of(lines)}",
         remedy=f"{remedy}{source}; {_KEPT}",
     )
+    error.of_process = True
+    return error
 
 
 def exceeded(step: Work, excess: Excess, log: Path) -> WorkerError:
@@ -56,7 +58,9 @@ def exceeded(step: Work, excess: Excess, log: Path) -> WorkerError:
             f"{file}, as limits: {{minutes: {2 * limits.minutes}}}"
         )
     why = f"{why}; {_end_of(log_tail(log, _LOG_LINES))}"
-    return WorkerError(what, where=str(log), why=why, remedy=f"{remedy}; {_KEPT}")
+    error = WorkerError(what, where=str(log), why=why, remedy=f"{remedy}; {_KEPT}")
+    error.of_process = True
+    return error
 
 
 def _end_of(lines: list[str]) -> str:

@@ -75,6 +75,11 @@ class CompiledModel(Contract):
         """The nodes that run on the CPU, conversions at the graph's edge not counted."""
         return tuple(node for node in self.cpu_nodes if not node.edge)
 
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The names of those that compute: the conversions around such a node stay with it."""
+        return tuple(node.name for node in self.fallbacks if node.op not in ("QuantizeLinear", "DequantizeLinear"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class PartFacts(CompiledModel):

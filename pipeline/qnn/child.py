@@ -260,7 +260,9 @@ def died(what: str, status: int, kind: type[PipelineError], log: Path | None = N
         return no_room("what the compiler or the emulator writes")
     tail = log_tail(log or Path(os.environ.get(STEP_LOG, "")), _LOG_LINES)
     why, remedy = failures.explain([exit_reason(status), *tail], "")
-    return (WorkerError if status == -_SIGKILL else kind)(what, why=why, remedy=remedy)
+    error = (WorkerError if status == -_SIGKILL else kind)(what, why=why, remedy=remedy)
+    error.of_process = True
+    return error
 
 
 def _feed(number: int) -> str:
