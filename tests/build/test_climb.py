@@ -129,6 +129,35 @@ def test_when_nothing_keeps_to_the_gates_it_says_what_was_tried(tmp_path: Path) 
     assert not again.built, "what was tried is in the store"
 
 
+def test_where_the_compiler_dies_of_a_precision_another_is_tried(tmp_path: Path) -> None:
+    """It dies in the project's own copy of the stage, of weights in blocks."""
+    project = coarse(tmp_path, largest=3)
+    graph_file = "(request.inputs['model/16'].folder / 'model.onnx')"
+    dies = f"    import os\n    os.abort() if b'block_size' in {graph_file}.read_bytes() else None\n"
+    begin = "    params = Params.from_json(request.params)\n    form, component"
+    project.edit("pipeline/stages/context.py", begin, dies + begin)
+    run = project.doit("build")
+    told = "net/net: w8a16 in blocks of 32: nothing measured; the worker of context:net/net/16/sm8650 died: killed by"
+    assert f"{told} signal 6 (SIGABRT)" in run.text
+    assert "net/net: trying " in run.text
+    assert shipped(project)["verification"]["emulator"]["sm8650"]["outputs"]["y"]["sqnr_db"] > 20
+
+    project.write(
+        "configs/net.yaml", CONFIG + "quantization: {activations: uint16, weights: {dtype: int8, block: 32}}\n"
+    )
+    written = project.doit("build", check=False)
+    assert written.status == 18, "what is written is built as it is written"
+    assert "trying" not in written.text
+
+
+def test_what_qnn_refuses_in_integers_is_kept_in_float(tmp_path: Path) -> None:
+    text = "g (float[1,8,frames] x) => (float[1,8,frames] y) { m = LRN <size = 3, alpha = 0.5> (x) y = Add (m, x) }"
+    project = project_of(tmp_path, graph(text, {}), CONFIG)
+    run = project.doit("build")
+    assert "1 node would run on the CPU" in run.text or "would run on the CPU, 0 may" in run.text
+    assert "nodes fp16" in shipped(project)["quantization"]["climb"][-1]["label"]
+
+
 def test_a_search_that_finds_nothing_climbs_too(tmp_path: Path) -> None:
     project = coarse(tmp_path, CONFIG + "quantization: {precision: auto, fp16: false}\n")
     run = project.doit("build")

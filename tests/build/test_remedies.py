@@ -17,6 +17,7 @@ from pipeline.build.remedies import (
     is_last,
     label,
     may_be_cured,
+    may_fail,
     may_go_on,
     next_scheme,
     unmoved,
@@ -25,6 +26,7 @@ from pipeline.build.remedies import (
 from pipeline.contracts import forecast
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.scheme import Rule, Scheme
+from pipeline.errors import CompileError, WorkerError
 
 W8A16 = Scheme("uint16", "uint8", per_channel=True)
 ALL = Able(float16=True, wide_weights=True, blocks=True)
@@ -209,14 +211,42 @@ def test_a_precision_that_costs_more_is_taken_only_if_it_is_worth_it() -> None:
     assert worth_most([23.0, 27.0, 29.0, 31.0]) == 3
 
 
-def test_what_qnn_leaves_to_the_cpu_is_looked_at_without_blocks() -> None:
-    blocks = replace(W8A16, weights="int8", block=32)
-    left = Tried(blocks, "compile", (3, -1e9), left_to_cpu=True)
-    assert may_be_cured("", blocks, [])
-    assert next_scheme([left], ALL) == replace(blocks, weights="uint8", block=None)
-    assert not may_be_cured("", W8A16, [left]), "then it is the operator"
-    assert not may_be_cured("", W8A16, [])
-    assert may_be_cured("", W8A16, [Tried(blocks, "quantization", (1, 13.0))]), "a rung was missed before"
+def test_what_qnn_leaves_to_the_cpu_is_looked_at_without_blocks_and_then_in_float() -> None:
+    blocks, plain = replace(W8A16, weights="int8", block=32), replace(W8A16, weights="uint8", block=None)
+    nodes, in_float = ("a", "b"), Rule(nodes=("a", "b"), precision="fp16")
+    tried: list[Tried] = []
+
+    def left(scheme: Scheme) -> Scheme | None:
+        tried.append(Tried(scheme, "compile", (3, -1e9), lambda: nodes, left_to_cpu=True))
+        return next_scheme(tried, ALL)
+
+    assert may_be_cured("", blocks, tried, nodes)
+    assert left(blocks) == plain
+    assert may_be_cured("", plain, tried, nodes)
+    assert left(plain) == blocks.with_rules([in_float])
+    assert may_be_cured("", plain.with_rules([in_float]), tried, (*nodes, "c")), "others are left now"
+    assert not may_be_cured("", plain.with_rules([in_float]), tried, nodes), "then it is the operator"
+    found = left(blocks.with_rules([in_float]))
+    assert found is not None
+    assert is_float(found)
+    assert not may_be_cured("", found, tried, nodes)
+
+
+def test_what_no_precision_makes_qnn_take() -> None:
+    left = Tried(W8A16, "compile", (3, -1e9), left_to_cpu=True)
+    assert not may_be_cured("", W8A16, [left], ("a",), float16=False)
+    assert not may_be_cured("", W8A16, [left], None), "it is something else that misses no rung"
+    assert may_be_cured("", W8A16, [left], ()), "of conversions alone, all in float has none"
+    assert may_be_cured("", W8A16, [Tried(W8A16, "quantization", (1, 13.0))]), "a rung was missed before"
+
+
+@pytest.mark.parametrize("stage", ["quantize", "context", "emulate"])
+def test_a_process_that_died_may_be_the_precisions_fault(stage: str) -> None:
+    error = WorkerError("the worker died")
+    assert not may_fail(stage, error)
+    error.of_process = True
+    assert may_fail(stage, error) == (stage != "quantize")
+    assert may_fail(stage, CompileError("refused"))
 
 
 def test_padding_is_cured_by_no_precision() -> None:

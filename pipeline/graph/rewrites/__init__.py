@@ -24,6 +24,7 @@ from pipeline.graph.rewrites import (
     cast_by_int32,
     center_grids,
     compare_casts,
+    compare_one_hots,
     compare_signs,
     compute_lengths_in_integers,
     convert_group_norms,
@@ -65,6 +66,7 @@ from pipeline.graph.rewrites import (
     make_masks_finite,
     merge_dims,
     merge_scales,
+    multiply_apart,
     narrow_doubles,
     negate_divisors,
     normalize_along_last_axis,
@@ -105,6 +107,7 @@ REWRITES: tuple[Rewrite, ...] = (
     drop_idle_bounds,  # before masks are looked for: an infinity that bounds nothing is none
     select_triangles,
     fold_gemm_factors,  # before all that look for products with constants
+    multiply_apart,  # behind what leaves no factors
     compute_lengths_in_integers,
     decompose_mod,
     compare_signs,
@@ -136,6 +139,7 @@ REWRITES: tuple[Rewrite, ...] = (
     sum_forwards,
     flatten_gathers,  # behind what writes lookups in place of a Pad or a Resize
     count_indices_from_the_front,
+    compare_one_hots,  # behind what counts their indices from the front
     sum_along_last_axis,
     convolve_averages,
     pool_volumes,

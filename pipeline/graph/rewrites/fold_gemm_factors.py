@@ -48,7 +48,7 @@ def _fold(index: GraphIndex, added: Additions, node: NodeProto) -> None:
     alpha, beta = _factor(node, "alpha"), _factor(node, "beta")
     inputs = list(node.input)
     own = [place for place in (1, 0) if inputs[place] in index.initializers and len(index.readers[inputs[place]]) == 1]
-    place = own[0] if own else 0
+    place = own[0] if own and alpha else 0  # weights of zeros alone have no scale
     inputs[place] = _times(index, added, inputs[place], alpha)
     if len(inputs) > _BIAS and inputs[_BIAS]:
         inputs[_BIAS] = _times(index, added, inputs[_BIAS], beta) if beta else ""
