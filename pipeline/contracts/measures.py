@@ -60,7 +60,7 @@ class Subject(Contract):
 
     By its `values`; by the `equality` of integers; or by the `choice` of the largest along `axis`, except where the
     runner-up of the original is nearer than `tie`. For integers that an ArgMax makes, `chosen_from` is what it chose
-    from. `bounded`: it lies between 0 and 1 by construction. `state`: it is handed to
+    from; with `places`, any place will do where that is nearer than `tie` to what it should be, as of a TopK. `bounded`: it lies between 0 and 1 by construction. `state`: it is handed to
     the next run. `zero`: its integers are rounded numbers, judged by their values, and this one stands for 0.
 
     `reads` is what an application reads off its values, as far as can be told: the `likeliest` of probabilities along
@@ -74,6 +74,7 @@ class Subject(Contract):
     axis: int | None = left_out()
     tie: float | None = left_out()
     chosen_from: str | None = left_out()
+    places: bool | None = left_out()
     bounded: bool = False
     state: bool = False
     reads: Literal["likeliest", "largest", "level"] | None = left_out()

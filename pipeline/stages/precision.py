@@ -22,7 +22,7 @@ from pipeline.contracts import ingest
 from pipeline.contracts.precision import CurvePoint, Facts, Found, Params
 from pipeline.errors import QuantizationError
 from pipeline.graph.accuracy.candidates import Candidates, in_float, settled
-from pipeline.graph.accuracy.choices import argmax_outputs, values_of
+from pipeline.graph.accuracy.choices import chosen_outputs, values_of
 from pipeline.graph.accuracy.makeup import makeup_of_outputs
 from pipeline.graph.accuracy.pricing import Pricing
 from pipeline.graph.accuracy.scheme_yaml import label, scheme_of
@@ -133,8 +133,8 @@ def _samples(
     main = min(placed, key=lambda bucket: (-min(len(placed[bucket]), _RANKING), size[bucket]))
     folder = request.inputs["ingest"].folder
     original = load_session(folder / MODEL)
-    choices = argmax_outputs(GraphIndex(load_graph(folder / MODEL), folder))
-    chosen_from = [value for value, _ in choices.values()]
+    choices = chosen_outputs(GraphIndex(load_graph(folder / MODEL), folder))
+    chosen_from = [of.value for of in choices.values()]
 
     def example(call: StoredCall, bucket: str) -> Example:
         arrays = call.load()

@@ -34,7 +34,7 @@ from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.measures import Measured, Score, Subject
 from pipeline.contracts.verify import UNMEASURED, Facts, Params
 from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
-from pipeline.graph.accuracy.choices import argmax_outputs, values_of
+from pipeline.graph.accuracy.choices import ChosenFrom, chosen_outputs, values_of
 from pipeline.graph.accuracy.edges import Criteria, criteria, ranges_of
 from pipeline.graph.accuracy.emulation_cost import sample_s
 from pipeline.graph.accuracy.makeup import makeup_of_outputs
@@ -86,8 +86,8 @@ def run(request: StageRequest) -> StageResult:
     names = [sample.name for sample in given.samples]
     original = request.inputs["ingest"].folder
     truth = _run_all("original", original, given.given)
-    choices = argmax_outputs(GraphIndex(load_graph(original / MODEL), original))
-    chosen_from = values_of(original / MODEL, [value for value, _ in choices.values()], given.given)
+    choices = chosen_outputs(GraphIndex(load_graph(original / MODEL), original))
+    chosen_from = values_of(original / MODEL, [of.value for of in choices.values()], given.given)
     subjects = _subjects(params, request, given, truth, choices, chosen_from)
     rungs: dict[str, Measured] = {}
     last: Sequence[Outputs] = truth
@@ -189,7 +189,7 @@ def _subjects(
     request: StageRequest,
     given: HeldOut,
     truth: Sequence[Outputs],
-    choices: Mapping[str, tuple[str, int]],
+    choices: Mapping[str, ChosenFrom],
     chosen_from: Sequence[Outputs],
 ) -> dict[str, Subject]:
     folder = request.inputs["shape"].folder

@@ -143,7 +143,7 @@ FINDINGS = (
     Finding(
         "top-k-ties", ("TopK",), (FP16, *_QUANTIZED), ("*",),
         "indices of ties in another order; values are right", "the lower index first", "equal values",
-        "refused",
+        "judged as near ties",
         canary("TopK", FP16, [_TIES, np.array([3])], constants=(1,), outputs=2, axis=1),
     ),
     Finding(

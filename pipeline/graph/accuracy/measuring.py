@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.contracts.measures import Figures, Subject
 from pipeline.graph.accuracy.accuracy import Accuracy, Outputs, Span
+from pipeline.graph.accuracy.choices import as_good
 from pipeline.graph.accuracy.decisions import Decisions, chosen_along
 from pipeline.graph.accuracy.edges import margins
 from pipeline.graph.accuracy.subjects import part_of
@@ -49,8 +50,8 @@ def measure(
                 values.add(expected, actual, name)
                 choices.add(*_choices(subject, expected, actual), name, _ties(subject, expected))
             elif subject.chosen_from and chosen_from:
-                ties = _ties(subject, chosen_from[number][subject.chosen_from])
-                values.add(expected, actual, name, ties.reshape(expected.shape))
+                of = chosen_from[number][subject.chosen_from]
+                values.add(expected, actual, name, _chosen_alike(subject, of, expected, actual))
             else:
                 values.add(expected, actual, name)
             if decisions is not None:
@@ -76,6 +77,17 @@ def _choices(subject: Subject, expected: NDArray[Any], actual: NDArray[Any]) -> 
     """What is chosen along the axis."""
     assert subject.axis is not None
     return np.argmax(expected, subject.axis), chosen_along(subject.axis, expected, actual)
+
+
+def _chosen_alike(
+    subject: Subject, values: NDArray[Any], expected: NDArray[Any], actual: NDArray[Any]
+) -> NDArray[np.bool_]:
+    """Where the places of what was chosen from `values` need not be equal."""
+    if not subject.places:
+        return _ties(subject, values).reshape(expected.shape)
+    assert subject.axis is not None
+    assert subject.tie is not None
+    return as_good(values, subject.axis, subject.tie, expected, actual)
 
 
 def _ties(subject: Subject, values: NDArray[Any]) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pipeline.contracts.measures import Declared, Subject
 from pipeline.errors import ConfigError
 from pipeline.graph.accuracy.accuracy import Outputs
-from pipeline.graph.accuracy.choices import Choices
+from pipeline.graph.accuracy.choices import ChosenFrom
 from pipeline.graph.accuracy.decisions import CLEAR, choice_axis
 from pipeline.graph.accuracy.makeup import NOTHING_KNOWN, Makeup, Part
 from pipeline.graph.accuracy.slices import parts_of, spelled
@@ -39,7 +39,7 @@ def choose(
     declared: Mapping[str, Declared],
     where: str,
     *,
-    choices: Choices | None = None,
+    choices: Mapping[str, ChosenFrom] | None = None,
     chosen_from: Sequence[Outputs] = (),
 ) -> dict[str, Subject]:
     """What to judge, by label: what is `declared`, and of the rest each output, in parts if its units differ.
@@ -55,9 +55,11 @@ def choose(
     for output in truth[0]:
         slices = [subject.slice for subject in found.values() if subject.output == output]
         if not slices and choices and output in choices:
-            value, axis = choices[output]
-            tie = _tie(None, [sample[value] for sample in chosen_from])
-            chosen[output] = Subject(output, by="equality", axis=axis, tie=tie, chosen_from=value)
+            of = choices[output]
+            tie = _tie(None, [sample[of.value] for sample in chosen_from])
+            chosen[output] = Subject(
+                output, by="equality", axis=of.axis, tie=tie, chosen_from=of.value, places=of.places or None
+            )
         elif not slices:
             chosen |= _by_default(output, [sample[output] for sample in truth], makeup.get(output, NOTHING_KNOWN))
         elif "" not in slices and _leaves_something(slices, truth[0][output]):

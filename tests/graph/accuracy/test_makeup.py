@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from onnx import shape_inference
 
-from pipeline.graph.accuracy.choices import argmax_outputs
 from pipeline.graph.accuracy.makeup import NOTHING_KNOWN, Makeup, Part, makeup_of_outputs
 from pipeline.graph.ir.index import GraphIndex
 from tests.support.graphs import graph
@@ -104,12 +103,6 @@ def test_scores_of_several_scales_are_told_from_boxes_through_moves() -> None:
     index = GraphIndex(shape_inference.infer_shapes(model, data_prop=True), Path())
     parts = (Part(0, 4, False), Part(4, 5, True), Part(5, 7, True))
     assert makeup_of_outputs(index)["y"] == Makeup(axis=2, parts=parts)
-
-
-def test_what_an_argmax_chose_from() -> None:
-    found = argmax_outputs(index_of("a = ArgMax <axis = 1, keepdims = 0> (x) y = Cast <to = 6> (a)", "int32[1,5] y"))
-    assert found == {"y": ("x", 1)}
-    assert not argmax_outputs(index_of("y = Relu (x)"))
 
 
 UINT8, INT64 = "uint8[a,b,c] y", "int64[a,b,c] y"
