@@ -151,7 +151,9 @@ class Climber:
                 fits.append(_Fit(scheme, chain, attempts[-1], self._total(chain), alike))
                 if short is None:
                     break
-            if missed and not may_be_cured(missed.miss.rung, scheme, tried, missed.miss.left, float16=able.float16):
+            # What QNN has no operator for is in no precision another one.
+            left = missed.miss.left if missed and hints.NO_OPERATOR not in missed.miss.error.why else None
+            if missed and not may_be_cured(missed.miss.rung, scheme, tried, left, float16=able.float16):
                 self._beyond.add(quantize.id)
                 return False
             if missed and (incurable := self._incurable(chain, missed, component.thresholds)):
@@ -176,10 +178,9 @@ class Climber:
 
         These are looked for where they were foretold, or an output is of them.
         """
-        if hints.NO_OPERATOR in missed.miss.error.why and not thresholds.max_cpu_nodes:
-            return missed.miss.error
         if missed.failed:
-            return None
+            unknown = hints.NO_OPERATOR in missed.miss.error.why and not thresholds.max_cpu_nodes
+            return missed.miss.error if unknown else None
         foretold = any(told.rule in OF_WHOLE_NUMBERS for told in self._foretold(chain))
         if missed.step.stage != "emulate" or not (missed.miss.whole or foretold):
             return None
