@@ -60,8 +60,9 @@ class Subject(Contract):
 
     By its `values`; by the `equality` of integers; or by the `choice` of the largest along `axis`, except where the
     runner-up of the original is nearer than `tie`. For integers that an ArgMax makes, `chosen_from` is what it chose
-    from; with `places`, any place will do where that is nearer than `tie` to what it should be, as of a TopK. `bounded`: it lies between 0 and 1 by construction. `state`: it is handed to
-    the next run. `zero`: its integers are rounded numbers, judged by their values, and this one stands for 0.
+    from; with `places`, as of a TopK, any place will do where that is nearer than `tie` to what it should be.
+    `bounded`: it lies between 0 and 1 by construction. `state`: it is handed to the next run. `zero`: its integers are
+    rounded numbers, judged by their values, and this one stands for 0.
 
     `reads` is what an application reads off its values, as far as can be told: the `likeliest` of probabilities along
     `axis`, or the `largest` of scores, where the runner-up is not nearer than `tie`; or the `level` between 0 and 1.

@@ -133,7 +133,10 @@ def test_where_the_compiler_dies_of_a_precision_another_is_tried(tmp_path: Path)
     """It dies in the project's own copy of the stage, of the first precision."""
     project = coarse(tmp_path, largest=3)
     died = tmp_path / "died"
-    dies = f"    died = Path({str(died)!r})\n    if not died.exists():\n        died.touch()\n        import os\n        os.abort()\n"
+    dies = (
+        f"    died = Path({str(died)!r})\n"
+        "    if not died.exists():\n        died.touch()\n        import os\n        os.abort()\n"
+    )
     begin = "    params = Params.from_json(request.params)\n    form, component"
     project.edit("pipeline/stages/context.py", begin, dies + begin)
     run = project.doit("build")
