@@ -91,21 +91,26 @@ class ProjectTask(Task):  # type: ignore[misc]  # doit is untyped
 
     def init_options(self, args: Sequence[str] | None = None) -> Any:
         """What follows the options in `args`, which are read once."""
+        known = [f"--{option['long']}" for option in self.params]
+        for each in args or ():
+            word = each.partition("=")[0]
+            # Python's getopt takes the beginning of an option for it, so that a misspelt --day is a --days.
+            if len(word) > len("--") and word not in known and any(option.startswith(word) for option in known):
+                refuse(self._not_understood(args or (), word, f"option {word} not recognized"))
         try:
             return super().init_options(args)
         except CmdParseError as error:
-            refuse(self._not_understood(args or (), error))
+            wrong = error.__context__
+            word = wrong.opt if isinstance(wrong, GetoptError) else ""
+            refuse(self._not_understood(args or (), f"--{word}" if len(word) > 1 else f"-{word}", str(wrong)))
 
-    def _not_understood(self, args: Sequence[str], error: CmdParseError) -> ConfigError:
+    def _not_understood(self, args: Sequence[str], asked: str, why: str) -> ConfigError:
         known = [f"--{option['long']}" for option in self.params]
-        wrong = error.__context__
-        word = wrong.opt if isinstance(wrong, GetoptError) else ""
-        asked = f"--{word}" if len(word) > 1 else f"-{word}"
         near = "" if asked in known else did_you_mean(asked, known)
         return ConfigError(
             f"{self.name} does not understand its options{near}",
             where=f"command line: {' '.join((self.name, *args))}",
-            why=str(wrong),
+            why=why,
             remedy=f"it takes {', '.join(known) or 'none'}; options of a build come before: doit -n 2 build",
         )
 

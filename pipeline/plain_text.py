@@ -19,8 +19,13 @@ def printable(text: str, keep: str = "\n\t") -> str:
 
 def did_you_mean(name: str, known: Iterable[str], *, rest: str = "") -> str:
     """`; did you mean 'x'?` for the nearest known name, `rest` behind it, or an empty string when none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean '{near[0]}{rest}'?" if near else ""
+    near = nearest(name, known)
+    return f"; did you mean '{near}{rest}'?" if near else ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The nearest known name, or an empty string when none is near."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), "")
 
 
 def cutting(ends: Sequence[str]) -> str:

@@ -46,6 +46,7 @@ def test_the_options_and_commands_are_doit_s() -> None:
     ("options", "given", "told"),
     [
         (["dry-run", "json"], ["--bogus"], ["fsck does not understand its options\n", "option --bogus not recognized"]),
+        (["days", "json"], ["--day", "3"], ["fsck does not understand its options; did you mean '--days'?\n"]),
         (["dry-run", "json"], ["--jsn"], ["did you mean '--json'?", "it takes --dry-run, --json; options of a build"]),
         (
             [],

@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline.command_line import WHERE, CommandLine
 from pipeline.config.file_names import model_names
 from pipeline.errors import ConfigError
-from pipeline.plain_text import did_you_mean
+from pipeline.plain_text import did_you_mean, nearest
 from pipeline.plan.steps import STAGES
 
 _CHAT, _BUCKETS = "chat", "buckets"
@@ -25,6 +25,7 @@ _OF_MODELS = frozenset({*STAGES, *WHOLE})
 _PLAIN = re.compile(r"[\w.-]{2,}")
 """A word, no glob, path or drive."""
 _SHOWN = 5
+_NAMED = 3
 _GLOB = re.compile(r"[*?\[/]")
 
 
@@ -93,12 +94,33 @@ def check_names(
 def _no_step(name: str, models: Collection[str], known: Iterable[str]) -> ConfigError:
     """Why a step's name is refused, with the nearest of its own kind: another kind of step is not what was meant."""
     task, _, rest = name.partition(":")
-    alike = [each.partition(":")[2] for each in known if each.startswith(f"{task}:")]
+    alike = sorted(each.partition(":")[2] for each in known if each.startswith(f"{task}:"))
     there = "" if rest.partition("/")[0] in models else f"{_listed(models)}; "
-    near = did_you_mean(rest, sorted(alike)).replace("'", f"'{task}:", 1)
+    meant = _meant(rest, alike)
+    below = [each for each in alike if each.startswith(f"{meant}/")]
+    near = did_you_mean(rest, alike).replace("'", f"'{task}:", 1)
+    if meant and (meant in alike or fnmatch.filter(alike, meant)):
+        near = f"; did you mean '{task}:{meant}'?"
+    elif meant and below and not (near and meant.count("/") < rest.count("/")):
+        near, named = "", ", ".join(f"'{task}:{each}'" for each in below[:_NAMED])
+        more = f" and {len(below) - _NAMED} more" if len(below) > _NAMED else ""
+        there += f"of {meant} there {'is' if len(below) == 1 else 'are'} {named}{more}, all by '{task}:{meant}/*'; "
     return ConfigError(
         f"no step is named '{name}'{near}", where=WHERE, remedy=f"{there}'doit list --all' prints every name"
     )
+
+
+def _meant(asked: str, names: Sequence[str]) -> str:
+    """`asked` with each of its parts, between slashes, as some of `names` have it, up to one that is far from all."""
+    found = ""
+    for depth, part in enumerate(asked.split("/")):
+        alike = [name.split("/") for name in names if fnmatch.fnmatchcase("/".join(name.split("/")[:depth]), found)]
+        there = sorted({parts[depth] for parts in alike if len(parts) > depth})
+        near = part if fnmatch.filter(there, part) else nearest(part, there)
+        if not near:
+            break
+        found = f"{found}/{near}" if found else near
+    return found
 
 
 def check_words(line: CommandLine, models: Collection[str]) -> None:

@@ -112,6 +112,26 @@ def test_a_name_without_a_step_is_refused_with_the_nearest_of_all_steps() -> Non
         check_names(parse(["build:dmo"]), (), MODELS, {"smol"}, lambda: every)
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("blame:demo", "of demo there are 'blame:demo/a/32', 'blame:demo/a/64', 'blame:demo/b/32' and 1 more, all by"),
+        ("blame:dmo", "of demo there are 'blame:demo/a/32', "),
+        ("blame:demo/b", "of demo/b there are 'blame:demo/b/32', 'blame:demo/b/64', all by 'blame:demo/b/*'"),
+        ("blame:demo/nothing", "of demo there are 'blame:demo/a/32', "),
+        ("blame:minilm", "of minilm there is 'blame:minilm/x/32', all by 'blame:minilm/*'"),
+        ("blame:dmo/*", "did you mean 'blame:demo/*'?"),
+        ("blame:demo/a/64/sm8650", "did you mean 'blame:demo/a/64'?"),
+        ("blame:minlm/x/32", "did you mean 'blame:minilm/x/32'?"),
+    ],
+)
+def test_a_name_that_is_short_or_wrong_in_a_part_is_told_what_there_is(name: str, told: str) -> None:
+    every = [f"blame:demo/{part}/{size}" for part in "ab" for size in (32, 64)]
+    every += ["blame:minilm/x/32", "probe:demo/a/32/sm8650"]
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        check_names(parse([name]), (), MODELS, {"smol"}, lambda: every)
+
+
 def test_what_is_suggested_is_of_the_kind_that_was_asked_for() -> None:
     for name in ("build:smoll", "context:smol"):  # only a chat has that name, or nearly
         with pytest.raises(ConfigError) as caught:

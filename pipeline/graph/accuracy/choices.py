@@ -51,8 +51,8 @@ def as_good(
 ) -> NDArray[np.bool_]:
     """Where the element of `values` at an actual place is as good as that at the expected one: nearer than `tie`.
 
-    Places are int, of the shape of `values` but for `axis`, or another with the same elements in the same order. One that
-    is there a second time is not as good.
+    Places are int, of the shape of `values` but for `axis`, or another with the same elements in the same order. One
+    that is there a second time is not as good.
     """
     apart = np.moveaxis(values, axis, -1)
     shape = (*apart.shape[:-1], -1)
