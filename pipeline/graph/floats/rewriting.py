@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from pipeline.errors import ModelError
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.traverse import label
 
 _Name = str
@@ -28,7 +29,7 @@ class Replacing:
         self._find = find
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
-        self._attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        self._attributes = settings(node)
 
     def given(self, position: int) -> _Name:
         """The name of an input; empty where the node has none there."""

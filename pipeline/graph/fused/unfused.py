@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TypeProto, helper, numpy_helper
 
 from pipeline.errors import ModelError
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.inference import Opsets, is_static, shape_of
 from pipeline.graph.ir.traverse import label
 
@@ -28,7 +29,7 @@ class Unfused:
         self._types = types
         self._opset = opsets.versions.get("", 1)
         self._graph = GraphProto()
-        self._attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        self._attributes = settings(node)
         self._count = 0
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import is_op
 from pipeline.graph.shapes.cost import macs_of_nodes, shapes_of
 
@@ -64,7 +65,7 @@ class _Counting:
             if is_op(node, *_PRODUCTS):
                 form = self._format(node)
                 found.macs[form] += macs
-                found.grouped[form] += macs if _groups(node) > 1 else 0
+                found.grouped[form] += macs if integer(node, "group", 1) > 1 else 0
             else:
                 found.elements += macs
                 found.float_elements += macs if self._is_float(node) else 0
@@ -123,10 +124,6 @@ class _Counting:
         if kind in _BITS:
             return _BITS[kind]
         return int(helper.tensor_dtype_to_np_dtype(kind).itemsize) * 8
-
-
-def _groups(node: NodeProto) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == "group"), 1)
 
 
 def origins(model: ModelProto) -> Mapping[str, str]:

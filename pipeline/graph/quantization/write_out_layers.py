@@ -39,6 +39,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, 
 
 from pipeline.graph.files.model_file import external_range, inline_tensor, is_external, set_external
 from pipeline.graph.files.stored_form import form_of
+from pipeline.graph.ir.attributes import text
 from pipeline.graph.ir.index import GraphIndex, is_op, prune, substitute
 
 _MOST_NODES = 10_000
@@ -95,8 +96,7 @@ class _Layer:
 
     def goes_back(self, direction: int) -> bool:
         """Whether a direction begins with the last place."""
-        said = next((entry.s for entry in self.node.attribute if entry.name == "direction"), b"forward")
-        return said == b"reverse" or direction == 1
+        return text(self.node, "direction") == "reverse" or direction == 1
 
     @property
     def stem(self) -> str:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import GraphIndex, is_op
 
 _STILL = 20.0
@@ -69,7 +70,7 @@ def apply(model: ModelProto, folder: Path) -> int:
 def _matches(index: GraphIndex, node: NodeProto) -> bool:
     if not is_op(node, "RNN"):
         return False
-    given = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+    given = settings(node)
     activations = given.get("activations", [])
     names = [name for name in node.input[1:4] if name]
     types = [index.initializers[name].data_type for name in names if name in index.initializers]

@@ -31,9 +31,11 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import NodeProto, helper
 
+from pipeline.graph.ir.attributes import integers
 from pipeline.graph.ir.index import GraphIndex, element_type, is_op, opset
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
+from pipeline.graph.ir.reductions import keeps_axes
 
 _OPSET = 23
 _TOLERANCE = 1e-6
@@ -89,12 +91,10 @@ def _squared(index: GraphIndex, name: str) -> str | None:
 
 
 def _is_over_last_axis(index: GraphIndex, mean: NodeProto, source: str) -> bool:
-    attributes = {attribute.name: attribute for attribute in mean.attribute}
-    if "keepdims" in attributes and not attributes["keepdims"].i:
+    if not keeps_axes(mean):
         return False
-    if "axes" in attributes:
-        axes = list(attributes["axes"].ints)
-    else:
+    axes = integers(mean, "axes")
+    if not axes:
         given = index.constant(mean.input[1]) if len(mean.input) > 1 else None
         axes = [] if given is None else [int(axis) for axis in given.ravel()]
     return source in index.types and axes in ([-1], [len(shape_of(index.types[source])) - 1])

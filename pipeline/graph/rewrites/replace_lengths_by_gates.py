@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from pipeline.graph.ir.attributes import settings, text
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
@@ -82,7 +83,7 @@ class _Ends:
 def _matches(index: GraphIndex, node: NodeProto) -> bool:
     if not is_op(node, *_GATES) or _input(node, _LENGTHS) in ("", *index.initializers):
         return False
-    given = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+    given = settings(node)
     usual = ["sigmoid", "tanh"] if node.op_type == "GRU" else ["sigmoid", "tanh", "tanh"]
     activations = [name.decode().lower() for name in given.pop("activations", [])]
     direction = given.pop("direction", b"forward")
@@ -169,7 +170,7 @@ def _last_states(added: Additions, node: NodeProto, whole: str, ends: _Ends) -> 
     """Make Y_h, [directions, batch, hidden], from `whole`, [places, directions, batch, hidden]."""
     places, directions, batch, hidden = added.shape(whole)
     state = node.output[1]
-    reverse = any(entry.name == "direction" and entry.s == b"reverse" for entry in node.attribute)
+    reverse = text(node, "direction") == "reverse"
     parts = []
     for direction in range(directions):
         backwards = reverse or direction == 1

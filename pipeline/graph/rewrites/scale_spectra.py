@@ -37,8 +37,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import GraphIndex, is_float32, is_op, opset
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.moves import VIEWS
@@ -235,7 +236,7 @@ def _write(added: Additions, result: str, spectrum: _Spectrum, value: str, floor
         weights = _times(added, node, t) if node is last else {}
         known = names | units if is_square(node) else names
         inputs = [weights.get(place, known.get(name, name)) for place, name in enumerate(node.input)]
-        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        attributes = settings(node)
         names[node.output[0]] = added.op(node.op_type, *inputs, out=f"{node.output[0]}_scaled", **attributes)
 
     logs = [added.op("Log", each, out=f"{result}_log_of_size") for each in (size, root_size)]

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 
@@ -73,8 +74,7 @@ def _scaled(
         return None
     if product.op_type == "Gemm" and len(product.input) > 2 and product.input[2]:
         return None
-    turned = any(attribute.name == "transB" and attribute.i for attribute in product.attribute)
-    axis = 0 if conv or turned else 1
+    axis = 0 if conv or integer(product, "transB") else 1
     given, made = shape_of(index.types[product.output[0]]), shape_of(index.types[result])
     if given != made:
         return None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import element_type, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -29,9 +30,8 @@ def apply(added: Additions, node: NodeProto) -> bool:
     moved = index.scalar(node.input[1]) if len(node.input) > 1 and node.input[1] else 0.0
     if moved is None:
         return False
-    upper = all(attribute.i for attribute in node.attribute if attribute.name == "upper")
     ones = np.ones(added.shape(result)[-2:], np.bool_)
-    kept = np.triu(ones, int(moved)) if upper else np.tril(ones, int(moved))
+    kept = np.triu(ones, int(moved)) if integer(node, "upper", 1) else np.tril(ones, int(moved))
     mask = added.constant(f"{result}_mask", kept)
     if kind == TensorProto.BOOL:
         added.replace("And", mask, node.input[0], out=result)

@@ -22,6 +22,7 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from pipeline.graph.floats.movers import MOVERS
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.traverse import reads
 from pipeline.graph.shapes.folding import Constants
 
@@ -88,14 +89,13 @@ class _Passing:
         scale = self._constants.value(given[0])
         if scale.size != 1:
             return None
-        attributes = {each.name: each.i for each in node.attribute}
         if given[1]:
             zero = self._constants.value(given[1])
             kind, offset = self._constants.types[given[1]].tensor_type.elem_type, zero.astype(np.int64).ravel()
             if offset.size != 1:
                 return None
         else:
-            kind, offset = attributes.get("output_dtype", 0) or 2, np.zeros(1, np.int64)  # 2: uint8
+            kind, offset = integer(node, "output_dtype") or 2, np.zeros(1, np.int64)  # 2: uint8
         name = helper.tensor_dtype_to_np_dtype(kind).name
         if not name.startswith(("int", "uint")):
             return None

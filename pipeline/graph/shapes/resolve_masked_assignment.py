@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from pipeline.graph.ir.attributes import integers
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS
 from pipeline.graph.shapes.folding import Constants
@@ -56,7 +57,7 @@ def _mask(node: NodeProto, makers: Mapping[str, NodeProto]) -> str | None:
     places = makers.get(node.input[1])
     if places is None or not _is(places, "Transpose"):
         return None
-    if any(list(attribute.ints) != [1, 0] for attribute in places.attribute if attribute.name == "perm"):
+    if integers(places, "perm", [1, 0]) != [1, 0]:
         return None
     found = makers.get(places.input[0])
     return str(found.input[0]) if found is not None and _is(found, "NonZero") else None
