@@ -11,7 +11,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from pipeline.errors import ModelError
 from pipeline.graph.ir.attributes import settings
-from pipeline.graph.ir.traverse import label
+from pipeline.graph.ir.traverse import input_at, label
 
 _Name = str
 
@@ -33,7 +33,7 @@ class Replacing:
 
     def given(self, position: int) -> _Name:
         """The name of an input; empty where the node has none there."""
-        return self.node.input[position] if position < len(self.node.input) else ""
+        return input_at(self.node, position)
 
     def whole(self, name: str, default: int = 0) -> int:
         """An attribute that is a whole number."""

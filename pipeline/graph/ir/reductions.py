@@ -6,6 +6,7 @@ from onnx import ModelProto, NodeProto
 
 from pipeline.graph.ir.attributes import integer, integers
 from pipeline.graph.ir.index import GraphIndex, is_op, opset
+from pipeline.graph.ir.traverse import input_at
 
 
 def reduced_axes(index: GraphIndex, node: NodeProto) -> tuple[int, ...] | None:
@@ -15,7 +16,7 @@ def reduced_axes(index: GraphIndex, node: NodeProto) -> tuple[int, ...] | None:
     """
     rank = len(index.types[node.input[0]].tensor_type.shape.dim)
     axes = integers(node, "axes")
-    if not axes and len(node.input) > 1 and node.input[1]:
+    if not axes and input_at(node, 1):
         given = index.constant(node.input[1])
         if given is None:
             return None

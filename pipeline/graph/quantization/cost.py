@@ -11,6 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import is_op
+from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.shapes.cost import macs_of_nodes, shapes_of
 
 _BITS: Mapping[int, int] = {TensorProto.INT4: 4, TensorProto.UINT4: 4}
@@ -112,7 +113,7 @@ class _Counting:
         return maker is not None and bool(maker.input) and maker.input[0] in self._constants
 
     def _zero_kind(self, node: NodeProto) -> int:
-        return self._kinds.get(node.input[2], TensorProto.UINT8) if len(node.input) > 2 else TensorProto.UINT8
+        return int(self._kinds.get(input_at(node, 2), TensorProto.UINT8))
 
     def _bytes(self, name: str) -> int:
         kind = self._stored.get(name, self._kinds.get(name, TensorProto.FLOAT))

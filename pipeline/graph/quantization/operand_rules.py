@@ -20,6 +20,7 @@ from onnx import NodeProto
 from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.pads import pad_mode
+from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.quantization.ranges import Range
 
 
@@ -98,7 +99,7 @@ def operands(index: GraphIndex, node: NodeProto) -> Iterator[Operand]:
 def moves_data(index: GraphIndex, node: NodeProto) -> bool:
     """Whether a node's result is made of elements of its first input, so that both have one encoding."""
     if is_op(node, "Pad"):
-        filler = node.input[2] if len(node.input) > 2 else ""
+        filler = input_at(node, 2)
         # Zero is in every encoding.
         return pad_mode(node) != "constant" or not filler or index.scalar(filler) == 0
     return is_op(node, *_MOVERS)

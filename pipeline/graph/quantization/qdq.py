@@ -13,6 +13,7 @@ from pipeline.contracts.blame import EncodingFacts
 from pipeline.graph.files.model_file import tensor_dtype
 from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.quantization.ranges import Range
 
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
@@ -120,7 +121,7 @@ def dequantized_constant(index: GraphIndex, name: str) -> NDArray[np.float32]:
     integers, scale = index.constant(maker.input[0]), index.constant(maker.input[1])
     assert integers is not None
     assert scale is not None
-    zero_point = index.constant(maker.input[2]) if len(maker.input) > 2 and maker.input[2] else np.zeros((), np.int8)
+    zero_point = index.constant(maker.input[2]) if input_at(maker, 2) else np.zeros((), np.int8)
     assert zero_point is not None
     axis, block = integer(maker, "axis", 1), integer(maker, "block_size")
     if block:

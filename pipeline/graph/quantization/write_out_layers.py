@@ -41,6 +41,7 @@ from pipeline.graph.files.model_file import external_range, inline_tensor, is_ex
 from pipeline.graph.files.stored_form import form_of
 from pipeline.graph.ir.attributes import text
 from pipeline.graph.ir.index import GraphIndex, is_op, prune, substitute
+from pipeline.graph.ir.traverse import input_at
 
 _MOST_NODES = 10_000
 """What all layers of a model may become: six both ways over 50 places.
@@ -92,7 +93,7 @@ class _Layer:
 
     def given(self, position: int) -> str:
         """The name of an input; empty if there is none."""
-        return self.node.input[position] if position < len(self.node.input) else ""
+        return input_at(self.node, position)
 
     def goes_back(self, direction: int) -> bool:
         """Whether a direction begins with the last place."""

@@ -27,6 +27,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.traverse import input_at
 
 _STILL = 20.0
 """A gate's bias. As much as it takes in float32, and no more: the bias is quantized with the others."""
@@ -43,7 +44,7 @@ def apply(model: ModelProto, folder: Path) -> int:
         assert weights is not None
         assert recurrence is not None
         directions, hidden = weights.shape[:2]
-        given = index.constant(node.input[3]) if len(node.input) > 3 and node.input[3] else None
+        given = index.constant(node.input[3]) if input_at(node, 3) else None
         bias = np.zeros((directions, 2 * hidden), np.float32) if given is None else given
         gates = np.repeat(np.array([-_STILL, _STILL], np.float32), hidden)
         both = np.broadcast_to(gates, (directions, 2 * hidden))

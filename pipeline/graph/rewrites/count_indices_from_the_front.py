@@ -31,6 +31,7 @@ from pipeline.graph.ir.index import GraphIndex, element_type, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.moves import MOVES_FIRST, VIEWS
 from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.traverse import input_at
 
 _PLACES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1, "ScatterND": 1, "OneHot": 0}
 """Operator -> the position of its indices."""
@@ -136,7 +137,7 @@ def _rest_on(index: GraphIndex, name: str) -> list[str] | None:
     if is_op(node, *MOVES_FIRST) or (is_op(node, "Mod") and _is_plain_mod(node)):
         return [node.input[1 if node.op_type == "Mod" else 0]]
     if is_op(node, "Clip"):
-        return [node.input[1]] if len(node.input) > 1 and node.input[1] else None
+        return [node.input[1]] if input_at(node, 1) else None
     if is_op(node, "ReduceSum", "CumSum"):
         return [node.input[0]]
     if is_op(node, *_OF_ALL):

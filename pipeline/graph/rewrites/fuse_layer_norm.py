@@ -39,6 +39,7 @@ from pipeline.graph.ir.index import GraphIndex, is_op, prune
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.reductions import keeps_axes, reduced_axes
+from pipeline.graph.ir.traverse import other_input
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def _match(index: GraphIndex, variance: NodeProto) -> _Norm | None:
     shifted = index.sole_reader(variance.output[0], "Add")
     if source is None or axes is None or len(axes) != 1 or not keeps_axes(variance) or shifted is None:
         return None
-    epsilon = index.scalar(_other(shifted, variance.output[0]))
+    epsilon = index.scalar(other_input(shifted, variance.output[0]))
     if epsilon is None or not 0 < epsilon < math.inf:
         return None
     normed = _divided(index, shifted.output[0])
@@ -129,7 +130,7 @@ def _with_gamma(index: GraphIndex, norm: _Norm) -> _Norm:
     scaled = index.sole_reader(norm.last.output[0], "Mul")
     if scaled is None:
         return norm
-    gamma = _per_element(index, _other(scaled, norm.last.output[0]), norm)
+    gamma = _per_element(index, other_input(scaled, norm.last.output[0]), norm)
     return norm if gamma is None else replace(norm, last=scaled, gamma=gamma)
 
 
@@ -137,7 +138,7 @@ def _with_beta(index: GraphIndex, norm: _Norm) -> _Norm:
     moved = index.sole_reader(norm.last.output[0], "Add")
     if moved is None:
         return norm
-    beta = _per_element(index, _other(moved, norm.last.output[0]), norm)
+    beta = _per_element(index, other_input(moved, norm.last.output[0]), norm)
     return norm if beta is None else replace(norm, last=moved, beta=beta)
 
 
@@ -167,8 +168,3 @@ def _fuse(index: GraphIndex, added: Additions, norm: _Norm) -> None:
     turned = added.op("Transpose", norm.source, out=f"{result}_channels_last", perm=order)
     normed = added.op("LayerNormalization", turned, *parameters, out=f"{result}_normed", axis=-1, epsilon=norm.epsilon)
     added.replace("Transpose", normed, out=result, perm=[order.index(axis) for axis in range(len(dims))])
-
-
-def _other(node: NodeProto, name: str) -> str:
-    """The input of a node of two inputs that isn't `name`, or `name` if both are."""
-    return str(node.input[1] if node.input[0] == name else node.input[0])

@@ -36,6 +36,7 @@ from pipeline.graph.ir.index import GraphIndex, element_type, is_op, opset
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.reductions import keeps_axes
+from pipeline.graph.ir.traverse import input_at, other_input
 
 _OPSET = 23
 _TOLERANCE = 1e-6
@@ -70,12 +71,12 @@ def _match(index: GraphIndex, mean: NodeProto) -> _Norm | None:
     shifted = index.sole_reader(mean.output[0], "Add")
     if source is None or shifted is None or not _is_over_last_axis(index, mean, source):
         return None
-    epsilon = index.scalar(_other(shifted, mean.output[0]))
+    epsilon = index.scalar(other_input(shifted, mean.output[0]))
     normed = _divided(index, source, shifted.output[0])
     if epsilon is None or not 0 < epsilon < np.inf or normed is None:
         return None
     scaled = index.sole_reader(normed.output[0], "Mul")
-    gamma = _other(scaled, normed.output[0]) if scaled is not None else ""
+    gamma = other_input(scaled, normed.output[0]) if scaled is not None else ""
     if scaled is not None and _is_gamma(index, gamma, source):
         return _Norm(source, epsilon, scaled, gamma)
     return _Norm(source, epsilon, normed)
@@ -95,7 +96,7 @@ def _is_over_last_axis(index: GraphIndex, mean: NodeProto, source: str) -> bool:
         return False
     axes = integers(mean, "axes")
     if not axes:
-        given = index.constant(mean.input[1]) if len(mean.input) > 1 else None
+        given = index.constant(input_at(mean, 1))
         axes = [] if given is None else [int(axis) for axis in given.ravel()]
     return source in index.types and axes in ([-1], [len(shape_of(index.types[source])) - 1])
 
@@ -152,8 +153,3 @@ def _gamma(added: Additions, norm: _Norm) -> str:
     dtype = helper.tensor_dtype_to_np_dtype(element_type(added.index, norm.source))
     factor = np.ones(width, dtype) if values is None else np.broadcast_to(values.reshape(-1), width)
     return added.constant(f"{norm.last.output[0]}_gamma", np.ascontiguousarray(factor))
-
-
-def _other(node: NodeProto, name: str) -> str:
-    """The input of a node of two inputs that isn't `name`."""
-    return str(node.input[1] if node.input[0] == name else node.input[0])

@@ -45,6 +45,7 @@ from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.reductions import reduced_axes
+from pipeline.graph.ir.traverse import input_at
 
 _MOST = 2.0**15
 _LEAST = 2.0**-24
@@ -177,7 +178,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
 def weight_place(index: GraphIndex, node: NodeProto) -> int | None:
     """Which input of a Conv or MatMul without a bias is a constant; None if not one is."""
     if is_op(node, "Conv"):
-        bias = str(node.input[2]) if len(node.input) > 2 else ""
+        bias = input_at(node, 2)
         return 1 if node.input[1] in index.initializers and (not bias or index.scalar(bias) == 0) else None
     return next((place for place in (1, 0) if node.input[place] in index.initializers), None)
 

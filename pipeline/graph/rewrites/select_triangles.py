@@ -18,6 +18,7 @@ from onnx import NodeProto, TensorProto, helper
 from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import element_type, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
+from pipeline.graph.ir.traverse import input_at
 
 
 @each_node
@@ -27,7 +28,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
         return False
     index = added.index
     result, kind = node.output[0], element_type(index, node.output[0])
-    moved = index.scalar(node.input[1]) if len(node.input) > 1 and node.input[1] else 0.0
+    moved = index.scalar(node.input[1]) if input_at(node, 1) else 0.0
     if moved is None:
         return False
     ones = np.ones(added.shape(result)[-2:], np.bool_)

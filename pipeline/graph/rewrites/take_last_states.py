@@ -25,6 +25,7 @@ from pipeline.graph.ir.attributes import integer, text
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
+from pipeline.graph.ir.traverse import input_at
 
 _LENGTHS = 4
 """The input that holds ``sequence_lens``."""
@@ -49,8 +50,7 @@ def _matches(index: GraphIndex, node: NodeProto) -> bool:
     if not is_op(node, "LSTM", "GRU", "RNN") or len(node.output) < 2 or not node.output[1]:
         return False
     used = node.output[1] in index.outputs or node.output[1] in index.readers
-    lengths = len(node.input) > _LENGTHS and node.input[_LENGTHS]
-    return used and not lengths and not integer(node, "layout")
+    return used and not input_at(node, _LENGTHS) and not integer(node, "layout")
 
 
 def _places_type(index: GraphIndex, node: NodeProto) -> TypeProto:

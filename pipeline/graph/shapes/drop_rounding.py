@@ -23,7 +23,7 @@ from onnx import NodeProto, helper
 
 from pipeline.graph.floats.movers import MOVERS
 from pipeline.graph.ir.attributes import integer
-from pipeline.graph.ir.traverse import reads
+from pipeline.graph.ir.traverse import input_at, reads
 from pipeline.graph.shapes.folding import Constants
 
 _SIGNED = frozenset({"int8", "int16", "int4", "int2"})
@@ -171,7 +171,7 @@ class _Passing:
         moved.CopyFrom(node)
         for place in range(count):
             moved.input[place] = self._numbers[node.input[place]]
-        if node.op_type == "Pad" and len(node.input) > 2 and node.input[2]:
+        if node.op_type == "Pad" and input_at(node, 2):
             if node.input[2] not in self._constants:
                 return False
             filling = float(self._constants.value(node.input[2]).ravel()[0])

@@ -34,6 +34,7 @@ from pipeline.graph.ir.index import GraphIndex, sort_nodes
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
 from pipeline.graph.ir.pads import pad_mode
+from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.shapes.valid_part import Follows, Mask, find_masks
 
 _LARGEST = 1 << 22
@@ -106,7 +107,7 @@ def _end_pads(index: GraphIndex, node: NodeProto) -> list[tuple[int, int, int]]:
     if widths is None or kind.tensor_type.elem_type != TensorProto.FLOAT:
         return []
     rank = len(kind.tensor_type.shape.dim)
-    given = index.constant(node.input[3]) if len(node.input) > 3 and node.input[3] else np.arange(rank)
+    given = index.constant(node.input[3]) if input_at(node, 3) else np.arange(rank)
     if given is None:
         return []
     count = len(given)
