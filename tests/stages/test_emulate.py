@@ -19,29 +19,15 @@ from pipeline.qnn import rounds
 from pipeline.qnn.compile import compile_shared
 from pipeline.qnn.emulate import can_emulate
 from tests.support.fresh import fresh
-from tests.support.graphs import attention, sentence
+from tests.support.sentences import BUCKETS, CALLS
 from tests.support.stage_runs import X_ELITE, Component, given
 
 pytestmark = pytest.mark.slow
-
-BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
-CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
-
-
-@pytest.fixture(scope="module")
-def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
-    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
 
 
 @pytest.fixture(scope="module")
 def samples(component: Component) -> StageInput:
     return component.samples(CALLS)
-
-
-@pytest.fixture(scope="module")
-def quantized(component: Component) -> dict[str, StageInput]:
-    ranges = component.calibrate(CALLS)
-    return {bucket: component.quantize(bucket, ranges) for bucket in BUCKETS}
 
 
 @pytest.fixture(scope="module")

@@ -24,21 +24,9 @@ from pipeline.graph.quantization.quantizer import float_nodes, quantize
 from pipeline.graph.quantization.ranges import Range, read_ranges, write_ranges
 from pipeline.graph.quantization.weight_encodings import Integers
 from pipeline.model import StageInput
-from tests.support.graphs import attention, graph, operators, outputs, save, sentence
+from tests.support.graphs import attention, graph, operators, outputs, save
+from tests.support.sentences import BUCKETS, CALLS
 from tests.support.stage_runs import Component, given, heard, part
-
-BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
-CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
-
-
-@pytest.fixture(scope="module")
-def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
-    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
-
-
-@pytest.fixture(scope="module")
-def ranges(component: Component) -> StageInput:
-    return component.calibrate(CALLS)
 
 
 def constants(quantized: StageInput) -> dict[str, bytes]:

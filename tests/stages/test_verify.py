@@ -14,22 +14,9 @@ from pipeline.errors import ConfigError, VerificationError
 from pipeline.graph.accuracy.accuracy import Accuracy
 from pipeline.ladder import EXACT_DB
 from pipeline.model import Json, StageInput
-from tests.support.graphs import attention, graph, outputs, sentence
+from tests.support.graphs import graph, outputs, sentence
+from tests.support.sentences import CALLS
 from tests.support.stage_runs import Component
-
-BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
-CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
-
-
-@pytest.fixture(scope="module")
-def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
-    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
-
-
-@pytest.fixture(scope="module")
-def quantized(component: Component) -> dict[str, StageInput]:
-    ranges = component.calibrate(CALLS)
-    return {bucket: component.quantize(bucket, ranges) for bucket in BUCKETS}
 
 
 @pytest.fixture(scope="module")
