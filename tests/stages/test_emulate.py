@@ -9,7 +9,6 @@ import pytest
 
 from pipeline.contracts import verify
 from pipeline.contracts.emulate import Facts, SecondOpinion
-from pipeline.contracts.measures import Figures
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import VerificationError
 from pipeline.model import StageInput
@@ -18,6 +17,7 @@ from pipeline.processes.memory import STEP_VARIABLE
 from pipeline.qnn import rounds
 from pipeline.qnn.compile import compile_shared
 from pipeline.qnn.emulate import can_emulate
+from tests.support.figures import db
 from tests.support.fresh import fresh
 from tests.support.sentences import BUCKETS, CALLS
 from tests.support.stage_runs import X_ELITE, Component, given
@@ -42,11 +42,6 @@ def verified(component: Component, samples: StageInput, quantized: dict[str, Sta
 
 def measured(output: StageInput) -> Facts:
     return Facts.from_json(output.facts)
-
-
-def db(figures: Figures) -> float:
-    assert figures.sqnr_db is not None
-    return figures.sqnr_db
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.contracts.measures import Figures
 from pipeline.contracts.verify import UNMEASURED, Facts
 from pipeline.errors import ConfigError, VerificationError
 from pipeline.graph.accuracy.accuracy import Accuracy
 from pipeline.ladder import EXACT_DB
 from pipeline.model import Json, StageInput
+from tests.support.figures import db
 from tests.support.graphs import graph, outputs, sentence
 from tests.support.sentences import CALLS
 from tests.support.stage_runs import Component
@@ -29,11 +29,6 @@ def code(folder: Path, text: str) -> Path:
     file.parent.mkdir()
     file.write_text(text, "utf-8")
     return file
-
-
-def db(figures: Figures) -> float:
-    assert figures.sqnr_db is not None
-    return figures.sqnr_db
 
 
 def test_every_rung_is_measured_against_the_one_above(
