@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, sort_nodes
+from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
 from pipeline.graph.ir.pads import pad_mode
@@ -78,9 +78,7 @@ def neutralize(model: ModelProto, folder: Path, follows: Follows) -> int:
             changed += 1
             if mode == "reflect":
                 break  # the node is a Where now
-    if changed:
-        model.graph.node.extend(added.finish())
-        sort_nodes(model)
+    added.join()
     return changed
 
 
