@@ -193,4 +193,3 @@ AFTER = {
     "decompose_mod": "it writes what a Mod is, whose sign is known",
     "flatten_gather_nd": "it writes a Gather",
 }
-"""What runs before, and why."""

@@ -117,4 +117,3 @@ def _gate(added: Additions, value: str, stem: str) -> str:
 
 
 AFTER = {"replace_lengths_by_gates": "lengths become gates, and a layer without them is one step"}
-"""What runs before, and why."""

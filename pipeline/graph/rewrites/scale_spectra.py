@@ -304,4 +304,3 @@ AFTER = {
     "decompose_reductions": "it looks for sums of squares, which ReduceSumSquare becomes",
     "drop_idle_bounds": "a Clip to infinity is a floor",
 }
-"""What runs before, and why."""
