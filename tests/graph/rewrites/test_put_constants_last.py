@@ -65,4 +65,3 @@ def test_the_compiler_writes_it_once(activations: str, body: str, tmp_path: Path
     assert sizes[1] - sizes[0] > 0.8 * repeated  # when this fails, the rewrite has no use any more
     for with_it, without in zip(*results, strict=True):
         np.testing.assert_array_equal(with_it["y"], without["y"])
-
