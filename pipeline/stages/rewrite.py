@@ -34,9 +34,9 @@ def run(request: StageRequest) -> StageResult:
     if params.in_float and (
         written := write_out_layers.apply(model, shaped.folder, is_wanted=lambda _index, _layer: True)
     ):
-        applied[write_out_layers.NAME] = written
+        applied["write_out_layers"] = written
     if params.middles:
-        applied[separate_middles.NAME] = separate_middles.apply(model, shaped.folder)
+        applied["separate_middles"] = separate_middles.apply(model, shaped.folder)
     with BlobWriter(request.out / REWRITTEN) as blob:
         for tensor in model.graph.initializer:
             if not is_external(tensor) and byte_size(tensor) >= EXTERNAL_BYTES:

@@ -12,7 +12,7 @@ from pipeline.graph.cpu import run, unoptimized_session
 from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.quantization.forecast import forecast
 from pipeline.graph.quantization.ranges import Range
-from pipeline.graph.rewrites import REWRITES
+from pipeline.graph.rewrites import REWRITES, name_of
 from tests.conformance.finding import FORECASTS, Finding
 from tests.conformance.findings import FINDINGS
 from tests.conformance.formats import in_format
@@ -107,7 +107,7 @@ def _ranges(model: ModelProto, feeds: Arrays) -> tuple[dict[str, Range], dict[st
 
 def test_what_is_done_about_a_finding_exists() -> None:
     known = {
-        *(f"rewrite {rewrite.NAME}" for rewrite in REWRITES),
+        *(f"rewrite {name_of(rewrite)}" for rewrite in REWRITES),
         *(f"forecast {rule}" for rule in FORECASTS),
         "refused",
         "option wide_products",

@@ -161,3 +161,8 @@ def element_type(index: GraphIndex, name: str) -> int:
 def is_float(index: GraphIndex, name: str) -> bool:
     """Whether a value or constant is of a type that is quantized."""
     return element_type(index, name) in FLOATS
+
+
+def is_float32(index: GraphIndex, name: str) -> bool:
+    """Whether a value or constant is of float32."""
+    return element_type(index, name) == TensorProto.FLOAT

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, TypeProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
-from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.ir.index import GraphIndex, substitute
 from pipeline.graph.ir.inference import Opsets, infer_outputs, shape_of
 
 _Name = str
@@ -19,17 +21,19 @@ class Additions:
     """Nodes under construction, in the order they were asked for. `index` is of the graph they will be part of."""
 
     def __init__(self, index: GraphIndex) -> None:
-        self._index = index
+        self.index = index
         self._opsets = Opsets.of(index.model)
-        self._types = dict(index.types)
-        self._types |= {
-            name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-            for name, tensor in index.initializers.items()
-        }
         self._constants: dict[str, NDArray[Any]] = {}
         self._made: set[str] = set()
         self._names: set[str] = set()
         self.nodes: list[NodeProto] = []
+
+    @functools.cached_property
+    def _types(self) -> dict[_Name, TypeProto]:
+        constants = self.index.initializers.items()
+        return self.index.types | {
+            name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for name, tensor in constants
+        }
 
     def value(self, name: _Name, kind: int, dims: Sequence[int]) -> _Name:
         """A name and a type for a value that a node appended to ``nodes`` makes."""
@@ -66,6 +70,10 @@ class Additions:
         self._types[made] = helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(values.dtype), values.shape)
         return made
 
+    def number(self, name: _Name, value: float, dtype: type[Any] | np.dtype[Any] = np.float32) -> _Name:
+        """Add an initializer of one number, without dims."""
+        return self.constant(name, np.array(value, dtype))
+
     def integers(self, name: _Name, *values: int) -> _Name:
         """Add an int64 vector: axes, a shape."""
         return self.constant(name, np.array(values, np.int64))
@@ -76,7 +84,7 @@ class Additions:
 
     def finish(self) -> list[NodeProto]:
         """Add constants and types to the model; returns the nodes, for the caller to put in their place."""
-        graph = self._index.model.graph
+        graph = self.index.model.graph
         graph.initializer.extend(numpy_helper.from_array(values, name) for name, values in self._constants.items())
         graph.value_info.extend(
             ValueInfoProto(name=name, type=self._types[name])
@@ -86,9 +94,20 @@ class Additions:
         )
         return self.nodes
 
+    def join(self, removed: Iterable[NodeProto] = ()) -> None:
+        """Put everything into the model; the order of nodes stays topological.
+
+        The nodes that made a result of an added node are removed, and so are those `removed`.
+        """
+        nodes, gone = self.finish(), list(removed)
+        made = {name for node in nodes for name in node.output if name} - self._made
+        gone += [node for node in self.index.model.graph.node if not made.isdisjoint(node.output)]
+        if nodes or gone:
+            substitute(self.index.model, gone, nodes)
+
     def _unused(self, stem: str) -> str:
         name, count = stem, 1
-        while name in self._types or name in self._index.makers:
+        while name in self._types or name in self.index.makers:
             count += 1
             name = f"{stem}_{count}"
         return name
@@ -96,5 +115,23 @@ class Additions:
     def _small(self, name: str) -> Any:
         if name in self._constants:
             return numpy_helper.from_array(self._constants[name], name)
-        values = self._index.constant(name) if name in self._index.initializers else None
+        values = self.index.constant(name) if name in self.index.initializers else None
         return None if values is None or values.size > 1024 else numpy_helper.from_array(values, name)
+
+
+def each_node(change: Callable[[Additions, NodeProto], bool]) -> Callable[[ModelProto, Path], int]:
+    """The rewrite of a model that lets `change` look at each of its nodes, in their order.
+
+    `change` adds what makes the results of the node, or gives the node other inputs, and returns True; it returns False
+    for a node that it leaves alone. The index it sees is that of the graph before the first change.
+    """
+
+    @functools.wraps(change)
+    def apply(model: ModelProto, folder: Path) -> int:
+        added = Additions(GraphIndex(model, folder))
+        changed = sum(change(added, node) for node in list(model.graph.node))
+        if changed:
+            added.join()
+        return changed
+
+    return apply

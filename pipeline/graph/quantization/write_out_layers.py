@@ -41,8 +41,6 @@ from pipeline.graph.files.model_file import external_range, inline_tensor, is_ex
 from pipeline.graph.files.stored_form import form_of
 from pipeline.graph.ir.index import GraphIndex, is_op, prune, substitute
 
-NAME = "write_out_layers"
-
 _MOST_NODES = 10_000
 """What all layers of a model may become: six both ways over 50 places.
 

@@ -1,7 +1,8 @@
 """Rewrites: graph changes that make a model fit for HTP and leave what it computes as it was.
 
-A rewrite is one module with two names: ``NAME``, and ``apply(model, folder)``, which changes the model in place and
-returns how often it did. Where the order matters, ``AFTER`` has the names of those that run before, and why.
+A rewrite is one module, and has its name. Its ``apply(model, folder)`` changes the model in place and returns how often
+it did; most are made by `each_node` of a function that looks at one node. Where the order matters, ``AFTER`` has the
+names of those that run before, and why.
 Each requires a model as the shape stage leaves it: every dim fixed, constants as
 initializers, nodes in topological order, a type for every value; `folder` holds the model's blobs. Each ensures the
 same, and keeps the name of every value it doesn't replace, so that encodings found over all buckets fit each of them.
@@ -92,9 +93,9 @@ from pipeline.graph.rewrites import (
 class Rewrite(Protocol):
     """What a module in this package looks like."""
 
-    NAME: str
+    __name__: str
 
-    def apply(self, model: ModelProto, folder: Path) -> int:
+    def apply(self, model: ModelProto, folder: Path, /) -> int:
         """Change `model` in place; return the number of places changed."""
 
 
@@ -172,11 +173,16 @@ REWRITES: tuple[Rewrite, ...] = (
 """In the order they are applied."""
 
 
+def name_of(rewrite: Rewrite) -> str:
+    """What a rewrite is called, in reports as well."""
+    return rewrite.__name__.rpartition(".")[2]
+
+
 def apply_all(model: ModelProto, folder: Path) -> dict[str, int]:
     """Apply every rewrite to `model` in place; returns name -> number of places changed, zeros included."""
     applied = {}
     for rewrite in REWRITES:
-        applied[rewrite.NAME] = rewrite.apply(model, folder)
-        if applied[rewrite.NAME]:
+        count = applied[name_of(rewrite)] = rewrite.apply(model, folder)
+        if count:
             prune(model)
     return applied

@@ -28,15 +28,10 @@ operators make, which HTP doesn't join with the activation.
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
-
-from pipeline.graph.ir.index import GraphIndex, is_op, sort_nodes
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "bound_activations"
+from pipeline.graph.ir.index import is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _MAKERS = ("Add", "BatchNormalization", "Conv", "ConvTranspose", "Gemm", "MatMul")
 
@@ -44,30 +39,22 @@ _LEAST = -128.0
 """Sigmoid of less than -104 is 0 in float32, and Tanh of less than -10 is -1."""
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Bound whatever is read by such an activation; returns the number of bounds."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [str(name) for node in model.graph.node if is_op(node, *_MAKERS) for name in node.output[:1]]
-    bounded = [name for name in found if _activations(index, name)]
-    for name in bounded:
-        least = added.constant(f"{name}_least", np.array(_LEAST, np.float32))
-        bound = added.op("Clip", name, least, out=f"{name}_bounded")
-        for reader in _activations(index, name):
-            _read(reader, name, bound)
-            for product in index.readers.get(reader.output[0], []):
-                if is_op(reader, "Sigmoid") and is_op(product, "Mul") and name in product.input:
-                    _read(product, name, bound)
-    if bounded:
-        model.graph.node.extend(added.finish())
-        sort_nodes(model)
-    return len(bounded)
-
-
-def _activations(index: GraphIndex, name: str) -> list[NodeProto]:
-    if name not in index.types or index.types[name].tensor_type.elem_type != TensorProto.FLOAT:
-        return []
-    return [reader for reader in index.readers.get(name, []) if is_op(reader, "Sigmoid", "Tanh")]
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Bound what a node makes if such an activation reads it."""
+    if not is_op(node, *_MAKERS) or not is_float32(added.index, node.output[0]):
+        return False
+    index, name = added.index, str(node.output[0])
+    activations = [reader for reader in index.readers.get(name, []) if is_op(reader, "Sigmoid", "Tanh")]
+    if not activations:
+        return False
+    bound = added.op("Clip", name, added.number(f"{name}_least", _LEAST), out=f"{name}_bounded")
+    for reader in activations:
+        _read(reader, name, bound)
+        for product in index.readers.get(reader.output[0], []):
+            if is_op(reader, "Sigmoid") and is_op(product, "Mul") and name in product.input:
+                _read(product, name, bound)
+    return True
 
 
 def _read(reader: NodeProto, name: str, bound: str) -> None:

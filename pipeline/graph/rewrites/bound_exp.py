@@ -19,39 +19,32 @@ which HTP has no Max.
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
-
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, is_float32, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "bound_exp"
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _BOUND = -60.0
 _RIGHT_ABOVE = -85.0
 _MOST_DIMS = 4
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Bound the source of every Exp; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        result = node.output[0]
-        bound = added.constant(f"{result}_least", np.array(_BOUND, np.float32))
-        added.replace("Exp", added.op("Max", node.input[0], bound, out=f"{result}_bounded"), out=result)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Bound the source of an Exp."""
+    if not _matches(added.index, node):
+        return False
+    result = node.output[0]
+    bound = added.number(f"{result}_least", _BOUND)
+    added.replace("Exp", added.op("Max", node.input[0], bound, out=f"{result}_bounded"), out=result)
+    return True
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:
-    kind = index.types.get(node.output[0]) if is_op(node, "Exp") else None
-    if kind is None or kind.tensor_type.elem_type != TensorProto.FLOAT or len(shape_of(kind)) > _MOST_DIMS:
+    if not is_op(node, "Exp") or not is_float32(index, node.output[0]):
+        return False
+    if len(shape_of(index.types[node.output[0]])) > _MOST_DIMS:
         return False
     maker = index.maker(node.input[0], "Max", "Clip")
     if maker is None:

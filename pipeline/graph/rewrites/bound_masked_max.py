@@ -17,39 +17,29 @@ than the pooling reads, or that broadcasts what it selects from.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto, NodeProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op, sort_nodes
-from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.rewrites.make_masks_finite import HUGE
-
-NAME = "bound_masked_max"
 
 _OPPOSITE = {"ReduceMax": "ReduceMin", "ReduceMin": "ReduceMax"}
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace the filler of every such pooling; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    replaced = 0
-    for node in model.graph.node:
-        if not is_op(node, *_OPPOSITE):
-            continue
-        where = index.maker(node.input[0], "Where")
-        if where is None or index.sole_reader(where.output[0], node.op_type) is None:
-            continue
-        for filler, values in ((1, 2), (2, 1)):
-            if _is_filler(index, where.input[filler], node) and _same_shape(index, where, values):
-                where.input[filler] = _least(added, node, where.input[values])
-                replaced += 1
-    if replaced:
-        model.graph.node.extend(added.finish())
-        sort_nodes(model)
-    return replaced
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace the filler of such a pooling."""
+    index = added.index
+    where = index.maker(node.input[0], "Where") if is_op(node, *_OPPOSITE) else None
+    if where is None or index.sole_reader(where.output[0], node.op_type) is None:
+        return False
+    for filler, values in ((1, 2), (2, 1)):
+        if _is_filler(index, where.input[filler], node) and _same_shape(index, where, values):
+            where.input[filler] = _least(added, node, where.input[values])
+            return True
+    return False
 
 
 def _is_filler(index: GraphIndex, name: str, pooling: NodeProto) -> bool:

@@ -16,32 +16,20 @@ The result keeps its name. Left alone: casts of and to other types.
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto, TensorProto
 
-from onnx import ModelProto, NodeProto, TensorProto
-
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "cast_by_int32"
+from pipeline.graph.ir.index import element_type, is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every cast of bytes to floats; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        result = node.output[0]
-        whole = added.op("Cast", node.input[0], out=f"{result}_int32", to=TensorProto.INT32)
-        added.replace("Cast", whole, out=result, to=TensorProto.FLOAT)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _matches(index: GraphIndex, node: NodeProto) -> bool:
-    if not is_op(node, "Cast") or node.input[0] not in index.types:
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a cast of bytes to floats."""
+    if not is_op(node, "Cast") or not is_float32(added.index, node.output[0]):
         return False
-    source, result = (index.types[name].tensor_type.elem_type for name in (node.input[0], node.output[0]))
-    return source == TensorProto.UINT8 and result == TensorProto.FLOAT
+    if node.input[0] not in added.index.types or element_type(added.index, node.input[0]) != TensorProto.UINT8:
+        return False
+    result = node.output[0]
+    whole = added.op("Cast", node.input[0], out=f"{result}_int32", to=TensorProto.INT32)
+    added.replace("Cast", whole, out=result, to=TensorProto.FLOAT)
+    return True

@@ -18,34 +18,25 @@ whose points are all in the middle.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto
+from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "center_grids"
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _CLOSE = 1e-6
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Center every such grid; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = 0
-    for node in model.graph.node:
-        middles = _middles(index, node)
-        if middles is not None:
-            node.input[1] = added.constant(f"{node.output[0]}_middles", middles)
-            found += 1
-    if found:
-        added.finish()
-    return found
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Center the grid of such a node."""
+    middles = _middles(added.index, node)
+    if middles is None:
+        return False
+    node.input[1] = added.constant(f"{node.output[0]}_middles", middles)
+    return True
 
 
 def _middles(index: GraphIndex, node: NodeProto) -> NDArray[np.float32] | None:

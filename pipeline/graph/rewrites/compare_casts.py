@@ -15,32 +15,23 @@ boolean before it was an integer.
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto, TensorProto, helper
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
-
-from pipeline.graph.ir.index import GraphIndex, element_type, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "compare_casts"
+from pipeline.graph.ir.index import GraphIndex, element_type, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _SIGNED = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64)
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such Cast; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        value, result = node.input[0], node.output[0]
-        kind = helper.tensor_dtype_to_np_dtype(element_type(index, value))
-        zero = added.constant(f"{result}_zero", np.zeros((), kind))
-        added.replace("Not", added.op("Equal", value, zero, out=f"{result}_is_zero"), out=result)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Cast of signed integers to booleans."""
+    if not _matches(added.index, node):
+        return False
+    value, result = node.input[0], node.output[0]
+    zero = added.number(f"{result}_zero", 0, helper.tensor_dtype_to_np_dtype(element_type(added.index, value)))
+    added.replace("Not", added.op("Equal", value, zero, out=f"{result}_is_zero"), out=result)
+    return True
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:

@@ -15,44 +15,28 @@ QNN (EP 2.7) leaves both to the CPU; of floats it takes them. The result keeps i
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto, TensorProto, helper
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
-
-from pipeline.graph.ir.index import GraphIndex, element_type, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "compare_signs"
+from pipeline.graph.ir.index import element_type, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _KINDS = (TensorProto.INT32, TensorProto.INT64)
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such node; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [
-        node
-        for node in model.graph.node
-        if is_op(node, "Neg", "Sign") and element_type(index, node.output[0]) in _KINDS
-    ]
-    for node in found:
-        _replace(index, added, node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _replace(index: GraphIndex, added: Additions, node: NodeProto) -> None:
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Neg or Sign of integers."""
+    kind = element_type(added.index, node.output[0]) if is_op(node, "Neg", "Sign") else None
+    if kind not in _KINDS:
+        return False
     given, result = node.input[0], node.output[0]
-    kind = element_type(index, result)
-    zero = added.constant(f"{result}_zero", np.zeros((), helper.tensor_dtype_to_np_dtype(kind)))
+    zero = added.number(f"{result}_zero", 0, helper.tensor_dtype_to_np_dtype(kind))
     if is_op(node, "Neg"):
         added.replace("Sub", zero, given, out=result)
-        return
+        return True
     above, below = (
         added.op("Cast", added.op(op, given, zero, out=f"{result}_is_{name}"), out=f"{result}_{name}", to=kind)
         for op, name in (("Greater", "above"), ("Less", "below"))
     )
     added.replace("Sub", above, below, out=result)
+    return True

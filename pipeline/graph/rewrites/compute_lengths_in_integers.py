@@ -28,11 +28,9 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, element_type, is_op
 from pipeline.graph.ir.node_builder import Additions
 from pipeline.graph.ir.recursion import Recursive
-
-NAME = "compute_lengths_in_integers"
 
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32)
 _LARGEST = 1 << 23
@@ -40,19 +38,10 @@ _LARGEST = 1 << 23
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Replace every conversion of a rounded float to an integer that integers can do; returns their number."""
-    index = GraphIndex(model, folder)
-    lengths = _Lengths(index)
-    found = [
-        node
-        for node in model.graph.node
-        if is_op(node, "Cast")
-        and index.types[node.output[0]].tensor_type.elem_type in _INTEGERS
-        and lengths.is_floored(node.input[0])
-    ]
-    for node in found:
-        lengths.compute(node)
+    lengths = _Lengths(GraphIndex(model, folder))
+    found = [node for node in model.graph.node if lengths.compute(node)]
     if found:
-        substitute(model, found, lengths.added.finish())
+        lengths.added.join()
     return len(found)
 
 
@@ -77,18 +66,20 @@ class _Lengths:
             return self._is_ratio(node.input[0])
         return self._is_whole(name) and any(self.is_floored(given) for given in node.input)
 
-    def compute(self, cast: NodeProto) -> None:
-        """Add what computes a whole value in integers, as the result of a Cast."""
-        kind = self._index.types[cast.output[0]].tensor_type.elem_type
-        self.added.replace("Cast", self._integer(cast.input[0]), out=cast.output[0], to=kind)
+    def compute(self, node: NodeProto) -> bool:
+        """Add what computes a whole value in integers, if a node is a Cast of one."""
+        kind = element_type(self._index, node.output[0]) if is_op(node, "Cast") else None
+        if kind not in _INTEGERS or not self.is_floored(node.input[0]):
+            return False
+        self.added.replace("Cast", self._integer(node.input[0]), out=node.output[0], to=kind)
+        return True
 
     def _find_whole(self, name: str) -> bool:
         node = self._index.maker(name, "Cast", "Floor", "Add", "Sub")
         if node is None:
             return _whole(self._index, name) is not None
         if node.op_type == "Cast":
-            given = self._index.types.get(node.input[0])
-            return given is not None and given.tensor_type.elem_type in _INTEGERS
+            return node.input[0] in self._index.types and element_type(self._index, node.input[0]) in _INTEGERS
         return self._is_ratio(node.input[0]) if node.op_type == "Floor" else all(map(self._is_whole, node.input))
 
     def _find_ratio(self, name: str) -> bool:
@@ -128,7 +119,7 @@ class _Lengths:
             length, divisor = map(self._integer, node.input)
             cut = self.added.op("Div", length, divisor, out=f"{name}_cut")
             whole = self.added.op("Mul", cut, divisor, out=f"{name}_whole")
-            zero = self.added.constant(f"{name}_zero", np.array(0, np.int64))
+            zero = self.added.number(f"{name}_zero", 0, np.int64)
             rest = self.added.op("Sub", length, whole, out=f"{name}_rest")
             is_above = self.added.op("Less", rest, zero, out=f"{name}_is_above")
             above = self.added.op("Cast", is_above, out=f"{name}_above", to=TensorProto.INT64)

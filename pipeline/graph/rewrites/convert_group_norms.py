@@ -12,18 +12,15 @@ compiler's process (QNN EP 2.7), MeanVarianceNormalization is left to the CPU. A
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, is_float32, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "convert_group_norms"
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _EPSILON = 1e-5
 """ONNX's default."""
@@ -31,29 +28,25 @@ _EPSILON_OF_MEAN_VARIANCE = 1e-9
 """That in the definition of MeanVarianceNormalization."""
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such norm; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        if node.op_type == "GroupNormalization":
-            _group_norm(index, added, node)
-        else:
-            channels = shape_of(index.types[node.output[0]])[1]
-            inputs = [node.input[0], *_ones_and_zeros(added, node.output[0], channels)]
-            added.replace("InstanceNormalization", *inputs, out=node.output[0], epsilon=_EPSILON_OF_MEAN_VARIANCE)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a GroupNormalization or MeanVarianceNormalization."""
+    if not _matches(added.index, node):
+        return False
+    if node.op_type == "GroupNormalization":
+        _group_norm(added, node)
+    else:
+        channels = added.shape(node.output[0])[1]
+        inputs = [node.input[0], *_ones_and_zeros(added, node.output[0], channels)]
+        added.replace("InstanceNormalization", *inputs, out=node.output[0], epsilon=_EPSILON_OF_MEAN_VARIANCE)
+    return True
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:
     if not is_op(node, "GroupNormalization", "MeanVarianceNormalization"):
         return False
-    kind = index.types[node.output[0]]
-    dims = shape_of(kind)
-    if kind.tensor_type.elem_type != TensorProto.FLOAT or len(dims) < 3:
+    dims = shape_of(index.types[node.output[0]])
+    if not is_float32(index, node.output[0]) or len(dims) < 3:
         return False
     if node.op_type == "GroupNormalization":
         return all(name in index.initializers for name in node.input[1:3])
@@ -62,9 +55,9 @@ def _matches(index: GraphIndex, node: NodeProto) -> bool:
     return dims[0] == 1 and others - {0} <= {axis % len(dims) for axis in axes} <= others
 
 
-def _group_norm(index: GraphIndex, added: Additions, node: NodeProto) -> None:
+def _group_norm(added: Additions, node: NodeProto) -> None:
     source, result = node.input[0], node.output[0]
-    dims = shape_of(index.types[result])
+    dims = added.shape(result)
     attributes = {attribute.name: attribute for attribute in node.attribute}
     groups = attributes["num_groups"].i
     epsilon = attributes["epsilon"].f if "epsilon" in attributes else _EPSILON
@@ -76,7 +69,7 @@ def _group_norm(index: GraphIndex, added: Additions, node: NodeProto) -> None:
         epsilon=epsilon,
     )  # fmt: skip
     shaped = added.op("Reshape", normed, added.integers(f"{result}_dims", *dims), out=f"{result}_shaped")
-    scale, bias = (_per_channel(index, name, dims) for name in node.input[1:3])
+    scale, bias = (_per_channel(added.index, name, dims) for name in node.input[1:3])
     scaled = added.op("Mul", shaped, added.constant(f"{result}_gains", scale), out=f"{result}_scaled")
     added.replace("Add", scaled, added.constant(f"{result}_offsets", bias), out=result)
 

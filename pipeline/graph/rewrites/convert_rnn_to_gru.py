@@ -27,8 +27,6 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from pipeline.graph.ir.index import GraphIndex, is_op
 
-NAME = "convert_rnn_to_gru"
-
 _STILL = 20.0
 """A gate's bias. As much as it takes in float32, and no more: the bias is quantized with the others."""
 

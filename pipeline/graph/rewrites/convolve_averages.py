@@ -20,17 +20,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "convolve_averages"
+from pipeline.graph.ir.index import is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
 @dataclass(frozen=True)
@@ -62,22 +58,17 @@ class _Axis:
         return np.asarray(((places >= -before) & (places < self.size + after)).sum(1))
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such pool; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = []
-    for node in model.graph.node:
-        if not is_op(node, "AveragePool") or index.types[node.input[0]].tensor_type.elem_type != TensorProto.FLOAT:
-            continue
-        given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        axes = _axes(given, shape_of(index.types[node.input[0]])[2:], shape_of(index.types[node.output[0]])[2:])
-        if any(axis.before or axis.beyond for axis in axes):
-            _replace(added, node, axes, bool(given.get("count_include_pad", 0)))
-            found.append(node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace an AveragePool over padded windows."""
+    if not is_op(node, "AveragePool") or not is_float32(added.index, node.input[0]):
+        return False
+    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    axes = _axes(given, added.shape(node.input[0])[2:], added.shape(node.output[0])[2:])
+    if not any(axis.before or axis.beyond for axis in axes):
+        return False
+    _replace(added, node, axes, bool(given.get("count_include_pad", 0)))
+    return True
 
 
 def _axes(given: dict[str, object], sizes: tuple[int, ...], windows: tuple[int, ...]) -> list[_Axis]:

@@ -26,12 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, element_type, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, element_type, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.moves import MOVES_FIRST, VIEWS
 from pipeline.graph.ir.node_builder import Additions
-
-NAME = "count_indices_from_the_front"
 
 _PLACES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1, "ScatterND": 1, "OneHot": 0}
 """Operator -> the position of its indices."""
@@ -59,13 +57,13 @@ def apply(model: ModelProto, folder: Path) -> int:
         attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         added.replace(node.op_type, *inputs, out=node.output[0], **attributes)
     if found:
-        substitute(model, found, added.finish())
+        added.join()
     return len(found)
 
 
 def _counted(index: GraphIndex, added: Additions, name: str, sizes: NDArray[np.int64], *, may_be_outside: bool) -> str:
     dtype = helper.tensor_dtype_to_np_dtype(element_type(index, name))
-    zero = added.constant(f"{name}_zero", np.array(0, dtype))
+    zero = added.number(f"{name}_zero", 0, dtype)
     size = added.constant(f"{name}_size", sizes.astype(dtype))
     if may_be_outside:  # what is below the axis stays there, where CPU and HTP write nothing
         outside = added.op("Less", name, added.constant(f"{name}_least", (-sizes).astype(dtype)), out=f"{name}_outside")

@@ -14,35 +14,22 @@ at the same SQNR. Results keep their names. Left alone: types other than float32
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "decompose_activations"
+from pipeline.graph.ir.index import is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every Celu, Softsign and Shrink; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        _WRITERS[node.op_type](added, node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _matches(index: GraphIndex, node: NodeProto) -> bool:
-    return (
-        is_op(node, *_WRITERS)
-        and index.types[node.output[0]].tensor_type.elem_type == TensorProto.FLOAT
-        and (node.op_type != "Shrink" or _number(node, "lambd", 0.5) >= 0)
-    )
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Celu, Softsign or Shrink."""
+    if not is_op(node, *_WRITERS) or not is_float32(added.index, node.output[0]):
+        return False
+    if node.op_type == "Shrink" and _number(node, "lambd", 0.5) < 0:
+        return False
+    _WRITERS[node.op_type](added, node)
+    return True
 
 
 def _number(node: NodeProto, name: str, default: float) -> float:
@@ -55,37 +42,33 @@ def _celu(added: Additions, node: NodeProto) -> None:
     if alpha == 1:
         added.replace("Elu", source, out=result)
         return
-    inverse = added.constant(f"{result}_inverse", np.array(1 / alpha, np.float32))
+    inverse = added.number(f"{result}_inverse", 1 / alpha)
     elu = added.op("Elu", added.op("Mul", source, inverse, out=f"{result}_scaled"), out=f"{result}_elu")
-    added.replace("Mul", elu, added.constant(f"{result}_alpha", np.array(alpha, np.float32)), out=result)
+    added.replace("Mul", elu, added.number(f"{result}_alpha", alpha), out=result)
 
 
 def _softsign(added: Additions, node: NodeProto) -> None:
     source, result = node.input[0], node.output[0]
     size = added.op("Abs", source, out=f"{result}_size")
-    one = added.constant(f"{result}_one", np.array(1, np.float32))
-    added.replace("Div", source, added.op("Add", size, one, out=f"{result}_divisor"), out=result)
+    divisor = added.op("Add", size, added.number(f"{result}_one", 1), out=f"{result}_divisor")
+    added.replace("Div", source, divisor, out=result)
 
 
 def _shrink(added: Additions, node: NodeProto) -> None:
     source, result = node.input[0], node.output[0]
     lambd, bias = _number(node, "lambd", 0.5), _number(node, "bias", 0.0)
-
-    def number(name: str, value: float) -> str:
-        return added.constant(f"{result}_{name}", np.array(value, np.float32))
-
-    high = number("lambd", lambd)
+    high = added.number(f"{result}_lambd", lambd)
     if bias == lambd:
-        middle = added.op("Clip", source, number("low", -lambd), high, out=f"{result}_middle")
+        middle = added.op("Clip", source, added.number(f"{result}_low", -lambd), high, out=f"{result}_middle")
         added.replace("Sub", source, middle, out=result)
         return
     kept = added.op("Greater", added.op("Abs", source, out=f"{result}_size"), high, out=f"{result}_kept")
     moved = source
     if bias:
         sign = added.op("Sign", source, out=f"{result}_sign")
-        shift = added.op("Mul", sign, number("bias", bias), out=f"{result}_shift")
+        shift = added.op("Mul", sign, added.number(f"{result}_bias", bias), out=f"{result}_shift")
         moved = added.op("Sub", source, shift, out=f"{result}_moved")
-    added.replace("Where", kept, moved, number("zero", 0), out=result)
+    added.replace("Where", kept, moved, added.number(f"{result}_zero", 0), out=result)
 
 
 _WRITERS: Mapping[str, Callable[[Additions, NodeProto], None]] = {

@@ -26,8 +26,6 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 
-NAME = "decompose_batch_norm"
-
 _EPSILON = 1e-5
 """ONNX's default."""
 

@@ -30,8 +30,6 @@ from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
 
-NAME = "decompose_einsum"
-
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 

@@ -17,43 +17,35 @@ The result keeps its name. Left alone: every other HardSigmoid, and types other 
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
-
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "decompose_hard_sigmoid"
+from pipeline.graph.ir.index import GraphIndex, is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _ALPHA, _BETA = 0.2, 0.5
 """What ONNX says where a node does not."""
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such HardSigmoid; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        result = node.output[0]
-        given = {attribute.name: attribute.f for attribute in node.attribute}
-        alpha, beta, zero, one = (
-            added.constant(f"{result}_{name}", np.array(value, np.float32))
-            for name, value in (
-                ("alpha", given.get("alpha", _ALPHA)), ("beta", given.get("beta", _BETA)), ("zero", 0), ("one", 1)
-            )
-        )  # fmt: skip
-        product = added.op("Mul", node.input[0], alpha, out=f"{result}_product")
-        added.replace("Clip", added.op("Add", product, beta, out=f"{result}_sum"), zero, one, out=result)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a HardSigmoid of what such a ConvTranspose makes."""
+    if not _matches(added.index, node):
+        return False
+    result = node.output[0]
+    given = {attribute.name: attribute.f for attribute in node.attribute}
+    alpha, beta, zero, one = (
+        added.number(f"{result}_{name}", value)
+        for name, value in (
+            ("alpha", given.get("alpha", _ALPHA)), ("beta", given.get("beta", _BETA)), ("zero", 0), ("one", 1)
+        )
+    )  # fmt: skip
+    product = added.op("Mul", node.input[0], alpha, out=f"{result}_product")
+    added.replace("Clip", added.op("Add", product, beta, out=f"{result}_sum"), zero, one, out=result)
+    return True
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:
-    if not is_op(node, "HardSigmoid") or index.types[node.output[0]].tensor_type.elem_type != TensorProto.FLOAT:
+    if not is_op(node, "HardSigmoid") or not is_float32(index, node.output[0]):
         return False
     maker: NodeProto | None = node
     while maker is not None and not is_op(maker, "ConvTranspose"):

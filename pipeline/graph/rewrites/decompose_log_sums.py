@@ -19,16 +19,12 @@ bound what Exp reads (see `bound_exp`).
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto
 
-from onnx import ModelProto, NodeProto, TensorProto
-
-from pipeline.graph.ir.index import GraphIndex, is_op, opset, substitute
+from pipeline.graph.ir.index import GraphIndex, is_float32, is_op, opset
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.reductions import keeps_axes, reduced_axes
-
-NAME = "decompose_log_sums"
 
 _AXES_ARE_INPUTS = 18
 """The opset from which ReduceMax takes its axes as an input."""
@@ -37,29 +33,23 @@ _ONE_AXIS = 13
 _MOST_DIMS = 4
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such node; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    version = opset(model)
-    found = []
-    for node in model.graph.node:
-        axes = _axes(index, node, version)
-        if axes is not None:
-            _replace(added, node, axes, version)
-            found.append(node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a LogSoftmax or ReduceLogSumExp."""
+    version = opset(added.index.model)
+    axes = _axes(added.index, node, version)
+    if axes is None:
+        return False
+    _replace(added, node, axes, version)
+    return True
 
 
 def _axes(index: GraphIndex, node: NodeProto, version: int) -> tuple[int, ...] | None:
     """The axes that a node to be replaced sums over."""
     if not is_op(node, "LogSoftmax", "ReduceLogSumExp") or version < _ONE_AXIS:
         return None
-    kind = index.types[node.input[0]]
-    rank = len(shape_of(kind))
-    if kind.tensor_type.elem_type != TensorProto.FLOAT or not 0 < rank <= _MOST_DIMS:
+    rank = len(shape_of(index.types[node.input[0]]))
+    if not is_float32(index, node.input[0]) or not 0 < rank <= _MOST_DIMS:
         return None
     if node.op_type == "ReduceLogSumExp":
         return reduced_axes(index, node)

@@ -22,31 +22,25 @@ peepholes, other activations, `clip`, `input_forget` and `layout`, and weights t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, is_float32, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "decompose_lstm_step"
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _PLAIN = {"hidden_size", "direction"}
 """Attributes that change nothing over one place: it is the first and the last."""
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such step; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        _write(index, added, node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace an LSTM over one place."""
+    if not _matches(added.index, node):
+        return False
+    _write(added.index, added, node)
+    return True
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:
@@ -56,8 +50,7 @@ def _matches(index: GraphIndex, node: NodeProto) -> bool:
     if lengths or peepholes or source not in index.types or any(name not in index.types for name in (hidden, cell)):
         return False
     constant = all(name in index.initializers for name in (weights, recurrent, *([bias] if bias else [])))
-    kind = index.types[source].tensor_type.elem_type
-    if not constant or kind != TensorProto.FLOAT or index.initializers[weights].dims[0] != 1:
+    if not constant or not is_float32(index, source) or index.initializers[weights].dims[0] != 1:
         return False
     return shape_of(index.types[source])[0] == 1
 
@@ -116,7 +109,7 @@ def _part(added: Additions, gates: str, stem: str, start: int, end: int) -> str:
 
 def _gate(added: Additions, value: str, stem: str) -> str:
     """A sigmoid that is as precise near 0 as the format: quotients of powers of e that are at most 1."""
-    zero, one = (added.constant(f"{stem}_{number}", np.array(number, np.float32)) for number in (0, 1))
+    zero, one = (added.number(f"{stem}_{number}", number) for number in (0, 1))
     above = added.op("Exp", added.op("Min", value, zero, out=f"{stem}_below"), out=f"{stem}_part")
     size = added.op("Neg", added.op("Abs", value, out=f"{stem}_size"), out=f"{stem}_minus")
     whole = added.op("Add", added.op("Exp", size, out=f"{stem}_other"), one, out=f"{stem}_whole")

@@ -28,46 +28,38 @@ The result keeps its name. Left alone: constant divisors of which one is 0; type
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, element_type, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "decompose_mod"
+from pipeline.graph.ir.index import element_type, is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _KINDS = (TensorProto.INT32, TensorProto.INT64)
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such Mod; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        _replace(index, added, node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _matches(index: GraphIndex, node: NodeProto) -> bool:
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Mod that QNN computes otherwise."""
     kinds = (*_KINDS, TensorProto.FLOAT) if _has_sign_of_x(node) else _KINDS
-    if not is_op(node, "Mod") or element_type(index, node.output[0]) not in kinds:
+    if not is_op(node, "Mod") or element_type(added.index, node.output[0]) not in kinds:
         return False
-    divisor = index.constant(node.input[1])
-    return divisor is None or bool(divisor.all())
+    divisor = added.index.constant(node.input[1])
+    if divisor is not None and not divisor.all():
+        return False
+    if is_float32(added.index, node.output[0]):
+        _of_floats(added, node)
+    else:
+        _of_integers(added, node)
+    return True
 
 
 def _has_sign_of_x(node: NodeProto) -> bool:
     return any(attribute.name == "fmod" and attribute.i for attribute in node.attribute)
 
 
-def _of_floats(index: GraphIndex, added: Additions, node: NodeProto) -> None:
+def _of_floats(added: Additions, node: NodeProto) -> None:
     x, n, result = node.input[0], node.input[1], node.output[0]
-    divisor, size = index.constant(n), added.op("Abs", x, out=f"{result}_size")
+    divisor, size = added.index.constant(n), added.op("Abs", x, out=f"{result}_size")
     name = f"{result}_step"
     step = added.op("Abs", n, out=name) if divisor is None else added.constant(name, np.abs(divisor))
     whole = added.op("Floor", added.op("Div", size, step, out=f"{result}_quotient"), out=f"{result}_times")
@@ -75,25 +67,22 @@ def _of_floats(index: GraphIndex, added: Additions, node: NodeProto) -> None:
     added.replace("Mul", added.op("Sign", x, out=f"{result}_sign"), rest, out=result)
 
 
-def _replace(index: GraphIndex, added: Additions, node: NodeProto) -> None:
+def _of_integers(added: Additions, node: NodeProto) -> None:
     x, n, result = node.input[0], node.input[1], node.output[0]
-    kind = element_type(index, result)
-    if kind == TensorProto.FLOAT:
-        _of_floats(index, added, node)
-        return
+    kind = element_type(added.index, result)
     quotient = added.op("Div", x, n, out=f"{result}_quotient")
     whole = added.op("Mul", quotient, n, out=f"{result}_whole")
     if _has_sign_of_x(node):
         added.replace("Sub", x, whole, out=result)
         return
-    zero = added.constant(f"{result}_zero", np.zeros((), helper.tensor_dtype_to_np_dtype(kind)))
+    zero = added.number(f"{result}_zero", 0, helper.tensor_dtype_to_np_dtype(kind))
     rest = added.op("Sub", x, whole, out=f"{result}_rest")
 
     def as_number(op: str, value: str, name: str) -> str:
         return added.op("Cast", added.op(op, value, zero, out=f"{result}_is_{name}"), out=f"{result}_{name}", to=kind)
 
     missing = as_number("Less", rest, "below")
-    divisor = index.constant(n)
+    divisor = added.index.constant(n)
     if divisor is None or (divisor < 0).any():
         other = added.op("Sub", as_number("Greater", rest, "above"), missing, out=f"{result}_other_side")
         turned = added.op("Mul", as_number("Less", n, "turned"), other, out=f"{result}_turned_side")

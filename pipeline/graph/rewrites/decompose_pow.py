@@ -38,16 +38,12 @@ computed exponents of a base that is computed, or not one positive number.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import WHOLE, GraphIndex, element_type, is_op, substitute
+from pipeline.graph.ir.index import WHOLE, GraphIndex, element_type, is_float32, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "decompose_pow"
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _MOST_FACTORS = 8
 """More squarings than three in a row round more than Pow does."""
@@ -56,26 +52,23 @@ _MOST_OF_INTEGERS = 31
 _INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such power; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = []
-    for node in model.graph.node:
-        exponent, base = _exponent(index, node), _base(index, node)
-        if exponent is not None:
-            _Power(added, node, element_type(index, node.output[0])).write(exponent)
-        elif base is not None:
-            _exponential(added, node, base)
-        elif _is_by_integers(index, node):
-            by = added.op("Cast", node.input[1], out=f"{node.output[0]}_exponent", to=TensorProto.FLOAT)
-            added.replace("Pow", node.input[0], by, out=node.output[0])
-        else:
-            continue
-        found.append(node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Pow whose exponent or base is one number, or whose exponents are integers."""
+    index = added.index
+    exponent, base = _exponent(index, node), _base(index, node)
+    if exponent is not None:
+        _Power(added, node, element_type(index, node.output[0])).write(exponent)
+    elif base is not None:
+        factor = added.number(f"{node.output[0]}_log", np.log(base))
+        scaled = added.op("Mul", node.input[1], factor, out=f"{node.output[0]}_scaled")
+        added.replace("Exp", scaled, out=node.output[0])
+    elif is_op(node, "Pow") and is_float32(index, node.input[0]) and element_type(index, node.input[1]) in WHOLE:
+        by = added.op("Cast", node.input[1], out=f"{node.output[0]}_exponent", to=TensorProto.FLOAT)
+        added.replace("Pow", node.input[0], by, out=node.output[0])
+    else:
+        return False
+    return True
 
 
 def _base(index: GraphIndex, node: NodeProto) -> float | None:
@@ -88,18 +81,6 @@ def _base(index: GraphIndex, node: NodeProto) -> float | None:
     if base is None or not 0 < base < np.inf or kinds != {TensorProto.FLOAT} or shape_of(exponent) != shape_of(result):
         return None
     return base
-
-
-def _is_by_integers(index: GraphIndex, node: NodeProto) -> bool:
-    if not is_op(node, "Pow"):
-        return False
-    return element_type(index, node.input[0]) == TensorProto.FLOAT and element_type(index, node.input[1]) in WHOLE
-
-
-def _exponential(added: Additions, node: NodeProto, base: float) -> None:
-    result = node.output[0]
-    factor = added.constant(f"{result}_log", np.array(np.log(base), np.float32))
-    added.replace("Exp", added.op("Mul", node.input[1], factor, out=f"{result}_scaled"), out=result)
 
 
 def _exponent(index: GraphIndex, node: NodeProto) -> float | None:
@@ -167,7 +148,7 @@ class _Power:
         return half, half
 
     def _number(self, name: str, value: float) -> str:
-        return self._added.constant(f"{self._result}_{name}", np.array(value, self._dtype))
+        return self._added.number(f"{self._result}_{name}", value, self._dtype)
 
 
 AFTER = {

@@ -15,52 +15,36 @@ other than float32, and axes that are computed.
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, element_type, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.index import is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.reductions import keeps_axes, reduced_axes
-
-NAME = "decompose_reductions"
 
 _SMALLEST = 2.0**-126
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such reduction; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        _replace(index, added, node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _matches(index: GraphIndex, node: NodeProto) -> bool:
-    if not is_op(node, "LpNormalization", "ReduceL1", "ReduceLogSum", "ReduceSumSquare"):
-        return False
-    if element_type(index, node.output[0]) != TensorProto.FLOAT:
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a ReduceSumSquare, ReduceL1, ReduceLogSum, or LpNormalization by sums of magnitudes."""
+    kinds = ("LpNormalization", "ReduceL1", "ReduceLogSum", "ReduceSumSquare")
+    if not is_op(node, *kinds) or not is_float32(added.index, node.output[0]):
         return False
     if node.op_type == "LpNormalization":
-        return _attribute(node, "p", 2) == 1
-    return reduced_axes(index, node) is not None
+        return _attribute(node, "p", 2) == 1 and _divide(added, node)
+    reduced = reduced_axes(added.index, node)
+    return reduced is not None and _replace(added, node, reduced)
 
 
 def _attribute(node: NodeProto, name: str, default: int) -> int:
     return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)
 
 
-def _replace(index: GraphIndex, added: Additions, node: NodeProto) -> None:
+def _replace(added: Additions, node: NodeProto, reduced: Sequence[int]) -> bool:
     source, result = node.input[0], node.output[0]
-    if node.op_type == "LpNormalization":
-        _divide(added, node)
-        return
-    axes = added.integers(f"{result}_axes", *(reduced_axes(index, node) or ()))
+    axes = added.integers(f"{result}_axes", *reduced)
     keepdims = int(keeps_axes(node))
     if node.op_type == "ReduceLogSum":
         total = added.op("ReduceSum", source, axes, out=f"{result}_sum", keepdims=keepdims)
@@ -71,12 +55,14 @@ def _replace(index: GraphIndex, added: Additions, node: NodeProto) -> None:
     else:
         square = added.op("Mul", source, source, out=f"{result}_square")
         added.replace("ReduceSum", square, axes, out=result, keepdims=keepdims)
+    return True
 
 
-def _divide(added: Additions, node: NodeProto) -> None:
+def _divide(added: Additions, node: NodeProto) -> bool:
     source, result = node.input[0], node.output[0]
     axis = added.integers(f"{result}_axis", _attribute(node, "axis", -1) % len(added.shape(source)))
     size = added.op("Abs", source, out=f"{result}_size")
     total = added.op("ReduceSum", size, axis, out=f"{result}_sum", keepdims=1)
-    least = added.constant(f"{result}_least", np.array(_SMALLEST, np.float32))
+    least = added.number(f"{result}_least", _SMALLEST)
     added.replace("Div", source, added.op("Max", total, least, out=f"{result}_divisor"), out=result)
+    return True

@@ -23,38 +23,30 @@ Results keep their names. Left alone: types other than float32.
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
-
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "decompose_softplus"
+from pipeline.graph.ir.index import GraphIndex, is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every Mish, Tanh of a Softplus, and Softplus that something else reads; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        source, result = node.input[0], node.output[0]
-        if node.op_type == "Softplus":
-            _softplus(added, source, result)
-        elif node.op_type == "Mish":
-            tangent = added.op("Div", *_quotient(added, source, result), out=f"{result}_tangent")
-            added.replace("Mul", source, tangent, out=result)
-        else:
-            added.replace("Div", *_quotient(added, index.makers[source].input[0], result), out=result)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Mish, a Tanh of a Softplus, or a Softplus that something else reads."""
+    if not _matches(added.index, node):
+        return False
+    source, result = node.input[0], node.output[0]
+    if node.op_type == "Softplus":
+        _softplus(added, source, result)
+    elif node.op_type == "Mish":
+        tangent = added.op("Div", *_quotient(added, source, result), out=f"{result}_tangent")
+        added.replace("Mul", source, tangent, out=result)
+    else:
+        added.replace("Div", *_quotient(added, added.index.makers[source].input[0], result), out=result)
+    return True
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:
-    if not node.output or not node.output[0] or not _is_float(index, node.output[0]):
+    if not node.output or not node.output[0] or not is_float32(index, node.output[0]):
         return False
     if is_op(node, "Tanh"):
         return index.maker(node.input[0], "Softplus") is not None
@@ -62,10 +54,6 @@ def _matches(index: GraphIndex, node: NodeProto) -> bool:
         readers = index.readers.get(node.output[0], [])
         return node.output[0] in index.outputs or not all(is_op(reader, "Tanh") for reader in readers)
     return is_op(node, "Mish")
-
-
-def _is_float(index: GraphIndex, name: str) -> bool:
-    return name in index.types and index.types[name].tensor_type.elem_type == TensorProto.FLOAT
 
 
 def _softplus(added: Additions, source: str, result: str) -> None:
@@ -78,7 +66,7 @@ def _softplus(added: Additions, source: str, result: str) -> None:
 
 def _quotient(added: Additions, source: str, stem: str) -> tuple[str, str]:
     """What tanh(softplus(source)) is the quotient of."""
-    one = added.constant(f"{stem}_one", np.array(1, np.float32))
+    one = added.number(f"{stem}_one", 1)
     sigmoid = added.op("Sigmoid", source, out=f"{stem}_sigmoid")
     rest = added.op("Sub", one, sigmoid, out=f"{stem}_rest")
     square = added.op("Mul", rest, rest, out=f"{stem}_square")

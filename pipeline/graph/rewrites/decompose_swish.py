@@ -14,34 +14,21 @@ QNN EP 2.7 takes a quantized Swish and computes something else (uint16, [1, 8, 1
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
-
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "decompose_swish"
+from pipeline.graph.ir.index import is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every Swish; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if is_op(node, "Swish") and _is_float(index, node)]
-    for node in found:
-        source, result = node.input[0], node.output[0]
-        alpha = next((attribute.f for attribute in node.attribute if attribute.name == "alpha"), 1.0)
-        scaled = source
-        if alpha != 1:
-            factor = added.constant(f"{result}_alpha", np.array(alpha, np.float32))
-            scaled = added.op("Mul", source, factor, out=f"{result}_scaled")
-        added.replace("Mul", source, added.op("Sigmoid", scaled, out=f"{result}_sigmoid"), out=result)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _is_float(index: GraphIndex, node: NodeProto) -> bool:
-    return index.types[node.output[0]].tensor_type.elem_type == TensorProto.FLOAT
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Swish."""
+    if not is_op(node, "Swish") or not is_float32(added.index, node.output[0]):
+        return False
+    source, result = node.input[0], node.output[0]
+    alpha = next((attribute.f for attribute in node.attribute if attribute.name == "alpha"), 1.0)
+    scaled = source
+    if alpha != 1:
+        scaled = added.op("Mul", source, added.number(f"{result}_alpha", alpha), out=f"{result}_scaled")
+    added.replace("Mul", source, added.op("Sigmoid", scaled, out=f"{result}_sigmoid"), out=result)
+    return True

@@ -18,43 +18,32 @@ The result keeps its name. Left alone: other types than float32, and smaller fac
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "divide_log_arguments"
+from pipeline.graph.ir.index import GraphIndex, is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _LARGEST = 65504.0
 _ROOM = 2.0**14
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Divide under every such Log; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = []
-    for node in model.graph.node:
-        sum_ = _sum(index, node)
-        if sum_ is None:
-            continue
-        value, factor, offset = sum_
-        divisor = 2.0 ** math.floor(math.log2(min(factor, offset * _ROOM)))
-        if divisor > 1:
-            _write(added, node.output[0], value, (factor / divisor, offset / divisor, math.log(divisor)))
-            found.append(node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Divide under a Log of such a sum."""
+    sum_ = _sum(added.index, node)
+    if sum_ is None:
+        return False
+    value, factor, offset = sum_
+    divisor = 2.0 ** math.floor(math.log2(min(factor, offset * _ROOM)))
+    if divisor > 1:
+        _write(added, node.output[0], value, (factor / divisor, offset / divisor, math.log(divisor)))
+    return divisor > 1
 
 
 def _sum(index: GraphIndex, node: NodeProto) -> tuple[str, float, float] | None:
     """`x`, `k` and `o` of such a Log."""
-    kind = index.types.get(node.output[0]) if is_op(node, "Log") else None
-    if kind is None or kind.tensor_type.elem_type != TensorProto.FLOAT:
+    if not is_op(node, "Log") or not is_float32(index, node.output[0]):
         return None
     product, offset = _with_number(index, index.maker(node.input[0], "Add"))
     value, factor = _with_number(index, index.maker(product, "Mul") if product else None)
@@ -73,7 +62,7 @@ def _with_number(index: GraphIndex, node: NodeProto | None) -> tuple[str, float]
 
 def _write(added: Additions, result: str, value: str, numbers: tuple[float, float, float]) -> None:
     names = [
-        added.constant(f"{result}_{name}", np.array(number, np.float32))
+        added.number(f"{result}_{name}", number)
         for name, number in zip(("factor", "offset", "log_of_divisor"), numbers, strict=True)
     ]
     product = added.op("Mul", value, names[0], out=f"{result}_product")

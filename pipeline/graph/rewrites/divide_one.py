@@ -27,31 +27,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op
-
-NAME = "divide_one"
+from pipeline.graph.ir.index import GraphIndex, element_type, is_op
+from pipeline.graph.ir.node_builder import Additions
 
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Replace every Reciprocal; returns their number."""
-    index = GraphIndex(model, folder)
+    added = Additions(GraphIndex(model, folder))
     ones: dict[int, str] = {}
-    replaced = 0
-    for node in model.graph.node:
-        if is_op(node, "Reciprocal") and node.input[0] in index.types:
-            kind = index.types[node.input[0]].tensor_type.elem_type
-            if kind not in ones:
-                ones[kind] = index.unused("one_divided")
-                dtype = helper.tensor_dtype_to_np_dtype(kind)
-                model.graph.initializer.append(numpy_helper.from_array(np.ones((), dtype), ones[kind]))
-                index.initializers[ones[kind]] = model.graph.initializer[-1]
-            _replace(node, ones[kind])
-            replaced += 1
-    return replaced
-
-
-def _replace(node: NodeProto, one: str) -> None:
-    node.CopyFrom(helper.make_node("Div", [one, node.input[0]], list(node.output), node.name))
+    found = [node for node in model.graph.node if is_op(node, "Reciprocal") and node.input[0] in added.index.types]
+    for node in found:
+        kind = element_type(added.index, node.input[0])
+        if kind not in ones:
+            ones[kind] = added.number("one_divided", 1, helper.tensor_dtype_to_np_dtype(kind))
+        node.CopyFrom(helper.make_node("Div", [ones[kind], node.input[0]], list(node.output), node.name))
+    added.join()
+    return len(found)

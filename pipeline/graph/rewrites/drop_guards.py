@@ -26,8 +26,6 @@ from onnx import ModelProto, NodeProto
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.moves import KEEPING
 
-NAME = "drop_guards"
-
 _MASKS = (*KEEPING, "Add", "Clip", "Concat", "Div", "Gather", "Max", "Min", "Mul", "Slice", "Sub", "Where")
 
 

@@ -27,8 +27,6 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 
-NAME = "drop_idle_bounds"
-
 LIMIT = 3.39e38
 """The largest float32 is 3.4028235e38, which exporters round."""
 

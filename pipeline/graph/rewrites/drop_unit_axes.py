@@ -17,40 +17,28 @@ Left alone: axes that are computed, and reductions over axes of one element only
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto
 
-from onnx import ModelProto, NodeProto
-
-from pipeline.graph.ir.index import GraphIndex, is_float, is_op, sort_nodes
-from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.index import GraphIndex, is_float, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.reductions import axes_are_an_input
-
-NAME = "drop_unit_axes"
 
 _REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Rewrite every reduction over axes of one element and others; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    replaced = []
-    for node in model.graph.node:
-        if not is_op(node, *_REDUCTIONS) or node.input[0] not in index.types or not is_float(index, node.input[0]):
-            continue
-        dims = shape_of(index.types[node.input[0]])
-        axes = _axes(index, node, len(dims))
-        real = [axis for axis in axes if dims[axis] != 1]
-        if real and len(real) < len(axes):
-            _reduce(added, index, node, real)
-            replaced.append(node)
-    for node in replaced:
-        model.graph.node.remove(node)
-    if replaced:
-        model.graph.node.extend(added.finish())
-        sort_nodes(model)
-    return len(replaced)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Rewrite a reduction over axes of one element and others."""
+    index = added.index
+    if not is_op(node, *_REDUCTIONS) or node.input[0] not in index.types or not is_float(index, node.input[0]):
+        return False
+    dims = added.shape(node.input[0])
+    axes = _axes(index, node, len(dims))
+    real = [axis for axis in axes if dims[axis] != 1]
+    if not real or len(real) == len(axes):
+        return False
+    _reduce(added, node, real)
+    return True
 
 
 def _axes(index: GraphIndex, node: NodeProto, rank: int) -> list[int]:
@@ -68,13 +56,13 @@ def _axes(index: GraphIndex, node: NodeProto, rank: int) -> list[int]:
     return [int(axis) % rank for axis in given]
 
 
-def _reduce(added: Additions, index: GraphIndex, node: NodeProto, axes: list[int]) -> None:
+def _reduce(added: Additions, node: NodeProto, axes: list[int]) -> None:
     """Add the node that reduces `axes`, and what gives its result the shape that it had."""
     result = node.output[0]
     keeps = next((entry.i for entry in node.attribute if entry.name == "keepdims"), 1)
     operands: list[str] = [node.input[0]]
     attributes: dict[str, int | list[int]] = {"keepdims": keeps}
-    if axes_are_an_input(index.model, node):
+    if axes_are_an_input(added.index.model, node):
         operands.append(added.integers(f"{result}_axes", *axes))
     else:
         attributes["axes"] = axes

@@ -17,43 +17,38 @@ The result keeps its name. Left alone: results of fewer dims, constants of one e
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import NodeProto, TensorProto
 
-from pipeline.graph.ir.index import GraphIndex, element_type, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, element_type, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "expand_powers"
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _DIMS = 5
 """The rank from which it goes wrong."""
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Expand the sides of every such power; returns the number of powers."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        result = node.output[0]
-        dims = added.shape(result)
-        shape = added.integers(f"{result}_shape", *dims)
-        sides = []
-        for at, name in enumerate(node.input):
-            constant, to = index.constant(name), f"{result}_of_{at}"
-            if not _differs(index, name, dims):
-                sides.append(name)
-            elif constant is not None:
-                sides.append(added.constant(to, np.broadcast_to(constant, dims).copy()))
-            else:
-                sides.append(added.op("Expand", name, shape, out=to))
-        added.replace("Pow", *sides, out=result)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Expand the sides of a Pow over many dims."""
+    index = added.index
+    if not _matches(index, node):
+        return False
+    result = node.output[0]
+    dims = added.shape(result)
+    shape = added.integers(f"{result}_shape", *dims)
+    sides = []
+    for at, name in enumerate(node.input):
+        constant, to = index.constant(name), f"{result}_of_{at}"
+        if not _differs(index, name, dims):
+            sides.append(name)
+        elif constant is not None:
+            sides.append(added.constant(to, np.broadcast_to(constant, dims).copy()))
+        else:
+            sides.append(added.op("Expand", name, shape, out=to))
+    added.replace("Pow", *sides, out=result)
+    return True
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:

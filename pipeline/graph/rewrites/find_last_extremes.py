@@ -11,36 +11,20 @@ The result keeps its name.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from onnx import ModelProto, NodeProto, helper
+from onnx import NodeProto, helper
 
 from pipeline.graph.ir.from_behind import from_behind
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "find_last_extremes"
+from pipeline.graph.ir.index import is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such node; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _from_behind(node)]
-    for node in found:
-        _turn(added, node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _from_behind(node: NodeProto) -> bool:
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace an ArgMax or ArgMin that finds the last."""
     last = any(attribute.name == "select_last_index" and attribute.i for attribute in node.attribute)
-    return last and is_op(node, "ArgMax", "ArgMin")
-
-
-def _turn(added: Additions, node: NodeProto) -> None:
+    if not last or not is_op(node, "ArgMax", "ArgMin"):
+        return False
     given, result = node.input[0], node.output[0]
     how = {each.name: helper.get_attribute_value(each) for each in node.attribute if each.name != "select_last_index"}
     dims = added.shape(given)
@@ -48,4 +32,5 @@ def _turn(added: Additions, node: NodeProto) -> None:
     last = dims[axis] - 1
     turned = added.op("Slice", *from_behind(added, given, axis, result), out=f"{result}_turned")
     place = added.op(node.op_type, turned, out=f"{result}_from_behind", **how)
-    added.replace("Sub", added.constant(f"{result}_last", np.array(last)), place, out=result)
+    added.replace("Sub", added.number(f"{result}_last", last, np.int64), place, out=result)
+    return True

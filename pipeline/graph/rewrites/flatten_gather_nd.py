@@ -27,8 +27,6 @@ from onnx import ModelProto, NodeProto
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.node_builder import Additions
 
-NAME = "flatten_gather_nd"
-
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Replace every GatherND whose indices are known; returns their number."""

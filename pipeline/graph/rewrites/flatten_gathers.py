@@ -1,4 +1,4 @@
-"""Look elements up along the middle one of three dims where the result has 5.
+"""Look elements up along the middle one of three dims where the result has 5, or the data one.
 
 Before (x of any type [a, b, c, d], indices of two dims or more)::
 
@@ -10,36 +10,32 @@ After::
 
 A constant x or constant indices are shaped here. HTP (2.51, emulated) takes other elements in 8 and 16 bits (2.61 for
 -2.85), along the first axis compiles nothing, and in float16 makes a context that its own emulator can't run. A lookup
-along the first of 5 dims it does not compile either.
+along the first of 5 dims it does not compile either. A lookup of several dims of places in a row, as torch writes
+`as_strided`, ends the compiler's process where a Transpose reads it and another one stands before it: onnxruntime
+(1.31.1) moves the second through the lookup by a permutation of one dim.
 
-The result keeps its name. Left alone: results of less than 5 dims and of more, and one index or a row of them for
-another axis than the first of 5, which are right.
+The result keeps its name. Left alone: results of more than 5 dims, those of less out of more than a row, and one index
+or a row of them for another axis than the first of 5, which are right.
 """
 
 from __future__ import annotations
 
 from math import prod
-from pathlib import Path
 
-from onnx import ModelProto, NodeProto
+from onnx import NodeProto
 
 from pipeline.graph.ir.axis_groups import MOST_DIMS
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "flatten_gathers"
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Flatten every such lookup; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if is_op(node, "Gather") and _is_deep(added, node)]
-    for node in found:
-        _flatten(index, added, node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Flatten a lookup over many dims."""
+    if not is_op(node, "Gather") or not _is_deep(added, node):
+        return False
+    _flatten(added.index, added, node)
+    return True
 
 
 def _axis(added: Additions, node: NodeProto) -> int:
@@ -52,7 +48,9 @@ def _is_deep(added: Additions, node: NodeProto) -> bool:
     result = data + indices - 1
     if result > MOST_DIMS or data > MOST_DIMS:
         return False
-    return (result == MOST_DIMS and indices > 1) or (data == MOST_DIMS and _axis(added, node) == 0)
+    if indices > 1:
+        return result == MOST_DIMS or data == 1
+    return data == MOST_DIMS and _axis(added, node) == 0
 
 
 def _flatten(index: GraphIndex, added: Additions, node: NodeProto) -> None:

@@ -19,36 +19,31 @@ The result keeps its name. Left alone: casts to floats and bool, and integers th
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import NodeProto, TensorProto
 
-from pipeline.graph.ir.index import GraphIndex, is_float, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "flatten_output_casts"
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _INTEGERS = (TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32, TensorProto.INT64)
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Reshape around every such Cast; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        result = node.output[0]
-        dims = shape_of(index.types[result])
-        flat = [math.prod(dims)] if len(dims) == 2 else [1, math.prod(dims)]
-        row = added.op("Reshape", node.input[0], added.constant(f"{result}_flat", np.array(flat)), out=f"{result}_row")
-        kind = index.types[result].tensor_type.elem_type
-        cast = added.op("Cast", row, out=f"{result}_cast", to=kind)
-        added.replace("Reshape", cast, added.constant(f"{result}_dims", np.array(dims, np.int64)), out=result)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Reshape around a Cast to integers that makes an output."""
+    index = added.index
+    if not _matches(index, node):
+        return False
+    result = node.output[0]
+    dims = shape_of(index.types[result])
+    flat = [math.prod(dims)] if len(dims) == 2 else [1, math.prod(dims)]
+    row = added.op("Reshape", node.input[0], added.constant(f"{result}_flat", np.array(flat)), out=f"{result}_row")
+    kind = index.types[result].tensor_type.elem_type
+    cast = added.op("Cast", row, out=f"{result}_cast", to=kind)
+    added.replace("Reshape", cast, added.constant(f"{result}_dims", np.array(dims, np.int64)), out=result)
+    return True
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:

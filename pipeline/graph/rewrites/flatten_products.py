@@ -22,29 +22,23 @@ that would be expanded: computed, it would have no encoding of weights.
 from __future__ import annotations
 
 from math import prod
-from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, NodeProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_float, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "flatten_products"
+from pipeline.graph.ir.index import GraphIndex, is_float, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _DIMS = 5
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Flatten every such product; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _is_deep(index, added, node)]
-    for node in found:
-        _flatten(index, added, node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Flatten a MatMul over many dims."""
+    if not _is_deep(added.index, added, node):
+        return False
+    _flatten(added.index, added, node)
+    return True
 
 
 def _is_deep(index: GraphIndex, added: Additions, node: NodeProto) -> bool:

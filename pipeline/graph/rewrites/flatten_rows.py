@@ -19,35 +19,29 @@ in batches.
 from __future__ import annotations
 
 from math import prod
-from pathlib import Path
 
-from onnx import ModelProto, NodeProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_float, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "flatten_rows"
+from pipeline.graph.ir.index import GraphIndex, is_float, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _MATRIX = 2
 """The dims of one."""
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Flatten every such product; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, added, node)]
-    for node in found:
-        source, weight = node.input
-        result = node.output[0]
-        *batches, inner = added.shape(source)
-        to = added.integers(f"{result}_rows", prod(batches), inner)
-        rows = added.op("Reshape", source, to, out=f"{result}_given")
-        made = added.op("MatMul", rows, weight, out=f"{result}_flat", name=node.name)
-        added.replace("Reshape", made, added.integers(f"{result}_dims", *added.shape(result)), out=result)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Flatten a MatMul of several batches by one constant matrix."""
+    if not _matches(added.index, added, node):
+        return False
+    source, weight = node.input
+    result = node.output[0]
+    *batches, inner = added.shape(source)
+    to = added.integers(f"{result}_rows", prod(batches), inner)
+    rows = added.op("Reshape", source, to, out=f"{result}_given")
+    made = added.op("MatMul", rows, weight, out=f"{result}_flat", name=node.name)
+    added.replace("Reshape", made, added.integers(f"{result}_dims", *added.shape(result)), out=result)
+    return True
 
 
 def _matches(index: GraphIndex, added: Additions, node: NodeProto) -> bool:

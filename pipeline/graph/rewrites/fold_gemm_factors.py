@@ -18,29 +18,22 @@ The result keeps its name. Left alone: types other than floats.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from onnx import ModelProto, NodeProto, helper
+from onnx import NodeProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, element_type, is_float, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "fold_gemm_factors"
+from pipeline.graph.ir.index import GraphIndex, element_type, is_float, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _BIAS = 2
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Fold the factors of every such Gemm; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if is_op(node, "Gemm") and _has_factors(index, node)]
-    for node in found:
-        _fold(index, added, node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Fold the factors of a Gemm."""
+    if not (is_op(node, "Gemm") and _has_factors(added.index, node)):
+        return False
+    _fold(added.index, added, node)
+    return True
 
 
 def _has_factors(index: GraphIndex, node: NodeProto) -> bool:

@@ -16,36 +16,32 @@ a value in between that something else reads.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
-from onnx import ModelProto, NodeProto, helper
+from onnx import NodeProto, helper
 
 from pipeline.graph.ir.index import CONTRIB_DOMAIN, GraphIndex, import_contrib, is_op, opset
-
-NAME = "fuse_gelu"
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _GELU_OPSET = 20
 _TOLERANCE = 1e-3
 """Relative; constants of fp16 exports are off by up to 5e-4."""
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Fuse every Erf that is part of a Gelu; returns their number."""
-    index = GraphIndex(model, folder)
-    fused = 0
-    for node in list(model.graph.node):
-        matched = _match(index, node) if is_op(node, "Erf") else None
-        if matched is None:
-            continue
-        source, last = matched
-        domain = "" if opset(model) >= _GELU_OPSET else CONTRIB_DOMAIN
-        if domain:
-            import_contrib(model)
-        gelu = helper.make_node("Gelu", [source], list(last.output), last.name, domain=domain)
-        # In place of the last node, so that the order stays topological; the others are now unused.
-        last.CopyFrom(gelu)
-        fused += 1
-    return fused
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Fuse a Gelu that this Erf is part of."""
+    model = added.index.model
+    matched = _match(added.index, node) if is_op(node, "Erf") else None
+    if matched is None:
+        return False
+    source, last = matched
+    domain = "" if opset(model) >= _GELU_OPSET else CONTRIB_DOMAIN
+    if domain:
+        import_contrib(model)
+    gelu = helper.make_node("Gelu", [source], list(last.output), last.name, domain=domain)
+    # In place of the last node, so that the order stays topological; the others are now unused.
+    last.CopyFrom(gelu)
+    return True
 
 
 def _match(index: GraphIndex, erf: NodeProto) -> tuple[str, NodeProto] | None:

@@ -35,12 +35,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op, prune, substitute
+from pipeline.graph.ir.index import GraphIndex, is_op, prune
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.reductions import keeps_axes, reduced_axes
-
-NAME = "fuse_layer_norm"
 
 
 @dataclass(frozen=True)
@@ -57,19 +55,20 @@ class _Norm:
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Fuse every LayerNorm that is spelled out; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    replaced: list[NodeProto] = []
-    for node in model.graph.node:
-        norm = _match(index, node) if is_op(node, "ReduceMean") else None
-        if norm is not None:
-            _fuse(index, added, norm)
-            added.nodes[-1].name = norm.last.name
-            replaced.append(norm.last)
-    if replaced:
-        substitute(model, replaced, added.finish())
+    fused = _apply(model, folder)
+    if fused:
         prune(model)  # or fuse_rms_norm finds one in what is left over
-    return len(replaced)
+    return fused
+
+
+@each_node
+def _apply(added: Additions, node: NodeProto) -> bool:
+    norm = _match(added.index, node) if is_op(node, "ReduceMean") else None
+    if norm is None:
+        return False
+    _fuse(added.index, added, norm)
+    added.nodes[-1].name = norm.last.name
+    return True
 
 
 def _match(index: GraphIndex, variance: NodeProto) -> _Norm | None:

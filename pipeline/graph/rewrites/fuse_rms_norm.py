@@ -27,15 +27,13 @@ axes than the last; a value in between that something else reads; anything but a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import NodeProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op, opset
+from pipeline.graph.ir.index import GraphIndex, element_type, is_op, opset
 from pipeline.graph.ir.inference import shape_of
-
-NAME = "fuse_rms_norm"
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _OPSET = 23
 _TOLERANCE = 1e-6
@@ -51,21 +49,18 @@ class _Norm:
     """The factor, a constant; empty if there is none."""
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Fuse every RMSNorm over the last axis; returns their number."""
-    index = GraphIndex(model, folder)
-    kind = "RMSNormalization" if opset(model) >= _OPSET else "SimplifiedLayerNormalization"
-    fused = 0
-    for node in list(model.graph.node):
-        norm = _match(index, node) if is_op(node, "ReduceMean") else None
-        if norm is None:
-            continue
-        inputs = [norm.source, _gamma(index, norm)]
-        made = helper.make_node(kind, inputs, list(norm.last.output), norm.last.name, axis=-1, epsilon=norm.epsilon)
-        # In place of the last node, so that the order stays topological; the others are now unused.
-        norm.last.CopyFrom(made)
-        fused += 1
-    return fused
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Fuse an RMSNorm that this ReduceMean is part of."""
+    norm = _match(added.index, node) if is_op(node, "ReduceMean") else None
+    if norm is None:
+        return False
+    kind = "RMSNormalization" if opset(added.index.model) >= _OPSET else "SimplifiedLayerNormalization"
+    inputs = [norm.source, _gamma(added, norm)]
+    made = helper.make_node(kind, inputs, list(norm.last.output), norm.last.name, axis=-1, epsilon=norm.epsilon)
+    # In place of the last node, so that the order stays topological; the others are now unused.
+    norm.last.CopyFrom(made)
+    return True
 
 
 def _match(index: GraphIndex, mean: NodeProto) -> _Norm | None:
@@ -148,18 +143,15 @@ def _is_gamma(index: GraphIndex, name: str, source: str) -> bool:
     )
 
 
-def _gamma(index: GraphIndex, norm: _Norm) -> str:
+def _gamma(added: Additions, norm: _Norm) -> str:
     """The name of a constant of [width] that is the norm's factor."""
-    kind = index.types[norm.source]
-    width = shape_of(kind)[-1]
-    values = index.constant(norm.gamma) if norm.gamma else None
+    width = added.shape(norm.source)[-1]
+    values = added.index.constant(norm.gamma) if norm.gamma else None
     if values is not None and values.shape == (width,):
         return norm.gamma
-    dtype = helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type)
+    dtype = helper.tensor_dtype_to_np_dtype(element_type(added.index, norm.source))
     factor = np.ones(width, dtype) if values is None else np.broadcast_to(values.reshape(-1), width)
-    name = index.unused(f"{norm.last.output[0]}_gamma")
-    index.model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(factor), name))
-    return name
+    return added.constant(f"{norm.last.output[0]}_gamma", np.ascontiguousarray(factor))
 
 
 def _other(node: NodeProto, name: str) -> str:

@@ -25,12 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import is_static, shape_of
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions
-
-NAME = "gather_at_once"
 
 _MOST_DIMS = 5
 _LARGEST = 1 << 22
@@ -39,18 +37,11 @@ _MOVING = ("Gather", "Transpose", *VIEWS)
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Replace every such chain; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    removed: list[NodeProto] = []
-    count = 0
-    for node in model.graph.node:
-        chain = _chain(index, node)
-        if chain and _replace(index, added, chain):
-            removed += chain
-            count += 1
-    if count:
-        substitute(model, removed, added.finish())
-    return count
+    added = Additions(GraphIndex(model, folder))
+    chains = [chain for node in model.graph.node if (chain := _chain(added.index, node)) and _replace(added, chain)]
+    if chains:
+        added.join(removed=[node for chain in chains for node in chain])
+    return len(chains)
 
 
 def _chain(index: GraphIndex, node: NodeProto) -> list[NodeProto]:
@@ -92,7 +83,7 @@ def _rank(index: GraphIndex, name: str) -> int:
     return len(shape_of(kind)) if is_static(kind) and kind is not None else 0
 
 
-def _replace(index: GraphIndex, added: Additions, chain: list[NodeProto]) -> bool:
+def _replace(added: Additions, chain: list[NodeProto]) -> bool:
     source, result = chain[0].input[0], chain[-1].output[0]
     dims, made = added.shape(source), added.shape(result)
     largest = max(math.prod(added.shape(name)) for name in (source, *(node.output[0] for node in chain)))
@@ -100,7 +91,7 @@ def _replace(index: GraphIndex, added: Additions, chain: list[NodeProto]) -> boo
         return False
     taken = np.arange(math.prod(dims)).reshape(dims)
     for node in chain:
-        taken = _moved(index, node, taken, added.shape(node.output[0]))
+        taken = _moved(added.index, node, taken, added.shape(node.output[0]))
     blocks, places = _of_each_block(taken.ravel(), dims)
     flat = added.op("Reshape", source, added.integers(f"{result}_blocks", blocks, math.prod(dims) // blocks),
                     out=f"{result}_flat")  # fmt: skip

@@ -18,36 +18,27 @@ are negative or computed, and reflections over more than there is; types other t
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, substitute
+from pipeline.graph.ir.index import GraphIndex, is_float32
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.pads import pad_mode
-
-NAME = "gather_edges"
 
 _MOST_DIMS = 4
 _MODES: dict[str, Literal["edge", "reflect", "wrap"]] = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such Pad; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = []
-    for node in model.graph.node:
-        pads = _pads(index, node)
-        if pads is not None:
-            _replace(added, node, pads, shape_of(index.types[node.input[0]]))
-            found.append(node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Pad that copies what is inside."""
+    pads = _pads(added.index, node)
+    if pads is not None:
+        _replace(added, node, pads)
+    return pads is not None
 
 
 def _pads(index: GraphIndex, node: NodeProto) -> dict[int, tuple[int, int]] | None:
@@ -55,17 +46,16 @@ def _pads(index: GraphIndex, node: NodeProto) -> dict[int, tuple[int, int]] | No
     mode = pad_mode(node)
     if mode in ("", "constant"):
         return None
-    kind = index.types.get(node.input[0])
     given = index.constant(node.input[1]) if len(node.input) > 1 else None
-    if kind is None or kind.tensor_type.elem_type != TensorProto.FLOAT or given is None:
+    if node.input[0] not in index.types or not is_float32(index, node.input[0]) or given is None:
         return None
-    rank = len(shape_of(kind))
+    sizes = shape_of(index.types[node.input[0]])
+    rank = len(sizes)
     chosen = index.constant(node.input[3]) if len(node.input) > 3 and node.input[3] else np.arange(rank)
     if chosen is None or (given < 0).any():
         return None
     axes = [int(axis) % rank for axis in chosen.ravel()]
     pads = {axis: (int(given[at]), int(given[len(axes) + at])) for at, axis in enumerate(axes)}
-    sizes = shape_of(kind)
     if mode == "reflect" and any(max(ends) >= sizes[axis] for axis, ends in pads.items()):
         return None
     last = mode == "edge" and any(pads.get(rank - 1, ()))
@@ -73,8 +63,9 @@ def _pads(index: GraphIndex, node: NodeProto) -> dict[int, tuple[int, int]] | No
     return pads if (last or unknown) and given.any() else None
 
 
-def _replace(added: Additions, node: NodeProto, pads: dict[int, tuple[int, int]], dims: tuple[int, ...]) -> None:
+def _replace(added: Additions, node: NodeProto, pads: dict[int, tuple[int, int]]) -> None:
     source, result = node.input[0], node.output[0]
+    dims = added.shape(source)
     padded = [axis for axis, ends in sorted(pads.items()) if any(ends)]
     for axis in padded:
         front, behind = pads[axis]

@@ -22,37 +22,27 @@ The result keeps its name. Left alone: `asymmetric` with `floor`, `half_pixel` a
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, opset, substitute
-from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.index import GraphIndex, opset
+from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.resizes import AlongAxis, Resize, places, read_resize
 from pipeline.graph.rewrites.resize_by_products import resized
-
-NAME = "gather_neighbours"
 
 _PLAIN = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 _RIGHT = {("asymmetric", "floor"), ("half_pixel", "round_prefer_ceil"), ("align_corners", "round_prefer_ceil")}
 _COORDINATES = {"half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners", "half_pixel_symmetric"}
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such Resize; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = []
-    for node in model.graph.node:
-        taken = _taken(index, node)
-        if taken is not None:
-            _replace(added, node, taken)
-            found.append(node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Resize to the nearest neighbour."""
+    taken = _taken(added.index, node)
+    if taken is not None:
+        _replace(added, node, taken)
+    return taken is not None
 
 
 def _taken(index: GraphIndex, node: NodeProto) -> dict[int, NDArray[np.int64]] | None:

@@ -22,30 +22,28 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, helper
 
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
-
-NAME = "gather_pairs"
+from pipeline.graph.ir.node_builder import Additions
 
 _BETWEEN = ("Abs", "Cast", "Div", "Identity", "Mul", "Neg", "Relu")
 
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Replace every such Slice; returns their number."""
-    index = GraphIndex(model, folder)
+    added = Additions(GraphIndex(model, folder))
     replaced = 0
-    for node in list(model.graph.node):
-        for source in _slices(index, node) if is_op(node, "Concat") else ():
-            channels = _channels(index, source)
+    for node in model.graph.node:
+        for source in _slices(added.index, node) if is_op(node, "Concat") else ():
+            channels = _channels(added.index, source)
             if channels is None:
                 continue
-            name = index.unused(f"{source.output[0]}_channels")
-            model.graph.initializer.append(numpy_helper.from_array(channels, name))
-            gather = helper.make_node("Gather", [source.input[0], name], list(source.output), source.name, axis=-1)
-            source.CopyFrom(gather)
+            inputs = [source.input[0], added.constant(f"{source.output[0]}_channels", channels)]
+            source.CopyFrom(helper.make_node("Gather", inputs, list(source.output), source.name, axis=-1))
             replaced += 1
+    added.join()
     return replaced
 
 

@@ -33,17 +33,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "gather_taps"
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _FAR = 512
 """Places between the first tap and the last."""
@@ -51,19 +47,14 @@ _MOST_TAPS = 9
 _MOST_TAPS_OF_A_PLANE = 49
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such convolution; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = []
-    for node in model.graph.node:
-        given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        if is_op(node, "Conv") and _matches(index, node, given):
-            _replace(added, index, node, given)
-            found.append(node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Conv whose taps lie far apart."""
+    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if not is_op(node, "Conv") or not _matches(added.index, node, given):
+        return False
+    _replace(added, node, given)
+    return True
 
 
 def _matches(index: GraphIndex, node: NodeProto, given: Mapping[str, Any]) -> bool:
@@ -80,9 +71,9 @@ def _matches(index: GraphIndex, node: NodeProto, given: Mapping[str, Any]) -> bo
     return reach >= _FAR and math.prod(kernel) <= _MOST_TAPS
 
 
-def _replace(added: Additions, index: GraphIndex, node: NodeProto, given: Mapping[str, Any]) -> None:
+def _replace(added: Additions, node: NodeProto, given: Mapping[str, Any]) -> None:
     source, result = str(node.input[0]), str(node.output[0])
-    weights = index.constant(node.input[1])
+    weights = added.index.constant(node.input[1])
     assert weights is not None
     kernel, rank = weights.shape[2:], weights.ndim - 2
     dilations, strides = given.get("dilations", [1] * rank), given.get("strides", [1] * rank)
@@ -90,7 +81,7 @@ def _replace(added: Additions, index: GraphIndex, node: NodeProto, given: Mappin
     if any(pads) and given.get("auto_pad", b"NOTSET") == b"NOTSET":
         around = added.integers(f"{result}_pads", 0, 0, *pads[:rank], 0, 0, *pads[rank:])
         source = added.op("Pad", source, around, out=f"{result}_padded", mode="constant")
-    made = shape_of(index.types[result])[2:]
+    made = added.shape(result)[2:]
     axes, steps = added.integers(f"{result}_axes", *range(2, 2 + rank)), added.integers(f"{result}_steps", *strides)
     seen = []
     for tap in np.ndindex(*kernel):

@@ -45,8 +45,6 @@ from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.moves import MOVES
 from pipeline.graph.ir.recursion import Recursive
 
-NAME = "make_masks_finite"
-
 HUGE = 1e4
 """BERT's own filler, the smallest in use (https://github.com/google-research/bert, attention_layer)."""
 

@@ -34,12 +34,10 @@ import numpy as np
 from onnx import ModelProto, NodeProto, helper
 
 from pipeline.graph.ir.axis_groups import MOST_DIMS, Dims, Groups, joined, merged, place, steps
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions
 from pipeline.graph.ir.reductions import axes_are_an_input, reduced_axes
-
-NAME = "merge_dims"
 
 _FOUR = 4
 
@@ -64,7 +62,7 @@ def apply(model: ModelProto, folder: Path) -> int:
     """Rewrite every node that has too many dims, and can do with fewer; returns their number."""
     merging = _Merging(GraphIndex(model, folder))
     if done := merging.give_names([node for node in model.graph.node if merging.rewrite(node)]):
-        substitute(model, done, merging.added.finish())
+        merging.added.join(removed=done)
     return len(done)
 
 

@@ -25,12 +25,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
-
-NAME = "merge_scales"
+from pipeline.graph.ir.node_builder import Additions
 
 _TINIEST, _HUGEST = 1e-6, 1e4
 """Magnitudes that a factor may have: far from what float16 can't hold, and from a mask's filler."""
@@ -44,7 +43,7 @@ def apply(model: ModelProto, folder: Path) -> int:
     index = GraphIndex(model, folder)
     factors = {node.output[0]: found for node in model.graph.node if (found := _factor(index, node)) is not None}
     inner = {source for source, _ in factors.values() if source in factors and _only_scaled(index, source, factors)}
-    merged = 0
+    added, merged = Additions(index), 0
     for node in model.graph.node:
         if not is_op(node, "Mul", "Div") or node.output[0] not in factors:
             continue
@@ -54,9 +53,11 @@ def apply(model: ModelProto, folder: Path) -> int:
         first, scale = factors[source]
         product = np.asarray(scale * factor, np.float32)
         if _is_worth(product, scale, factor) and _same_shape(index, first, product, node.output[0]):
-            _replace(index, node, first, product)
+            name = added.constant(f"{node.output[0]}_merged", product)  # onnxruntime calls encodings "_scale"
+            node.CopyFrom(helper.make_node("Mul", [first, name], list(node.output), node.name))
             factors[node.output[0]] = (first, product)
             merged += 1
+    added.join()
     return merged
 
 
@@ -91,9 +92,3 @@ def _is_worth(product: NDArray[Any], *factors: NDArray[Any]) -> bool:
 
 def _same_shape(index: GraphIndex, source: str, product: NDArray[Any], result: str) -> bool:
     return np.broadcast_shapes(shape_of(index.types[source]), product.shape) == shape_of(index.types[result])
-
-
-def _replace(index: GraphIndex, node: NodeProto, source: str, factor: NDArray[Any]) -> None:
-    name = index.unused(f"{node.output[0]}_merged")  # onnxruntime calls encodings "_scale"
-    index.model.graph.initializer.append(numpy_helper.from_array(factor, name))
-    node.CopyFrom(helper.make_node("Mul", [source, name], list(node.output), node.name))

@@ -29,8 +29,6 @@ from pipeline.graph.files.inlining import rename
 from pipeline.graph.files.model_file import tensor_array
 from pipeline.graph.ir.index import GraphIndex, element_type, is_op
 
-NAME = "narrow_doubles"
-
 _TYPE_ATTRIBUTES = ("to", "dtype")
 
 

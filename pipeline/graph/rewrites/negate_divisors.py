@@ -16,35 +16,29 @@ The result keeps its name. Left alone: other types, other divisors, those that a
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "negate_divisors"
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _KINDS = (TensorProto.INT32, TensorProto.INT64)
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such quotient; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        result = node.output[0]
-        dtype = helper.tensor_dtype_to_np_dtype(index.types[result].tensor_type.elem_type)
-        divisor = index.constant(node.input[1])
-        assert divisor is not None
-        negative = added.constant(f"{result}_negative", -divisor)
-        minus_one = added.constant(f"{result}_minus_one", np.array(-1, dtype))
-        added.replace("Mul", added.op("Div", node.input[0], negative, out=f"{result}_turned"), minus_one, out=result)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a quotient of integers by a power of two."""
+    index = added.index
+    if not _matches(index, node):
+        return False
+    result = node.output[0]
+    dtype = helper.tensor_dtype_to_np_dtype(index.types[result].tensor_type.elem_type)
+    divisor = index.constant(node.input[1])
+    assert divisor is not None
+    negative = added.constant(f"{result}_negative", -divisor)
+    minus_one = added.constant(f"{result}_minus_one", np.array(-1, dtype))
+    added.replace("Mul", added.op("Div", node.input[0], negative, out=f"{result}_turned"), minus_one, out=result)
+    return True
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:

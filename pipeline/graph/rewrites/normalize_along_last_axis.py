@@ -16,28 +16,20 @@ The result keeps its name. Left alone: a scale or bias that is computed; mean an
 from __future__ import annotations
 
 from math import prod
-from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, NodeProto, helper
+from onnx import NodeProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "normalize_along_last_axis"
+from pipeline.graph.ir.index import is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Flatten what such norms are of; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if is_op(node, "LayerNormalization") and _flatten(index, added, node)]
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _flatten(index: GraphIndex, added: Additions, node: NodeProto) -> bool:
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Flatten what a LayerNormalization over several axes is of."""
+    if not is_op(node, "LayerNormalization"):
+        return False
+    index = added.index
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     result, dims = node.output[0], added.shape(node.input[0])
     axis = given.get("axis", -1) % len(dims)

@@ -16,29 +16,17 @@ The result keeps its name. Left alone: places of the largest (a second output), 
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto, helper
 
-from onnx import ModelProto, NodeProto, helper
-
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "pool_volumes"
+from pipeline.graph.ir.index import is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _DIMS = 5
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Split every such node; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _pool(added, node)]
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _pool(added: Additions, node: NodeProto) -> bool:
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Split a MaxPool over volumes."""
     if not is_op(node, "MaxPool") or len(added.shape(node.input[0])) != _DIMS or len(node.output) > 1:
         return False
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}

@@ -24,8 +24,6 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from pipeline.graph.ir.index import GraphIndex, is_op
 
-NAME = "put_scores_first"
-
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Turn every Where in front of a Softmax that has its filler first; returns their number."""

@@ -12,33 +12,26 @@ Results keep their names. Left alone: a Dropout in training mode, which draws ra
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from onnx import ModelProto, NodeProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "replace_dropouts"
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _TRAINING = 2
 """The input that says whether the model is being trained."""
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such node; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if is_op(node, "Dropout") and not _may_drop(index, node)]
-    for node in found:
-        added.replace("Identity", node.input[0], out=node.output[0])
-        for mask in filter(None, node.output[1:]):
-            kept = added.constant(f"{mask}_kept", np.ones(added.shape(mask), np.bool_))
-            added.replace("Identity", kept, out=mask)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Dropout outside of training."""
+    if not is_op(node, "Dropout") or _may_drop(added.index, node):
+        return False
+    added.replace("Identity", node.input[0], out=node.output[0])
+    for mask in filter(None, node.output[1:]):
+        kept = added.constant(f"{mask}_kept", np.ones(added.shape(mask), np.bool_))
+        added.replace("Identity", kept, out=mask)
+    return True
 
 
 def _may_drop(index: GraphIndex, node: NodeProto) -> bool:

@@ -29,11 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op, sort_nodes
+from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
-
-NAME = "replace_lengths_by_gates"
 
 _INPUT = 8.0
 """What the additional column reads at places that are not valid: no more than what a layer reads elsewhere, so that
@@ -64,10 +62,7 @@ def apply(model: ModelProto, folder: Path) -> int:
             ends[lengths, places] = _before_end(added, lengths, places)
         _rewrite(index, added, node, ends[lengths, places])
     if layers:
-        kept = [NodeProto.FromString(node.SerializeToString()) for node in model.graph.node if node not in layers]
-        del model.graph.node[:]
-        model.graph.node.extend([*kept, *added.finish()])
-        sort_nodes(model)
+        added.join(removed=layers)
     return len(layers)
 
 
@@ -117,7 +112,7 @@ def _before_end(added: Additions, lengths: str, places: int) -> _Ends:
     place, number = (added.constant(f"{lengths}_{name}", count + at) for name, at in (("place", 0), ("number", 1)))
     valid = added.op("Less", place, row, out=f"{lengths}_valid")
     last = added.op("Equal", number, row, out=f"{lengths}_last")
-    zero = added.constant(f"{lengths}_zero", np.zeros((), np.float32))
+    zero = added.number(f"{lengths}_zero", 0)
     return _Ends(valid, last, zero)
 
 
@@ -130,7 +125,7 @@ def _rewrite(index: GraphIndex, added: Additions, node: NodeProto, ends: _Ends) 
     directions, hidden = weights.shape[0], weights.shape[1] // len(_GATES[node.op_type])
 
     valid = ends.fitted(added, ends.valid, f"{stem}_valid", places, batch, 1)
-    pushed = added.constant(f"{stem}_pushed", np.array(_INPUT, np.float32))
+    pushed = added.number(f"{stem}_pushed", _INPUT)
     clean = added.op("Where", valid, source, ends.zero, out=f"{stem}_clean")
     column = added.op("Where", valid, ends.zero, pushed, out=f"{stem}_column")
     joined = added.op("Concat", clean, column, out=f"{stem}_gated", axis=2)

@@ -21,40 +21,32 @@ The result keeps its name. Left alone: all other shapes.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, is_float32, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "replace_tanh"
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _PLACES = 16
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every Tanh of such a shape; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        result = node.output[0]
-        two = added.constant(f"{result}_two", np.array(2, np.float32))
-        one = added.constant(f"{result}_one", np.array(1, np.float32))
-        doubled = added.op("Mul", node.input[0], two, out=f"{result}_doubled")
-        sigmoid = added.op("Sigmoid", doubled, out=f"{result}_sigmoid")
-        stretched = added.op("Mul", sigmoid, two, out=f"{result}_stretched")
-        added.replace("Sub", stretched, one, out=result)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Tanh of such a shape."""
+    if not _matches(added.index, node):
+        return False
+    result = node.output[0]
+    two, one = added.number(f"{result}_two", 2), added.number(f"{result}_one", 1)
+    doubled = added.op("Mul", node.input[0], two, out=f"{result}_doubled")
+    sigmoid = added.op("Sigmoid", doubled, out=f"{result}_sigmoid")
+    stretched = added.op("Mul", sigmoid, two, out=f"{result}_stretched")
+    added.replace("Sub", stretched, one, out=result)
+    return True
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:
-    if not is_op(node, "Tanh") or index.types[node.output[0]].tensor_type.elem_type != TensorProto.FLOAT:
+    if not is_op(node, "Tanh") or not is_float32(index, node.output[0]):
         return False
     dims = shape_of(index.types[node.output[0]])
     return _one_channel(dims) or _sixteen_places(dims)

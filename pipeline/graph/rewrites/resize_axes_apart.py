@@ -28,38 +28,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto, NodeProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, substitute
-from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.resizes import PLAIN_COORDINATES, AlongAxis, Resize, read_resize
-
-NAME = "resize_axes_apart"
 
 _RANK = 4
 _FACTORS = {2.0, 4.0}
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Take every such Resize apart; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = []
-    for node in model.graph.node:
-        resize = read_resize(index, node)
-        if resize is None or not is_plain(resize):
-            continue
-        groups = _groups(resize, len(shape_of(index.types[node.input[0]])))
-        if groups is not None:
-            _replace(added, node, resize, groups)
-            found.append(node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Take a linear or cubic Resize apart."""
+    resize = read_resize(added.index, node)
+    if resize is None or not is_plain(resize):
+        return False
+    groups = _groups(resize, len(added.shape(node.input[0])))
+    if groups is not None:
+        _replace(added, node, resize, groups)
+    return groups is not None
 
 
 def is_plain(resize: Resize) -> bool:

@@ -27,15 +27,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 from pipeline.graph.cpu import unoptimized_session
-from pipeline.graph.ir.index import GraphIndex, opset, substitute
-from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.index import opset
+from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.resizes import AlongAxis, Floats, Resize, read_resize, weights
 from pipeline.graph.rewrites.resize_axes_apart import is_plain
-
-NAME = "resize_by_products"
 
 Floats32 = NDArray[np.float32]
 
@@ -43,25 +41,19 @@ _NOTHING = 1e-12
 _MOST_DIMS = 4
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such Resize; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = []
-    for node in model.graph.node:
-        resize = read_resize(index, node)
-        if resize is None or resize.mode == "nearest" or is_plain(resize):
-            continue
-        if resize.antialias and not all(each.by_sizes or each.is_cut for each in resize.axes):
-            continue
-        made = [(each, *_weights(resize, each, opset(model))) for each in resize.axes]
-        steps = [(each, by, plus) for each, by, plus in made if not _is_idle(by, plus)]
-        if steps:
-            _replace(added, node, sorted(steps, key=lambda step: step[0].result / step[0].size))
-            found.append(node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a linear or cubic Resize that HTP does not know."""
+    resize = read_resize(added.index, node)
+    if resize is None or resize.mode == "nearest" or is_plain(resize):
+        return False
+    if resize.antialias and not all(each.by_sizes or each.is_cut for each in resize.axes):
+        return False
+    made = [(each, *_weights(resize, each, opset(added.index.model))) for each in resize.axes]
+    steps = [(each, by, plus) for each, by, plus in made if not _is_idle(by, plus)]
+    if steps:
+        _replace(added, node, sorted(steps, key=lambda step: step[0].result / step[0].size))
+    return bool(steps)
 
 
 def _is_idle(by: Floats, plus: Floats) -> bool:

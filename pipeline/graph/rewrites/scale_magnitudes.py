@@ -35,17 +35,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
+from pipeline.graph.ir.index import GraphIndex, is_float32, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.reductions import keeps_axes, reduced_axes
-
-NAME = "scale_magnitudes"
 
 _SMALLEST = 2.0**-14
 
@@ -60,27 +57,21 @@ class _Squares:
     keep: bool = True
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such root and logarithm; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = []
-    for node in model.graph.node:
-        if not is_op(node, "Sqrt", "Log") or index.types[node.output[0]].tensor_type.elem_type != TensorProto.FLOAT:
-            continue
-        result = str(node.output[0])
-        bounded, floor = _with_floor(index, str(node.input[0])) if node.op_type == "Log" else (str(node.input[0]), 0.0)
-        squares = _squares(index, bounded, shape_of(index.types[result]))
-        if squares is None:
-            continue
-        if node.op_type == "Log":
-            _write_log(added, result, squares, floor)
-        else:
-            _write_magnitude(added, result, squares, out=result)
-        found.append(node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a root or logarithm of a sum of squares."""
+    if not is_op(node, "Sqrt", "Log") or not is_float32(added.index, node.output[0]):
+        return False
+    source, result = str(node.input[0]), str(node.output[0])
+    bounded, floor = _with_floor(added.index, source) if node.op_type == "Log" else (source, 0.0)
+    squares = _squares(added.index, bounded, added.shape(result))
+    if squares is None:
+        return False
+    if node.op_type == "Log":
+        _write_log(added, result, squares, floor)
+    else:
+        _write_magnitude(added, result, squares, out=result)
+    return True
 
 
 def _with_number(index: GraphIndex, name: str, operator: str) -> tuple[str, float]:
@@ -143,10 +134,10 @@ def _of_one_divisor(index: GraphIndex, parts: tuple[str, ...]) -> bool:
 def _write_log(added: Additions, result: str, squares: _Squares, floor: float) -> None:
     size = _write_magnitude(added, result, squares)
     if floor:
-        least = added.constant(f"{result}_least", np.array(math.sqrt(floor), np.float32))
+        least = added.number(f"{result}_least", math.sqrt(floor))
         size = added.op("Max", size, least, out=f"{result}_bounded")
-    two = added.constant(f"{result}_two", np.array(2, np.float32))
-    added.replace("Mul", added.op("Log", size, out=f"{result}_half"), two, out=result)
+    half = added.op("Log", size, out=f"{result}_half")
+    added.replace("Mul", half, added.number(f"{result}_two", 2), out=result)
 
 
 def _write_magnitude(added: Additions, result: str, squares: _Squares, out: str = "") -> str:
@@ -163,10 +154,10 @@ def _write_magnitude(added: Additions, result: str, squares: _Squares, out: str 
     for other in sizes:
         size = added.op("Max", size, other, out=f"{result}_larger")
     root = math.sqrt(squares.epsilon)
-    floor = added.constant(f"{result}_floor", np.array(max(root, _SMALLEST), np.float32))
+    floor = added.number(f"{result}_floor", max(root, _SMALLEST))
     size = added.op("Max", size, floor, out=f"{result}_divisor")
     if squares.epsilon:
-        parts.append(added.constant(f"{result}_epsilon", np.array(root, np.float32)))
+        parts.append(added.number(f"{result}_epsilon", root))
     total = ""
     for part in parts:
         quotient = added.op("Div", part, size, out=f"{result}_quotient")

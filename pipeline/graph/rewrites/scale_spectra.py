@@ -34,19 +34,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import NodeProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op, opset, substitute
+from pipeline.graph.ir.index import GraphIndex, is_float32, is_op, opset
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.moves import VIEWS
-from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.reductions import reduced_axes
-
-NAME = "scale_spectra"
 
 _MOST = 2.0**15
 _LEAST = 2.0**-24
@@ -161,25 +158,19 @@ def is_square(node: NodeProto) -> bool:
     return is_op(node, "Mul") and node.input[0] == node.input[1]
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Scale every such spectrum; returns the number of logarithms."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = []
-    for node in model.graph.node:
-        result = str(node.output[0]) if node.output else ""
-        if not is_op(node, "Log") or index.types[result].tensor_type.elem_type != TensorProto.FLOAT:
-            continue
-        value, floor, adds = _floored(index, str(node.input[0]))
-        spectrum = _Spectrum(index)
-        scaled = spectrum.visit(value) if floor else None
-        if scaled is None or not scaled.squared or not _is_weighted(index, spectrum, value):
-            continue
-        _write(added, index, result, spectrum, value, floor, adds)
-        found.append(node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Scale the spectrum that this is a logarithm of."""
+    index = added.index
+    if not is_op(node, "Log") or not is_float32(index, node.output[0]):
+        return False
+    value, floor, adds = _floored(index, str(node.input[0]))
+    spectrum = _Spectrum(index)
+    scaled = spectrum.visit(value) if floor else None
+    if scaled is None or not scaled.squared or not _is_weighted(index, spectrum, value):
+        return False
+    _write(added, str(node.output[0]), spectrum, value, floor, adds)
+    return True
 
 
 def weight_place(index: GraphIndex, node: NodeProto) -> int | None:
@@ -221,9 +212,8 @@ def _is_weighted(index: GraphIndex, spectrum: _Spectrum, value: str) -> bool:
     return alone and small and not scaled and last is not None and spectrum.known[str(last.output[0])].squared
 
 
-def _write(
-    added: Additions, index: GraphIndex, result: str, spectrum: _Spectrum, value: str, floor: float, adds: bool
-) -> None:
+def _write(added: Additions, result: str, spectrum: _Spectrum, value: str, floor: float, adds: bool) -> None:
+    index = added.index
     inputs_18 = opset(index.model) >= _AXES_ARE_INPUTS
     linear = max(each.gain for each in spectrum.known.values() if not each.squared)
     c = 2.0 ** math.floor(math.log2(_MOST / linear))
@@ -242,7 +232,7 @@ def _write(
         if is_square(node) and not units:
             root_size = _largest(added, result, [names[root] for root in roots], 1 / room, axes_are_inputs=inputs_18)
             units = {root: added.op("Div", names[root], root_size, out=f"{root}_unit") for root in roots}
-        weights = _times(added, index, node, t) if node is last else {}
+        weights = _times(added, node, t) if node is last else {}
         known = names | units if is_square(node) else names
         inputs = [weights.get(place, known.get(name, name)) for place, name in enumerate(node.input)]
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
@@ -298,11 +288,11 @@ def _number(added: Additions, result: str, name: str, number: float) -> str:
     return added.constant(f"{result}_{name}_number", np.array([number], np.float32))
 
 
-def _times(added: Additions, index: GraphIndex, node: NodeProto, factor: float) -> dict[int, str]:
+def _times(added: Additions, node: NodeProto, factor: float) -> dict[int, str]:
     """The weights of a node times a factor, by their place among its inputs."""
-    place = weight_place(index, node)
+    place = weight_place(added.index, node)
     assert place is not None
-    weight: NDArray[np.float32] | None = index.constant(str(node.input[place]))
+    weight: NDArray[np.float32] | None = added.index.constant(str(node.input[place]))
     assert weight is not None
     return {place: added.constant(f"{node.input[place]}_scaled", (weight * np.float32(factor)).astype(np.float32))}
 

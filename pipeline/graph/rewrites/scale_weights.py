@@ -30,8 +30,6 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 
-NAME = "scale_weights"
-
 _FINE = 2.0**-11
 """What the largest weight of an output is at least: numbers a 256th as large are steps of 2^-24 apart in float16, which
 is 1 in 8192 of the largest."""

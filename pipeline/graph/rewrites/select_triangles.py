@@ -12,28 +12,19 @@ The result keeps its name. Left alone: a computed k.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, element_type, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "select_triangles"
+from pipeline.graph.ir.index import element_type, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every Trilu that keeps a known triangle; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if is_op(node, "Trilu") and _select(index, added, node)]
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _select(index: GraphIndex, added: Additions, node: NodeProto) -> bool:
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace a Trilu that keeps a known triangle."""
+    if not is_op(node, "Trilu"):
+        return False
+    index = added.index
     result, kind = node.output[0], element_type(index, node.output[0])
     moved = index.scalar(node.input[1]) if len(node.input) > 1 and node.input[1] else 0.0
     if moved is None:
@@ -45,6 +36,6 @@ def _select(index: GraphIndex, added: Additions, node: NodeProto) -> bool:
     if kind == TensorProto.BOOL:
         added.replace("And", mask, node.input[0], out=result)
         return True
-    zero = added.constant(f"{result}_zero", np.zeros((), helper.tensor_dtype_to_np_dtype(kind)))
+    zero = added.number(f"{result}_zero", 0, helper.tensor_dtype_to_np_dtype(kind))
     added.replace("Where", mask, node.input[0], zero, out=result)
     return True

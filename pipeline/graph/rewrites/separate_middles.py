@@ -33,8 +33,6 @@ from pipeline.graph.files.stored_form import StoredForm, form_of
 from pipeline.graph.ir.index import GraphIndex, is_op, prune
 from pipeline.graph.language.names import BLOCK_MEANS, JOINED, MEANS, MIDDLES
 
-NAME = "separate_middles"
-
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Change the model in place; returns the number of products changed."""

@@ -19,39 +19,25 @@ The product keeps its name. Left alone: types other than float32, and factors of
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
-
-from pipeline.graph.ir.index import GraphIndex, is_op, sort_nodes
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "separate_swish"
+from pipeline.graph.ir.index import is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Separate every Swish; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if _matches(index, node)]
-    for node in found:
-        result = node.output[0]
-        least = added.constant(f"{result}_least", np.array(0, np.float32))
-        bound = added.op("Max", result, least, out=f"{result}_bounded")
-        for reader in index.readers[result]:
-            if _is_swish(reader, node):
-                reader.input[list(reader.input).index(result)] = bound
-    if found:
-        model.graph.node.extend(added.finish())
-        sort_nodes(model)
-    return len(found)
-
-
-def _matches(index: GraphIndex, node: NodeProto) -> bool:
-    if not is_op(node, "Sigmoid") or index.types[node.output[0]].tensor_type.elem_type != TensorProto.FLOAT:
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Separate the products of a Swish from this Sigmoid."""
+    if not is_op(node, "Sigmoid") or not is_float32(added.index, node.output[0]):
         return False
-    return any(_is_swish(reader, node) for reader in index.readers.get(node.output[0], []))
+    result = node.output[0]
+    products = [reader for reader in added.index.readers.get(result, []) if _is_swish(reader, node)]
+    if not products:
+        return False
+    bound = added.op("Max", result, added.number(f"{result}_least", 0), out=f"{result}_bounded")
+    for product in products:
+        product.input[list(product.input).index(result)] = bound
+    return True
 
 
 def _is_swish(product: NodeProto, sigmoid: NodeProto) -> bool:

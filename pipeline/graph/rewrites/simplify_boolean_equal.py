@@ -13,37 +13,32 @@ that give the result more dims; one that is an output.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.node_builder import Additions, each_node
 
-NAME = "simplify_boolean_equal"
 
-
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every such Equal; returns their number."""
-    index = GraphIndex(model, folder)
-    replaced = 0
-    for node in model.graph.node:
-        compared = _compared(index, node) if is_op(node, "Equal") else None
-        if compared is None:
-            continue
-        value, with_true = compared
-        result = node.output[0]
-        if not with_true:
-            node.CopyFrom(helper.make_node("Not", [value], [result], node.name))
-        elif result in index.outputs or result not in index.readers:
-            continue
-        else:
-            for reader in index.readers[result]:
-                for position, name in enumerate(reader.input):
-                    if name == result:
-                        reader.input[position] = value
-        replaced += 1
-    return replaced
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace an Equal of booleans."""
+    index = added.index
+    compared = _compared(index, node) if is_op(node, "Equal") else None
+    if compared is None:
+        return False
+    value, with_true = compared
+    result = node.output[0]
+    if not with_true:
+        node.CopyFrom(helper.make_node("Not", [value], [result], node.name))
+        return True
+    if result in index.outputs or result not in index.readers:
+        return False
+    for reader in index.readers[result]:
+        for position, name in enumerate(reader.input):
+            if name == result:
+                reader.input[position] = value
+    return True
 
 
 def _compared(index: GraphIndex, node: NodeProto) -> tuple[str, bool] | None:

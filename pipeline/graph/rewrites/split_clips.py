@@ -23,8 +23,6 @@ from onnx import ModelProto, NodeProto, helper
 
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 
-NAME = "split_clips"
-
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Split every Clip whose bounds leave no zero or are computed; returns their number."""

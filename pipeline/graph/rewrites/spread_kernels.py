@@ -16,41 +16,32 @@ that would have more than 4 million weights.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op
-
-NAME = "spread_kernels"
+from pipeline.graph.ir.index import is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _LARGEST = 1 << 22
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Replace the kernel of every such node; returns their number."""
-    index = GraphIndex(model, folder)
-    count = 0
-    for node in model.graph.node:
-        dilations = _dilations(node)
-        weights = node.input[1] if dilations else ""
-        if not weights or weights not in index.initializers:
-            continue
-        if index.initializers[weights].data_type != TensorProto.FLOAT:
-            continue
-        kernel = index.constant(weights)
-        assert kernel is not None
-        spread = _spread(kernel, dilations)
-        if spread is None:
-            continue
-        node.input[1] = index.unused(f"{weights}_spread_{count}")
-        model.graph.initializer.append(numpy_helper.from_array(spread, node.input[1]))
-        _set(node, spread.shape[2:])
-        count += 1
-    return count
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Replace the kernel of a ConvTranspose with dilations."""
+    dilations = _dilations(node)
+    weights = node.input[1] if dilations else ""
+    if weights not in added.index.initializers or not is_float32(added.index, weights):
+        return False
+    kernel = added.index.constant(weights)
+    spread = None if kernel is None else _spread(kernel, dilations)
+    if spread is None:
+        return False
+    node.input[1] = added.constant(f"{weights}_spread", spread)
+    _set(node, spread.shape[2:])
+    return True
 
 
 def _dilations(node: NodeProto) -> list[int]:

@@ -16,48 +16,27 @@ The result keeps its name. Left alone: other types, computed axes.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import NodeProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op, substitute
-from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "sum_along_last_axis"
+from pipeline.graph.ir.index import is_float32, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Turn every such sum; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = []
-    for node in model.graph.node:
-        axis = _axis(index, node)
-        if axis is not None:
-            _turn(added, node, axis, len(shape_of(index.types[node.output[0]])))
-            found.append(node)
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _axis(index: GraphIndex, node: NodeProto) -> int | None:
-    """The axis of a sum that is to be turned."""
-    if not is_op(node, "CumSum") or index.types[node.output[0]].tensor_type.elem_type != TensorProto.FLOAT:
-        return None
-    given, rank = index.scalar(node.input[1]), len(shape_of(index.types[node.output[0]]))
-    if given is None or int(given) % rank == rank - 1:
-        return None
-    return int(given) % rank
-
-
-def _turn(added: Additions, node: NodeProto, axis: int, rank: int) -> None:
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Turn a CumSum along another axis than the last."""
+    if not is_op(node, "CumSum") or not is_float32(added.index, node.output[0]):
+        return False
     result = node.output[0]
+    given, rank = added.index.scalar(node.input[1]), len(added.shape(result))
+    if given is None or int(given) % rank == rank - 1:
+        return False
+    axis = int(given) % rank
     order = [each for each in range(rank) if each != axis] + [axis]
     turned = added.op("Transpose", node.input[0], out=f"{result}_turned", perm=order)
-    last = added.constant(f"{result}_last", np.array(rank - 1, np.int64))
+    last = added.number(f"{result}_last", rank - 1, np.int64)
     how = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     summed = added.op("CumSum", turned, last, out=f"{result}_summed", **how)
     added.replace("Transpose", summed, out=result, perm=[order.index(each) for each in range(rank)])
+    return True

@@ -17,29 +17,20 @@ The result keeps its name. Left alone: computed axes, and sums of what is in fro
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from onnx import ModelProto, NodeProto, helper
+from onnx import NodeProto, helper
 
 from pipeline.graph.ir.from_behind import from_behind
-from pipeline.graph.ir.index import GraphIndex, element_type, is_op, substitute
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "sum_forwards"
+from pipeline.graph.ir.index import element_type, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Turn every such sum; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    found = [node for node in model.graph.node if is_op(node, "CumSum") and _turn(index, added, node)]
-    if found:
-        substitute(model, found, added.finish())
-    return len(found)
-
-
-def _turn(index: GraphIndex, added: Additions, node: NodeProto) -> bool:
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Turn a CumSum from the back, or of what is in front of a place."""
+    if not is_op(node, "CumSum"):
+        return False
+    index = added.index
     how = {attribute.name for attribute in node.attribute if attribute.i}
     given, dims = index.scalar(node.input[1]), added.shape(node.output[0])
     if given is None or not how:

@@ -19,36 +19,29 @@ first (``layout``); a Y_h that nothing reads.
 
 from __future__ import annotations
 
-from pathlib import Path
+from onnx import NodeProto, TypeProto, ValueInfoProto, helper
 
-from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
-
-from pipeline.graph.ir.index import GraphIndex, is_op, sort_nodes
+from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "take_last_states"
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 _LENGTHS = 4
 """The input that holds ``sequence_lens``."""
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Rewrite every recurrent layer whose last hidden state is used; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    layers = [node for node in model.graph.node if _matches(index, node)]
-    for node in layers:
-        if not node.output[0]:
-            node.output[0] = index.unused(f"{node.output[1]}_places")
-            kind = _places_type(index, node)
-            model.graph.value_info.append(ValueInfoProto(name=node.output[0], type=kind))
-            added.know(node.output[0], kind)
-        _take_last(added, node)
-    if layers:
-        model.graph.node.extend(added.finish())
-        sort_nodes(model)
-    return len(layers)
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Rewrite a recurrent layer whose last hidden state is used."""
+    index = added.index
+    if not _matches(index, node):
+        return False
+    if not node.output[0]:
+        node.output[0] = index.unused(f"{node.output[1]}_places")
+        kind = _places_type(index, node)
+        index.model.graph.value_info.append(ValueInfoProto(name=node.output[0], type=kind))
+        added.know(node.output[0], kind)
+    _take_last(added, node)
+    return True
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:

@@ -19,41 +19,33 @@ sums that others read, too; other types.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, is_float32, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.moves import VIEWS
-from pipeline.graph.ir.node_builder import Additions
-
-NAME = "widen_scales"
+from pipeline.graph.ir.node_builder import Additions, each_node
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Widen every such factor; returns their number."""
-    index = GraphIndex(model, folder)
-    added = Additions(index)
-    changed = 0
-    for node in model.graph.node:
-        place = _factor(index, node)
-        if place is None or not _is_sum(index, node.input[1 - place]):
-            continue
-        factor = index.scalar(node.input[place])
-        dims = shape_of(index.types[node.output[0]])
-        factors = np.full(dims if dims[-1] == 1 else dims[-1:], factor, np.float32)
-        node.input[place] = added.constant(f"{node.output[0]}_factors", factors)
-        changed += 1
-    if changed:
-        added.finish()
-    return changed
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Widen the factor of such a sum."""
+    index = added.index
+    place = _factor(index, node)
+    if place is None or not _is_sum(index, node.input[1 - place]):
+        return False
+    result = node.output[0]
+    dims = added.shape(result)
+    factors = np.full(dims if dims[-1] == 1 else dims[-1:], index.scalar(node.input[place]), np.float32)
+    node.input[place] = added.constant(f"{result}_factors", factors)
+    return True
 
 
 def _factor(index: GraphIndex, node: NodeProto) -> int | None:
     """The position of a constant of one element that a product of more has."""
-    if not is_op(node, "Mul") or index.types[node.output[0]].tensor_type.elem_type != TensorProto.FLOAT:
+    if not is_op(node, "Mul") or not is_float32(index, node.output[0]):
         return None
     if math.prod(shape_of(index.types[node.output[0]])) == 1:
         return None

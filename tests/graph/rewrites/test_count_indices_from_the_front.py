@@ -12,7 +12,7 @@ from pipeline.graph.rewrites import apply_all, count_indices_from_the_front
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, operators, outputs
 
-NAME = count_indices_from_the_front.NAME
+NAME = "count_indices_from_the_front"
 X = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
 COLUMNS = np.array([[-1, 0], [-4, -2], [3, -1]])
 PLACES = np.array([[-1, -1], [0, -2]])

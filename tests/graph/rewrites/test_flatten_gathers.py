@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from onnx import ModelProto
 from pipeline.graph.rewrites import apply_all, flatten_gathers
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, with_rewrites, without_rewrites
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
 DEEP = np.random.default_rng(0).normal(size=(2, 3, 2, 2, 3)).astype(np.float32)
@@ -29,6 +31,7 @@ def build(x: np.ndarray, indices: np.ndarray, axis: int, form: str) -> tuple[Mod
 
 CASES: list[tuple[np.ndarray, np.ndarray, int]] = [(X, SQUARE, axis) for axis in (0, 1, 2, 3, -1)] + [
     (DEEP, np.array([1, 0]), 0), (DEEP, np.array(1), 0), (X[0], SQUARE[None], 1), (X[0][0], SQUARE[None, None], 0),
+    (X[0][0][0], SQUARE, 0), (X[0][0][0], SQUARE[None, None], 0),
 ]  # fmt: skip
 
 
@@ -71,3 +74,20 @@ def test_the_chip_takes_the_same_in_float16(tmp_path: Path) -> None:
     for found, right in zip(run_batch(models, feeds, tmp_path / "cured"), raw, strict=True):
         assert (found.refused, found.on_cpu) == ("", ())
         np.testing.assert_allclose(found.outputs[0], right, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_lookup_between_transposes_is_compiled(tmp_path: Path) -> None:
+    text = """g (float[1,32,4,4] x) => (float[a,b] y) {
+        mixed = Conv (x, kernel) means = ReduceMean (mixed, axes) row = Reshape (means, all)
+        square = Gather <axis = 0> (row, places) y = Transpose <perm = [1, 0]> (square) }"""
+    random = np.random.default_rng(0)
+    constants = {
+        "kernel": random.normal(size=(32, 32, 1, 1)).astype(np.float32), "axes": np.array([-1, -2]),
+        "all": np.array([-1]), "places": random.permutation(32).reshape(4, 8),
+    }  # fmt: skip
+    model, feeds = graph(text, constants, opset=18), {"x": random.normal(size=(1, 32, 4, 4)).astype(np.float32)}
+    with pytest.raises(BrokenProcessPool):
+        on_chip(without_rewrites(tmp_path / "raw", model).rewrite["all"], [feeds], tmp_path / "dead")
+    cured = on_chip(with_rewrites(tmp_path / "cured", model).rewrite["all"], [feeds], tmp_path / "out")
+    np.testing.assert_allclose(cured.outputs[0]["y"], outputs(model, feeds)["y"], rtol=0.01, atol=0.01)

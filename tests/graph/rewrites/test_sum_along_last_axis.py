@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.rewrites import apply_all, sum_along_last_axis
+from pipeline.graph.rewrites import sum_along_last_axis
 from tests.conformance.batches import run_batch
 from tests.conformance.cases import single
 from tests.conformance.formats import in_format
@@ -20,7 +20,7 @@ def test_the_axis_is_brought_to_the_end(axis: int, how: dict[str, int], tmp_path
     model, feeds = single("CumSum", [X, np.array(axis)], constants=(1,), **how)
     before = outputs(model, feeds)["y0"]
 
-    assert apply_all(model, tmp_path)["sum_along_last_axis"] == 1
+    assert sum_along_last_axis.apply(model, tmp_path) == 1
 
     assert operators(model) == {"Transpose": 2, "CumSum": 1}
     np.testing.assert_array_equal(outputs(model, feeds)["y0"], before)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from onnx import NodeProto
+
+from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
+from tests.support.graphs import graph, operators
+
+
+@each_node
+def square_roots(added: Additions, node: NodeProto) -> bool:
+    """Write Sqrt as a power; a Relu gets a bound in front, and keeps its place."""
+    if is_op(node, "Relu"):
+        node.input[0] = added.op("Max", node.input[0], added.number("bound", -1), out="bounded")
+        return True
+    if not is_op(node, "Sqrt") or is_op(added.index.makers.get(node.input[0], node), "Relu"):
+        return False
+    added.replace("Pow", node.input[0], added.number("half", 0.5), out=node.output[0])
+    return True
+
+
+def test_nodes_take_the_place_of_those_whose_results_they_make(tmp_path: Path) -> None:
+    model = graph("g (float[4] x) => (float[4] y) { a = Sqrt (x) b = Sqrt (a) c = Relu (b) y = Sqrt (c) }")
+
+    assert square_roots(model, tmp_path) == 3
+
+    assert [node.op_type for node in model.graph.node] == ["Pow", "Pow", "Max", "Relu", "Sqrt"]
+    assert [tensor.name for tensor in model.graph.initializer] == ["half", "half_2", "bound"]
+    assert [value.name for value in model.graph.value_info] == ["a", "b", "c", "bounded"]
+
+
+def test_a_graph_without_matches_stays_as_it_is(tmp_path: Path) -> None:
+    model = graph("g (float[4] x) => (float[4] y) { y = Abs (x) }")
+    before = model.SerializeToString()
+
+    assert square_roots(model, tmp_path) == 0
+
+    assert model.SerializeToString() == before
+
+
+def test_nodes_that_nothing_replaces_are_removed_when_asked(tmp_path: Path) -> None:
+    model = graph("g (float[4] x) => (float[4] y) { a = Abs (x) b = Abs (a) y = Neg (b) }")
+    added = Additions(GraphIndex(model, tmp_path))
+    added.replace("Neg", "x", out="y")
+    added.join(removed=model.graph.node[:2])
+
+    assert operators(model) == {"Neg": 1}
