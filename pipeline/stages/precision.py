@@ -29,6 +29,7 @@ from pipeline.graph.accuracy.scheme_yaml import label, scheme_of
 from pipeline.graph.accuracy.search import MARGIN_DB, SEEN_MARGIN_DB, Search, SearchLimits, Trial
 from pipeline.graph.accuracy.sensitivity import Choice, Feed, Trials, load_trials
 from pipeline.graph.accuracy.subjects import choose
+from pipeline.graph.accuracy.whole_outputs import without_whole
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL, load_graph
@@ -147,6 +148,7 @@ def _samples(
         shaped = request.inputs[f"shape/{bucket}"].folder
         makeup = makeup_of_outputs(GraphIndex(load_graph(shaped / MODEL), shaped))
         examples = tuple(example(call, bucket) for call in calls)
+        makeup = without_whole(makeup, shaped / MODEL, [each.feed.inputs for each in examples])
         subjects = choose(
             [each.truth for each in examples],
             makeup,

@@ -43,6 +43,7 @@ from pipeline.graph.accuracy.preview import worst_sample, write_preview
 from pipeline.graph.accuracy.sample_order import sample_order
 from pipeline.graph.accuracy.subjects import choose, part_of, quiet_subjects
 from pipeline.graph.accuracy.table_rows import Rows, inputs_of_tables, rows_read
+from pipeline.graph.accuracy.whole_outputs import without_whole
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL, load_graph
@@ -87,7 +88,7 @@ def run(request: StageRequest) -> StageResult:
     truth = _run_all("original", original, given.given)
     choices = argmax_outputs(GraphIndex(load_graph(original / MODEL), original))
     chosen_from = values_of(original / MODEL, [value for value, _ in choices.values()], given.given)
-    subjects = _subjects(params, request, truth, choices, chosen_from)
+    subjects = _subjects(params, request, given, truth, choices, chosen_from)
     rungs: dict[str, Measured] = {}
     last: Sequence[Outputs] = truth
     rewritten = Recorder(request.inputs["rewrite"].folder / MODEL)
@@ -186,12 +187,14 @@ def _tell(given: HeldOut, params: Params) -> None:
 def _subjects(
     params: Params,
     request: StageRequest,
+    given: HeldOut,
     truth: Sequence[Outputs],
     choices: Mapping[str, tuple[str, int]],
     chosen_from: Sequence[Outputs],
 ) -> dict[str, Subject]:
     folder = request.inputs["shape"].folder
     makeup = makeup_of_outputs(GraphIndex(load_graph(folder / MODEL), folder))
+    makeup = without_whole(makeup, folder / MODEL, given.padded)
     where = f"outputs of component {params.component!r}"
     subjects = choose(truth, makeup, params.outputs, where, choices=choices, chosen_from=chosen_from)
     apart = [label for label, subject in subjects.items() if label != subject.output]

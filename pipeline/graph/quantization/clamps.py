@@ -11,7 +11,7 @@ from pipeline.graph.quantization.operand_rules import FIXED_16_BIT, ONE_ENCODING
 from pipeline.graph.quantization.ranges import MIN_WIDTH
 
 
-def drop_clamps(index: GraphIndex, assignment: Assignment) -> int:
+def drop_clamps(index: GraphIndex, assignment: Assignment, exact: frozenset[str] = frozenset()) -> int:
     """Drop every Relu and Clip that reads what nobody else does; returns how many. The index is stale then.
 
     The maker of what it reads then makes its result, whose encoding ends where the clamp would::
@@ -19,10 +19,11 @@ def drop_clamps(index: GraphIndex, assignment: Assignment) -> int:
         Conv -> x -> Relu -> y        becomes        Conv -> y
 
     A Clip from above zero, or to below it, stays: every encoding holds zero, and would end there. So does a clamp
-    behind an operator of :data:`WRAPPING`, and one behind a sum or quotient that HTP leaves out.
+    behind an operator of :data:`WRAPPING`, and one behind a sum or quotient that HTP leaves out; and a Clip to one of
+    the `exact` values, whose encodings reach further.
     """
     graph = index.model.graph
-    dropped = [number for number, node in enumerate(graph.node) if _is_free(index, assignment, node)]
+    dropped = [number for number, node in enumerate(graph.node) if _is_free(index, assignment, node, exact)]
     for number in dropped:
         clamp = graph.node[number]
         maker = index.makers[clamp.input[0]]
@@ -35,10 +36,10 @@ def drop_clamps(index: GraphIndex, assignment: Assignment) -> int:
     return len(dropped)
 
 
-def _is_free(index: GraphIndex, assignment: Assignment, node: NodeProto) -> bool:
+def _is_free(index: GraphIndex, assignment: Assignment, node: NodeProto, exact: frozenset[str]) -> bool:
     if not is_op(node, "Relu", "Clip") or any(name and name not in index.initializers for name in node.input[1:]):
         return False
-    if not _holds_zero(index, node):
+    if not _holds_zero(index, node) or (is_op(node, "Clip") and node.output[0] in exact):
         return False
     given = node.input[0]
     maker = index.makers.get(given)

@@ -48,7 +48,7 @@ def with_headroom(index: GraphIndex, ranges: Mapping[str, Range]) -> Ranges:
     for name, known in _decisions(index).items():
         if name in wider:
             wider[name] |= known if known.low == 0 else Range(-wider[name].high, -wider[name].low)
-    for name, known in known_bounds(index).items():
+    for name, known in known_bounds(index, ranges).items():
         if name in wider:
             wider[name] |= known
     return Ranges(ranges, {**chosen, _BITS: {**wider, **already}})

@@ -34,6 +34,7 @@ from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.headroom import with_headroom, with_padding
 from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, operands
 from pipeline.graph.quantization.packed_tables import look_up
+from pipeline.graph.quantization.prepare_casts import prepare_casts
 from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT
 from pipeline.graph.quantization.qdq_nodes import QdqNodes
 from pipeline.graph.quantization.raise_divisors import raise_divisors
@@ -42,6 +43,7 @@ from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.rule_checks import check_rules
 from pipeline.graph.quantization.shrink_streams import shrink_streams
 from pipeline.graph.quantization.value_encodings import ValueEncodings
+from pipeline.graph.quantization.whole_numbers import held_exactly
 from pipeline.progress import counted
 
 _IN_MODEL = InModel()
@@ -82,16 +84,22 @@ def quantize(
         for name, origin in shrunk.made.items():
             store.made(name, origin)
         index = GraphIndex(model, folder)
+    prepared = prepare_casts(index, ranges, scheme)
+    if prepared is not None:
+        ranges, scheme = prepared.ranges, prepared.scheme
+        index = GraphIndex(model, folder)
+    # The encodings of states are tied to each other, and their ranges say what they are.
+    exact = held_exactly(index) if scheme.states is None else frozenset[str]()
     measured, ranges = ranges, with_headroom(index, with_padding(index, ranges))
     assignment = Assignment(index, scheme)
     # Before clamps are dropped: what an encoding does for a Clip from 0, it does not for one from a step.
-    if raise_divisors(index, assignment, ValueEncodings(index, assignment, ranges), ranges):
+    if raise_divisors(index, assignment, ValueEncodings(index, assignment, ranges, exact), ranges):
         index = GraphIndex(model, folder)
-    if drop_clamps(index, Assignment(index, scheme)):
+    if drop_clamps(index, Assignment(index, scheme), exact):
         index = GraphIndex(model, folder)
     float_constants = set(index.initializers)
     assignment = Assignment(index, scheme)
-    values = ValueEncodings(index, assignment, ranges)
+    values = ValueEncodings(index, assignment, ranges, exact)
     constants = ConstantEncodings(index, assignment, values, ranges, store, correlations)
     _Wiring(index, assignment, values, constants, store).run()
     raise_floors(GraphIndex(model, folder), ranges)

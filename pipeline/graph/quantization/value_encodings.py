@@ -23,6 +23,7 @@ from pipeline.graph.quantization.operand_rules import (
 from pipeline.graph.quantization.qdq import Encoding
 from pipeline.graph.quantization.ranges import MIN_WIDTH, Range, range_at
 from pipeline.graph.quantization.weight_encodings import affine, limits
+from pipeline.graph.quantization.whole_numbers import exact_scale
 
 INT16 = "int16"
 """What no value is stored in, but the right of two that are multiplied may be read as."""
@@ -31,10 +32,18 @@ INT16 = "int16"
 class ValueEncodings:
     """Encodings by value and type. What moves data has that of what it moves."""
 
-    def __init__(self, index: GraphIndex, assignment: Assignment, ranges: Mapping[str, Range]) -> None:
+    def __init__(
+        self,
+        index: GraphIndex,
+        assignment: Assignment,
+        ranges: Mapping[str, Range],
+        exact: frozenset[str] = frozenset(),
+    ) -> None:
+        """`exact` are the values whose whole numbers an encoding has to hold as they are."""
         self._index = index
         self._assignment = assignment
         self._ranges = ranges
+        self._exact = exact
         self._of_constants: dict[str, Range] = {}
 
     def encoding(self, name: str, kind: str) -> Encoding:
@@ -47,7 +56,11 @@ class ValueEncodings:
         covers = self._range(origin, kind)
         if kind == INT16:
             return Encoding(kind, max(-covers.low, covers.high, MIN_WIDTH / 2) / limits(kind)[1], 0)
-        return Encoding(kind, *affine(covers, kind))
+        scale, zero_point = affine(covers, kind)
+        if origin in self._exact:
+            scale = exact_scale(scale)
+            zero_point = round(-covers.with_zero().low / scale)
+        return Encoding(kind, scale, zero_point)
 
     def demanded(self, node: NodeProto, kind: str, name: str) -> Encoding | None:
         """The encoding that a node needs a float input in, whatever it is stored as; None for most."""

@@ -71,3 +71,57 @@ def test_a_sum_of_many_gets_room_for_some_and_its_logarithm_for_all() -> None:
     found = known_bounds(GraphIndex(model, Path()))
     assert found["s"] == Range(1, 256)
     assert found["y"] == Range(0, math.log(5000))
+
+
+MASKED = """g (float[1,16,8] h, int64[1,16] m) => (float[1,8] y) {
+    f = Cast <to = 1> (m) u = Unsqueeze (f, two) e = Expand (u, dims) x = Mul (h, e)
+    s = ReduceSum <keepdims = 0> (x, one) c = ReduceSum <keepdims = 0> (e, one) b = Clip (c, least) y = Div (s, b)
+}"""
+
+
+def test_a_full_mask_is_right_where_no_sample_filled_it(tmp_path: Path) -> None:
+    constants: dict[str, Any] = {
+        "one": np.array([1]), "two": np.array([2]), "dims": np.array([1, 16, 8]), "least": np.float32(1e-9),
+    }  # fmt: skip
+    component = Component(tmp_path, graph(MASKED, constants, opset=18), {"all": {}})
+    random = np.random.default_rng(5)
+
+    def sample(length: int) -> dict[str, Any]:
+        hidden = random.normal(0.7, 1, (1, 16, 8)).astype(np.float32)
+        return {"h": hidden, "m": (np.arange(16) < length).astype(np.int64)[None]}
+
+    made = component.quantize("all", component.calibrate([sample(2 + number % 4) for number in range(16)]))
+    full = sample(16)
+    before, after = (
+        next(iter(run(load_session(path / "model.onnx"), full).values()))
+        for path in (component.rewrite["all"].folder, made.folder)
+    )
+    assert np.abs(before - after).max() < 0.01
+
+
+@pytest.mark.parametrize(
+    ("body", "seen", "expected"),
+    [
+        ("f = Cast <to = 1> (m) s = ReduceSum (f, last) y = Clip (s, low)", Range(0, 1), Range(0, 16)),
+        ("f = Cast <to = 1> (m) s = ReduceSum (f, last) a = Sub (sixteen, s) y = Mul (a, low)", Range(0, 1),
+         Range(-160, 0)),
+        ("f = Cast <to = 1> (m) s = ReduceSum (f, last) y = Sqrt (s)", Range(0, 1), Range(0, 4)),
+        ("f = Cast <to = 1> (m) s = ReduceSum (f, last) y = Div (s, sixteen)", Range(0, 1), Range(0, 1)),
+        ("f = Cast <to = 1> (m) y = ReduceSum (f, last)", Range(0, 2), None),
+        ("f = Cast <to = 1> (m) s = ReduceSum (f, last) y = Div (sixteen, s)", Range(0, 1), None),
+        ("b = Greater (m, zero) i = Cast <to = 7> (b) s = ReduceSum (i, last) y = Cast <to = 1> (s)", Range(0, 9),
+         Range(0, 16)),
+    ],
+)  # fmt: skip
+def test_integers_that_are_0_or_1_in_all_samples_are_a_mask(body: str, seen: Range, expected: Range | None) -> None:
+    constants: dict[str, Any] = {
+        "last": np.array([1], np.int64), "low": np.float32(-10), "sixteen": np.float32(16), "zero": np.int64(0),
+    }  # fmt: skip
+    model = graph(f"g (int64[1,16] m) => (float[a,b] y) {{ {body} }}", constants, opset=18)
+    assert known_bounds(GraphIndex(model, Path()), {"f": seen}).get("y") == expected
+
+
+def test_whole_numbers_have_room_for_all_of_them() -> None:
+    text = "g (float[1,5000] x) => (float[1,1] y) { b = Greater (x, x) f = Cast <to = 1> (b) y = ReduceSum (f, last) }"
+    model = graph(text, {"last": np.array([1], np.int64)}, opset=18)
+    assert known_bounds(GraphIndex(model, Path()))["y"] == Range(0, 5000)
