@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from pipeline.build import failed
 from pipeline.build.bring import ChangedError, Outcome, Shown, bring_up_to_date, is_current, needed
-from pipeline.build.climb import FAILURES, Climber
+from pipeline.build.climb import Climber
 from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import explain, judge
+from pipeline.build.findings import FAILURES
 from pipeline.build.remedies import CURABLE
 from pipeline.errors import PipelineError, WaitingError
 from pipeline.plan.steps import Step

@@ -72,6 +72,10 @@ ONE_ENCODING = ("ScatterElements",)
 """Operators whose inputs HTP (2.51, emulated) takes for integers of the result's encoding, whatever their own is:
 scattering -1..-6 into 1..12 gives 8.45 for -2 otherwise, in 8 and in 16 bits."""
 
+JOINING = ("Concat", "Pad")
+"""Operators in which HTP (2.51, emulated) does not rescale an input of the model that was transposed or reshaped:
+joining 0..0.7, transposed, to 0..1 gives 1.0 for 0.7, in 8 and in 16 bits. Rescaled in front of them it is right."""
+
 WRAPPING = ("Asin", "Atan", "CumSum", "LogSoftmax")
 """Operators whose results HTP (2.51, emulated) does not stop at the end of their encoding: of a Clip to 0 to 1 behind a
 CumSum in 16 bits comes 1 for 0 if the encoding is to do it, of one to -0.3 to 0.2 behind an Atan -0.01 for -0.3, behind
