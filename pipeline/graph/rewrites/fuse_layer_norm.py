@@ -39,6 +39,7 @@ from pipeline.graph.ir.index import GraphIndex, is_op, prune
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.reductions import keeps_axes, reduced_axes
+from pipeline.graph.ir.spelled_norms import divided, squared
 from pipeline.graph.ir.traverse import other_input
 
 
@@ -75,27 +76,19 @@ def _apply(added: Additions, node: NodeProto) -> bool:
 def _match(index: GraphIndex, variance: NodeProto) -> _Norm | None:
     """The LayerNorm that this mean of squares is part of."""
     axes = reduced_axes(index, variance)
-    centred = _squared(index, variance.input[0])
-    source = _centred(index, centred, axes) if centred is not None and axes else None
+    centred = squared(index, variance.input[0])
+    alone = index.sole_reader(variance.input[0], "ReduceMean") is not None
+    source = _centred(index, centred, axes) if alone and centred is not None and axes else None
     shifted = index.sole_reader(variance.output[0], "Add")
     if source is None or axes is None or len(axes) != 1 or not keeps_axes(variance) or shifted is None:
         return None
     epsilon = index.scalar(other_input(shifted, variance.output[0]))
     if epsilon is None or not 0 < epsilon < math.inf:
         return None
-    normed = _divided(index, shifted.output[0])
+    normed = divided(index, shifted.output[0])
     if normed is None or not any(_centred(index, name, axes) == source for name in normed.input):
         return None
     return _with_beta(index, _with_gamma(index, _Norm(source, axes[0], epsilon, normed)))
-
-
-def _squared(index: GraphIndex, name: str) -> str | None:
-    """The x of x * x, if nothing else reads that."""
-    node = index.maker(name, "Pow", "Mul")
-    if node is None or index.sole_reader(name, "ReduceMean") is None:
-        return None
-    square = index.scalar(node.input[1]) == 2 if node.op_type == "Pow" else node.input[0] == node.input[1]
-    return node.input[0] if square else None
 
 
 def _centred(index: GraphIndex, name: str, axes: tuple[int, ...] | None) -> str | None:
@@ -107,23 +100,6 @@ def _centred(index: GraphIndex, name: str, axes: tuple[int, ...] | None) -> str 
     if reduced_axes(index, mean) != axes:
         return None
     return str(node.input[0])
-
-
-def _divided(index: GraphIndex, variance: str) -> NodeProto | None:
-    """The node that divides something by sqrt(variance)."""
-    root = index.sole_reader(variance, "Sqrt", "Pow")
-    if root is None:
-        return None
-    exponent = 0.5 if root.op_type == "Sqrt" else index.scalar(root.input[1])
-    if exponent == -0.5:
-        return index.sole_reader(root.output[0], "Mul")
-    if exponent != 0.5:
-        return None
-    division = index.sole_reader(root.output[0], "Div", "Reciprocal")
-    if division is None or (division.op_type == "Div" and division.input[1] != root.output[0]):
-        return None
-    is_inverse = division.op_type == "Reciprocal" or index.scalar(division.input[0]) == 1
-    return index.sole_reader(division.output[0], "Mul") if is_inverse else division
 
 
 def _with_gamma(index: GraphIndex, norm: _Norm) -> _Norm:
