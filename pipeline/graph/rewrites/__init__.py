@@ -69,6 +69,7 @@ from pipeline.graph.rewrites import (
     negate_divisors,
     normalize_along_last_axis,
     pool_volumes,
+    put_constants_last,
     put_scores_first,
     replace_dropouts,
     replace_lengths_by_gates,
@@ -169,6 +170,7 @@ REWRITES: tuple[Rewrite, ...] = (
     compare_casts,  # behind all that look for masks
     flatten_rows,  # behind all that look for products, and for what reads them
     merge_dims,  # behind all, of which some write more dims
+    put_constants_last,  # behind all that write sums
 )
 """In the order they are applied."""
 
