@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pipeline.report.tables import Table
 
 _MEMBERS: Mapping[str, type] = {
-    "steps": list, "tables": list, "unmeasured": list, "silent": list, "still": list, "flipping": list, "rounding": list,
-    "is_verified": bool, "guessed": str, "artifacts": dict,
+    "steps": list, "tables": list, "unmeasured": list, "silent": list, "still": list, "flipping": list,
+    "rounding": list, "is_verified": bool, "guessed": str, "artifacts": dict,
 }  # fmt: skip
 
 
