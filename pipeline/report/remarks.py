@@ -1,4 +1,4 @@
-"""What a build remarks on below its tables: outputs that nothing measured, that tell nothing, or that may be otherwise."""
+"""What a build remarks on below its tables: outputs that nothing measured, that tell nothing, that may be otherwise."""
 
 from __future__ import annotations
 
