@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pipeline.report.tables import Table
 
 _MEMBERS: Mapping[str, type] = {
-    "steps": list, "tables": list, "unmeasured": list, "silent": list, "flipping": list, "rounding": list,
-    "is_verified": bool, "guessed": str, "artifacts": dict,
+    "steps": list, "tables": list, "unmeasured": list, "silent": list, "still": list, "flipping": list,
+    "rounding": list, "is_verified": bool, "guessed": str, "artifacts": dict,
 }  # fmt: skip
 
 
@@ -28,15 +28,16 @@ class Account:
     """What is told of a model.
 
     `steps` are those that are up to date; `tables` are :func:`tables_of`; `unmeasured` buckets had no sample, `silent`
-    outputs no sample that says yes; of `flipping` ones other inputs will have choices made otherwise; files of
-    `rounding` components are far from their own floats; `guessed` is a line on what of its config nobody has looked at,
-    "" if nothing is; `artifacts` are as in run.json.
+    outputs no sample that says yes; `still` ones are one number on all samples; of `flipping` ones other inputs will
+    have choices made otherwise; files of `rounding` components are far from their own floats; `guessed` is a line on
+    what of its config nobody has looked at, "" if nothing is; `artifacts` are as in run.json.
     """
 
     steps: Sequence[str] = ()
     tables: Sequence[Table] = ()
     unmeasured: Sequence[str] = ()
     silent: Sequence[str] = ()
+    still: Sequence[str] = ()
     flipping: Sequence[str] = ()
     rounding: Sequence[str] = ()
     is_verified: bool = True
@@ -76,6 +77,7 @@ def account_of(
         tables_of(steps, current, seen, manifests, results),
         report.unmeasured(steps, current, manifests),
         report.silent(steps, current, manifests),
+        report.still(steps, current, manifests),
         report.flipping(steps, current, manifests),
         report.rounding(steps, current, manifests),
         any(step.stage == "verify" for step in steps),

@@ -184,6 +184,17 @@ def silent(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
     ]
 
 
+def still(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """Outputs, as `net/all 'logits' (0)`, that are one number everywhere, on each of several held-out samples."""
+    found = []
+    for step in steps:
+        if step.stage == "verify" and step.id in seen and step.id in manifests:
+            facts = manifests[step.id].read(verify.Facts.from_json)
+            spans = facts.spans.items() if facts.samples > 1 else ()
+            found += [f"{step.name} {label!r} ({low:g})" for label, (low, high) in spans if low == high]
+    return found
+
+
 def rounding(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
     """Components, as `net/encoder (less than 10 dB)`, whose file rounds as it runs and is that far from its floats."""
     found: dict[str, int] = {}

@@ -147,6 +147,11 @@ def last_lines(ran: Ran) -> str:
         lines.append(
             f"Not shown, as no held-out sample gets above a half: how {names} says yes. Add samples where it does."
         )
+    if still := [name for account in accounts.values() for name in account.still]:
+        lines.append(
+            "Not shown, as the original gives one number everywhere on all held-out samples:"
+            f" {_listed(still)}. Look whether the samples, and the exported model, are what was meant."
+        )
     if flipping := [name for account in accounts.values() for name in account.flipping]:
         lines.append(
             "More than a choice in a thousand will be another on other inputs, by margins and errors:"

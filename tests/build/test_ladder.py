@@ -89,6 +89,15 @@ def test_a_good_model_passes_and_says_how_good(good: Project) -> None:
     assert "padding  rewrite  quantization  compile  total   cosine  samples" in heading
 
 
+def test_an_output_that_is_one_number_everywhere_is_told(tmp_path: Path) -> None:
+    """As of a model that was exported before its head was loaded."""
+    project = project_of(tmp_path, RELU, {"w": 0 * weights()["w"]})
+    project.write("configs/net.yaml", f"{CONFIG}quantization: {{precision: fp16}}\n")
+    told = "Not shown, as the original gives one number everywhere on all held-out samples: net/net/16 'y' (0)."
+    assert told in project.doit("build").text
+    assert told in project.doit("build").text, "it is told of what is current as well"
+
+
 def test_a_model_that_can_not_be_padded(tmp_path: Path) -> None:
     project = project_of(tmp_path, MEAN, {})
     stopped(
