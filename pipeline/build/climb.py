@@ -8,64 +8,81 @@ store and is not tried again, and whoever writes the scheme into the configurati
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache, partial
 
-from pipeline.build import gates, remedies
+from pipeline.build import gates
 from pipeline.build.bring import Shown, bring_up_to_date, is_current
-from pipeline.build.chains import QUIET, able_of, chain_of, figures_of, method_of
+from pipeline.build.chains import able_of, chain_of, method_of
 from pipeline.build.climb_locks import ClimbLocks
 from pipeline.build.crew import Crew
-from pipeline.build.explain_miss import explain, is_of_integers, judge, nodes_of, wanting
+from pipeline.build.explain_miss import explain, is_of_integers, judge, wanting
+from pipeline.build.findings import ON_CHIP, ON_CPU, Findings, Missed, Waves, may_fail
 from pipeline.build.nothing_keeps import nothing_keeps, out_of_time
-from pipeline.build.remedies import NO_NUMBER, Tried, label, may_be_cured, may_fail, next_scheme
+from pipeline.build.remedies import Tried, is_last, label, may_be_cured, may_go_on, next_scheme, worth_most
 from pipeline.config.thresholds import Thresholds
-from pipeline.contracts import blame, probe
+from pipeline.contracts import probe
 from pipeline.contracts import quantize as quantized
 from pipeline.contracts.climb import Attempt
 from pipeline.contracts.climb import Facts as Climbed
-from pipeline.contracts.forecast import OF_WHOLE_NUMBERS, Forecast, harmful
+from pipeline.contracts.forecast import OF_WHOLE_NUMBERS
 from pipeline.contracts.scheme import Scheme
 from pipeline.errors import PipelineError, VerificationError, WaitingError
 from pipeline.frozen import dataclass
 from pipeline.graph.quantization.scheme_text import as_yaml
-from pipeline.ladder import RUNGS
 from pipeline.model import Json, Manifest
 from pipeline.plan import climbing, stage_params
 from pipeline.plan.resolve import Resolved, resolve
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.qnn import hints
-from pipeline.store.manifests import read_manifest
 from pipeline.store.store import DamagedError
 
-WAVES = (("quantize",), ("verify",), ("packing",), ("context",), ("emulate",))
-"""Stages that make and judge a precision, those that cost least first: what misses on the CPU is not compiled."""
+_CHEAP = ("quantize", "verify")
+"""Stages before anything is compiled; a try that ends there doesn't count among those for a margin."""
 _THREADS = 32
-
-
-@dataclass(frozen=True)
-class _Miss:
-    """The first step of a chain that may not ship, or could not be made."""
-
-    step: Step
-    miss: gates.Miss
-    failed: bool = False
 
 
 @dataclass(frozen=True)
 class _Fit:
     """A precision that keeps to the gates, what it tells of itself, and its least SQNR against the original in dB.
 
-    `alike`: what an application reads off it is what it reads off the original.
+    `alike`: what an application reads off it is what it reads off the original. One that `waits` is short of what a
+    default aims at on the CPU already, and is not compiled before nothing better is found.
     """
 
     scheme: Scheme
     chain: Sequence[Step]
-    attempt: Attempt
     total_db: float
     alike: bool
+    waits: bool = False
+
+
+class _Course:
+    """What a climb has tried: schemes, attempts and what was found, in the same places; `now` was built last."""
+
+    def __init__(self) -> None:
+        self.attempts: list[Attempt] = []
+        self.tried: list[Tried] = []
+        self.fits: list[_Fit] = []
+        self.now: Scheme | None = None
+        self._schemes: list[Scheme] = []
+
+    def note(self, scheme: Scheme, attempt: Attempt, tried: Tried | None) -> None:
+        """Add an attempt, or put it in the place of what is known of its scheme so far."""
+        place = self._schemes.index(scheme) if scheme in self._schemes else len(self._schemes)
+        self._schemes[place : place + 1] = [scheme]
+        self.attempts[place : place + 1] = [attempt]
+        self.tried[place : place + 1] = [tried] if tried is not None else []
+
+    def attempt(self, scheme: Scheme) -> Attempt:
+        """What is told of a scheme."""
+        return self.attempts[self._schemes.index(scheme)]
+
+    def compiled(self) -> list[Tried]:
+        """What was tried but for what waits."""
+        waiting = [fit.scheme for fit in self.fits if fit.waits]
+        return [each for each in self.tried if each.scheme not in waiting]
 
 
 class Climber:
@@ -77,13 +94,14 @@ class Climber:
         self._crew = crew
         self._shown = shown
         self._locks = ClimbLocks(steps, workspace)
+        self._found = Findings(workspace, crew, shown)
         self._refused: dict[str, PipelineError] = {}
         self._beyond: set[str] = set()  # of which a try missed what no precision cures
 
     def may_climb(self, step: Step) -> bool:
         """Whether another precision may be tried for what a step misses."""
         quantize = self._quantize(step)
-        stages = {stage for wave in WAVES for stage in wave}
+        stages = {stage for wave in (*ON_CPU, *ON_CHIP) for stage in wave}
         return step.stage in stages and quantize is not None and quantize.climb is not None
 
     def wishes(self, step: Step) -> bool:
@@ -135,45 +153,102 @@ class Climber:
         component = quantize.config.components[quantize.component]
         assert isinstance(resolved.params, quantized.Params)
         scheme: Scheme | None = resolved.params.scheme
-        able, tried, attempts, fits = able_of(quantize), list[Tried](), list[Attempt](), list[_Fit]()
-        budget_s, started, for_margin = (component.budget_minutes or 0) * 60, time.monotonic(), 0
+        able, course, for_margin = able_of(quantize), _Course(), 0
+        budget_s, started = (component.budget_minutes or 0) * 60, time.monotonic()
         tell = self._workspace.store.tell
-        while scheme is not None:
-            tell(f"{_name(quantize)}: trying {label(scheme)}") if tried else None
-            chain = chain_of(quantize, scheme, self._steps)
-            missed = self._bring(chain, max((fit.total_db for fit in fits), default=None))
-            # A try that ends before anything is compiled doesn't count.
-            for_margin += bool(fits) and not (missed and missed.step.stage in remedies.CHEAP)
-            short = None if missed else self._short(chain)
-            attempts.append(self._attempt(scheme, chain, missed or short))
-            if missed is None:
-                alike = short is None or not short.miss.read
-                fits.append(_Fit(scheme, chain, attempts[-1], self._total(chain), alike))
-                if short is None:
+        while True:
+            while scheme is not None:
+                tell(f"{_name(quantize)}: trying {label(scheme)}") if course.tried else None
+                chain = chain_of(quantize, scheme, self._steps)
+                had = bool(course.fits)
+                missed = self._try(scheme, chain, course, wait=True)
+                for_margin += had and not (missed and missed.step.stage in _CHEAP)
+                if missed is None and not course.attempt(scheme).missed:
                     break
-            # What QNN has no operator for is in no precision another one.
-            left = missed.miss.left if missed and hints.NO_OPERATOR not in missed.miss.error.why else None
-            if missed and not may_be_cured(missed.miss.rung, scheme, tried, left, float16=able.float16):
+                # What QNN has no operator for is in no precision another one.
+                left = missed.miss.left if missed and hints.NO_OPERATOR not in missed.miss.error.why else None
+                before = course.compiled()[:-1]
+                if missed and not may_be_cured(missed.miss.rung, scheme, before, left, float16=able.float16):
+                    if course.fits:
+                        break  # what waits tells whether it is this precision, or what none cures
+                    self._beyond.add(quantize.id)
+                    return False
+                if missed and (incurable := self._incurable(chain, missed, component.thresholds)):
+                    if course.fits:
+                        break
+                    raise incurable
+                tell(f"{_name(quantize)}: {course.attempt(scheme).line()}")
+                if missed and missed.miss.state and self._is_lost(chain, missed, course):
+                    raise nothing_keeps(_name(quantize), course.attempts, course.tried, able)
+                scheme = next_scheme(course.tried, able, last=bool(course.fits) and is_last(for_margin))
+                spent_s, alike = time.monotonic() - started, any(fit.alike for fit in course.fits)
+                if course.fits and not may_go_on(for_margin, spent_s, budget_s, alike=alike):
+                    break
+                if scheme is not None and not course.fits and spent_s > budget_s:
+                    raise out_of_time(_name(quantize), course.attempts, scheme, component.budget_minutes or 0)
+            best = self._best(quantize, course)
+            if best is not None:
+                self._settle(quantize, resolved, best, course)
+                return True
+            scheme = next_scheme(course.tried, able)
+            if all(each.left_to_cpu for each in course.tried):
                 self._beyond.add(quantize.id)
                 return False
-            if missed and (incurable := self._incurable(chain, missed, component.thresholds)):
-                if fits:
-                    break
-                raise incurable
-            tell(f"{_name(quantize)}: {attempts[-1].line()}")
-            tried.append(self._tried(scheme, chain, missed, short))
-            scheme = next_scheme(tried, able, last=bool(fits) and remedies.is_last(for_margin))
-            spent_s = time.monotonic() - started
-            if fits and not remedies.may_go_on(for_margin, spent_s, budget_s, alike=any(fit.alike for fit in fits)):
-                break
-            if scheme is not None and not fits and spent_s > budget_s:
-                raise out_of_time(_name(quantize), attempts, scheme, component.budget_minutes or 0)
-        if not fits:
-            raise nothing_keeps(_name(quantize), attempts, tried, able)
-        self._settle(quantize, resolved, fits, attempts)
-        return True
+            if scheme is None:
+                raise nothing_keeps(_name(quantize), course.attempts, course.tried, able)
 
-    def _incurable(self, chain: Sequence[Step], missed: _Miss, thresholds: Thresholds) -> PipelineError | None:
+    def _try(self, scheme: Scheme, chain: Sequence[Step], course: _Course, *, wait: bool) -> Missed | None:
+        """Build a precision and note what became of it; what it misses, if it may not ship.
+
+        One that is short on the CPU of what a default aims at may `wait`: another may have that, and then nobody needs
+        to know what the chip makes of this one.
+        """
+        course.now = scheme
+        known = [fit.total_db for fit in course.fits if not fit.waits]
+        missed = self._bring(chain, ON_CPU, max(known, default=None))
+        made = [step for step in chain if all(step.stage not in stages for stages in ON_CHIP)]
+        short = None if missed else self._found.short(made)
+        waits = wait and short is not None and not self._is_emulated(chain)
+        if missed is None and not waits:
+            made, missed = [*chain], self._bring(chain, ON_CHIP)
+            short = None if missed else self._found.short(chain)
+        told = missed or short
+        tried = self._found.tried(scheme, made, missed, short) if told is not None else None
+        course.note(scheme, self._found.attempt(scheme, made, told), tried)
+        if missed is None:
+            alike = short is None or not short.miss.read
+            course.fits.append(_Fit(scheme, chain, self._found.total(made), alike, waits))
+        return missed
+
+    def _is_lost(self, chain: Sequence[Step], missed: Missed, course: _Course) -> bool:
+        """Whether what is tried last, and all else, misses by what it takes in alone; what went wrong is known then."""
+        if course.fits or missed.step.stage != "emulate":
+            return False
+        course.tried[-1].nodes()
+        return self._found.is_lost_at_the_edge(chain, missed.step)
+
+    def _is_emulated(self, chain: Sequence[Step]) -> bool:
+        """Whether nothing is left to wait with."""
+        return all(is_current(step, self._workspace) for step in chain if step.stage == "emulate")
+
+    def _best(self, quantize: Step, course: _Course) -> _Fit | None:
+        """The best of what keeps to the gates, the cheapest if it is as good; None where the chip refused all.
+
+        What waited is compiled now, if it is the best by what is known of it.
+        """
+        while course.fits:
+            among = [fit for fit in course.fits if fit.alike] or course.fits
+            best = among[worth_most([fit.total_db for fit in among])]
+            if not best.waits:
+                return best
+            place = course.fits.index(best)
+            course.fits.remove(best)
+            if self._try(best.scheme, best.chain, course, wait=False) is None:
+                course.fits.insert(place, course.fits.pop())
+            self._workspace.store.tell(f"{_name(quantize)}: {course.attempt(best.scheme).line()}")
+        return None
+
+    def _incurable(self, chain: Sequence[Step], missed: Missed, thresholds: Thresholds) -> PipelineError | None:
         """What to say of a miss that no precision cures: QNN has no such operator, or whole numbers go wrong first.
 
         These are looked for where they were foretold, or an output is of them.
@@ -181,37 +256,35 @@ class Climber:
         if missed.failed:
             unknown = hints.NO_OPERATOR in missed.miss.error.why and not thresholds.max_cpu_nodes
             return missed.miss.error if unknown else None
-        foretold = any(told.rule in OF_WHOLE_NUMBERS for told in self._foretold(chain))
+        foretold = any(told.rule in OF_WHOLE_NUMBERS for told in self._found.foretold(chain))
         if missed.step.stage != "emulate" or not (missed.miss.whole or foretold):
             return None
-        search = self._searched(chain, missed.step)
-        facts = self._facts(search) if search is not None else None
+        search = self._found.searched(chain, missed.step)
+        facts = self._found.facts(search) if search is not None else None
         found = probe.Facts.from_json(facts).first_wrong.get("compile", ()) if facts is not None else ()
         if not any(map(is_of_integers, found)):
             return None
         steps = {step.id: step for step in chain}
         return explain(missed.miss, missed.step, steps, self._workspace, self._crew, self._shown)
 
-    def _settle(self, quantize: Step, resolved: Resolved, fits: Sequence[_Fit], attempts: Sequence[Attempt]) -> None:
-        """Take the best of what keeps to the gates, the cheapest if it is as good; its steps are what is built then."""
-        among = [fit for fit in fits if fit.alike] or fits
-        best = among[remedies.worth_most([fit.total_db for fit in among])]
-        self._record(resolved.climb_key, quantize, best.scheme, attempts)
-        last = attempts[-1].label == best.attempt.label
-        if not last:
-            self._bring(best.chain)
+    def _settle(self, quantize: Step, resolved: Resolved, best: _Fit, course: _Course) -> None:
+        """Remember what was climbed to; its steps are what is built then."""
+        self._record(resolved.climb_key, quantize, best.scheme, course.attempts)
+        attempt = course.attempt(best.scheme)
+        if course.now != best.scheme:
+            self._bring(best.chain, (*ON_CPU, *ON_CHIP))
         tell = self._workspace.store.tell
-        if last and not best.attempt.missed:
-            tell(f"{_name(quantize)}: {best.attempt.line()}; this keeps to every threshold")
+        if not attempt.missed:
+            tell(f"{_name(quantize)}: {attempt.line()}; this keeps to every threshold")
         else:
-            tell(f"{_name(quantize)}: {best.attempt.label} it is: nothing that was tried is worth more than it costs")
+            tell(f"{_name(quantize)}: {attempt.label} it is: nothing that was tried is worth more than it costs")
 
-    def _bring(self, chain: Sequence[Step], more_than_db: float | None = None) -> _Miss | None:
+    def _bring(self, chain: Sequence[Step], waves: Waves, more_than_db: float | None = None) -> Missed | None:
         """Bring the steps of a precision up to date; the first that may not ship ends it.
 
         So does a precision that comes to no more than `more_than_db` on the CPU already.
         """
-        for stages in WAVES:
+        for stages in waves:
             wave = [step for step in chain if step.stage in stages]
             from concurrent.futures import ThreadPoolExecutor
 
@@ -219,24 +292,12 @@ class Climber:
                 found = [*threads.map(self._made, wave)]
             missed = [each for each in found if each is not None]
             if missed:
-                return min(missed, key=lambda each: self._reached(each)[1])
-            if stages == ("verify",) and wave and more_than_db is not None and self._total(wave) <= more_than_db:
-                return _Miss(wave[0], gates.Miss(VerificationError("this is no better on the CPU alone"), "total"))
+                return min(missed, key=lambda each: self._found.reached(each)[1])
+            if stages == ("verify",) and wave and more_than_db is not None and self._found.total(wave) <= more_than_db:
+                return Missed(wave[0], gates.Miss(VerificationError("this is no better on the CPU alone"), "total"))
         return None
 
-    def _short(self, chain: Sequence[Step]) -> _Miss | None:
-        """The first step that keeps to the gates by less than a default should; the chip's where the CPU's are fine."""
-        found = ((step, wanting(step, self._workspace)) for step in chain if step.stage in ("verify", "emulate"))
-        missed = [_Miss(step, miss) for step, miss in found if miss is not None]
-        return min(missed, key=lambda each: (not each.miss.read, self._reached(each)), default=None)
-
-    def _total(self, chain: Sequence[Step]) -> float:
-        """The least SQNR of the last rung that was measured against the original, quieter samples among all, in dB."""
-        last = [step for step in chain if step.stage == "emulate"] or [step for step in chain if step.stage == "verify"]
-        found = [figures_of(step, self._facts(step)).get(what) for step in last for what in ("total", QUIET)]
-        return min((db for db in found if db is not None), default=NO_NUMBER)
-
-    def _made(self, step: Step) -> _Miss | None:
+    def _made(self, step: Step) -> Missed | None:
         try:
             with self._shown(self._steps.get(step.id, step)) as started:
                 bring_up_to_date(step, self._workspace, self._crew, started)
@@ -245,87 +306,9 @@ class Climber:
         except PipelineError as error:
             if not may_fail(step.stage, error):
                 raise
-            return _Miss(step, gates.Miss(error, "compile"), failed=True)
+            return Missed(step, gates.Miss(error, "compile"), failed=True)
         miss = judge(step, self._workspace)
-        return _Miss(step, miss) if miss is not None else None
-
-    def _tried(self, scheme: Scheme, chain: Sequence[Step], missed: _Miss | None, short: _Miss | None) -> Tried:
-        """What was found about a miss, or about too small a margin, by looking for it now."""
-        found = missed or short
-        assert found is not None
-        reached = self._reached(missed) if missed else (len(WAVES), self._total(chain))
-        lost = list[float]()
-        miss = found.miss
-        nodes: Callable[[], tuple[str, ...]] = cache(partial(self._to_blame, chain, found.step, lost))
-        if found.failed or miss.left is not None:
-            nodes = partial(tuple, miss.left or ())
-        return Tried(
-            scheme, miss.rung or "compile", reached, nodes, self._foretold(chain), miss.state, miss.read, miss.accepts,
-            miss.error if found.failed or not miss.rung else None, lambda: min(lost, default=None), not miss.rung,
-            missed is None or miss.sqnr_db is not None,
-        )  # fmt: skip
-
-    def _to_blame(self, chain: Sequence[Step], step: Step, lost: list[float]) -> tuple[str, ...]:
-        """The nodes that went wrong, the worst first; `lost` gets what rounding the inputs leaves, in dB."""
-        search = self._searched(chain, step)
-        facts = self._facts(search) if search is not None else None
-        if search is None or facts is None:
-            return ()
-        if search.stage == "blame":
-            return nodes_of(blame.Facts.from_json(facts).worst)
-        found = probe.Facts.from_json(facts)
-        if found.inputs_db is not None:
-            lost.append(found.inputs_db)
-        return nodes_of(found.first_wrong.get("compile", ()))
-
-    def _searched(self, chain: Sequence[Step], step: Step) -> Step | None:
-        """The step that looks for what went wrong in a step, up to date; None if there is none, or it fails."""
-        stage = {"verify": "blame", "emulate": "probe"}.get(step.stage)
-        search = next((each for each in chain if each.stage == stage and each.name == step.name), None)
-        if search is None:
-            return None
-        try:
-            with self._shown(search) as started:
-                bring_up_to_date(search, self._workspace, self._crew, started)
-        except PipelineError as error:
-            if not may_fail(step.stage, error):
-                raise
-            return None
-        return search
-
-    def _foretold(self, chain: Sequence[Step]) -> tuple[Forecast, ...]:
-        return harmful(told for part in self._quantized(chain) for told in part.forecasts)
-
-    def _quantized(self, chain: Sequence[Step]) -> list[quantized.PartFacts]:
-        """What was quantized for each bucket."""
-        facts = next((self._facts(step) for step in chain if step.stage == "quantize"), None)
-        return [part.facts for part in quantized.Facts.from_json(facts).parts.values()] if facts else []
-
-    def _reached(self, missed: _Miss) -> tuple[int, float]:
-        """How far down the ladder a precision came, and the SQNR in dB that it missed with."""
-        stage = next(number for number, stages in enumerate(WAVES) if missed.step.stage in stages)
-        if missed.miss.sqnr_db is not None:
-            return stage, missed.miss.sqnr_db
-        figures = [] if missed.failed else list(figures_of(missed.step, self._facts(missed.step)).values())
-        known = [db for db in figures if db is not None]
-        return (stage, min(known)) if figures and len(known) == len(figures) else (stage, NO_NUMBER)
-
-    def _attempt(self, scheme: Scheme, chain: Sequence[Step], missed: _Miss | None) -> Attempt:
-        figures: dict[str, float | None] = {}
-        done = WAVES.index(next(wave for wave in WAVES if missed.step.stage in wave)) if missed else len(WAVES)
-        for step in chain:
-            if any(step.stage in wave for wave in WAVES[: done + 1]) and not (missed and missed.failed):
-                for rung, db in figures_of(step, self._facts(step)).items():
-                    known = figures.get(rung, db)
-                    figures[rung] = None if db is None or known is None else min(known, db)
-        ordered = {rung: figures[rung] for rung in (*RUNGS[2:], "total", QUIET) if rung in figures}
-        sizes = [sum(count.bytes for count in part.constants.values()) for part in self._quantized(chain)]
-        at, why = (missed.step.id, missed.miss.error.what) if missed else ("", "")
-        return Attempt(label(scheme), at, why, {**ordered}, max(sizes, default=0))
-
-    def _facts(self, step: Step) -> Mapping[str, Json] | None:
-        manifest = read_manifest(self._workspace.current(step))
-        return manifest.facts if manifest is not None else None
+        return Missed(step, miss) if miss is not None else None
 
     def _record(self, key: str, quantize: Step, scheme: Scheme, attempts: Sequence[Attempt]) -> None:
         """Remember what was climbed to, with the scheme as a configuration takes it."""

@@ -11,7 +11,8 @@ from pipeline.build.bring import ChangedError, Outcome, Shown, bring_up_to_date,
 from pipeline.build.climb import Climber
 from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import explain, judge
-from pipeline.build.remedies import CURABLE, may_fail
+from pipeline.build.findings import may_fail
+from pipeline.build.remedies import CURABLE
 from pipeline.errors import PipelineError, WaitingError
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace

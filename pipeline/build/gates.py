@@ -118,6 +118,7 @@ def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds, *, features_
     if stage not in ("verify", "emulate"):
         return None
     ladder: Ladder = (verify.Facts if stage == "verify" else emulate.Facts).from_json(facts)
+    so_far = "keeps to every threshold" + " on the CPU" * (stage == "verify")
     own = [RUNGS[2]] if stage == "verify" else [RUNGS[3]]
     measured = {rung: ladder.rungs[rung] for rung in own if rung in ladder.rungs} | {TOTAL: ladder.outputs}
     subjects = {label: ladder.subjects.get(label, Subject(label)) for label in ladder.outputs}
@@ -133,15 +134,15 @@ def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds, *, features_
         if missed.kind in _WISHED
     ]
     if not found:
-        return _quiet_wish(ladder, wished)
+        return _quiet_wish(ladder, wished, so_far)
     # A rung that is short tells more of the reason than the total that it is part of, and what is read the most.
     worst = max(found, key=lambda missed: (missed.kind in READ, missed.rung != TOTAL, missed.missing))
     if worst.kind in READ:
-        told = f"keeps to every threshold, but {told_apart(worst)}, and a default aims at {worst.asked:.3g}"
+        told = f"{so_far}, but {told_apart(worst)}, and a default aims at {worst.asked:.3g}"
         return Miss(VerificationError(told), TOTAL, read=True)
     figure = worst.figures.worst_db if worst.kind == "worst" else worst.figures.sqnr_db
     one = f" in {worst.figures.worst_sample}" if worst.kind == "worst" else ""
-    told = f"keeps to every threshold, but {_shown(figure)} of output {worst.label!r}{one} is less than"
+    told = f"{so_far}, but {_shown(figure)} of output {worst.label!r}{one} is less than"
     return Miss(VerificationError(f"{told} the {worst.asked:g} dB that a default aims at"), worst.rung)
 
 
@@ -188,15 +189,13 @@ def _quiet(facts: Ladder) -> dict[str, Subject]:
     return {label: replace(subject, state=False, reads=None) for label, subject in known}
 
 
-def _quiet_wish(ladder: Ladder, wished: Thresholds) -> Miss | None:
+def _quiet_wish(ladder: Ladder, wished: Thresholds, so_far: str) -> Miss | None:
     """The figure of quieter samples that is below what a default aims at; of what is near 0 in silence none is."""
     values = {label: figures for label, figures in ladder.quiet.items() if not _quiet(ladder)[label].bounded}
     for missed in shortfalls(TOTAL, values, _quiet(ladder), wished):
         if missed.kind == "db":
-            told = (
-                f"keeps to every threshold, but {_shown(missed.figures.sqnr_db)} of output {missed.label!r} on quieter"
-            )
-            return Miss(VerificationError(f"{told} samples is less than the {missed.asked:g} dB aimed at"), TOTAL)
+            told = f"{so_far}, but {_shown(missed.figures.sqnr_db)} of output {missed.label!r} on quieter samples"
+            return Miss(VerificationError(f"{told} is less than the {missed.asked:g} dB aimed at"), TOTAL)
     return None
 
 

@@ -10,14 +10,11 @@ from dataclasses import replace
 
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.scheme import FP16, Rule, Scheme, bits
-from pipeline.errors import CompileError, ModelError, PipelineError, QuantizationError, VerificationError
+from pipeline.errors import PipelineError
 from pipeline.frozen import dataclass
 
 CURABLE = ("quantization", "compile", "total")
 """Rungs that another precision can cure."""
-CHEAP = ("quantize", "verify")
-"""Stages before anything is compiled."""
-_FAILURES = (CompileError, ModelError, QuantizationError, VerificationError)
 FEW, MANY = 6, 20
 """Nodes that are put into another precision at once: first those that are to blame most."""
 _MOST_RULES = 3
@@ -98,11 +95,6 @@ def may_be_cured(
     named = {place for rule in scheme.overrides if rule.precision == FP16 for place in rule.places}
     in_float = is_float(scheme) or (bool(left) and named.issuperset(left or ()))
     return left is not None and float16 and not in_float
-
-
-def may_fail(stage: str, error: PipelineError) -> bool:
-    """Whether a precision may fail in a stage with what another does not: the compiler refuses it, or dies of it."""
-    return isinstance(error, _FAILURES) or (error.of_process and stage not in CHEAP)
 
 
 def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Scheme | None:

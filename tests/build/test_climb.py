@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import yaml
 
+from pipeline.store.manifests import read_manifest
 from tests.support.climbing import COARSE, CONFIG, coarse, project_of
 from tests.support.graphs import graph
 from tests.support.precision_runs import outlier
-from tests.support.project import shipped
+from tests.support.project import Project, shipped
 
 pytestmark = pytest.mark.slow
 
@@ -48,17 +49,38 @@ def test_a_default_that_keeps_to_its_gates_by_little_climbs_once(tmp_path: Path)
     run = project.doit("build")
 
     assert "w8a16 in blocks of 32: quantization 2" in run.text
-    assert "keeps to every threshold, but 2" in run.text
+    assert "keeps to every threshold on the CPU, but 2" in run.text
     assert "less than the 30 dB that a default aims at" in run.text
     bucket = shipped(project)
     assert bucket["quantization"]["scheme"] == "w16a16"
     assert bucket["verification"]["emulator"]["sm8650"]["outputs"]["y"]["sqnr_db"] > 45
+    assert (made(project, "verify"), made(project, "emulate")) == (2, 1), "what is short on the CPU waited"
     assert not project.doit("build").built
 
     project.write("configs/net.yaml", CONFIG + "thresholds: {total_db: 20}\n")
     enough = project.doit("build")
     assert "trying" not in enough.text
     assert shipped(project)["quantization"]["scheme"] == "w8a16 in blocks of 32"
+
+
+def made(project: Project, stage: str) -> int:
+    """How many outputs of a stage are in the store."""
+    found = map(read_manifest, (project.store / "manifests").rglob("*.json"))
+    return sum(manifest is not None and manifest.stage == stage for manifest in found)
+
+
+def test_what_waits_is_compiled_where_nothing_better_is_found(tmp_path: Path) -> None:
+    project = coarse(tmp_path, CONFIG.replace("sm8650", "sm8450"), largest=25)  # neither float16 nor 16 bit weights
+    run = project.doit("build")
+
+    waiting, compiled = (line for line in run.text.splitlines() if line.startswith("net/net: w8a16 in blocks of 32: "))
+    assert "keeps to every threshold on the CPU, but 2" in waiting
+    assert "keeps to every threshold" in compiled
+    assert "w8a16 in blocks of 32 it is: nothing that was tried is worth more than it costs" in run.text
+    bucket = shipped(project, "sm8450")
+    assert [each["label"] for each in bucket["quantization"]["climb"]] == ["w8a16 in blocks of 32"]
+    assert 20 < bucket["verification"]["emulator"]["sm8450"]["outputs"]["y"]["sqnr_db"] < 30
+    assert not project.doit("build").built
 
 
 def test_what_no_precision_cures_is_climbed_for_once_whichever_steps_miss_something(tmp_path: Path) -> None:
@@ -198,3 +220,20 @@ def test_in_float_the_climb_builds_what_an_explicit_build_does(tmp_path: Path) -
     assert not explicit.built, "the same steps, with the same keys and figures"
     assert shipped(project)["verification"] == climbed["verification"]
     assert project.artifacts()["net/sm8650/net_16_ctx_qnn.bin"] == binary
+
+
+def test_what_an_input_alone_loses_is_told_after_one_try_in_float(tmp_path: Path) -> None:
+    """10000 and a little has steps of 8 in float16, and of 0.15 in integers: no state of it has 40 dB."""
+    cell = (
+        "g (float[1,8,frames] x, float[1,4,frames] h) => (float[1,4,1] y, float[1,4,frames] hn) {"
+        " y = ReduceMax <axes = [2]> (h) d = Sub (x, loud) a, b = Split <axis = 1> (d) s = Add (a, b) hn = Add (s, h) }"
+    )
+    project = project_of(tmp_path, graph(cell, {"loud": np.float32(10000)}), CONFIG)
+    for path in (project.root / "calibration" / "samples").iterdir():
+        arrays = dict(np.load(path))
+        np.savez(path, **{**arrays, "x": 10000 + arrays["x"]})
+    run = project.doit("build", check=False)
+    assert run.status == 16
+    assert [line for line in run.text.splitlines() if "trying" in line] == ["net/net: trying fp16"]
+    assert "no precision of net/net keeps to its thresholds" in run.text
+    assert "rounding the inputs, with all else in float32, leaves" in run.text

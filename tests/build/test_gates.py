@@ -251,7 +251,7 @@ def test_what_a_default_aims_at_is_told_by_the_rung_that_falls_short() -> None:
     short = wish("verify", verified(23.1, quantization={"y": output(23.2)}).to_json(), WISHED)
     assert short is not None
     assert short.rung == "quantization"
-    assert "keeps to every threshold, but 23.2 dB of output 'y' is less than the 30 dB" in short.error.what
+    assert "keeps to every threshold on the CPU, but 23.2 dB of output 'y' is less than the 30 dB" in short.error.what
     assert wish("verify", verified(31, quantization={"y": output(35)}).to_json(), WISHED) is None
     assert wish("context", {}, WISHED) is None
 

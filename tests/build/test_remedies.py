@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from pipeline.build.findings import may_fail
 from pipeline.build.remedies import (
     FLOAT,
     NO_NUMBER,
@@ -17,7 +18,6 @@ from pipeline.build.remedies import (
     is_last,
     label,
     may_be_cured,
-    may_fail,
     may_go_on,
     next_scheme,
     unmoved,

@@ -9,8 +9,9 @@ from onnx import ModelProto, numpy_helper
 
 from pipeline.graph.ir.index import prune
 from pipeline.graph.quantization.ranges import Range
-from tests.conformance.cases import Arrays, Case, single
+from tests.conformance.cases import OPSET, Arrays, Case, single
 from tests.conformance.formats import in_format
+from tests.support.graphs import graph
 
 _RAMP = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
 _QUIET = 2.0**-6
@@ -26,6 +27,18 @@ def scattered() -> Case:
             node.input[position] = f"x{position}_DequantizeLinear_Output"
 
     return _bent("ScatterElements", model, feeds, bend)
+
+
+def joined_input() -> Case:
+    """A Concat that reads an input of the model, transposed, in the encoding that it came in."""
+    text = "g (float[3,4] x) => (float[6,3] y) { t = Transpose <perm = [1, 0]> (x) y = Concat <axis = 0> (t, wide) }"
+    model = graph(text, {"wide": 4 * _RAMP[:2, :3]}, opset=OPSET)
+
+    def bend(quantized: ModelProto) -> None:
+        node = next(node for node in quantized.graph.node if node.op_type == "Concat")
+        node.input[0] = "t_DequantizeLinear_Output"
+
+    return _bent("Transpose+Concat", model, {"x": _RAMP}, bend)
 
 
 def quiet_channels() -> Case:

@@ -71,8 +71,8 @@ FINDINGS = (
         canary("Swish", "u16", [_RAMP], opset=24),
     ),
     Finding(
-        "softmax-of-quiet-rows", ("Softmax", "*+Softmax", "Softmax+Log"), ("u16",),
-        ("small/*", "tiny/*", "quiet/*"),
+        "softmax-of-quiet-rows", ("Softmax", "*+Softmax", "Softmax+Log", "Attention"), ("u16",),
+        ("small/*", "tiny/*", "quiet/*", "node test/*_scaled*"),
         "0.182 for 0.167: rows don't add up to 1; their Log is 0.066 too large", "0.167",
         "an encoding of the scores narrower than 0.15",
         "forecast integer_function",
@@ -241,7 +241,7 @@ FINDINGS = (
         "-2", "data, updates and result in encodings of their own", "encoded alike", scattered,
     ),
     Finding(
-        "wide-products", ("MatMul", "Gemm", "Einsum"), ("u16",), ("*computed*", "layout/*", "node test/*"),
+        "wide-products", ("MatMul", "Gemm", "Einsum", "Attention"), ("u16",), ("*computed*", "layout/*", "node test/*"),
         "the right one rounded to 8 bits", "16 bits", "two computed inputs", "option wide_products",
         canary("MatMul", "u16", [np.linspace(-3, 3, 64, dtype=np.float32).reshape(8, 8),
                                   np.linspace(-3, 3, 64, dtype=np.float32).reshape(8, 8).T.copy()]),

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.conformance import elementwise, joined, layers, movers, reductions
 from tests.conformance.cases import Case
-from tests.conformance.crooked import clamped_sum, clamped_zeros
+from tests.conformance.crooked import clamped_sum, clamped_zeros, joined_input
 from tests.conformance.finding import Finding, canary
 
 _QUANTIZED = ("u16", "u8")
@@ -28,6 +28,12 @@ OF_RESCALING = (
         "-13.0 for -2.4", "the product", "5 dims, two batch dims above 1; by a constant it is not compiled",
         "rewrite flatten_products",
         lambda: _named("MatMul/u8/rank/(1, 2, 2, 3, 4) (1, 2, 2, 4, 5) computed"),
+    ),
+    Finding(
+        "joined-inputs", ("Transpose+Concat", "Reshape+Concat", "Transpose+Pad"), _QUANTIZED, ("*",),
+        "integers of one encoding taken for those of another: 1.0 for 0.7; none, as it is rescaled in front",
+        "0.7", "an input of the model that was transposed or reshaped, joined to what makes the encoding wider",
+        "encoded alike", joined_input,
     ),
     Finding(
         "zeros-left-out", ("Add+Relu", "Sub+Relu", "Mul+Relu", "Div+Relu", "MatMul+Add+Relu"), _QUANTIZED,
@@ -145,9 +151,9 @@ OF_RESCALING = (
         lambda: _named("Gather/u16/axes/rank 4, axis 2 square"),
     ),
     Finding(
-        "integers-above-2048", ("QuantizeLinear",), ("fp16",), ("node test/*int16*",),
-        "32768 for 32770", "float16 has steps of 32 there", "16 bits made of floats that compute in float16",
-        "judged in dB",
+        "integers-above-2048", ("QuantizeLinear",), ("fp16", "u16"), ("node test/*int16*",),
+        "32768 for 32770; 32766 for 32768 in uint16", "float16 has steps of 32 there, uint16 of 2",
+        "16 bits made of what computes in float16, or in 16 bits over twice their range", "judged in dB",
     ),
     Finding(
         "norms-of-few-steps", ("InstanceNormalization",), ("u8",), ("offset/*",),

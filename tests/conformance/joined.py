@@ -35,6 +35,7 @@ _GIVEN: Mapping[str, Any] = {
     "three": np.float32(3), "gamma": np.abs(_weight(8)) + np.float32(0.5), "variance": np.abs(_weight(8)) + 1,
     "mask": np.arange(8) < 6, "filler": np.float32(-100), "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
     "zeros": np.zeros(8, np.float32), "ones": np.ones(8, np.float32), "third": np.array(2),
+    "slab": 9 * _weight(1, 4, 12), "dims": np.array([1, 8, 12]), "ends": np.array([0, 1, 0, 0, 0, 0]),
     "low": np.float32(-0.3), "high": np.float32(0.2),
     "last": np.array([-1]), "tokens": np.array([0, 6, 16]), "turned": np.array([1, 8, 12]),
 }  # fmt: skip
@@ -89,6 +90,9 @@ _LONGER: Mapping[str, tuple[tuple[int, ...], Sequence[_Node]]] = {
     "Transpose+MatMul": (_ROWS, [("Transpose", ("x",), {"perm": [0, 2, 1]}), ("MatMul", ("x", "h"), {})]),
     "Reshape+Transpose": (_ROWS, [("Reshape", ("x", "tokens"), {}), ("Transpose", ("h",), {"perm": [0, 2, 1]})]),
     "Transpose+Reshape": (_ROWS, [_MAKERS["Transpose"][1], ("Reshape", ("h", "tokens"), {})]),
+    "Transpose+Concat": (_ROWS, [_MAKERS["Transpose"][1], ("Concat", ("h", "slab"), {"axis": 1})]),
+    "Reshape+Concat": (_ROWS, [("Reshape", ("x", "dims"), {}), ("Concat", ("slab", "h"), {"axis": 1})]),
+    "Transpose+Pad": (_ROWS, [_MAKERS["Transpose"][1], ("Pad", ("h", "ends", "six"), {})]),
     "Mul+Sqrt+Div": (_ROWS, [("Mul", ("x", "x"), {}), ("Sqrt", ("h",), {}), ("Div", ("one", "h"), {})]),
     "Sigmoid+Log": (_ROWS, [("Sigmoid", ("x",), {}), ("Log", ("h",), {})]),
     "Softmax+Log": (_ROWS, [("Softmax", ("x",), {}), ("Log", ("h",), {})]),

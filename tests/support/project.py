@@ -127,8 +127,8 @@ def _compiled_code() -> Path:
     return code
 
 
-def shipped(project: Project) -> dict[str, Any]:
-    """What the manifest of model `net` for sm8650 says of its first bucket."""
-    manifest = json.loads((project.root / "artifacts/net/sm8650/manifest.json").read_text("utf-8"))
+def shipped(project: Project, soc: str = "sm8650") -> dict[str, Any]:
+    """What the manifest of model `net` for a target says of its first bucket."""
+    manifest = json.loads((project.root / "artifacts/net" / soc / "manifest.json").read_text("utf-8"))
     bucket: dict[str, Any] = manifest["components"]["net"]["buckets"][0]
     return bucket

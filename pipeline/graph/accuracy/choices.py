@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto
 
 from pipeline.graph.accuracy.accuracy import Outputs
 from pipeline.graph.accuracy.trace import TracedModel
 from pipeline.graph.cpu import Arrays, run
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.moves import VIEWS
 
@@ -37,12 +37,12 @@ def chosen_outputs(index: GraphIndex) -> dict[str, ChosenFrom]:
         name = output
         while (node := index.makers.get(name)) is not None and is_op(node, "Cast", *VIEWS):
             name = node.input[0]
-        if node is not None and is_op(node, "ArgMax") and not _number(node, "select_last_index"):
-            found[output] = ChosenFrom(node.input[0], _number(node, "axis"))
+        if node is not None and is_op(node, "ArgMax") and not integer(node, "select_last_index"):
+            found[output] = ChosenFrom(node.input[0], integer(node, "axis"))
         elif node is not None and is_op(node, "ArgMax", "ArgMin"):
-            found[output] = ChosenFrom(node.input[0], _number(node, "axis"), places=True)
+            found[output] = ChosenFrom(node.input[0], integer(node, "axis"), places=True)
         elif node is not None and is_op(node, "TopK") and name == node.output[1]:
-            found[output] = ChosenFrom(node.input[0], _number(node, "axis", -1), places=True)
+            found[output] = ChosenFrom(node.input[0], integer(node, "axis", -1), places=True)
     return found
 
 
@@ -89,7 +89,3 @@ def values_of(path: Path, names: Sequence[str], feeds: Sequence[Arrays]) -> list
         return [{} for _ in feeds]
     session = TracedModel(path).session(names)
     return [run(session, feed) for feed in feeds]
-
-
-def _number(node: NodeProto, name: str, default: int = 0) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)

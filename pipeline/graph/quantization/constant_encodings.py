@@ -143,7 +143,7 @@ class ConstantEncodings:
         Else the compiler converts the constant to it, which rounds twice; and what it leaves behind a single number
         differs from run to run (MiniLM's mask: 126 bytes of the binary, in 1 of 20 to 80 compiles).
         """
-        demanded = self._values.demanded(node, kind)
+        demanded = self._values.demanded(node, kind, name)
         if demanded is not None or not is_op(node, "Where"):
             return demanded
         made, covers = self._values.encoding(node.output[0], kind), self._values.constant_range(name)

@@ -17,8 +17,10 @@ from enum import Enum, auto
 
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.pads import pad_mode
+from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.quantization.ranges import Range
 
 
@@ -70,6 +72,10 @@ ONE_ENCODING = ("ScatterElements",)
 """Operators whose inputs HTP (2.51, emulated) takes for integers of the result's encoding, whatever their own is:
 scattering -1..-6 into 1..12 gives 8.45 for -2 otherwise, in 8 and in 16 bits."""
 
+JOINING = ("Concat", "Pad")
+"""Operators in which HTP (2.51, emulated) does not rescale an input of the model that was transposed or reshaped:
+joining 0..0.7, transposed, to 0..1 gives 1.0 for 0.7, in 8 and in 16 bits. Rescaled in front of them it is right."""
+
 WRAPPING = ("Asin", "Atan", "CumSum", "LogSoftmax")
 """Operators whose results HTP (2.51, emulated) does not stop at the end of their encoding: of a Clip to 0 to 1 behind a
 CumSum in 16 bits comes 1 for 0 if the encoding is to do it, of one to -0.3 to 0.2 behind an Atan -0.01 for -0.3, behind
@@ -97,7 +103,7 @@ def operands(index: GraphIndex, node: NodeProto) -> Iterator[Operand]:
 def moves_data(index: GraphIndex, node: NodeProto) -> bool:
     """Whether a node's result is made of elements of its first input, so that both have one encoding."""
     if is_op(node, "Pad"):
-        filler = node.input[2] if len(node.input) > 2 else ""
+        filler = input_at(node, 2)
         # Zero is in every encoding.
         return pad_mode(node) != "constant" or not filler or index.scalar(filler) == 0
     return is_op(node, *_MOVERS)
@@ -123,7 +129,7 @@ def _operand(index: GraphIndex, node: NodeProto, position: int, name: str) -> Op
 
 def channel_groups(node: NodeProto) -> int:
     """In how many groups a ConvTranspose splits its channels; 1 for any other node."""
-    return _attribute(node, "group", 1) if node.op_type == "ConvTranspose" else 1
+    return integer(node, "group", 1) if node.op_type == "ConvTranspose" else 1
 
 
 def _channel_axis(node: NodeProto) -> int | None:
@@ -132,9 +138,5 @@ def _channel_axis(node: NodeProto) -> int | None:
     if node.op_type == "ConvTranspose":
         return 1 if channel_groups(node) == 1 else None
     if node.op_type == "Gemm":
-        return 0 if _attribute(node, "transB", 0) else 1
+        return 0 if integer(node, "transB") else 1
     return None
-
-
-def _attribute(node: NodeProto, name: str, default: int) -> int:
-    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)

@@ -217,7 +217,7 @@ class _Wiring:
     def _read(self, node: NodeProto, operand: Operand, kind: str) -> str:
         """The name under which a node that computes in `kind` reads a value."""
         name, stored = operand.name, self._assignment.stored_in(operand.name)
-        demanded = self._values.demanded(node, kind)
+        demanded = self._values.demanded(node, kind, name)
         if stored == FLOAT:
             if kind == FLOAT:
                 return name

@@ -11,6 +11,7 @@ from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.quantization.assignment import FLOAT, Assignment
 from pipeline.graph.quantization.operand_rules import (
     FIXED_16_BIT,
+    JOINING,
     ONE_ENCODING,
     PRODUCTS,
     UNIT,
@@ -61,9 +62,12 @@ class ValueEncodings:
             zero_point = round(-covers.with_zero().low / scale)
         return Encoding(kind, scale, zero_point)
 
-    def demanded(self, node: NodeProto, kind: str) -> Encoding | None:
-        """The encoding that a node needs its float inputs in, whatever they are stored as; None for most."""
-        return self.encoding(node.output[0], kind) if kind != FLOAT and is_op(node, *ONE_ENCODING) else None
+    def demanded(self, node: NodeProto, kind: str, name: str) -> Encoding | None:
+        """The encoding that a node needs a float input in, whatever it is stored as; None for most."""
+        if kind == FLOAT:
+            return None
+        taken = is_op(node, *ONE_ENCODING) or (is_op(node, *JOINING) and self._is_moved_input(name))
+        return self.encoding(node.output[0], kind) if taken else None
 
     def constant_range(self, name: str) -> Range:
         """The range of a constant's own values."""
@@ -113,6 +117,22 @@ class ValueEncodings:
                 if is_float(self._index, operand.name):
                     found |= self._range(self._origin(operand.name), kind)
         return found
+
+    def _is_moved_input(self, name: str) -> bool:
+        """Whether nodes that only move and join stand between an input of the model and a value, one at least."""
+        pending, moved = [name], False
+        while pending:
+            maker = self._index.makers.get(pending[-1])
+            if maker is None:
+                if moved and pending[-1] not in self._index.initializers:
+                    return True
+                pending.pop()
+            elif is_op(maker, "Concat") or moves_data(self._index, maker):
+                pending[-1:] = maker.input if is_op(maker, "Concat") else maker.input[:1]
+                moved = True
+            else:
+                pending.pop()
+        return False
 
     def _origin(self, name: str) -> str:
         """The value whose elements these are."""

@@ -71,6 +71,7 @@ from pipeline.graph.rewrites import (
     negate_divisors,
     normalize_along_last_axis,
     pool_volumes,
+    put_constants_last,
     put_scores_first,
     replace_dropouts,
     replace_lengths_by_gates,
@@ -89,6 +90,7 @@ from pipeline.graph.rewrites import (
     sum_forwards,
     take_last_states,
     widen_scales,
+    write_out_rnns,
 )
 
 
@@ -161,6 +163,7 @@ REWRITES: tuple[Rewrite, ...] = (
     bound_exp,  # behind all that write an Exp: powers of constants, LogSoftmax
     negate_divisors,  # behind all that divide integers
     convert_rnn_to_gru,
+    write_out_rnns,
     replace_lengths_by_gates,
     decompose_lstm_step,  # before its last state is taken from a sequence of one
     take_last_states,
@@ -173,6 +176,7 @@ REWRITES: tuple[Rewrite, ...] = (
     compare_casts,  # behind all that look for masks
     flatten_rows,  # behind all that look for products, and for what reads them
     merge_dims,  # behind all, of which some write more dims
+    put_constants_last,  # behind all that write sums
 )
 """In the order they are applied."""
 
