@@ -42,8 +42,10 @@ _INGEST = "ingest/"
 def run(request: StageRequest) -> StageResult:
     """Read the calibration set, check it against the components, and write it.
 
+    A sample that does not fit a component fails what that one needs samples for, and no other component.
+
     Raises:
-        CalibrationError: the set is empty, unreadable, or does not fit a component.
+        CalibrationError: the set is empty or unreadable, or does not fit any component.
     """
     given = _read_request(request)
     writer = SampleSetWriter(request.out)
@@ -52,17 +54,24 @@ def run(request: StageRequest) -> StageResult:
     some: dict[str, list[Mapping[str, NDArray[Any]]]] = {component: [] for component in rounding}
     for call in counted(_READERS[given.calibration.reader](given), "call"):
         writer.add(call)
+        if call.refused is not None:
+            continue
         if call.component in some and len(some[call.component]) < SAMPLES:
             some[call.component].append(call.arrays)
         seen = lengths.setdefault(call.component, {})
         for axis, length in _lengths(call, given).items():
             low, high = seen.get(axis, (length, length))
             seen[axis] = (min(low, length), max(high, length))
+    for component, error in writer.refused.items():
+        print(f"{component}: no sample is used, as one can't be: {error}")
+    if len(writer.refused) == len(given.interfaces) or (writer.refused and not writer.samples):
+        raise next(iter(writer.refused.values()))
     if not writer.samples:
         raise _empty(given)
     writer.finish()
     cut = sum(sample.cut for sample in writer.samples)
-    count = {component: writer.counts.get(component, 0) for component in given.interfaces}
+    usable = {component: number for component, number in writer.counts.items() if component not in writer.refused}
+    count = {component: usable.get(component, 0) for component in given.interfaces}
     for component in given.interfaces:
         spans = [f"{axis} {low} to {high}" for axis, (low, high) in lengths.get(component, {}).items()]
         print(", ".join([f"{component}: {count[component]} samples", *spans]))

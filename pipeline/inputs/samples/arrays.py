@@ -41,10 +41,19 @@ def read(request: ReadRequest) -> Iterator[Call]:
     own = [component for component in request.interfaces if (folder / component).is_dir()]
     index = itertools.count()
     for component in own:
-        alone = request.only([component])
-        for path in itertools.islice(_samples(folder / component), limit):
-            arrays, sample = alone.describe(_load(path, alone), Sample(next(index), f"{component}/{path.name}"))
-            yield alone.call(component, arrays, sample)
+        alone, paths = request.only([component]), list[Path]()
+        try:
+            paths = [*itertools.islice(_samples(folder / component), limit)]
+        except CalibrationError as error:
+            yield Call(component, {}, Sample(next(index), component), refused=error)
+        for path in paths:
+            sample = Sample(next(index), f"{component}/{path.name}")
+            try:
+                arrays, sample = alone.describe(_load(path, alone), sample)
+            except CalibrationError as error:
+                yield Call(component, {}, sample, refused=error)
+            else:
+                yield alone.given(component, arrays, sample)
     sharing = request.only(request.interfaces.keys() - own)
     if sharing.interfaces:
         for path in itertools.islice(_samples(folder, own), limit):

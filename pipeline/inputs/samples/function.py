@@ -36,7 +36,7 @@ def read(request: ReadRequest) -> Iterator[Call]:
         arrays, sample = request.describe(item, sample)
         if arrays and all(isinstance(value, Mapping) for value in arrays.values()):
             for component, own in arrays.items():
-                yield request.call(_known(str(component), request, sample), own, sample)
+                yield request.given(_known(str(component), request, sample), own, sample)
         else:
             yield from request.calls(arrays, sample)
 

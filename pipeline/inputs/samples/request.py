@@ -32,11 +32,15 @@ class Sample:
 
 @dataclass(frozen=True)
 class Call:
-    """One run of a component: its inputs, unpadded, in the model's order and dtypes, and the sample it is from."""
+    """One run of a component: its inputs, unpadded, in the model's order and dtypes, and the sample it is from.
+
+    `refused` is why the sample is none for this component, which fails it and no other.
+    """
 
     component: str
     arrays: Mapping[str, NDArray[Any]]
     sample: Sample
+    refused: CalibrationError | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,13 @@ class ReadRequest:
         """A call whose arrays are checked against the component's inputs; raises CalibrationError."""
         where = f"{sample.name}, component {component!r}"
         return Call(component, conform(arrays, self.interfaces[component], where=where), sample)
+
+    def given(self, component: str, arrays: Mapping[str, ArrayLike], sample: Sample) -> Call:
+        """The same for a sample that is there for the component alone: what does not fit is refused in the call."""
+        try:
+            return self.call(component, arrays, sample)
+        except CalibrationError as error:
+            return Call(component, {}, sample, refused=error)
 
     def calls(self, arrays: Mapping[str, ArrayLike], sample: Sample) -> Iterator[Call]:
         """A call of every component whose inputs `arrays` holds.
@@ -88,7 +99,7 @@ class ReadRequest:
                 remedy="name the arrays like the inputs",
             )
         for component, taken in takers.items():
-            yield self.call(component, taken, sample)
+            yield self.given(component, taken, sample)
 
     def only(self, components: Collection[str]) -> ReadRequest:
         """The same for some of the components."""

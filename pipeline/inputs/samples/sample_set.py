@@ -24,6 +24,7 @@ from pipeline.graph.shapes.buckets import axis_lengths, fits_no_bucket, smallest
 from pipeline.inputs.samples.request import Call, Sample
 
 INDEX = "samples.json"
+_REFUSED = "refused"
 
 
 class SampleSetWriter:
@@ -33,6 +34,12 @@ class SampleSetWriter:
         self._folder = folder
         self._counts: dict[str, int] = {}
         self._samples: dict[int, tuple[Sample, list[str]]] = {}
+        self._refused: dict[str, CalibrationError] = {}
+
+    @property
+    def refused(self) -> Mapping[str, CalibrationError]:
+        """The first reason why the samples of a component can't be used, by component."""
+        return self._refused
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -45,7 +52,10 @@ class SampleSetWriter:
         return [sample for sample, _ in self._samples.values()]
 
     def add(self, call: Call) -> None:
-        """Write one call."""
+        """Write one call, or note why it is none."""
+        if call.refused is not None:
+            self._refused.setdefault(call.component, call.refused)
+            return
         number = self._counts.get(call.component, 0)
         self._counts[call.component] = number + 1
         file = f"{call.component}/{number:05d}.npz"
@@ -59,7 +69,13 @@ class SampleSetWriter:
     def finish(self) -> None:
         """Write the index."""
         listed = [{**asdict(sample), "calls": files} for sample, files in self._samples.values()]
-        text = json.dumps({"samples": listed}, ensure_ascii=False, indent=1)
+        index: dict[str, Any] = {"samples": listed}
+        if self._refused:
+            index[_REFUSED] = {
+                component: {"what": error.what, "where": error.where, "why": error.why, "remedy": error.remedy}
+                for component, error in sorted(self._refused.items())
+            }
+        text = json.dumps(index, ensure_ascii=False, indent=1)
         (self._folder / INDEX).write_text(text + "\n", "utf-8", newline="\n")
 
 
@@ -100,6 +116,8 @@ part: of two the second is held out.
 
 def stored_calls(folder: Path, component: str, part: str = "all") -> list[StoredCall]:
     """The calls of a component in the output of a samples step, in the order they were made.
+
+    Raises CalibrationError if one of its samples can't be used.
 
     `part` is `all`, or of a set that is split `kept`, `held out` (which may be empty), `calibrated`, `not searched` or
     `searched` (which is `calibrated` where the set is too small for it).
@@ -147,7 +165,10 @@ def place(calls: Iterable[StoredCall], inputs: Sequence[TensorSpec], buckets: Bu
 def _stored_calls(folder: Path, component: str, *, by_length: bool) -> Iterator[StoredCall]:
     position = -1
     alike: Counter[str] = Counter()
-    for entry in json.loads((folder / INDEX).read_text("utf-8"))["samples"]:
+    index = json.loads((folder / INDEX).read_text("utf-8"))
+    if refused := index.get(_REFUSED, {}).get(component):
+        raise CalibrationError(**refused)
+    for entry in index["samples"]:
         calls = [file for file in entry.pop("calls") if file.startswith(f"{component}/")]
         position += bool(calls)  # by component, or one of several could lose all of its samples to one part
         sample = Sample(**entry)

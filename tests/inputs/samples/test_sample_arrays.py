@@ -145,6 +145,45 @@ def test_a_component_without_samples_is_told_of_where_they_are_needed(pair: Samp
         calibration_calls(output.folder, "one")
 
 
+EMPTY = np.zeros((1, 0), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"one/0.npz": {"wave": np.ones((1, 2))}, "one/1.npz": {"wave": EMPTY}}, "input 'wave' is empty, shape [1, 0]"),
+        ({"one/0.npz": {"wave": np.ones((1, 9))}}, "frames"),
+        ({"one/0.npz": {"waves": np.ones((1, 2))}}, "the component has no input 'waves'; did you mean 'wave'?"),
+        ({"one/0.npy": None}, "can't read the arrays in 0.npy"),
+        ({"one/README": None}, "the calibration set is empty: one holds no .npz file"),
+        ({"1.npz": {"wave": EMPTY, **GOOD}}, "input 'wave' is empty, shape [1, 0]"),
+    ],
+)
+def test_a_sample_that_does_not_fit_a_component_fails_no_other(
+    files: dict[str, Any], said: str, pair: SampleStep, tmp_path: Path
+) -> None:
+    npz(tmp_path / "0.npz", **GOOD)
+    for name, content in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch() if content is None else npz(path, **content)
+    output = pair.run(NPZ, tmp_path)
+    good = calibration_calls(output.folder, "two")
+    assert good
+    assert output.facts["count"] == {"two": len(good), "one": 0}
+    with pytest.raises(CalibrationError) as told:
+        calibration_calls(output.folder, "one")
+    assert said in str(told.value)
+    assert "next: " in str(told.value) or "why: " in str(told.value)
+    with pytest.raises(CalibrationError):
+        calls(output, "one")
+
+
+def test_where_no_component_has_samples_the_step_fails(pair: SampleStep, tmp_path: Path) -> None:
+    npz(tmp_path / "0.npz", wave=EMPTY, input_ids=ids(1), bias=np.zeros((1, 0, 2), np.float32))
+    assert "is empty, shape [1, 0" in refusal(pair, NPZ, tmp_path)
+
+
 # reader: python
 
 PYTHON: dict[str, Json] = {"reader": "python", "run": "run"}
