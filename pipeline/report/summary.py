@@ -131,7 +131,8 @@ def last_lines(ran: Ran) -> str:
     if ran.failures:
         built = ran.outcomes.count("built")
         restored = len(ran.outcomes) - built
-        head = f"FAILED: {len(ran.failures)} step(s); {built} built, {restored} restored. What was built is kept."
+        failed = sum(max(1, len(failure.tasks)) for failure in ran.failures)
+        head = f"FAILED: {failed} step(s); {built} built, {restored} restored. What was built is kept."
         return "\n".join([head, *_what_failed(ran), *_what_waits(ran)])
     lines = [_done(ran), *(f"artifacts/{name}/" for name in models if len(models) <= _MODELS)]
     if len(models) > _MODELS:
@@ -198,7 +199,8 @@ def _any_of(tasks: Set[str], stage: str, model: str) -> bool:
 
 def _what_failed(ran: Ran) -> Iterator[str]:
     """What failed and why, what was not tried because of it, and what was built."""
-    for failure in ran.failures if len(ran.failures) > 1 else ():  # a single failure was printed in full
+    alone = len(ran.failures) == 1 and len(ran.failures[0].tasks) < 2  # it was printed in full, with its name
+    for failure in () if alone else ran.failures:
         yield f"  {_listed(failure.tasks)}: {failure.reason}"
     for name, names in _not_tried(ran).items():
         if name not in ran.waiting:
