@@ -93,11 +93,13 @@ class Limits(Contract):
     def most_error(self, label: str, rung: str, *, bounded: bool) -> float | None:
         """The largest error that will do on a rung, None if an error won't do.
 
-        Where 40 dB more are asked for, a hundredth of it.
+        Where 40 dB more are asked for, a hundredth of it. Who gives an output a figure in dB asks for that.
         """
         given, least = self._own(label).max_abs_error, self.least_db(label, rung)
         if given is not None:
             return given * min(1.0, _amplitude(self.least_db(label, "total") - least))
+        if self._own(label).of(rung) is not None:
+            return None
         return self.probability_error * _amplitude(_AT_DB - least) if bounded else None
 
     def declares_error(self, label: str) -> bool:

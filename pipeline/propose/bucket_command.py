@@ -55,7 +55,8 @@ def print_plans(
             )
         found = of_calibration(axes, _made(step, workspace), known, workspace.store)
     now = [tuple(bucket.axes[axis] for axis in axes) for bucket in config.buckets]
-    say(bucket_report(config.name, found, costs, now).rstrip())
+    exact = [name for name, component in config.components.items() if component.truth == "exact"]
+    say(bucket_report(config.name, found, costs, now, exact).rstrip())
 
 
 def _cost(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from pipeline.plain_text import printable
@@ -20,12 +21,19 @@ _BAR = 40
 
 
 def bucket_report(
-    model: str, lengths: KnownLengths, costs: Mapping[str, ComponentCost], now: Sequence[tuple[int, ...]]
+    model: str,
+    lengths: KnownLengths,
+    costs: Mapping[str, ComponentCost],
+    now: Sequence[tuple[int, ...]],
+    exact: Sequence[str] = (),
 ) -> str:
     """All that is said of a model's buckets; `now` are the points that its config has.
 
-    Work is in multiply-accumulates, against running each sample at its own lengths.
+    Work is in multiply-accumulates, against running each sample at its own lengths. The components in `exact` are held
+    against samples of exactly a bucket's lengths, so every length is one.
     """
+    if exact:
+        return _exact_lengths(model, lengths, costs, now, exact)
     work = _work(lengths, costs)
     if len(lengths.axes) == 1:
         plans: Sequence[BucketPlan] = plan_lengths([one for (one,) in lengths.samples], lambda one: work((one,)))
@@ -54,6 +62,30 @@ def bucket_report(
     why = f"{chosen} buckets: one more would save less than {WORTHWHILE:.0%} of the work"
     said = [line, f"# {why}", *_beyond(lengths.axes, plans[-1].points[-1], now)]
     return printable("\n".join([*head, *_table(rows), "", *_curve(plans, least), "", *said])) + "\n"
+
+
+def _exact_lengths(
+    model: str,
+    lengths: KnownLengths,
+    costs: Mapping[str, ComponentCost],
+    now: Sequence[tuple[int, ...]],
+    exact: Sequence[str],
+) -> str:
+    """What is said of buckets none of which is padded."""
+    counted = Counter(lengths.samples)
+    points = sorted(counted)
+    rows = [_row(str(len(points)), points, 1, 1, lengths.axes, costs)]
+    missing = sum(number for point, number in counted.items() if point not in now)
+    once = [point for point in points if counted[point] == 1]
+    notes = [
+        f"truth: exact of {', '.join(exact)}: a bucket takes samples of exactly its lengths, so each in use is one",
+        *([f"{missing} samples have the lengths of no bucket of the config as it is"] if missing else []),
+        *(["samples were cut to the largest bucket: --lengths FILE has them whole"] if lengths.cut else []),
+    ]
+    named = ", ".join("x".join(map(str, point)) for point in once)
+    said = [f"# one sample alone, so that none is held out to prove it: {named}"] if once else []
+    head = [f"buckets of {model}, for {lengths.origin}: {_spans(lengths)}", *notes, ""]
+    return printable("\n".join([*head, *_table(rows), "", _config_line(lengths.axes, points), *said])) + "\n"
 
 
 def suggested(works: Sequence[int]) -> int:

@@ -55,6 +55,19 @@ def test_one_bucket_more_has_to_be_worth_it() -> None:
     assert suggested([7]) == 1
 
 
+def test_where_the_truth_is_exact_every_length_is_a_bucket() -> None:
+    lengths = KnownLengths(("sequence",), [(10,)] * 5 + [(60,)] + [(12,)] * 2, {"encoder": 1.0}, "8 lengths")
+    text = bucket_report("mine", lengths, {"encoder": encoder(32, 64, 128)}, [(10,), (64,)], ["encoder"])
+    assert "truth: exact of encoder: a bucket takes samples of exactly its lengths" in text
+    assert "3 samples have the lengths of no bucket of the config as it is" in text
+    assert "\nbuckets: {sequence: [10, 12, 60]}\n" in text
+    assert "# one sample alone, so that none is held out to prove it: 60" in text
+    assert "one more would save" not in text
+    pairs = KnownLengths(("h", "w"), [(8, 4), (4, 8), (8, 4), (4, 8)], {"encoder": 1.0}, "4 lengths")
+    cost = ComponentCost([shaped(1000, h=4, w=8), shaped(8000, h=8, w=16)])
+    assert "buckets: {h: [4, 8], w: [8, 4]}" in bucket_report("mine", pairs, {"encoder": cost}, [(4, 8)], ["encoder"])
+
+
 def test_the_report_has_a_table_a_curve_and_a_line_for_the_config() -> None:
     lengths = KnownLengths(("sequence",), [(10,)] * 50 + [(60,)] * 50, {"encoder": 1.0}, "100 lengths", cut=3)
     text = bucket_report("mine", lengths, {"encoder": encoder(32, 64, 128)}, [(32,), (64,), (128,)])
