@@ -37,8 +37,8 @@ class Params(OverBuckets):
 class CpuNode(Contract):
     """A node that QNN left to the CPU, and why, in QNN's words; the reason is empty where it gave none.
 
-    `edge`: it converts an input or output of the graph from or to its encoding, or float64, which is meant to happen
-    there.
+    `edge`: it converts an input or output of the graph from or to its encoding, or a type that HTP has not, which is
+    meant to happen there.
     """
 
     name: str

@@ -35,7 +35,7 @@ NO_OPERATOR = "are not supported by QNN EP"
 
 _OTHERWISE = "export the model with other operators in its place"
 _TYPES = (
-    "give what it reads or makes another type: HTP has float16 and float32, integers of 8 and 32 bits, and booleans"
+    "give what it reads or makes another type: HTP has float16 and float32, uint8, integers of 32 bits, and booleans"
 )
 _BY_REASON: Mapping[str, str] = {
     "consumes dynamic": "give the node constants where it has computed inputs",

@@ -7,11 +7,13 @@ Before::
 After, where `flat` is one row, or no row where y is one::
 
     y = Reshape(Cast(Reshape(x, flat), to uint8), dims of y)
+    y = Cast(Reshape(Cast(Reshape(x, flat), to int32), dims of y), to int8)        int8, int16 and uint16
 
 Where a picture comes of convolutions, onnxruntime moves the Transpose from their layout behind the Cast, and HTP (2.51)
 has none of integers in a quantized graph; of int64 it compiles one that ends with "ORT Tensor data size does not match
 QNN tensor data size" at the first run. A Cast to int64 that makes an output by itself is left to the CPU. No Transpose
-is moved across a Reshape.
+is moved across a Reshape. HTP has no Cast to int8, int16 and uint16: the last one is the CPU's, at the edge, as that of
+a float64 is.
 
 The result keeps its name. Left alone: casts to floats and bool, and integers that something computes with.
 """
@@ -27,7 +29,8 @@ from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
 
-_INTEGERS = (TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32, TensorProto.INT64)
+_NARROW = (TensorProto.INT8, TensorProto.INT16, TensorProto.UINT16)
+_INTEGERS = (TensorProto.UINT8, TensorProto.INT32, TensorProto.INT64, *_NARROW)
 
 
 @each_node
@@ -41,8 +44,12 @@ def apply(added: Additions, node: NodeProto) -> bool:
     flat = [math.prod(dims)] if len(dims) == 2 else [1, math.prod(dims)]
     row = added.op("Reshape", node.input[0], added.constant(f"{result}_flat", np.array(flat)), out=f"{result}_row")
     kind = index.types[result].tensor_type.elem_type
-    cast = added.op("Cast", row, out=f"{result}_cast", to=kind)
-    added.replace("Reshape", cast, added.constant(f"{result}_dims", np.array(dims, np.int64)), out=result)
+    cast = added.op("Cast", row, out=f"{result}_cast", to=TensorProto.INT32 if kind in _NARROW else kind)
+    shape = added.constant(f"{result}_dims", np.array(dims, np.int64))
+    if kind in _NARROW:
+        added.replace("Cast", added.op("Reshape", cast, shape, out=f"{result}_wide"), out=result, to=kind)
+    else:
+        added.replace("Reshape", cast, shape, out=result)
     return True
 
 

@@ -10,6 +10,9 @@ from pipeline.qnn.format.context_binary import GraphInfo
 from pipeline.qnn.format.context_model import partition_name, partitions, tensor_name
 from pipeline.qnn.format.graph_io import BinaryEncoding, EdgeTensor
 
+_FOREIGN = (TensorProto.DOUBLE, TensorProto.INT8, TensorProto.INT16, TensorProto.UINT16)
+"""Types of inputs and outputs that HTP casts neither from nor to."""
+
 
 def contradictions(model: ModelProto, graphs: Mapping[str, GraphInfo]) -> Iterator[str]:
     """Each way in which a context model contradicts the graphs of its binaries (by name), in a sentence.
@@ -34,17 +37,18 @@ def contradictions(model: ModelProto, graphs: Mapping[str, GraphInfo]) -> Iterat
 
 
 def is_edge(node: NodeProto, model: ModelProto) -> bool:
-    """Whether a node of a context model does no more than convert an input or output: its encoding, or its float64.
+    """Whether a node of a context model does no more than convert an input or output: its encoding, or its type.
 
-    Binaries have no float64 at all, so its Cast is the CPU's wherever it stands.
+    Binaries have no float64, int8 (but encoded), int16 and uint16 of numbers, so their Casts are the CPU's wherever
+    they stand.
     """
-    doubles = {
+    foreign = {
         value.name
         for value in (*model.graph.input, *model.graph.output)
-        if value.type.tensor_type.elem_type == TensorProto.DOUBLE
+        if value.type.tensor_type.elem_type in _FOREIGN
     }
     if node.op_type == "Cast":
-        return node.input[0] in doubles or node.output[0] in doubles
+        return node.input[0] in foreign or node.output[0] in foreign
     if node.op_type == "QuantizeLinear":
         return any(value.name == node.input[0] for value in model.graph.input)
     return node.op_type == "DequantizeLinear" and any(value.name == node.output[0] for value in model.graph.output)

@@ -10,6 +10,7 @@ from onnx import ModelProto
 from pipeline.graph.rewrites import apply_all, flatten_output_casts
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, outputs
+from tests.support.on_htp import on_chip, with_rewrites
 
 RNG = np.random.default_rng(0)
 CONSTANTS: dict[str, Any] = {"k": (RNG.normal(size=(3, 3, 3, 3)) * 0.3).astype(np.float32), "most": np.float32(255)}
@@ -34,6 +35,22 @@ def test_integers_of_an_output_are_cast_in_a_row(kind: str, tmp_path: Path) -> N
     np.testing.assert_array_equal(after, before)
     assert after.dtype == kind
     assert flatten_output_casts.apply(model, tmp_path) == 0
+
+
+@pytest.mark.parametrize(("kind", "number"), [("int8", 3), ("int16", 5), ("uint16", 4)])
+def test_types_that_the_chip_has_not_are_cast_to_at_the_edge(kind: str, number: int, tmp_path: Path) -> None:
+    body = f"a = Abs (x) m = Mul (a, most) y = Cast <to = {number}> (m)"
+    model = graph(f"g (float[1,3,8,8] x) => ({kind}[1,3,8,8] y) {{ {body} }}", {"most": np.float32(9)})
+    before = outputs(model, {"x": X})["y"]
+    assert flatten_output_casts.apply(model, tmp_path) == 1
+    after = outputs(model, {"x": X})["y"]
+    np.testing.assert_array_equal(after, before)
+    assert after.dtype == kind
+    component = with_rewrites(tmp_path, model)
+    chip = on_chip(component.quantize("all", component.calibrate([{"x": X}])), [{"x": X}], tmp_path / "out")
+    assert {node.op for node in chip.context.cpu_nodes} == {"QuantizeLinear", "Cast"}
+    assert not chip.context.fallbacks
+    assert np.abs(chip.outputs[0]["y"].astype(int) - before).max() <= 1
 
 
 def test_a_row_becomes_a_list(tmp_path: Path) -> None:
