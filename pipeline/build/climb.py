@@ -175,6 +175,8 @@ class Climber:
                         break
                     raise incurable
                 tell(f"{_name(quantize)}: {course.attempt(scheme).line()}")
+                if missed and missed.miss.state and self._is_lost(chain, missed, course):
+                    raise nothing_keeps(_name(quantize), course.attempts, course.tried, able)
                 scheme = next_scheme(course.tried, able, last=bool(course.fits) and is_last(for_margin))
                 spent_s, alike = time.monotonic() - started, any(fit.alike for fit in course.fits)
                 if course.fits and not may_go_on(for_margin, spent_s, budget_s, alike=alike):
@@ -214,6 +216,13 @@ class Climber:
             alike = short is None or not short.miss.read
             course.fits.append(_Fit(scheme, chain, self._found.total(made), alike, waits))
         return missed
+
+    def _is_lost(self, chain: Sequence[Step], missed: Missed, course: _Course) -> bool:
+        """Whether what is tried last, and all else, misses by what it takes in alone; what went wrong is known then."""
+        if course.fits or missed.step.stage != "emulate":
+            return False
+        course.tried[-1].nodes()
+        return self._found.is_lost_at_the_edge(chain, missed.step)
 
     def _is_emulated(self, chain: Sequence[Step]) -> bool:
         """Whether nothing is left to wait with."""

@@ -102,6 +102,12 @@ class Findings:
             return None
         return search
 
+    def is_lost_at_the_edge(self, chain: Sequence[Step], step: Step) -> bool:
+        """Whether no precision keeps what a state needs, as an input alone loses more."""
+        search = self.searched(chain, step) if step.stage == "emulate" else None
+        facts = self.facts(search) if search is not None else None
+        return facts is not None and probe.Facts.from_json(facts).edge_db is not None
+
     def foretold(self, chain: Sequence[Step]) -> tuple[Forecast, ...]:
         """What is forecast of a precision, and does harm."""
         return harmful(told for part in self._quantized(chain) for told in part.forecasts)

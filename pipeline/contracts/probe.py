@@ -28,6 +28,8 @@ class Facts(Contract):
     """The `sample` that was run (None: there is none), how many values were measured, the first wrong by rung.
 
     `inputs_db` is the SQNR that is left where float inputs alone are rounded to float16, if that explains the error.
+    `edge_db` is what is left of a state if an input alone is rounded as a chip takes it, in float16 or 16 bit integers,
+    if that is less than is asked of a state: no precision has more.
     Where whole numbers go wrong first, `ends` are the values to end the model at before them, and `starts` those that
     its part of whole numbers hands to the rest; None where there are none.
     """
@@ -36,5 +38,6 @@ class Facts(Contract):
     values: int
     first_wrong: Mapping[str, tuple[RowFacts, ...]]
     inputs_db: float | None = left_out()
+    edge_db: float | None = left_out()
     ends: tuple[str, ...] | None = left_out()
     starts: tuple[str, ...] | None = left_out()

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pipeline.report.tables import Table
 
 _MEMBERS: Mapping[str, type] = {
-    "steps": list, "tables": list, "unmeasured": list, "silent": list, "flipping": list, "rounding": list,
-    "is_verified": bool, "guessed": str, "artifacts": dict,
+    "steps": list, "tables": list, "unmeasured": list, "silent": list, "still": list, "flipping": list,
+    "rounding": list, "is_verified": bool, "guessed": str, "artifacts": dict,
 }  # fmt: skip
 
 
@@ -28,15 +28,16 @@ class Account:
     """What is told of a model.
 
     `steps` are those that are up to date; `tables` are :func:`tables_of`; `unmeasured` buckets had no sample, `silent`
-    outputs no sample that says yes; of `flipping` ones other inputs will have choices made otherwise; files of
-    `rounding` components are far from their own floats; `guessed` is a line on what of its config nobody has looked at,
-    "" if nothing is; `artifacts` are as in run.json.
+    outputs no sample that says yes; `still` ones are one number on all samples; of `flipping` ones other inputs will
+    have choices made otherwise; files of `rounding` components are far from their own floats; `guessed` is a line on
+    what of its config nobody has looked at, "" if nothing is; `artifacts` are as in run.json.
     """
 
     steps: Sequence[str] = ()
     tables: Sequence[Table] = ()
     unmeasured: Sequence[str] = ()
     silent: Sequence[str] = ()
+    still: Sequence[str] = ()
     flipping: Sequence[str] = ()
     rounding: Sequence[str] = ()
     is_verified: bool = True
@@ -67,17 +68,18 @@ def account_of(
     `current` are those that are up to date, `seen` those of which figures are shown, which may be of a miss; `results`
     says how those came out that were not current before.
     """
-    from pipeline.report import report  # an account that is told again needs none of it
+    from pipeline.report import remarks  # an account that is told again needs none of it
     from pipeline.report.run_artifacts import artifacts
 
     path = steps[0].config.path
     return Account(
         [step.id for step in steps if step.id in current],
         tables_of(steps, current, seen, manifests, results),
-        report.unmeasured(steps, current, manifests),
-        report.silent(steps, current, manifests),
-        report.flipping(steps, current, manifests),
-        report.rounding(steps, current, manifests),
+        remarks.unmeasured(steps, current, manifests),
+        remarks.silent(steps, current, manifests),
+        remarks.still(steps, current, manifests),
+        remarks.flipping(steps, current, manifests),
+        remarks.rounding(steps, current, manifests),
         any(step.stage == "verify" for step in steps),
         still_guessed(path.name, found) if (found := guesses(path)) else "",
         dict(artifacts(steps, seen, manifests)),

@@ -12,7 +12,7 @@ from pipeline.frozen import dataclass
 from pipeline.model import Manifest
 from pipeline.plan.steps import Step
 from pipeline.report.account import Account, account_of
-from pipeline.report.report import AS_WRITTEN
+from pipeline.report.remarks import AS_WRITTEN
 from pipeline.report.tables import as_text
 
 _NAMES = 8  # in a line; the rest is counted
@@ -146,6 +146,11 @@ def last_lines(ran: Ran) -> str:
         names = _listed(silent)
         lines.append(
             f"Not shown, as no held-out sample gets above a half: how {names} says yes. Add samples where it does."
+        )
+    if still := [name for account in accounts.values() for name in account.still]:
+        lines.append(
+            "Not shown, as the original gives one number everywhere on all held-out samples:"
+            f" {_listed(still)}. Look whether the samples, and the exported model, are what was meant."
         )
     if flipping := [name for account in accounts.values() for name in account.flipping]:
         lines.append(

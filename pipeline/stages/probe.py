@@ -24,7 +24,7 @@ from pipeline.contracts.limits import STATE_DB
 from pipeline.contracts.probe import Facts, Params
 from pipeline.contracts.values import TensorSpec
 from pipeline.graph.accuracy.blame import first_wrong
-from pipeline.graph.accuracy.input_rounding import lost_by_inputs, rounded_db
+from pipeline.graph.accuracy.input_rounding import left_at_the_edge_db, lost_by_inputs, rounded_db
 from pipeline.graph.accuracy.makeup import heard_in_silence
 from pipeline.graph.accuracy.states import heard_without_states, state_outputs
 from pipeline.graph.accuracy.worst_sample import write_worst
@@ -59,7 +59,8 @@ def run(request: StageRequest) -> StageResult:
     shaped = request.inputs["shape"].folder
     index = GraphIndex(load_graph(shaped / MODEL), shaped)
     # Of a state more is asked for than of any value on the way.
-    asked = least + (STATE_DB if state_outputs(index) else 0.0)
+    states = state_outputs(index)
+    asked = least + (STATE_DB if states else 0.0)
     place = _worst(request, given, asked)
     judged = heard_in_silence(index) if params.quiet else frozenset()
     heard = heard_without_states(index) if judged else ()
@@ -82,10 +83,15 @@ def run(request: StageRequest) -> StageResult:
     model = request.inputs["model"].folder / MODEL
     lost_db = lost_by_inputs(model, feeds, found.expected, found.got) if found.got else None
     inputs_db = lost_db if lost_db is not None and (wrong or lost_db < asked) else None
+    edge_db = None
+    if states and inputs_db is not None and inputs_db < asked:
+        left_db = round(left_at_the_edge_db(shaped / MODEL, given.padded[:_MOST_ROUNDED], states), 1)
+        edge_db = left_db if left_db < asked else None
     told = [
         *(row.line() for row in rows),
         f"{sample.name}: {len(wrong)} of {len(rows)} values are the first under {least:g} dB",
         *([f"inputs rounded to float16 leave {inputs_db:g} dB, all else in float32"] if inputs_db is not None else []),
+        *([f"rounded in any way that a chip takes it, an input leaves {edge_db:g} dB of a state"] if edge_db else []),
     ]
     text = "\n".join(told) + "\n"
     print(text, end="")
@@ -94,8 +100,9 @@ def run(request: StageRequest) -> StageResult:
     whole = [row.value for row in wrong if row.reason and row.reason.name == OF_INTEGERS]
     ends, starts = _around(request, index, whole) if whole else ((), ())
     facts = Facts(
-        sample.name, values=len(rows), first_wrong=named, inputs_db=inputs_db, ends=ends or None, starts=starts or None
-    )
+        sample.name, values=len(rows), first_wrong=named, inputs_db=inputs_db, edge_db=edge_db, ends=ends or None,
+        starts=starts or None,
+    )  # fmt: skip
     return StageResult(facts.to_json())
 
 

@@ -185,3 +185,20 @@ def test_in_float_the_climb_builds_what_an_explicit_build_does(tmp_path: Path) -
     assert not explicit.built, "the same steps, with the same keys and figures"
     assert shipped(project)["verification"] == climbed["verification"]
     assert project.artifacts()["net/sm8650/net_16_ctx_qnn.bin"] == binary
+
+
+def test_what_an_input_alone_loses_is_told_after_one_try_in_float(tmp_path: Path) -> None:
+    """10000 and a little has steps of 8 in float16, and of 0.15 in integers: no state of it has 40 dB."""
+    cell = (
+        "g (float[1,8,frames] x, float[1,4,frames] h) => (float[1,4,1] y, float[1,4,frames] hn) {"
+        " y = ReduceMax <axes = [2]> (h) d = Sub (x, loud) a, b = Split <axis = 1> (d) s = Add (a, b) hn = Add (s, h) }"
+    )
+    project = project_of(tmp_path, graph(cell, {"loud": np.float32(10000)}), CONFIG)
+    for path in (project.root / "calibration" / "samples").iterdir():
+        arrays = dict(np.load(path))
+        np.savez(path, **{**arrays, "x": 10000 + arrays["x"]})
+    run = project.doit("build", check=False)
+    assert run.status == 16
+    assert [line for line in run.text.splitlines() if "trying" in line] == ["net/net: trying fp16"]
+    assert "no precision of net/net keeps to its thresholds" in run.text
+    assert "rounding the inputs, with all else in float32, leaves" in run.text

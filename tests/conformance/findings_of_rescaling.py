@@ -151,9 +151,9 @@ OF_RESCALING = (
         lambda: _named("Gather/u16/axes/rank 4, axis 2 square"),
     ),
     Finding(
-        "integers-above-2048", ("QuantizeLinear",), ("fp16",), ("node test/*int16*",),
-        "32768 for 32770", "float16 has steps of 32 there", "16 bits made of floats that compute in float16",
-        "judged in dB",
+        "integers-above-2048", ("QuantizeLinear",), ("fp16", "u16"), ("node test/*int16*",),
+        "32768 for 32770; 32766 for 32768 in uint16", "float16 has steps of 32 there, uint16 of 2",
+        "16 bits made of what computes in float16, or in 16 bits over twice their range", "judged in dB",
     ),
     Finding(
         "norms-of-few-steps", ("InstanceNormalization",), ("u8",), ("offset/*",),

@@ -241,6 +241,22 @@ def test_rounded_inputs_are_told_of_where_they_leave_less_than_is_asked_for(
     assert not facts["first_wrong"]["compile"]
     assert ("inputs_db" in facts) == told
     assert facts.get("inputs_db", 40) == pytest.approx(40, abs=8)
+    assert "edge_db" not in facts, "16 bit integers leave more"
+
+
+def test_what_no_edge_leaves_of_a_state_is_told(tmp_path: Path) -> None:
+    text = "g (float[1,8] x, float[1,4] k) => (float[1,8] y, float[1,1] z) {"
+    text += " z = ReduceMax <axes = [1]> (k)  d = Sub (x, ten)  y = Add (d, z) }"
+    component = Component(tmp_path, graph(text, {"ten": np.float32(10000)}), {"all": {}})
+    calls: list[dict[str, NDArray[Any]]] = [{"x": 10000 + random(1, 8, seed=1), "k": np.zeros((1, 4), np.float32)}]
+    inputs = {
+        "ingest": component.ingest, "samples": component.samples(calls), "shape": component.shape["all"],
+        "model": component.rewrite["all"],
+    }  # fmt: skip
+
+    facts: Any = run_stage("probe", tmp_path / "probe", PARAMS, inputs).facts
+
+    assert facts["edge_db"] == pytest.approx(27, abs=4)
 
 
 def test_outputs_near_0_in_silence_choose_no_quiet_sample(tmp_path: Path) -> None:

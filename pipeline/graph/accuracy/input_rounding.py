@@ -7,10 +7,11 @@ does, and no scheme cures it: 16 bit integers are as coarse, and all that follow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.graph.accuracy.accuracy import Outputs, sqnr_db
 from pipeline.graph.accuracy.worst_sample import error_db
@@ -31,6 +32,41 @@ def _rounded(feed: Arrays) -> Arrays:
         name: array.astype(np.float16).astype(array.dtype) if array.dtype == np.float32 else array
         for name, array in feed.items()
     }
+
+
+def left_at_the_edge_db(model: Path, feeds: Sequence[Arrays], outputs: Collection[str]) -> float:
+    """The SQNR in dB that no precision exceeds in the worst of these outputs, over all feeds, for what goes in alone.
+
+    Of each float input by itself, rounded to float16 or to 16 bit integers, whichever leaves more: the least. Infinite
+    for a model without float inputs.
+    """
+    session = load_session(model)
+    expected = [run(session, feed) for feed in feeds]
+    found = [np.inf]
+    for name in [name for name, array in feeds[0].items() if array.dtype == np.float32]:
+        given = [feed[name] for feed in feeds]
+        step = _step(given)
+        forms = (
+            [array.astype(np.float16).astype(np.float32) for array in given],
+            [(np.round(array / step) * step).astype(np.float32) for array in given],
+        )
+        got = ([run(session, {**feed, name: array}) for feed, array in zip(feeds, form, strict=True)] for form in forms)
+        found.append(max(_pooled_db(expected, each, outputs) for each in got))
+    return float(min(found))
+
+
+def _step(arrays: Sequence[NDArray[np.float32]]) -> float:
+    """The scale of the finest 16 bit encoding that holds these, and zero."""
+    low, high = min(0.0, *(float(array.min()) for array in arrays)), max(0.0, *(float(array.max()) for array in arrays))
+    return (high - low) / 65535 or 1.0
+
+
+def _pooled_db(expected: Sequence[Outputs], got: Sequence[Outputs], outputs: Collection[str]) -> float:
+    """The least figure of these outputs, each over all samples."""
+    figures = [
+        _db(*(np.concatenate([np.ravel(one[name]) for one in ones]) for ones in (expected, got))) for name in outputs
+    ]
+    return min(figures, default=np.inf)
 
 
 def lost_by_inputs(model: Path, feeds: Arrays, expected: Outputs, got: Outputs) -> float | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from pipeline.graph.accuracy.input_rounding import lost_by_inputs
+from pipeline.graph.accuracy.input_rounding import left_at_the_edge_db, lost_by_inputs
 from pipeline.graph.files.model_file import save_graph
 from tests.support.graphs import graph, outputs
 
@@ -41,3 +42,19 @@ def test_an_ordinary_model_does_not(tmp_path: Path) -> None:
     expected = outputs(model, feeds)
     got = {"y": expected["y"] * np.float32(0.99)}
     assert lost_by_inputs(tmp_path / "model.onnx", feeds, expected, got) is None
+
+
+def test_what_is_left_at_the_edge_is_the_better_of_floats_and_integers(tmp_path: Path) -> None:
+    """What is told of two inputs is what the one that is rounded worse leaves."""
+    model = graph("g (float[1,64] x, float[1,64] k) => (float[1,64] y, float[1,64] z) { y = Sub (x, n) z = Neg (k) }",
+                  {"n": np.float32(10000)})  # fmt: skip
+    save_graph(model, tmp_path / "model.onnx")
+    noise = np.random.default_rng(0).normal(size=(2, 1, 64)).astype(np.float32)
+    feeds = [{"x": 10000 + each, "k": each} for each in noise]
+
+    left = left_at_the_edge_db(tmp_path / "model.onnx", feeds, ["y"])
+    assert left == pytest.approx(20 * np.log10(np.sqrt(12) * 65535 / 10003), abs=2), "by integers; 10000 has steps of 8"
+    assert 70 < left_at_the_edge_db(tmp_path / "model.onnx", feeds, ["z"]) < 100
+    assert left_at_the_edge_db(tmp_path / "model.onnx", feeds, ["y", "z"]) == left
+    quiet = [{**feed, "k": feed["k"] * np.float32(1e-4) + (feed["k"] > 2) * np.float32(1000)} for feed in feeds]
+    assert left_at_the_edge_db(tmp_path / "model.onnx", quiet, ["z"]) > 70, "by floats"
