@@ -14,7 +14,7 @@ wanted, which is as harmless as any: what reads it leaves the rows that are want
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
