@@ -73,7 +73,8 @@ class Findings:
         return Tried(
             scheme, miss.rung or "compile", reached, nodes, self.foretold(chain), miss.state, miss.read, miss.accepts,
             miss.error if found.failed or not miss.rung else None, lambda: min(lost, default=None),
-            cache(partial(self._room, scheme, chain, found.step)), not miss.rung, missed is None or miss.sqnr_db is not None,
+            cache(partial(self._room, scheme, chain, found.step)), not miss.rung,
+            missed is None or miss.sqnr_db is not None,
         )  # fmt: skip
 
     def _to_blame(self, chain: Sequence[Step], step: Step, lost: list[float]) -> tuple[str, ...]:

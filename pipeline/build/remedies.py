@@ -62,8 +62,8 @@ class Tried:
     `reached` grows with the rung that was missed and, on one rung, with its SQNR in dB. `nodes` are those that went
     wrong, the worst first; `foretold` is the forecast for this scheme; `state` says whether a state missed, `read`
     whether something else is read off an output; `accepts` is what a config says to have this all the same. `failed` is
-    why it could not even be made. `inputs_db` is what rounding the inputs leaves, if that alone explains the miss; `room`
-    what encodings would have to have to cut nothing off, where what they cut off is to blame.
+    why it could not even be made. `inputs_db` is what rounding the inputs leaves, if that alone explains the miss;
+    `room` what encodings need to cut nothing off, where what they do cut off is to blame.
     `by_db`: the figure in `reached` is what missed. `left_to_cpu`: it missed no rung of the ladder, but nodes that QNN
     does not take.
     """
@@ -103,11 +103,17 @@ def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Sc
     stuck = {in_float for in_float in (False, True) if unmoved(tried, in_float=in_float)}
     if last and able.float16 and not any(is_float(each.scheme) for each in tried):
         return _ALL_FLOAT
-    for each in sorted(tried, key=lambda one: one.reached, reverse=True):
+    for each in sorted(tried, key=_worth, reverse=True):
         for scheme in _remedies(each, len(tried[0].scheme.overrides), able):
             if _form(scheme) not in known and is_float(scheme) not in stuck:
                 return scheme
     return None
+
+
+def _worth(tried: Tried) -> tuple[int, float]:
+    """How good something is to go on from; of what is alike to about a dB, what was tried first costs less."""
+    stage, db = tried.reached
+    return stage, min(max(db, NO_NUMBER), -NO_NUMBER) // _ALIKE_DB
 
 
 def _form(scheme: Scheme) -> object:

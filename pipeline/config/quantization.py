@@ -125,8 +125,8 @@ class Quantization:
     """What the scales of these weights are chosen for: `none`, to hold the largest; `mse`, the least squared error;
     `hessian`, the same with each input as important as calibration samples make it."""
     room: Annotated[float, Between(0, 16)] = ROOM
-    """How far 16 bit encodings reach beyond what calibration saw of a value, as a part of its range, at each end that is
-    not zero. More is for few samples: of 65536 steps, `2` leaves 13107 to what was seen."""
+    """How far 16 bit encodings reach beyond what calibration saw of a value, as a part of its range, at each end that
+    is not zero. More is for few samples: of 65536 steps, `2` leaves 13107 to what was seen."""
 
     @property
     def looks_at_data(self) -> bool:

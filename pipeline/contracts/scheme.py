@@ -23,7 +23,7 @@ BLOCKS: Final = (16, 32, 64)
 Rounding = Literal["nearest", "gptq"]
 Clip = Literal["none", "mse", "hessian"]
 ROOM: Final = 0.25
-"""Room beyond the range that calibration saw of a value, in 16 bits: a part of its width, at each end that isn't zero."""
+"""Room of 16 bit encodings beyond what calibration saw: a part of that range, at each end that isn't zero."""
 FP16: Final = "fp16"
 """The precision of nodes that stay in float, which HTP computes in 16 bits."""
 

@@ -51,6 +51,16 @@ def test_the_cheapest_comes_first_and_all_in_float_last() -> None:
     assert len(labels) == len(set(labels)), "nothing is tried twice, and there is an end"
 
 
+def test_what_costs_more_and_is_no_better_is_not_gone_on_from() -> None:
+    first = Tried(W8A16, "quantization", (QUANTIZATION, 14.6), lambda: ("a", "b"), room=lambda: 2.0)
+    blocks = replace(first, scheme=replace(W8A16, weights="int8", block=32), reached=(QUANTIZATION, 14.2))
+    for db, named in ((14.9, "w8a16, room 2"), (17.0, "w16a16, room 2"), (float("inf"), "w16a16, room 2")):
+        wide = replace(first, scheme=replace(W8A16, weights="int16"), reached=(QUANTIZATION, db))
+        scheme = next_scheme([first, blocks, wide], ALL)
+        assert scheme is not None
+        assert label(scheme) == named
+
+
 def row(observed: tuple[float, float], reason: str = "saturated") -> RowFacts:
     """A value of which calibration saw -1 to 3."""
     local = Reason(reason, "")
