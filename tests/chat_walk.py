@@ -8,20 +8,17 @@ tokens. The emulator takes contexts with a binary of their own: build with `pack
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
-import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.environments import python_with_runtime
 from tests.support.project import ROOT
-from tests.support.uv_command import find_uv
 
 NEEDS = ("numpy", "onnxruntime", "onnxruntime-qnn", "onnxruntime-genai", "tokenizers", "jinja2")
 ENGINES = ("numpy", "genai", "genie")
@@ -38,18 +35,7 @@ class ChatWalk:
     @classmethod
     def begin(cls, archive: Path, work: Path) -> ChatWalk:
         """Make the environment, in `work`."""
-        uv = find_uv()
-        assert uv, "uv is what CI installs with"
-        folder = work / "environment"
-        python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)
-        packages = [f"{name}=={importlib.metadata.version(name)}" for name in NEEDS]
-        subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), *packages], check=True)
-        where = [str(python), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-        site = subprocess.run(where, check=True, capture_output=True, text=True).stdout.strip()
-        runtime = ROOT / "pipeline" / "runtime"
-        shutil.copytree(runtime, Path(site) / "npu", ignore=shutil.ignore_patterns("__pycache__"))
-        return cls(archive, python, work)
+        return cls(archive, python_with_runtime(NEEDS, work / "environment"), work)
 
     def ask(self, engine: str, question: str, most: int) -> dict[str, Any]:
         """What one engine answers, in a process of its own."""

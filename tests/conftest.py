@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.model import StageInput
 from tests.support import encoder_project, tiny_project
+from tests.support.graphs import attention
 from tests.support.project import Project
+from tests.support.sentences import BUCKETS, CALLS
+from tests.support.stage_runs import Component
 
 
 def pytest_configure() -> None:
@@ -72,3 +76,21 @@ def fresh_store(store: Path, tmp_path: Path) -> Path:
     """A copy of the session's store that a test may damage."""
     shutil.copytree(store, tmp_path / "store")
     return tmp_path / "store"
+
+
+@pytest.fixture(scope="module")
+def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
+    """A block of a transformer in two buckets, shaped and rewritten."""
+    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
+
+
+@pytest.fixture(scope="module")
+def ranges(component: Component) -> StageInput:
+    """Those of its values on sentences."""
+    return component.calibrate(CALLS)
+
+
+@pytest.fixture(scope="module")
+def quantized(component: Component, ranges: StageInput) -> dict[str, StageInput]:
+    """Its QDQ models, by bucket."""
+    return {bucket: component.quantize(bucket, ranges) for bucket in BUCKETS}

@@ -9,11 +9,9 @@ model that the release was made of, TEXTS the held-out file.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import zipfile
@@ -32,27 +30,13 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.graph.accuracy.measuring import measure
 from pipeline.graph.cpu import load_session
 from pipeline.qnn.child import run_apart
+from tests.support.environments import python_with_runtime
 from tests.support.project import ROOT
-from tests.support.uv_command import find_uv
 
 NEEDS = ("numpy", "onnxruntime", "onnxruntime-qnn")
 """All that the runtime needs, as docs/runtime.md says."""
 
 Arrays = dict[str, NDArray[Any]]
-
-
-def environment(folder: Path) -> Path:
-    """The Python of a new virtual environment with what the runtime needs, and the runtime alone, under a new name."""
-    uv = find_uv()
-    assert uv, "uv is what CI installs with"
-    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)
-    packages = [f"{name}=={importlib.metadata.version(name)}" for name in NEEDS]
-    subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), *packages], check=True)
-    where = [str(python), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    site = subprocess.run(where, check=True, capture_output=True, text=True).stdout.strip()
-    shutil.copytree(ROOT / "pipeline" / "runtime", Path(site) / "npu", ignore=shutil.ignore_patterns("__pycache__"))
-    return python
 
 
 @dataclass(frozen=True)
@@ -262,7 +246,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     first, last = map(int, given.lengths.split("-"))
     with tempfile.TemporaryDirectory() as folder:
-        python = environment(Path(folder) / "environment")
+        python = python_with_runtime(NEEDS, Path(folder) / "environment")
         walk = Walk(given.archive.resolve(), Path(folder))
         texts = walk.texts(given.texts)
         for target in given.targets or [each["name"] for each in walk.index["targets"]]:

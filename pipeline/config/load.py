@@ -62,7 +62,6 @@ __all__ = [
     "Target",
     "Verification",
     "load",
-    "load_all",
     "load_healthy",
 ]
 
@@ -82,22 +81,12 @@ def load(path: Path) -> ModelConfig:
     return config
 
 
-def load_all(folder: Path) -> dict[str, ModelConfig]:
-    """The models of all `*.yaml` in `folder` (`<project>/configs`) by name, in the order of names.
-
-    Raises:
-        ConfigError: listing every mistake in every file, the project's settings included.
-    """
-    configs, refusal = load_healthy(folder)
-    if refusal is not None:
-        raise refusal
-    return configs
-
-
 def load_healthy(
     folder: Path, only: Collection[str] | None = None
 ) -> tuple[dict[str, ModelConfig], ConfigError | None]:
-    """As :func:`load_all`, the models whose files have no mistake, and the error that lists the mistakes of others.
+    """The models of all `*.yaml` in `folder` (`<project>/configs`) without a mistake, by name, in the order of names.
+
+    With them the error that lists every mistake in the other files, the project's settings included.
 
     With `only`, files of other models are not read.
     """

@@ -41,14 +41,8 @@ class OutputLimits(Contract):
 
     def of(self, rung: str) -> float | None:
         """The least SQNR on a rung in dB, if it is given; `rung` may be `total`."""
-        by_rung: Mapping[str, float | None] = {
-            "padding": self.padding_db,
-            "rewrite": self.rewrite_db,
-            "quantization": self.quantization_db,
-            "compile": self.compile_db,
-            "total": self.total_db,
-        }
-        return by_rung[rung]
+        found: float | None = getattr(self, f"{rung}_db")
+        return found
 
 
 _PRECISION = ("quantization", "compile", "total")
@@ -86,14 +80,8 @@ class Limits(Contract):
 
     def of(self, rung: str) -> float:
         """The least SQNR of a rung against the one above, in dB; of `total`, against the original."""
-        by_rung: Mapping[str, float] = {
-            "padding": self.padding_db,
-            "rewrite": self.rewrite_db,
-            "quantization": self.quantization_db,
-            "compile": self.compile_db,
-            "total": self.total_db,
-        }
-        return by_rung[rung]
+        found: float = getattr(self, f"{rung}_db")
+        return found
 
     def least_db(self, label: str, rung: str, *, state: bool = False) -> float:
         """The least SQNR of one output or slice on a rung, in dB; `state`: it is handed to the next run."""

@@ -13,8 +13,6 @@ from typing import Final, Literal
 from pipeline.contracts.codec import Contract, left_out
 from pipeline.frozen import dataclass
 
-ACTIVATIONS: Final = ("uint8", "uint16")
-"""Types an activation may be stored in."""
 WEIGHTS: Final = ("uint8", "int8", "int4", "int16")
 """Types a constant weight may be stored in; int4 only where HTP takes it, else 8 bits; int16 from HTP v73 on,
 and 8 bits of a convolution of more than 8 taps or with most dilations, of which HTP drops the lower byte."""

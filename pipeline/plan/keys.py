@@ -31,7 +31,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "calibrate": ("numpy", "onnx", "onnxruntime"),
     "correlate": ("numpy", "onnx", "onnxruntime"),
     "precision": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
-    "quantize": ("numpy", "onnx"),
+    "quantize": ("numpy", "onnx", "onnxruntime"),
     "verify": ("numpy", "onnx", "onnxruntime"),
     "packing": ("numpy", "onnx", "onnxruntime"),
     "context": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),

@@ -81,13 +81,13 @@ class Measurements(Wiring):
                 ),
             )
         inputs += self._by_itself(component, bucket, target)
-        return self._per_target("emulate", component, bucket, target, params, inputs, self._score(component))
+        return self._step("emulate", component, bucket, params, inputs, self._score(component), target)
 
     def _alone(self, component: str, bucket: Bucket, target: Target) -> Step:
         made_for = stage_params.of_target(target)
         buckets = {bucket.name: bucket.axes}
         params = alone.Params(component=component, buckets=buckets, target=made_for, parts=self._split)
-        return self._per_target("alone", component, bucket, target, params, (self._last(component, bucket),))
+        return self._step("alone", component, bucket, params, (self._last(component, bucket),), target=target)
 
     def _by_itself(self, component: str, bucket: Bucket, target: Target) -> tuple[Input, ...]:
         """The context of a bucket that has a binary of its own, as the emulator takes no other; nothing if none has."""
@@ -119,7 +119,7 @@ class Measurements(Wiring):
             thresholds=self._least(component, RUNGS[-1]),
             quiet=self._config.verification.quiet,
         )
-        return self._per_target("probe", component, bucket, target, params, inputs)
+        return self._step("probe", component, bucket, params, inputs, target=target)
 
     def _spoken(self, component: str) -> Iterator[Step]:
         """What engines open for each target of a language model, and what they make of it."""

@@ -184,7 +184,7 @@ class _Planner(Measurements):
 
     def _precision(self, component: str, auto: Auto) -> Step:
         thresholds = self._config.components[component].thresholds
-        # What the oldest can do, all can.
+        # A precision that the oldest target computes in, the others compute in as well.
         targets = [stage_params.of_target(target) for target in self._config.targets]
         oldest = min(targets, key=lambda target: (target.htp_arch, target.soc_model))
         params = precision.Params(

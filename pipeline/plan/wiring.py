@@ -39,39 +39,19 @@ class Wiring:
         params: Contract,
         inputs: tuple[Input, ...],
         scripts: Mapping[str, Path] | None = None,
+        target: Target | None = None,
     ) -> Step:
+        """A step of one bucket, or of one target of it."""
         return Step(
             stage,
-            f"{self._name}/{component}/{bucket.name}",
+            f"{self._name}/{component}/{bucket.name}" + (f"/{target.soc}" if target else ""),
             self._config,
             params,
             inputs,
             scripts=scripts or {},
             component=component,
             bucket=bucket,
-            ingests=self._ingests,
-        )
-
-    def _per_target(
-        self,
-        stage: str,
-        component: str,
-        bucket: Bucket,
-        target: Target,
-        params: Contract,
-        inputs: tuple[Input, ...],
-        scripts: Mapping[str, Path] | None = None,
-    ) -> Step:
-        return Step(
-            stage,
-            f"{self._name}/{component}/{bucket.name}/{target.soc}",
-            self._config,
-            params,
-            inputs,
-            scripts=scripts or {},
-            component=component,
-            bucket=bucket,
-            targets=(target,),
+            targets=(target,) if target else (),
             ingests=self._ingests,
         )
 

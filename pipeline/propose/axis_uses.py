@@ -14,7 +14,7 @@ from typing import Any, Literal
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, numpy_helper
 
 from pipeline.graph.files.model_file import is_external
-from pipeline.graph.ir.traverse import label
+from pipeline.graph.ir.traverse import input_at, label
 
 Use = Literal["steps", "batch"]
 
@@ -101,7 +101,7 @@ def _told(
     """What a node says of axes."""
 
     def at(position: int, place: int) -> frozenset[tuple[str, int]]:
-        dims = known.get(node.input[position], ()) if len(node.input) > position else ()
+        dims = known.get(input_at(node, position), ())
         return dims[place] if len(dims) > place else _NONE
 
     if node.op_type in _RECURRENT and len(known.get(node.input[0], ()) if node.input else ()) == 3:
@@ -144,7 +144,7 @@ def _axes(node: NodeProto, said: Mapping[str, Any], constants: Mapping[str, Any]
     """The axes that a node is given, as an attribute or as a constant; None for none."""
     if "axes" in said:
         return list(said["axes"])
-    tensor = constants.get(node.input[1]) if len(node.input) > 1 else None
+    tensor = constants.get(input_at(node, 1))
     if tensor is None or len(tensor.dims) > 1:
         return None
     try:

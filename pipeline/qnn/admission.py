@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, TensorShapeProto, ValueInfoProto
 
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import ModelError, QuantizationError
 from pipeline.graph.files.model_file import tensor_array
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import is_op
 from pipeline.qnn.target import FLOAT16_HTP_ARCH
 
@@ -50,7 +51,7 @@ def _check_transposed(model: ModelProto) -> None:
     for node in model.graph.node:
         if is_op(node, "DequantizeLinear"):
             dims[node.output[0]] = dims.get(node.input[0], 0)
-        groups = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
+        groups = integer(node, "group", 1)
         if is_op(node, "ConvTranspose") and groups > 1 and dims.get(node.input[1]) == _VOLUME:
             raise ModelError(
                 f"a ConvTranspose of 5 dims in {groups} groups comes out wrong",
@@ -97,7 +98,7 @@ def _check_blocks(model: ModelProto, folder: Path) -> None:
     """
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
-        if not is_op(node, "DequantizeLinear") or not _block_size(node) or len(node.input) < 3:
+        if not is_op(node, "DequantizeLinear") or not integer(node, "block_size") or len(node.input) < 3:
             continue
         zero_point = constants.get(node.input[2])
         if zero_point is not None and tensor_array(zero_point, folder).any():
@@ -111,12 +112,16 @@ def _check_blocks(model: ModelProto, folder: Path) -> None:
 
 def weights_in_blocks(model: ModelProto) -> list[str]:
     """The operators that read a weight with scales in blocks, each with its node's name, as in ``MatMul 'product'``."""
-    blocks = {node.output[0] for node in model.graph.node if node.op_type == "DequantizeLinear" and _block_size(node)}
+    blocks = {
+        node.output[0]
+        for node in model.graph.node
+        if node.op_type == "DequantizeLinear" and integer(node, "block_size")
+    }
     return [f"{node.op_type} {node.name!r}" for node in model.graph.node if blocks & {*node.input}]
 
 
 def _check_scales(model: ModelProto, folder: Path) -> None:
-    in_blocks = {node.input[1] for node in model.graph.node if _block_size(node)}
+    in_blocks = {node.input[1] for node in model.graph.node if integer(node, "block_size")}
     for scale in _scales(model):
         values = tensor_array(scale, folder)
         # In blocks of weights, HTP takes negative ones, too.
@@ -145,11 +150,6 @@ def _check_precision(model: ModelProto, target: HtpTarget) -> None:
             why=f"HTP computes it in float16, quantized or not, and has that from v{FLOAT16_HTP_ARCH} on",
             remedy="choose a newer target, or export the cell as single operators",
         )
-
-
-def _block_size(node: NodeProto) -> int:
-    """How many weights share a scale along an axis; 0 where that is not how they are stored."""
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == "block_size"), 0)
 
 
 def _scales(model: ModelProto) -> Iterator[TensorProto]:

@@ -52,12 +52,9 @@ def compile_apart(model: Path, name: str, target: HtpTarget, out: Path) -> Compi
         PipelineError: what the child raised.
         CompileError: the child died.
     """
-    answer = ask(
-        {"do": "compile", "model": str(model), "name": name, "out": str(out), "target": target.to_json()}, out
-    ).answer()
-    if isinstance(answer, int):
-        raise died(f"the compiler ended its process on {name}", answer, CompileError)
-    return CompiledModel.from_json(answer)
+    request: dict[str, Json] = {"do": "compile", "model": str(model), "name": name, "out": str(out)}
+    child = ask(request | {"target": target.to_json()}, out)
+    return CompiledModel.from_json(child.expect(f"the compiler ended its process on {name}", CompileError))
 
 
 def compile_pack_apart(
@@ -69,18 +66,10 @@ def compile_pack_apart(
         PipelineError: what the child raised.
         CompileError: the child died.
     """
-    answer = ask(
-        {
-            "do": "compile pack",
-            "models": {name: str(path) for name, path in models.items()},
-            "binary": binary,
-            "out": str(out),
-            "target": target.to_json(),
-        },
-        out,
-    ).answer()
-    if isinstance(answer, int):
-        raise died(f"the compiler ended its process on {binary}", answer, CompileError)
+    paths: dict[str, Json] = {name: str(path) for name, path in models.items()}
+    request: dict[str, Json] = {"do": "compile pack", "models": paths, "binary": binary, "out": str(out)}
+    child = ask(request | {"target": target.to_json()}, out)
+    answer = child.expect(f"the compiler ended its process on {binary}", CompileError)
     made = {name: answer[name] for name in models}
     return {name: CompiledModel.from_json(each) for name, each in made.items() if isinstance(each, dict)}
 
@@ -114,9 +103,8 @@ def run_apart(
         "target": target.to_json(),
         "cpu_s": limit.cpu_s if limit else None,
     }
-    answer = ask(request, work, log=log, forks=main).answer()
-    if isinstance(answer, int):
-        raise died(f"the emulator ended its process on {context_model}", answer, VerificationError, log)
+    child = ask(request, work, log=log, forks=main)
+    child.expect(f"the emulator ended its process on {context_model}", VerificationError, log)
     outputs = []
     for number in range(len(feeds)):
         if limit and not (work / _result(number)).exists():
@@ -151,12 +139,9 @@ def write_dlc_apart(model: Path, name: str, target: HtpTarget, path: Path, work:
         PipelineError: what the child raised.
         CompileError: the child died.
     """
-    answer = ask(
-        {"do": "dlc", "model": str(model), "name": name, "out": str(path), "target": target.to_json()}, work
-    ).answer()
-    if isinstance(answer, int):
-        raise died(f"QNN's serializer ended its process on {name}", answer, CompileError)
-    return str(answer["graph"])
+    request: dict[str, Json] = {"do": "dlc", "model": str(model), "name": name, "out": str(path)}
+    child = ask(request | {"target": target.to_json()}, work)
+    return str(child.expect(f"QNN's serializer ended its process on {name}", CompileError)["graph"])
 
 
 def compose_apart(dlc: Path, graph: str, target: HtpTarget, work: Path) -> Path:
@@ -218,6 +203,17 @@ class AskedChild:
             error.of_machine = said["of_machine"]
             raise error
         return told
+
+    def expect(self, what: str, kind: type[PipelineError], log: Path | None = None) -> Mapping[str, Json]:
+        """What it answered.
+
+        Raises:
+            PipelineError: what the child raised, or, with the message `what` and of this `kind`, that it died.
+        """
+        answer = self.answer()
+        if isinstance(answer, int):
+            raise died(what, answer, kind, log)
+        return answer
 
 
 def ask(

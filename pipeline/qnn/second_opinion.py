@@ -27,6 +27,7 @@ from pipeline.contracts.emulate import SecondOpinion
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import VerificationError
 from pipeline.graph.files.model_file import load_graph, tensor_array
+from pipeline.graph.ir.attributes import integer
 from pipeline.model import Json
 from pipeline.qnn.child import answer_request, ask, died, run_raw_apart
 from pipeline.qnn.format.context_binary import read_binaries
@@ -216,7 +217,7 @@ class _Reading:
 
     def _cast(self, node: NodeProto) -> None:
         if node.input[0] in self.values:
-            to = next(attribute.i for attribute in node.attribute if attribute.name == "to")
+            to = integer(node, "to")
             self.values[node.output[0]] = self.values[node.input[0]].astype(helper.tensor_dtype_to_np_dtype(to))
 
     def _decode(self, node: NodeProto) -> None:

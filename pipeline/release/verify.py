@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline import strict_json
 from pipeline.errors import ConfigError, PipelineError, StoreError, VerificationError
 from pipeline.frozen import dataclass
 from pipeline.qnn.compatibility import Compatibility
@@ -100,7 +101,7 @@ def read_index(path: Path) -> Mapping[str, Any]:
     if path.suffix != ".json":
         return verify_release(path).index
     try:
-        index = json.loads(path.read_bytes(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        index = strict_json.parse(path.read_bytes())
     except OSError as error:
         why = error.strerror or str(error)
         raise ConfigError(f"there is no {path.name} that can be read", where=str(path), why=why) from error
@@ -114,21 +115,9 @@ def read_index(path: Path) -> Mapping[str, Any]:
 
 def _json(path: Path, archive: Archive, name: str) -> Any:
     try:
-        return json.loads(archive.read(name, _MAX_TEXT), object_pairs_hook=_unique, parse_constant=_no_constant)
+        return strict_json.parse(archive.read(name, _MAX_TEXT))
     except (ValueError, RecursionError) as error:
         raise damaged(path, f"{name} is no JSON", str(error)) from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Refuses one that has a name twice, as readers differ in which value they take."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name is there twice")
-    return found
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")
 
 
 def _check_schema(path: Path, index: Any) -> None:

@@ -68,18 +68,18 @@ def account_of(
     `current` are those that are up to date, `seen` those of which figures are shown, which may be of a miss; `results`
     says how those came out that were not current before.
     """
-    from pipeline.report import report  # an account that is told again needs none of it
+    from pipeline.report import remarks  # an account that is told again needs none of it
     from pipeline.report.run_artifacts import artifacts
 
     path = steps[0].config.path
     return Account(
         [step.id for step in steps if step.id in current],
         tables_of(steps, current, seen, manifests, results),
-        report.unmeasured(steps, current, manifests),
-        report.silent(steps, current, manifests),
-        report.still(steps, current, manifests),
-        report.flipping(steps, current, manifests),
-        report.rounding(steps, current, manifests),
+        remarks.unmeasured(steps, current, manifests),
+        remarks.silent(steps, current, manifests),
+        remarks.still(steps, current, manifests),
+        remarks.flipping(steps, current, manifests),
+        remarks.rounding(steps, current, manifests),
         any(step.stage == "verify" for step in steps),
         still_guessed(path.name, found) if (found := guesses(path)) else "",
         dict(artifacts(steps, seen, manifests)),

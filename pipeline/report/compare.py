@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pipeline import strict_json
 from pipeline.config.project_file import CompareSettings
 from pipeline.errors import ConfigError, VerificationError
 from pipeline.model import Json
@@ -63,7 +64,7 @@ def read(path: Path) -> RunRecord:
     if len(data) > _MOST_BYTES:
         raise _no_record(path, f"it has more than {_MOST_BYTES >> 20} MiB")
     try:
-        content = json.loads(data.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_unique)
+        content = strict_json.parse(data)
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise _no_record(path, why) from error
@@ -87,17 +88,6 @@ def _check_schema(path: Path, content: Any) -> None:
     error = next(Draft202012Validator(schema).iter_errors(content), None)
     if error is not None:
         raise _no_record(path, f"at {error.json_path[:200]}: {error.message[:300]}")
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name is there twice")
-    return found
 
 
 def _no_record(path: Path, why: str) -> ConfigError:

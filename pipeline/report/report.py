@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from pipeline.config.load import Bucket, Target
-from pipeline.config.thresholds import WISHED_FLIPS, Thresholds
-from pipeline.contracts import context, emulate, quantize, samples, verify
+from pipeline.config.thresholds import Thresholds
+from pipeline.contracts import context, emulate, quantize, verify
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.measures import Measured, Subject
-from pipeline.graph.accuracy.verdict import TOTAL, judged_by, shortfalls
+from pipeline.graph.accuracy.verdict import TOTAL, judged_by
 from pipeline.ladder import EXACT_DB, RUNGS
 from pipeline.model import Manifest
 from pipeline.plan.own_buckets import OwnBuckets
@@ -58,8 +57,6 @@ def contexts(
     return [_CONTEXTS, *rows]
 
 
-AS_WRITTEN = ", as 'quantization' is written"
-"""What is said of a figure that no climb betters."""
 _LEAST_SHARE = 1e-4
 """Shares below this are none to tell apart."""
 
@@ -101,7 +98,7 @@ def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
                     component = step.config.components[step.component or ""]
                     wished = component.wished.flips if component.wished else None
                     aim = "-" if wished is None else f"{100 * wished:.2g} %"
-                    rows.append((label, *place, "choices to flip", _percent(alike.flips), aim, "-"))
+                    rows.append((label, *place, "choices to flip", percent(alike.flips), aim, "-"))
             if by == "dB" and subject.by == "values" and label == subject.output and not subject.state:
                 continue
             most = thresholds.most_error(label, TOTAL, bounded=subject.bounded)
@@ -164,71 +161,8 @@ def emulated(
     return found.read(emulate.Facts.from_json) if found else emulate.UNMEASURED
 
 
-def unmeasured(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """The buckets, as `minilm/encoder/64`, that no sample measured; of exact lengths, with the lengths to add."""
-    found = []
-    for step in steps:
-        manifest = manifests.get(step.id) if step.stage == "verify" and step.id in seen else None
-        facts = manifest.read(verify.Facts.from_json) if manifest else None
-        if facts and not facts.samples:
-            axes = ", ".join(f"{axis} {size}" for axis, size in (step.bucket.axes if step.bucket else {}).items())
-            found.append(f"{step.name} (of exactly {axes})" if facts.truth == "exact" else step.name)
-    return found
-
-
-def silent(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """Outputs between 0 and 1, as `vad/all 'output'`, that never get near 1 on the held-out samples."""
-    found = [step for step in steps if step.stage == "verify" and step.id in seen and step.id in manifests]
-    return [
-        f"{step.name} {label!r}" for step in found for label in manifests[step.id].read(verify.Facts.from_json).silent
-    ]
-
-
-def still(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """Outputs, as `net/all 'logits' (0)`, that are one number everywhere, on each of several held-out samples."""
-    found = []
-    for step in steps:
-        if step.stage == "verify" and step.id in seen and step.id in manifests:
-            facts = manifests[step.id].read(verify.Facts.from_json)
-            spans = facts.spans.items() if facts.samples > 1 else ()
-            found += [f"{step.name} {label!r} ({low:g})" for label, (low, high) in spans if low == high]
-    return found
-
-
-def rounding(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """Components, as `net/encoder (less than 10 dB)`, whose file rounds as it runs and is that far from its floats."""
-    found: dict[str, int] = {}
-    for step in steps:
-        if step.stage == "samples" and step.id in seen and step.id in manifests:
-            far = manifests[step.id].read(samples.Facts.from_json).rounding_db or {}
-            for component, db in far.items():
-                name = f"{step.config.name}/{component}"
-                found[name] = min(db, found.get(name, db))
-    return [f"{name} (less than {db} dB)" for name, db in found.items()]
-
-
-def flipping(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """Outputs, as `net/reader/64 'y' (0.4 %)`, of which more choices will flip on other inputs than a default aims at.
-
-    The share is that which the samples on the CPU show, or those on the emulator where that is more. What is judged by
-    its error alone is not among them. Where the config has a scheme, that is said.
-    """
-    found: dict[str, float] = {}
-    written = set[str]()
-    for step, _, place, cpu, emulator, thresholds in measured(steps, seen, manifests):
-        component = step.config.components[step.component or ""]
-        limits = replace(component.wished or thresholds, flips=WISHED_FLIPS)
-        for facts in (cpu, emulator):
-            missed = shortfalls(TOTAL, facts.outputs, cpu.subjects, limits)
-            for label in (each.label for each in missed if each.kind == "flips"):
-                agreement, name = facts.outputs[label].agreement, f"{'/'.join(place[:2])} {label!r}"
-                assert agreement is not None
-                found[name] = max(agreement.flips or 0.0, found.get(name, 0.0))
-                written |= {name} if component.budget_minutes is None else set()
-    return [f"{name} ({_percent(share)}{AS_WRITTEN if name in written else ''})" for name, share in found.items()]
-
-
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share of choices."""
     return f"{100 * share:.2g} %" if share == 0 or share >= _LEAST_SHARE else "< 0.01 %"
 
 

@@ -12,7 +12,7 @@ from pipeline.frozen import dataclass
 from pipeline.model import Manifest
 from pipeline.plan.steps import Step
 from pipeline.report.account import Account, account_of
-from pipeline.report.report import AS_WRITTEN
+from pipeline.report.remarks import AS_WRITTEN
 from pipeline.report.tables import as_text
 
 _NAMES = 8  # in a line; the rest is counted

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from numpy.typing import ArrayLike
 
@@ -15,18 +13,15 @@ from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError, ConfigError
 from pipeline.inputs.samples.conform import Interface, conform
 from pipeline.runtime import InputError, Release
+from tests.support import net_project
 from tests.support.graphs import graph
 from tests.support.project import Project
 
-CONFIG = """\
-source: {path: ../models/net}
-components:
-  net: {file: model.onnx}
-fixed: {n: 8}
-constants: {sr: 16000}
-calibration: {reader: npz, folder: calibration/samples}
-targets: [sm8650]
-release: {version: "1", qdq: true}
+CONFIG = f"""\
+{net_project.CONFIG}\
+fixed: {{n: 8}}
+constants: {{sr: 16000}}
+release: {{version: "1", qdq: true}}
 """
 TEXT = """g (float[n,8] x, int64 sr) => (float[n,8] y) {
     fast = Equal (sr, rate)
@@ -39,21 +34,12 @@ X = np.zeros(2, np.float32)
 
 
 def project_of(root: Path) -> Project:
-    project = Project.create(root / "project", root / "store")
-    folder = project.root / "models" / "net"
-    folder.mkdir(parents=True)
     numbers = np.random.default_rng(0)
     w = numbers.standard_normal((8, 8)).astype(np.float32)
-    onnx.save(graph(TEXT, {"rate": np.array(16000), "w": w}), folder / "model.onnx")
-    samples = project.root / "calibration" / "samples"
-    samples.mkdir()
-    for number in range(8):
-        arrays: dict[str, Any] = {"x": numbers.standard_normal((8, 8)).astype(np.float32)}
-        if number % 2:
-            arrays["sr"] = np.array(16000)
-        np.savez(samples / f"{number}.npz", **arrays)
-    project.write("configs/net.yaml", CONFIG)
-    return project
+    samples: list[dict[str, ArrayLike]] = [{"x": numbers.standard_normal((8, 8)).astype(np.float32)} for _ in range(8)]
+    for arrays in samples[1::2]:
+        arrays["sr"] = np.array(16000)
+    return net_project.create(root, graph(TEXT, {"rate": np.array(16000), "w": w}), samples, CONFIG)
 
 
 @pytest.mark.parametrize("given", [{}, {"sr": 16000}, {"sr": np.array([16000], np.int32)}])

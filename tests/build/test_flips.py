@@ -6,22 +6,16 @@ import re
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
+from tests.support import net_project
 from tests.support.graphs import graph
+from tests.support.net_project import CONFIG
 from tests.support.project import Project, shipped
 
 pytestmark = pytest.mark.slow
 
 STEPS, FEATURES, LETTERS, SAMPLES = 128, 32, 64, 64
-CONFIG = """\
-source: {path: ../models/net}
-components:
-  net: {file: model.onnx}
-calibration: {reader: npz, folder: calibration/samples}
-targets: [sm8650]
-"""
 READER = f"g (float[1,{STEPS},{FEATURES}] x) => (float[1,{STEPS},{LETTERS}] y) {{ y = MatMul (x, w) }}"
 
 
@@ -30,22 +24,16 @@ def project_of(root: Path, config: str) -> Project:
 
     Two equal features have opposite weights, so that 8 bits are few for the others: 1.7 % of a score, 35.5 dB.
     """
-    project = Project.create(root / "project", root / "store")
-    folder = project.root / "models" / "net"
-    folder.mkdir(parents=True)
     numbers = np.random.default_rng(4)
     weight = numbers.standard_normal((FEATURES, LETTERS)).astype(np.float32)
     weight[0], weight[1] = 7, -7
-    onnx.save(graph(READER, {"w": weight}), folder / "model.onnx")
-    samples = project.root / "calibration" / "samples"
-    samples.mkdir()
+    samples = []
     for number in range(SAMPLES):
         x = 1e-3 * numbers.standard_normal((1, STEPS, FEATURES)).astype(np.float32)
         x[:, number % STEPS], x[:, (number + 64) % STEPS] = numbers.standard_normal((2, FEATURES))
         x[..., 1] = x[..., 0]
-        np.savez(samples / f"{number:02}.npz", x=x)
-    project.write("configs/net.yaml", config)
-    return project
+        samples.append({"x": x})
+    return net_project.create(root, graph(READER, {"w": weight}), samples, config)
 
 
 def test_choices_that_are_all_alike_but_near_are_climbed_for(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import pytest
 from pipeline.build.crew import Crew
 from pipeline.build.work import Work
 from pipeline.config.file import ModelLimits
-from pipeline.config.load import load_all
 from pipeline.errors import WorkerError
 from pipeline.model import StageInput, StageRequest
 from pipeline.plan.planner import plan
 from pipeline.plan.workspace import Workspace
 from tests.support import guests
+from tests.support.configs import load_all
 from tests.support.guests import create
 from tests.support.project import Project, Run
 

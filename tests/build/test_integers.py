@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from numpy.typing import ArrayLike
 
+from tests.support import net_project
 from tests.support.graphs import graph
+from tests.support.net_project import CONFIG
 from tests.support.project import Project
 
 pytestmark = pytest.mark.slow
 
-CONFIG = """\
-source: {path: ../models/net}
-components:
-  net: {file: model.onnx}
-calibration: {reader: npz, folder: calibration/samples}
-targets: [sm8650]
-"""
 HASH = """g (int64[1,8] ids) => (float[1,8,4] y) {
     far = Mul (ids, big)
     place = Mod (far, count)
@@ -37,20 +31,10 @@ SQUARES = """g (int64[1,16] i, int64[1] more) => (int64[1] y, float[1,16] z) {
 
 
 def project_of(root: Path, model: onnx.ModelProto, largest: int) -> Project:
-    project = Project.create(root / "project", root / "store")
-    (project.root / "models" / "net").mkdir(parents=True)
-    onnx.save(model, project.root / "models" / "net" / "model.onnx")
-    samples = project.root / "calibration" / "samples"
-    samples.mkdir()
     numbers = np.random.default_rng(1)
-    for number in range(8):
-        arrays: dict[str, Any] = {}
-        for given in model.graph.input:
-            shape = [dim.dim_value for dim in given.type.tensor_type.shape.dim]
-            arrays[given.name] = numbers.integers(-largest, largest, shape)
-        np.savez(samples / f"{number}.npz", **arrays)
-    project.write("configs/net.yaml", CONFIG)
-    return project
+    shapes = {each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in model.graph.input}
+    samples = [{name: numbers.integers(-largest, largest, shape) for name, shape in shapes.items()} for _ in range(8)]
+    return net_project.create(root, model, samples)
 
 
 @pytest.mark.parametrize("precision", ["", "quantization: {precision: fp16}\n"])

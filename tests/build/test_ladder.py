@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import yaml
 
+from tests.support import net_project
 from tests.support.climbing import CONFIG
 from tests.support.graphs import graph
 from tests.support.project import Project, Run
@@ -44,17 +44,9 @@ def weights() -> dict[str, np.ndarray]:
 
 
 def project_of(root: Path, text: str, constants: dict[str, np.ndarray]) -> Project:
-    project = Project.create(root / "project", root / "store")
-    folder = project.root / "models" / "net"
-    folder.mkdir(parents=True)
-    onnx.save(graph(text, constants), folder / "model.onnx")
-    samples = project.root / "calibration" / "samples"
-    samples.mkdir()
     numbers = np.random.default_rng(1)
-    for number, length in enumerate((16, 12, 9, 16, 14, 10)):
-        np.savez(samples / f"{number}.npz", x=numbers.standard_normal((1, 8, length)).astype(np.float32))
-    project.write("configs/net.yaml", CONFIG)
-    return project
+    samples = [{"x": numbers.standard_normal((1, 8, length)).astype(np.float32)} for length in (16, 12, 9, 16, 14, 10)]
+    return net_project.create(root, graph(text, constants), samples, CONFIG)
 
 
 def stopped(project: Project, step: str, *texts: str) -> Run:
@@ -104,7 +96,7 @@ def test_a_model_that_can_not_be_padded(tmp_path: Path) -> None:
         project,
         "verify:net/net/16",
         "the padding rung misses its threshold: output 'y'",
-        "net/net/16, worst of 2 samples: 5.npz",
+        "net/net/16, worst of 2 samples: 05.npz",
         "accept it with thresholds: {padding_db: 16, total_db: ",
     )
 

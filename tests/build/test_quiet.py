@@ -7,23 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from numpy.typing import NDArray
 
+from tests.support import net_project
 from tests.support.graphs import graph
+from tests.support.net_project import CONFIG
 from tests.support.project import Project, shipped
 
 pytestmark = pytest.mark.slow
 
 FRAMES, FRAME, BINS = 16, 64, 33
-CONFIG = """\
-source: {path: ../models/net}
-components:
-  net: {file: model.onnx}
-calibration: {reader: npz, folder: calibration/samples}
-targets: [sm8650]
-"""
 EXPLICIT = "quantization: {activations: uint16, weights: int16}\n"
 SPECTRUM = f"""g (float[1,{FRAMES * FRAME}] x) => (float[1,{FRAMES},8] y) {{
     rows = Reshape (x, frames)
@@ -60,16 +54,8 @@ def loud(seed: int) -> NDArray[np.float32]:
 
 
 def project_of(root: Path, text: str, config: str) -> Project:
-    project = Project.create(root / "project", root / "store")
-    folder = project.root / "models" / "net"
-    folder.mkdir(parents=True)
-    onnx.save(graph(text, {name: each for name, each in constants().items() if name in text}), folder / "model.onnx")
-    samples = project.root / "calibration" / "samples"
-    samples.mkdir()
-    for number in range(16):
-        np.savez(samples / f"{number:02}.npz", x=loud(number))
-    project.write("configs/net.yaml", config)
-    return project
+    model = graph(text, {name: each for name, each in constants().items() if name in text})
+    return net_project.create(root, model, [{"x": loud(number)} for number in range(16)], config)
 
 
 def test_what_is_right_on_loud_samples_alone_is_refused(tmp_path: Path) -> None:

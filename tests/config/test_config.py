@@ -19,7 +19,6 @@ from pipeline.config.load import (
     Quantization,
     Target,
     load,
-    load_all,
 )
 from pipeline.config.quantization import BlockWeights, NodesRule, OpsRule, TensorsRule, Weights
 from pipeline.config.thresholds import Thresholds
@@ -28,6 +27,7 @@ from pipeline.plan.planner import plan
 from pipeline.plan.resolve import resolve
 from pipeline.plan.workspace import Workspace
 from tests.support.config_mistakes import GOOD, MISTAKES, changed, write
+from tests.support.configs import load_all
 
 REMEDY = "docs/config.md says what may be written"
 

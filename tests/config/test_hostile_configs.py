@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from pipeline.config import buckets
-from pipeline.config.load import load_all
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.inputs.pins import read_pins
 from pipeline.release import prune
 from pipeline.release.artifact_folders import SCHEMA_VERSION
+from tests.support.configs import load_all
 from tests.support.hostile_sources import make_pipe
 from tests.support.project import ROOT
 
@@ -117,7 +117,7 @@ def test_a_pipe_or_a_device_in_the_folder_of_configs_does_not_stop_a_build(tmp_p
     (tmp_path / "configs" / "gone.yaml").symlink_to("nowhere")
     (tmp_path / "configs" / "loop.yaml").symlink_to("loop.yaml")
     configs = str(tmp_path / "configs")
-    code = f"from pathlib import Path; from pipeline.config.load import load_all; load_all(Path({configs!r}))"
+    code = f"from pathlib import Path; from tests.support.configs import load_all; load_all(Path({configs!r}))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "configs")],
         cwd=ROOT,

@@ -9,11 +9,11 @@ import jsonschema
 import pytest
 import yaml
 
-from pipeline.config.load import load_all
 from pipeline.config.project_file import CompareSettings, ProjectFile, Settings, StageName, load
 from pipeline.errors import ConfigError
 from pipeline.plan.steps import STAGES
 from tests.support.config_mistakes import GOOD, PROJECT_MISTAKES, write
+from tests.support.configs import load_all
 from tests.support.project import ROOT
 
 SCHEMA: dict[str, Any] = json.loads((ROOT / "configs" / "project.schema.json").read_text("utf-8"))

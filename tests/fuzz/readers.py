@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto
 
 from pipeline.build.worker import load_answer
-from pipeline.config.load import load, load_all
+from pipeline.config.load import load
 from pipeline.contracts.ingest import Facts
 from pipeline.contracts.samples import Reading
 from pipeline.contracts.values import TensorSpec
@@ -41,6 +41,7 @@ from pipeline.qnn.format.flexible import digests, read_flexible
 from pipeline.release import prune
 from pipeline.store import sealed_json
 from pipeline.store.manifests import read_manifest
+from tests.support.configs import load_all
 from tests.support.gguf_files import TinySizes
 from tests.support.safetensors_files import tiny_config
 from tests.support.stage_runs import given, run_stage

@@ -114,7 +114,7 @@ def test_an_index_that_says_what_is_not_so_is_refused(tmp_path: Path, change: Ch
     ("name", "text", "why"),
     [
         (index.INDEX, b"{", r"release\.json is no JSON"),
-        (index.INDEX, b'{"a": 1, "a": 2}', "a name is there twice"),
+        (index.INDEX, b'{"a": 1, "a": 2}', "the key 'a' is there twice"),
         (index.INDEX, b'{"a": NaN}', "NaN is no JSON"),
         (index.INDEX, b"[" * 100_000, r"release\.json is no JSON"),
         (index.INDEX, b"[]", "not as its schema asks"),

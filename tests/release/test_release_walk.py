@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.release_walk import NEEDS, Arrays, Walk, check_figures, check_lengths, environment
+from tests.release_walk import NEEDS, Arrays, Walk, check_figures, check_lengths
+from tests.support.environments import python_with_runtime
 from tests.support.project import ROOT, Project
 
 pytestmark = [
@@ -61,7 +62,7 @@ def texts(demo: Project, walk: Walk) -> dict[str, Arrays]:
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a fresh virtual environment."""
-    return environment(tmp_path_factory.mktemp("fresh") / "environment")
+    return python_with_runtime(NEEDS, tmp_path_factory.mktemp("fresh") / "environment")
 
 
 @pytest.mark.parametrize("target", TARGETS)

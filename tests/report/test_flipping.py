@@ -11,7 +11,7 @@ import pytest
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import emulate, verify
 from pipeline.contracts.measures import Agreement, Figures, Subject
-from pipeline.report import report
+from pipeline.report import remarks, report
 
 AIM = Thresholds(flips=0.001, probability_error=0)
 PLACE = ("net/reader", "64", "sm8650")
@@ -29,7 +29,7 @@ def told(
     found = [(step, None, PLACE, cpu, emulate.UNMEASURED, Thresholds())]
     monkeypatch.setattr(report, "measured", lambda *_: found)
     rows = [tuple(row) for row in report.judged([], [], {}) if "choices to flip" in row]
-    return report.flipping([], [], {}), rows
+    return remarks.flipping([], [], {}), rows
 
 
 def test_the_aim_is_shown_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

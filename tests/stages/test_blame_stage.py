@@ -9,16 +9,9 @@ import pytest
 
 from pipeline.model import Json, StageInput
 from pipeline.stages import blame
-from tests.support.graphs import SPECTRUM, attention, graph, sentence
+from tests.support.graphs import SPECTRUM, graph, sentence
+from tests.support.sentences import BUCKETS, CALLS
 from tests.support.stage_runs import Component, run_stage
-
-CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
-BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
-
-
-@pytest.fixture(scope="module")
-def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
-    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
 
 
 @pytest.fixture(scope="module")

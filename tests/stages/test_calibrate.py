@@ -18,19 +18,13 @@ from pipeline.graph.quantization import observe
 from pipeline.graph.quantization.ranges import Range, read_ranges
 from pipeline.model import Json, StageInput
 from tests.support.graphs import attention, constant, graph, outputs, sentence
+from tests.support.sentences import BUCKETS
 from tests.support.stage_runs import Component
-
-BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
 
 
 def ranges(calibrated: StageInput) -> dict[str, list[float]]:
     read: dict[str, list[float]] = json.loads((calibrated.folder / "ranges.json").read_text("utf-8"))
     return read
-
-
-@pytest.fixture(scope="module")
-def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
-    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
 
 
 def measured_apart(component: Component, model: Path, calls: Sequence[Mapping[str, NDArray[Any]]], name: str) -> Any:

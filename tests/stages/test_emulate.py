@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.contracts import verify
 from pipeline.contracts.emulate import Facts, SecondOpinion
-from pipeline.contracts.measures import Figures
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import VerificationError
 from pipeline.model import StageInput
@@ -18,68 +19,47 @@ from pipeline.processes.memory import STEP_VARIABLE
 from pipeline.qnn import rounds
 from pipeline.qnn.compile import compile_shared
 from pipeline.qnn.emulate import can_emulate
+from tests.support.figures import db
 from tests.support.fresh import fresh
-from tests.support.graphs import attention, sentence
+from tests.support.sentences import BUCKETS, CALLS
 from tests.support.stage_runs import X_ELITE, Component, given
 
 pytestmark = pytest.mark.slow
 
-BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
-CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
+
+@dataclass(frozen=True)
+class Emulation:
+    """A bucket of 16, compiled and verified, of which samples are to be run on the emulator."""
+
+    component: Component
+    samples: StageInput
+    quantized: StageInput
+    compiled: StageInput
+    verified: StageInput
+
+    def run(self, compiled: StageInput | None = None, **how: Any) -> Facts:
+        """What the step finds, of this context or another."""
+        return Facts.from_json(self.step(compiled or self.compiled, **how).facts)
+
+    def step(self, compiled: StageInput, **how: Any) -> StageInput:
+        return self.component.emulate("16", self.samples, self.quantized, compiled, self.verified, **how)
 
 
 @pytest.fixture(scope="module")
-def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
-    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
+def emulation(component: Component, quantized: dict[str, StageInput]) -> Emulation:
+    samples, made = component.samples(CALLS), quantized["16"]
+    return Emulation(component, samples, made, component.context("16", made), component.verify("16", samples, made))
 
 
 @pytest.fixture(scope="module")
-def samples(component: Component) -> StageInput:
-    return component.samples(CALLS)
-
-
-@pytest.fixture(scope="module")
-def quantized(component: Component) -> dict[str, StageInput]:
-    ranges = component.calibrate(CALLS)
-    return {bucket: component.quantize(bucket, ranges) for bucket in BUCKETS}
-
-
-@pytest.fixture(scope="module")
-def compiled(component: Component, quantized: dict[str, StageInput]) -> StageInput:
-    return component.context("16", quantized["16"])
-
-
-@pytest.fixture(scope="module")
-def verified(component: Component, samples: StageInput, quantized: dict[str, StageInput]) -> StageInput:
-    return component.verify("16", samples, quantized["16"])
-
-
-def measured(output: StageInput) -> Facts:
-    return Facts.from_json(output.facts)
-
-
-def db(figures: Figures) -> float:
-    assert figures.sqnr_db is not None
-    return figures.sqnr_db
-
-
-@pytest.fixture(scope="module")
-def facts(
-    component: Component,
-    samples: StageInput,
-    quantized: dict[str, StageInput],
-    compiled: StageInput,
-    verified: StageInput,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Facts:
+def facts(emulation: Emulation, tmp_path_factory: pytest.TempPathFactory) -> Facts:
     code = tmp_path_factory.mktemp("project") / "calibration" / "score.py"
     code.parent.mkdir()
     code.write_text(
         "def distance(samples, outputs, reference):\n"
         "    return max(float(abs(a['hidden'] - b['hidden']).max()) for a, b in zip(outputs, reference))\n"
     )
-    inputs = (samples, quantized["16"], compiled, verified)
-    return measured(component.emulate("16", *inputs, max_samples=3, score=(code, "distance")))
+    return emulation.run(max_samples=3, score=(code, "distance"))
 
 
 def test_the_context_is_near_its_model_and_the_original(facts: Facts) -> None:
@@ -117,24 +97,18 @@ def test_two_run_at_once_where_the_step_may_use_the_memory(
 
 
 def test_where_memory_is_short_one_runs_after_the_other(
-    component: Component,
-    samples: StageInput,
-    quantized: dict[str, StageInput],
-    compiled: StageInput,
-    verified: StageInput,
-    facts: Facts,
-    monkeypatch: pytest.MonkeyPatch,
+    emulation: Emulation, facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_at_once(count: int) -> None:
         raise AssertionError(count)
 
     monkeypatch.setenv(STEP_VARIABLE, str(512 << 20))  # whatever is free
     monkeypatch.setattr(rounds, "run_at_once", none_at_once)
-    alone = measured(component.emulate("16", samples, quantized["16"], compiled, verified, max_samples=3))
+    alone = emulation.run(max_samples=3)
     assert (alone.second_opinion, alone.rungs) == (facts.second_opinion, facts.rungs)
 
 
-def as_a_worker(component: Component, inputs: tuple[StageInput, ...]) -> tuple[StageInput, int]:
+def as_a_worker(emulation: Emulation) -> tuple[StageInput, int]:
     """What the step leaves where it may fork, and how many forks it made; it may start no program."""
     forks = 0
 
@@ -147,25 +121,20 @@ def as_a_worker(component: Component, inputs: tuple[StageInput, ...]) -> tuple[S
     forked.allow()
     assert forked.is_allowed()
     sys.addaudithook(heard)
-    return component.emulate("16", *inputs, max_samples=3), forks
+    return emulation.step(emulation.compiled, max_samples=3), forks
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no fork, or one that libraries do not survive")
 def test_both_runs_are_forks_of_a_worker_at_once(
-    component: Component,
-    samples: StageInput,
-    quantized: dict[str, StageInput],
-    compiled: StageInput,
-    verified: StageInput,
-    facts: Facts,
-    monkeypatch: pytest.MonkeyPatch,
+    emulation: Emulation, facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     monkeypatch.setenv("PIPELINE_MEMORY", "30G")
     monkeypatch.setenv(STEP_VARIABLE, str(30 << 30))
-    made, forks = fresh(as_a_worker, component, (samples, quantized["16"], compiled, verified))
+    made, forks = fresh(as_a_worker, emulation)
     assert forks == 2
-    assert (measured(made).second_opinion, measured(made).rungs) == (facts.second_opinion, facts.rungs)
+    found = Facts.from_json(made.facts)
+    assert (found.second_opinion, found.rungs) == (facts.second_opinion, facts.rungs)
 
 
 def test_a_score_function_of_three_arguments_gets_the_truth(facts: Facts) -> None:
@@ -174,46 +143,25 @@ def test_a_score_function_of_three_arguments_gets_the_truth(facts: Facts) -> Non
     assert facts.score.htp == pytest.approx(facts.outputs["hidden"].max_abs_error, rel=0.01)
 
 
-def test_a_budget_of_one_sample_runs_the_worst_on_the_cpu(
-    component: Component,
-    samples: StageInput,
-    quantized: dict[str, StageInput],
-    compiled: StageInput,
-    verified: StageInput,
-) -> None:
-    one = measured(component.emulate("16", samples, quantized["16"], compiled, verified, max_samples=1))
-    on_cpu = verify.Facts.from_json(verified.facts)
+def test_a_budget_of_one_sample_runs_the_worst_on_the_cpu(emulation: Emulation) -> None:
+    one = emulation.run(max_samples=1)
+    on_cpu = verify.Facts.from_json(emulation.verified.facts)
     assert one.samples == 1
     assert one.rungs["compile"]["hidden"].worst_sample == on_cpu.outputs["hidden"].worst_sample
 
 
-def test_all_are_run_that_fit_into_the_budget(
-    component: Component,
-    samples: StageInput,
-    quantized: dict[str, StageInput],
-    compiled: StageInput,
-    verified: StageInput,
-) -> None:
-    facts = measured(
-        component.emulate("16", samples, quantized["16"], compiled, verified, max_samples=None, max_seconds=600)
-    )
+def test_all_are_run_that_fit_into_the_budget(emulation: Emulation) -> None:
+    facts = emulation.run(max_samples=None, max_seconds=600)
     assert (facts.samples, facts.of) == (5, 5)
-    assert facts.subjects == verify.Facts.from_json(verified.facts).subjects
+    assert facts.subjects == verify.Facts.from_json(emulation.verified.facts).subjects
 
 
-def test_a_damaged_context_is_an_error_of_the_compile_rung(
-    component: Component,
-    samples: StageInput,
-    quantized: dict[str, StageInput],
-    compiled: StageInput,
-    verified: StageInput,
-    tmp_path: Path,
-) -> None:
-    for path in compiled.folder.iterdir():
+def test_a_damaged_context_is_an_error_of_the_compile_rung(emulation: Emulation, tmp_path: Path) -> None:
+    for path in emulation.compiled.folder.iterdir():
         data = path.read_bytes()
         (tmp_path / path.name).write_bytes(data[: len(data) // 2] if path.suffix == ".bin" else data)
     with pytest.raises(Exception, match=r"damaged|cut short|can't be read") as caught:
-        component.emulate("16", samples, quantized["16"], given(tmp_path, compiled.facts), verified)
+        emulation.run(given(tmp_path, emulation.compiled.facts))
     assert "net_16_ctx" in str(caught.value)
 
 
@@ -223,34 +171,21 @@ def share(models: dict[str, Path], out: Path) -> None:
 
 
 def test_a_context_that_the_emulator_can_not_take_is_compiled_plainly_and_says_so(
-    component: Component,
-    samples: StageInput,
-    quantized: dict[str, StageInput],
-    compiled: StageInput,
-    verified: StageInput,
-    tmp_path: Path,
+    emulation: Emulation, quantized: dict[str, StageInput], tmp_path: Path
 ) -> None:
     models = {f"net_{bucket}": quantized[bucket].folder / "model.onnx" for bucket in BUCKETS}
     folder = tmp_path / "shared"
     folder.mkdir()
     fresh(share, models, folder)
     assert not can_emulate(folder, "net_16_ctx.onnx")
-    assert can_emulate(compiled.folder, "net_16_ctx.onnx")
+    assert can_emulate(emulation.compiled.folder, "net_16_ctx.onnx")
 
-    shared = given(folder, {**compiled.facts, "context_model": "net_16_ctx.onnx"})
-    facts = measured(component.emulate("16", samples, quantized["16"], shared, verified))
+    facts = emulation.run(given(folder, {**emulation.compiled.facts, "context_model": "net_16_ctx.onnx"}))
     assert facts.emulated == "plain compile"
     assert db(facts.rungs["compile"]["hidden"]) > 35
 
 
-def test_a_context_for_another_target_is_refused(
-    component: Component,
-    samples: StageInput,
-    quantized: dict[str, StageInput],
-    compiled: StageInput,
-    verified: StageInput,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_context_for_another_target_is_refused(emulation: Emulation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.stage_runs.X_ELITE", HtpTarget(57, 75, 8))
     with pytest.raises(VerificationError, match="is for SoC 60"):
-        component.emulate("16", samples, quantized["16"], compiled, verified)
+        emulation.run()

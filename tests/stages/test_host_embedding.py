@@ -24,7 +24,7 @@ from pipeline.qnn.engines.emulated_loop import answer
 from pipeline.qnn.engines.graphs import read_graphs
 from pipeline.runtime import DamagedError, Release
 from pipeline.store.manifests import read_manifest
-from tests.support.language_project import CONFIG, language_project
+from tests.support.language_project import CONFIG, built_with, language_project
 from tests.support.project import Project
 
 pytestmark = pytest.mark.slow
@@ -247,10 +247,7 @@ def test_a_record_is_of_rows_and_replays(project: Project) -> None:
 def test_what_is_written_wrongly_stops_the_build_by_name(
     project: Project, tmp_path: Path, module: str, old: str, new: str, said: str
 ) -> None:
-    wrong = project.copy(tmp_path / "project")
-    wrong.edit(f"pipeline/qnn/engines/{module}.py", old, new)
-
-    run = wrong.doit("build:tiny", check=False)
+    run = built_with(project, tmp_path, f"pipeline/qnn/engines/{module}.py", old, new)
 
     assert run.status == 16
     assert f"error: what engines would read is wrong: {said}" in run.text

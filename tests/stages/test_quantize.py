@@ -24,21 +24,10 @@ from pipeline.graph.quantization.quantizer import float_nodes, quantize
 from pipeline.graph.quantization.ranges import Range, read_ranges, write_ranges
 from pipeline.graph.quantization.weight_encodings import Integers
 from pipeline.model import StageInput
-from tests.support.graphs import attention, graph, operators, outputs, save, sentence
+from tests.support.figures import array_db
+from tests.support.graphs import attention, graph, operators, outputs, save
+from tests.support.sentences import BUCKETS, CALLS
 from tests.support.stage_runs import Component, given, heard, part
-
-BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
-CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
-
-
-@pytest.fixture(scope="module")
-def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
-    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
-
-
-@pytest.fixture(scope="module")
-def ranges(component: Component) -> StageInput:
-    return component.calibrate(CALLS)
 
 
 def constants(quantized: StageInput) -> dict[str, bytes]:
@@ -48,10 +37,6 @@ def constants(quantized: StageInput) -> dict[str, bytes]:
         tensor.name: repr(tensor.dims).encode() + tensor_array(tensor, quantized.folder).tobytes()
         for tensor in model.graph.initializer
     }
-
-
-def sqnr_db(truth: NDArray[Any], tested: NDArray[Any]) -> float:
-    return float(10 * np.log10((truth**2).sum() / ((tested - truth) ** 2).sum()))
 
 
 def padded(call: dict[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
@@ -130,7 +115,7 @@ def test_quantization_costs_little(component: Component, ranges: StageInput) -> 
     for per_channel in (True, False):
         quantized = component.quantize("16", ranges, per_channel=per_channel)
         result = outputs(quantized.folder / "model.onnx", padded(call, 16))["hidden"][:, :14]
-        accuracy[per_channel] = sqnr_db(truth, result)
+        accuracy[per_channel] = array_db(truth, result)
 
     assert accuracy[True] > 38
     assert accuracy[True] > accuracy[False] + 3, "a scale for each column is what makes the difference"
@@ -282,7 +267,7 @@ def test_scales_per_channel(operator: str, tmp_path: Path) -> None:
         assert list(scales.dims) == ([] if axis is None else [shapes[name][axis]])
         if axis is not None:
             assert next(attribute.i for attribute in node.attribute if attribute.name == "axis") == axis
-    assert sqnr_db(outputs(path, feeds)["y"], outputs(quantized, feeds)["y"]) > 30
+    assert array_db(outputs(path, feeds)["y"], outputs(quantized, feeds)["y"]) > 30
 
 
 def test_nodes_left_in_float_are_named(tmp_path: Path) -> None:

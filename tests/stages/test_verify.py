@@ -8,28 +8,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.contracts.measures import Figures
 from pipeline.contracts.verify import UNMEASURED, Facts
 from pipeline.errors import ConfigError, VerificationError
 from pipeline.graph.accuracy.accuracy import Accuracy
 from pipeline.ladder import EXACT_DB
 from pipeline.model import Json, StageInput
-from tests.support.graphs import attention, graph, outputs, sentence
+from tests.support.figures import db
+from tests.support.graphs import graph, outputs, sentence
+from tests.support.sentences import CALLS
 from tests.support.stage_runs import Component
-
-BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
-CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
-
-
-@pytest.fixture(scope="module")
-def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
-    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
-
-
-@pytest.fixture(scope="module")
-def quantized(component: Component) -> dict[str, StageInput]:
-    ranges = component.calibrate(CALLS)
-    return {bucket: component.quantize(bucket, ranges) for bucket in BUCKETS}
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +29,6 @@ def code(folder: Path, text: str) -> Path:
     file.parent.mkdir()
     file.write_text(text, "utf-8")
     return file
-
-
-def db(figures: Figures) -> float:
-    assert figures.sqnr_db is not None
-    return figures.sqnr_db
 
 
 def test_every_rung_is_measured_against_the_one_above(

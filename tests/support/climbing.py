@@ -8,38 +8,26 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tests.support import net_project
 from tests.support.graphs import graph
 from tests.support.project import Project
 
-CONFIG = """\
-source: {path: ../models/net}
-components:
-  net: {file: model.onnx}
-buckets: {frames: [16]}
-calibration: {reader: npz, folder: calibration/samples}
-targets: [sm8650]
-"""
+CONFIG = f"{net_project.CONFIG}buckets: {{frames: [16]}}\n"
 COARSE = "g (float[1,8,frames] x) => (float[1,8,frames] y) { y = Conv (x, w) }"
 
 
 def project_of(root: Path, model: onnx.ModelProto, config: str, *, twins: bool = False) -> Project:
-    project = Project.create(root / "project", root / "store")
-    folder = project.root / "models" / "net"
-    folder.mkdir(parents=True)
-    onnx.save(model, folder / "model.onnx")
-    samples = project.root / "calibration" / "samples"
-    samples.mkdir()
     numbers = np.random.default_rng(1)
-    for number in range(8):
+    samples = []
+    for _ in range(8):
         arrays: dict[str, Any] = {}
         for value in model.graph.input:
             shape = [dim.dim_value or 16 for dim in value.type.tensor_type.shape.dim]
             arrays[value.name] = numbers.standard_normal([1, *shape[1:]]).astype(np.float32)
             if twins:
                 arrays[value.name][:, 1] = arrays[value.name][:, 0]
-        np.savez(samples / f"{number}.npz", **arrays)
-    project.write("configs/net.yaml", config)
-    return project
+        samples.append(arrays)
+    return net_project.create(root, model, samples, config)
 
 
 def coarse(root: Path, config: str = CONFIG, largest: float = 45) -> Project:

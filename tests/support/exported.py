@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from onnx import ModelProto
 
 from pipeline.graph.files.model_file import load_graph
+from tests.support.environments import python_with, run
 
 REQUIREMENTS = ("torch==2.13.0", "transformers==5.23.0", "onnxscript==0.7.2", "onnx==1.23.2")
 """What exports; an exporter of another version writes other graphs."""
 
 _ROOT = Path(__file__).parents[2]
 _FOLDER = _ROOT / ".build" / "exporters"
-_TIMEOUT_S = 1800
 
 
 def export(names: Sequence[str], out: Path) -> dict[str, ModelProto]:
@@ -30,7 +27,7 @@ def export(names: Sequence[str], out: Path) -> dict[str, ModelProto]:
     script = Path(__file__).with_name("export_models.py")
     # Nothing of ours on its path, and nothing asked of the hub.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
-    _run([str(_python()), "-W", "ignore", str(script), str(out), *names], environment)
+    run([str(_python()), "-W", "ignore", str(script), str(out), *names], environment)
     return {name: load_graph(out / f"{name}.onnx") for name in names}
 
 
@@ -38,7 +35,7 @@ def save_language_models(kinds: Sequence[str], tokens: Sequence[int], out: Path)
     """What :mod:`tests.support.save_language_models` makes of these kinds, in folders of `out` by their names."""
     script = Path(__file__).with_name("save_language_models.py")
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
-    _run([str(_python()), "-W", "ignore", str(script), str(out), json.dumps([*tokens]), *kinds], environment)
+    run([str(_python()), "-W", "ignore", str(script), str(out), json.dumps([*tokens]), *kinds], environment)
 
 
 def _python() -> Path:
@@ -46,17 +43,4 @@ def _python() -> Path:
     given = os.environ.get("EXPORT_PYTHON")
     if given:
         return Path(given)
-    folder = _FOLDER / "venv"
-    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    installed = _FOLDER / "installed.txt"
-    if not installed.exists() or installed.read_text("utf-8").split() != [*REQUIREMENTS]:
-        shutil.rmtree(_FOLDER, ignore_errors=True)
-        _run([sys.executable, "-m", "venv", str(folder)], dict(os.environ))
-        _run([str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS], dict(os.environ))
-        installed.write_text("\n".join(REQUIREMENTS) + "\n", "utf-8")
-    return python
-
-
-def _run(command: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)
-    assert done.returncode == 0, f"{' '.join(command[:6])}: {(done.stdout + done.stderr)[-3000:]}"
+    return python_with(REQUIREMENTS, _FOLDER)

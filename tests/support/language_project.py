@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.support.gguf_files import tiny_gguf
-from tests.support.project import Project
+from tests.support.project import Project, Run
 
 CONFIG = """\
 source: {path: ../models/tiny}
@@ -34,3 +34,10 @@ def language_project(root: Path) -> Project:
     made.write("calibration/chat/chats.jsonl", "".join(f"{json.dumps(chat)}\n" for chat in chats))
     made.write("configs/tiny.yaml", CONFIG)
     return made
+
+
+def built_with(project: Project, folder: Path, file: str, old: str, new: str) -> Run:
+    """A build of a copy, in `folder`, in which a file of the pipeline is edited."""
+    wrong = project.copy(folder / "project")
+    wrong.edit(file, old, new)
+    return wrong.doit("build:tiny", check=False)

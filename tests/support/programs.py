@@ -6,9 +6,6 @@ The environment is made once, in ``.build/executorch``. EXECUTORCH_PYTHON names 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +14,11 @@ import numpy as np
 import onnxruntime_qnn
 from numpy.typing import NDArray
 
+from tests.support.environments import python_with, run
+
 REQUIREMENTS = ("executorch==1.5.1", "torch==2.13.0", "numpy>=2")
 _FOLDER = Path(__file__).parents[2] / ".build" / "executorch"
 _SDK_LIBRARIES = "lib/x86_64-linux-clang"
-_TIMEOUT_S = 1800
 
 
 def execute(program: Path, feeds: Mapping[str, Sequence[NDArray[Any]]], work: Path) -> dict[str, list[NDArray[Any]]]:
@@ -34,7 +32,7 @@ def execute(program: Path, feeds: Mapping[str, Sequence[NDArray[Any]]], work: Pa
     script = Path(__file__).with_name("run_program.py")
     files = [str(each) for each in (program, libraries, work / "inputs.npz", work / "outputs.npz")]
     own = {"QNN_SDK_ROOT": str(work / "sdk"), "LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": ""}
-    _run([str(_python()), "-W", "ignore", str(script), *files, *feeds], {**os.environ, **own})
+    run([str(_python()), "-W", "ignore", str(script), *files, *feeds], {**os.environ, **own})
     with np.load(work / "outputs.npz", allow_pickle=False) as made:
         return {name: [made[key] for key in made.files if key.rpartition("/")[0] == name] for name in feeds}
 
@@ -43,15 +41,4 @@ def _python() -> Path:
     """The Python that has what is required."""
     if given := os.environ.get("EXECUTORCH_PYTHON"):
         return Path(given)
-    python, installed = _FOLDER / "venv/bin/python", _FOLDER / "installed.txt"
-    if not installed.exists() or installed.read_text("utf-8").split() != [*REQUIREMENTS]:
-        shutil.rmtree(_FOLDER, ignore_errors=True)
-        _run([sys.executable, "-m", "venv", str(_FOLDER / "venv")], dict(os.environ))
-        _run([str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS], dict(os.environ))
-        installed.write_text("\n".join(REQUIREMENTS) + "\n", "utf-8")
-    return python
-
-
-def _run(command: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)
-    assert done.returncode == 0, f"{' '.join(command[:6])}: {(done.stdout + done.stderr)[-3000:]}"
+    return python_with(REQUIREMENTS, _FOLDER)

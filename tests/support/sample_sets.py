@@ -104,6 +104,12 @@ def two_components(folder: Path) -> SampleStep:
     return SampleStep(inputs, {"two": BUCKETS, "one": {"6": {"frames": 6}}}, folder)
 
 
+def net_step(folder: Path, text: str, buckets: Buckets | None = None) -> SampleStep:
+    """A samples step of a model of one component, `net`."""
+    save(graph(text), folder / "source" / "net.onnx")
+    return SampleStep(ingest(folder / "source", {"net": "net.onnx"}, folder / "ingest"), {"net": buckets or {}}, folder)
+
+
 def refusal(
     step: SampleStep, calibration: dict[str, Json], samples: Path | None = None, code: Path | None = None
 ) -> str:

@@ -22,15 +22,6 @@ from tests.support.rot import rot
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A small project with a store of its own, built."""
-    folder = tmp_path_factory.mktemp("fsck")
-    project = tiny_project.create(folder / "project", folder / "store", targets=["sm8650"])
-    project.doit("build")
-    return project
-
-
 @pytest.fixture
 def project(built: Project, tmp_path: Path) -> Project:
     """A copy that a test may damage."""

@@ -120,14 +120,6 @@ def test_while_a_checkout_on_another_machine_uses_the_store_what_was_used_lately
     assert not root.exists(), "silent for too long"
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    folder = tmp_path_factory.mktemp("gc")
-    project = tiny_project.create(folder / "project", folder / "store", targets=["sm8650"])
-    project.doit("build")
-    return project
-
-
 @pytest.fixture
 def project(built: Project, tmp_path: Path) -> Project:
     copy = built.copy(tmp_path / "project", tmp_path / "store")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from onnx import NodeProto
-
 from pipeline.graph.accuracy.accuracy import Outputs
 from pipeline.graph.accuracy.trace import TracedModel
 from pipeline.graph.cpu import Arrays, run
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.moves import VIEWS
 
@@ -24,8 +23,8 @@ def argmax_outputs(index: GraphIndex) -> dict[str, tuple[str, int]]:
         name = output
         while (node := index.makers.get(name)) is not None and is_op(node, "Cast", *VIEWS):
             name = node.input[0]
-        if node is not None and is_op(node, "ArgMax") and not _number(node, "select_last_index"):
-            found[output] = (node.input[0], _number(node, "axis"))
+        if node is not None and is_op(node, "ArgMax") and not integer(node, "select_last_index"):
+            found[output] = (node.input[0], integer(node, "axis"))
     return found
 
 
@@ -35,7 +34,3 @@ def values_of(path: Path, names: Sequence[str], feeds: Sequence[Arrays]) -> list
         return [{} for _ in feeds]
     session = TracedModel(path).session(names)
     return [run(session, feed) for feed in feeds]
-
-
-def _number(node: NodeProto, name: str) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), 0)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, helper
 
 from pipeline.graph.cpu import Arrays
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.quantization.observe import Observer
 from pipeline.graph.quantization.ranges import Range
@@ -150,9 +151,8 @@ def _of_knees(node: NodeProto, inputs: list[NDArray[Any] | None]) -> Iterator[fl
 
 def _of_choice(node: NodeProto, inputs: list[NDArray[Any] | None]) -> Iterator[float]:
     default = -1 if is_op(node, "TopK") else 0
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), default)
     assert inputs[0] is not None
-    yield from _least(margins(inputs[0], axis))
+    yield from _least(margins(inputs[0], integer(node, "axis", default)))
 
 
 def margins(array: NDArray[Any], axis: int) -> NDArray[Any]:
@@ -167,8 +167,7 @@ def margins(array: NDArray[Any], axis: int) -> NDArray[Any]:
 
 
 def _is_to_float(node: NodeProto) -> bool:
-    to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
-    return is_op(node, "Cast") and np.issubdtype(helper.tensor_dtype_to_np_dtype(to), np.floating)
+    return is_op(node, "Cast") and np.issubdtype(helper.tensor_dtype_to_np_dtype(integer(node, "to")), np.floating)
 
 
 _DISTANCES: Mapping[str, Callable[[NodeProto, list[NDArray[Any] | None]], Iterator[float]]] = {

@@ -14,6 +14,7 @@ from onnx import NodeProto
 
 from pipeline.graph.accuracy.rounded_numbers import zero_of
 from pipeline.graph.accuracy.states import state_outputs
+from pipeline.graph.ir.attributes import integer, integers
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.moves import VIEWS
@@ -103,8 +104,7 @@ def _classes(index: GraphIndex, name: str) -> int:
             return 0
         if is_op(node, "Gemm", "MatMul"):
             dims = index.initializers[node.input[1]].dims if node.input[1] in index.initializers else ()
-            turned = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
-            return int(dims[0 if turned else -1]) if len(dims) == 2 else 0
+            return int(dims[0 if integer(node, "transB") else -1]) if len(dims) == 2 else 0
         if is_op(node, *_RESHAPES):
             name = node.input[0]
         elif is_op(node, "Add", "Mul"):
@@ -165,7 +165,7 @@ def _axis_before(index: GraphIndex, node: NodeProto, axis: int) -> int | None:
     if is_op(node, "Cast", "Identity"):
         return axis
     if is_op(node, "Transpose"):
-        order = _perm(node) or [*range(len(_shape(index, node.output[0])))][::-1]
+        order = integers(node, "perm") or [*range(len(_shape(index, node.output[0])))][::-1]
         return order[axis]
     if is_op(node, "Flatten", "Reshape", "Squeeze", "Unsqueeze") and node.input[0] in index.types:
         given, made = _shape(index, node.input[0]), _shape(index, node.output[0])
@@ -190,14 +190,9 @@ def _joined_last(index: GraphIndex, name: str) -> int | None:
 
 
 def _axis(index: GraphIndex, node: NodeProto) -> int:
-    axis = next(int(attribute.i) for attribute in node.attribute if attribute.name == "axis")
-    return axis % len(_shape(index, node.input[0]))
+    return integer(node, "axis") % len(_shape(index, node.input[0]))
 
 
 def _shape(index: GraphIndex, name: str) -> tuple[int, ...]:
     kind = index.types.get(name)
     return shape_of(kind) if kind is not None else tuple(index.initializers[name].dims)
-
-
-def _perm(node: NodeProto) -> list[int]:
-    return next((list(attribute.ints) for attribute in node.attribute if attribute.name == "perm"), [])

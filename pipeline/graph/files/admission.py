@@ -11,6 +11,7 @@ from pipeline.errors import ModelError
 from pipeline.graph.files.model_file import is_external, value_signature
 from pipeline.graph.files.runtime_operators import set_runtime_operators_aside
 from pipeline.graph.files.stored_form import KEY
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import CONTRIB_DOMAIN
 from pipeline.graph.ir.inference import REFUSALS
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_graphs, all_nodes, all_tensors, attribute_graphs, label
@@ -144,8 +145,7 @@ def _check_node(node: NodeProto, file: str) -> None:
                 why=f"only calls of a function have the attribute {attribute.ref_attr_name!r}",
                 remedy="export the model again",
             )
-    training = {attribute.name: attribute.i for attribute in node.attribute}.get("training_mode", 0)
-    if node.op_type == "BatchNormalization" and training:
+    if node.op_type == "BatchNormalization" and integer(node, "training_mode"):
         raise ModelError(
             f"node {label(node)} is in training mode",
             why="it would normalize by the batch at hand and change its own weights",

@@ -39,8 +39,8 @@ def widen(model: ModelProto) -> None:
             for value in (*inner.input, *inner.value_info, *inner.output):
                 if _is_half(value):
                     value.type.tensor_type.elem_type = TensorProto.FLOAT
-    before = [_cast(value.name, renamed[value.name], TensorProto.FLOAT) for value in inputs]
-    after = [_cast(renamed[value.name], value.name, TensorProto.FLOAT16) for value in outputs]
+    before = [cast_node(value.name, renamed[value.name], TensorProto.FLOAT) for value in inputs]
+    after = [cast_node(renamed[value.name], value.name, TensorProto.FLOAT16) for value in outputs]
     nodes = [*before, *(NodeProto.FromString(node.SerializeToString()) for node in graph.node), *after]
     del graph.node[:]
     graph.node.extend(nodes)
@@ -73,7 +73,8 @@ def _unused(name: str, taken: Collection[str]) -> str:
     return name
 
 
-def _cast(given: str, made: str, kind: int) -> NodeProto:
+def cast_node(given: str, made: str, kind: int) -> NodeProto:
+    """A Cast of a value to another element type."""
     return helper.make_node("Cast", [given], [made], f"{made}_cast", to=kind)
 
 

@@ -89,13 +89,9 @@ def write_dynamic_product(made: Replacing) -> None:
 def write_attention(made: Replacing) -> None:
     """QAttention, of com.microsoft."""
     x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = (made.given(place) for place in range(9))
-    given = [made.number(x, x_scale, x_zero), made.number(w, w_scale, w_zero, axis=-1), bias, mask, past]
-    while not given[-1]:
-        given.pop()
-    made.node.op_type = "Attention"
-    del made.node.input[:]
-    made.node.input.extend(given)
-    made.nodes.append(made.node)
+    _become(
+        made, "Attention", made.number(x, x_scale, x_zero), made.number(w, w_scale, w_zero, axis=-1), bias, mask, past
+    )
 
 
 def write_embeddings(made: Replacing) -> None:
@@ -106,12 +102,15 @@ def write_embeddings(made: Replacing) -> None:
         else ""
         for each in range(_TABLES)
     ]
-    given = [made.given(0), made.given(1), *tables, made.given(7)]
+    _become(made, "EmbedLayerNormalization", made.given(0), made.given(1), *tables, made.given(7))
+
+
+def _become(made: Replacing, kind: str, *given: str) -> None:
+    """Let the node be another operator of these inputs; those that are empty are left out at the end."""
     while not given[-1]:
-        given.pop()
-    made.node.op_type = "EmbedLayerNormalization"
-    del made.node.input[:]
-    made.node.input.extend(given)
+        given = given[:-1]
+    made.node.op_type = kind
+    made.node.input[:] = given
     made.nodes.append(made.node)
 
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from pipeline.errors import ModelError
-from pipeline.graph.ir.traverse import label
+from pipeline.graph.ir.attributes import settings
+from pipeline.graph.ir.traverse import input_at, label
 
 _Name = str
 
@@ -28,11 +29,11 @@ class Replacing:
         self._find = find
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
-        self._attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        self._attributes = settings(node)
 
     def given(self, position: int) -> _Name:
         """The name of an input; empty where the node has none there."""
-        return self.node.input[position] if position < len(self.node.input) else ""
+        return input_at(self.node, position)
 
     def whole(self, name: str, default: int = 0) -> int:
         """An attribute that is a whole number."""

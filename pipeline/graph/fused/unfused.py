@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TypeProto, helper, numpy_helper
 
 from pipeline.errors import ModelError
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.inference import Opsets, is_static, shape_of
-from pipeline.graph.ir.traverse import label
+from pipeline.graph.ir.traverse import input_at, label
 
 _Name = str
 
@@ -28,7 +29,7 @@ class Unfused:
         self._types = types
         self._opset = opsets.versions.get("", 1)
         self._graph = GraphProto()
-        self._attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        self._attributes = settings(node)
         self._count = 0
 
     @property
@@ -38,7 +39,7 @@ class Unfused:
 
     def given(self, position: int) -> _Name:
         """The name of an input; empty where the node has none there."""
-        return self.node.input[position] if position < len(self.node.input) else ""
+        return input_at(self.node, position)
 
     def asked(self, position: int) -> _Name:
         """The name of an output; empty where nobody asks for it."""

@@ -22,6 +22,7 @@ from onnx import (
 )
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
+from pipeline.graph.ir.attributes import integers
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, reads
 
 Types = Mapping[str, TypeProto]
@@ -117,10 +118,9 @@ def _scale_in_float32(
     crops = any(attribute.s == b"tf_crop_and_resize" for attribute in node.attribute)
     if scales is None or crops or not is_static(given) or not is_static(made) or given is None or made is None:
         return
-    axes = next((list(attribute.ints) for attribute in node.attribute if attribute.name == "axes"), None)
     before = shape_of(given)
     factors = numpy_helper.to_array(scales).astype(np.float32)
-    for axis, factor in zip(range(len(before)) if axes is None else axes, factors, strict=False):
+    for axis, factor in zip(integers(node, "axes", range(len(before))), factors, strict=False):
         made.tensor_type.shape.dim[axis].dim_value = int(np.float32(before[axis]) * factor)
 
 

@@ -18,6 +18,7 @@ from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.ir.moves import MOVES_FIRST
+from pipeline.graph.ir.traverse import input_at
 
 _MOVES = (
     *MOVES_FIRST, "Abs", "AveragePool", "Cast", "DepthToSpace", "DequantizeLinear", "Dropout", "GlobalAveragePool",
@@ -166,7 +167,7 @@ def _concatenated(index: GraphIndex, node: NodeProto, known: Mapping[str, Scalin
 
 
 def _clipped(index: GraphIndex, node: NodeProto, known: Mapping[str, Scaling]) -> Scaling | None:
-    low = _number(index, node.input[1]) if len(node.input) > 1 and node.input[1] else 0.0
+    low = _number(index, node.input[1]) if input_at(node, 1) else 0.0
     return known.get(node.input[0]) if low is not None and low <= _LARGEST_ADDED else None
 
 

@@ -123,7 +123,7 @@ def each_node(change: Callable[[Additions, NodeProto], bool]) -> Callable[[Model
     """The rewrite of a model that lets `change` look at each of its nodes, in their order.
 
     `change` adds what makes the results of the node, or gives the node other inputs, and returns True; it returns False
-    for a node that it leaves alone. The index it sees is that of the graph before the first change.
+    for a node that it leaves alone. The index is made before the first change, and not made anew.
     """
 
     @functools.wraps(change)

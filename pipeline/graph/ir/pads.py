@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import text
 from pipeline.graph.ir.index import is_op
 
 
@@ -11,4 +12,4 @@ def pad_mode(node: NodeProto) -> str:
     """The mode of a Pad, such as ``edge``; empty for another operator."""
     if not is_op(node, "Pad"):
         return ""
-    return next((each.s.decode("utf-8", "replace") for each in node.attribute if each.name == "mode"), "constant")
+    return text(node, "mode", "constant")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto
 
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 
@@ -67,7 +68,7 @@ def read_resize(index: GraphIndex, node: NodeProto) -> Resize | None:
     """What a node does, if it is a Resize of floats with constant sizes or scales that changes a shape."""
     if not is_op(node, "Resize") or index.types[node.input[0]].tensor_type.elem_type != TensorProto.FLOAT:
         return None
-    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    given = settings(node)
     inputs = {at: index.constant(name) for at, name in enumerate(node.input) if at and name}
     if any(value is None for value in inputs.values()):
         return None

@@ -47,6 +47,16 @@ def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
                     yield from attribute.tensors
 
 
+def input_at(node: NodeProto, position: int) -> str:
+    """The name of an input; empty if the node has none there."""
+    return str(node.input[position]) if position < len(node.input) else ""
+
+
+def other_input(node: NodeProto, name: str) -> str:
+    """The input of a node of two inputs that isn't `name`, or `name` if both are."""
+    return str(node.input[1] if node.input[0] == name else node.input[0])
+
+
 def reads(node: NodeProto) -> list[str]:
     """Names of all values a node needs: its inputs, and what its subgraphs take from outside."""
     names = [name for name in node.input if name]

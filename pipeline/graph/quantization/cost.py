@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import is_op
+from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.shapes.cost import macs_of_nodes, shapes_of
 
 _BITS: Mapping[int, int] = {TensorProto.INT4: 4, TensorProto.UINT4: 4}
@@ -64,7 +66,7 @@ class _Counting:
             if is_op(node, *_PRODUCTS):
                 form = self._format(node)
                 found.macs[form] += macs
-                found.grouped[form] += macs if _groups(node) > 1 else 0
+                found.grouped[form] += macs if integer(node, "group", 1) > 1 else 0
             else:
                 found.elements += macs
                 found.float_elements += macs if self._is_float(node) else 0
@@ -111,7 +113,7 @@ class _Counting:
         return maker is not None and bool(maker.input) and maker.input[0] in self._constants
 
     def _zero_kind(self, node: NodeProto) -> int:
-        return self._kinds.get(node.input[2], TensorProto.UINT8) if len(node.input) > 2 else TensorProto.UINT8
+        return int(self._kinds.get(input_at(node, 2), TensorProto.UINT8))
 
     def _bytes(self, name: str) -> int:
         kind = self._stored.get(name, self._kinds.get(name, TensorProto.FLOAT))
@@ -123,10 +125,6 @@ class _Counting:
         if kind in _BITS:
             return _BITS[kind]
         return int(helper.tensor_dtype_to_np_dtype(kind).itemsize) * 8
-
-
-def _groups(node: NodeProto) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == "group"), 1)
 
 
 def origins(model: ModelProto) -> Mapping[str, str]:

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import AttributeProto, NodeProto, helper
+from onnx import NodeProto, helper
+
+from pipeline.graph.ir.attributes import integer, real, text
 
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 _ERF_P = 0.3275911
@@ -122,34 +124,6 @@ def _rms_norm(made: DoubleNodes, node: NodeProto, inputs: Sequence[str], out: st
     size = made.op("Sqrt", made.op("Add", mean, made.number(real(node, "epsilon", 1e-5))))
     made.op("Mul", made.op("Div", inputs[0], size), inputs[1], out=out)
     return True
-
-
-def _attribute(node: NodeProto, name: str) -> AttributeProto | None:
-    return next((attribute for attribute in node.attribute if attribute.name == name), None)
-
-
-def integer(node: NodeProto, name: str, default: int) -> int:
-    """An attribute of a node, as those that follow."""
-    found = _attribute(node, name)
-    return default if found is None else int(found.i)
-
-
-def integers(node: NodeProto, name: str, count: int, default: int = 1) -> list[int]:
-    """`count` numbers that are all `default` if nothing is said."""
-    found = _attribute(node, name)
-    return [default] * count if found is None else list(found.ints)
-
-
-def real(node: NodeProto, name: str, default: float) -> float:
-    """A number."""
-    found = _attribute(node, name)
-    return default if found is None else float(found.f)
-
-
-def text(node: NodeProto, name: str, default: str) -> str:
-    """A word."""
-    found = _attribute(node, name)
-    return default if found is None else found.s.decode()
 
 
 FUNCTIONS: Mapping[str, Writer] = {

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from pipeline.graph.quantization.double_nodes import DoubleNodes, Shapes, Writer, integer, integers, text
+from pipeline.graph.ir.attributes import integer, integers, text
+from pipeline.graph.quantization.double_nodes import DoubleNodes, Shapes, Writer
 
 _ELEMENTS_AT_ONCE = 1 << 23
 """A Conv whose columns take more is added up place by place of its kernel."""
@@ -47,7 +48,7 @@ class _Windows:
 def _conv(made: DoubleNodes, node: NodeProto, inputs: Sequence[str], out: str, shapes: Shapes) -> bool:
     given, weight, result = (shapes[name] for name in (node.input[0], node.input[1], node.output[0]))
     rank, groups = len(given) - 2, integer(node, "group", 1)
-    strides, dilations = integers(node, "strides", rank), integers(node, "dilations", rank)
+    strides, dilations = integers(node, "strides", [1] * rank), integers(node, "dilations", [1] * rank)
     pads = _pads(node, given, weight[2:], result)
     windows = _Windows(weight[2:], strides, dilations, pads, result[2:])
     columns = windows.columns(made, inputs[0], (given[0], groups, weight[1], math.prod(result[2:])))
@@ -64,14 +65,14 @@ def _conv_transpose(made: DoubleNodes, node: NodeProto, inputs: Sequence[str], o
         return False
     given, weight, result = (shapes[name] for name in (node.input[0], node.input[1], node.output[0]))
     rank, groups = len(given) - 2, integer(node, "group", 1)
-    strides, dilations = integers(node, "strides", rank), integers(node, "dilations", rank)
+    strides, dilations = integers(node, "strides", [1] * rank), integers(node, "dilations", [1] * rank)
     apart = made.op("Reshape", inputs[0], made.vector(*given[:2], *(n for size in given[2:] for n in (size, 1))))
     zeros = [0, 0] + [0] * 2 * rank + [0, 0] + [n for step in strides for n in (0, step - 1)]
     spread = made.op("Pad", apart, made.vector(*zeros), made.number(0.0))
     sizes = [size * step for size, step in zip(given[2:], strides, strict=True)]
     x = made.op("Reshape", spread, made.vector(*given[:2], *sizes))
     reach = [(kernel - 1) * step for kernel, step in zip(weight[2:], dilations, strict=True)]
-    before = [more - pad for more, pad in zip(reach, integers(node, "pads", 2 * rank, 0), strict=False)]
+    before = [more - pad for more, pad in zip(reach, integers(node, "pads", [0] * 2 * rank), strict=False)]
     after = [
         count + more - less - size for count, more, less, size in zip(result[2:], reach, before, sizes, strict=True)
     ]
@@ -117,8 +118,8 @@ def _pads(node: NodeProto, given: tuple[int, ...], kernel: tuple[int, ...], resu
     rank = len(kernel)
     automatic = text(node, "auto_pad", "NOTSET")
     if automatic not in ("SAME_UPPER", "SAME_LOWER"):
-        return integers(node, "pads", 2 * rank, 0) if automatic == "NOTSET" else [0] * (2 * rank)
-    strides, dilations = integers(node, "strides", rank), integers(node, "dilations", rank)
+        return integers(node, "pads", [0] * 2 * rank) if automatic == "NOTSET" else [0] * (2 * rank)
+    strides, dilations = integers(node, "strides", [1] * rank), integers(node, "dilations", [1] * rank)
     axes = zip(given[2:], kernel, result[2:], strides, dilations, strict=True)
     whole = [max(0, (count - 1) * step + (width - 1) * apart + 1 - size) for size, width, count, step, apart in axes]
     less, more = [count // 2 for count in whole], [count - count // 2 for count in whole]
@@ -128,11 +129,13 @@ def _pads(node: NodeProto, given: tuple[int, ...], kernel: tuple[int, ...], resu
 def _average(made: DoubleNodes, node: NodeProto, inputs: Sequence[str], out: str, shapes: Shapes) -> bool:
     given, result = shapes[node.input[0]], shapes[node.output[0]]
     rank = len(given) - 2
-    kernel = tuple(integers(node, "kernel_shape", rank))
+    kernel = tuple(integers(node, "kernel_shape", [1] * rank))
     pads = _pads(node, given, kernel, result)
     if any(pads) or integer(node, "ceil_mode", 0):
         return False
-    windows = _Windows(kernel, integers(node, "strides", rank), integers(node, "dilations", rank), pads, result[2:])
+    windows = _Windows(
+        kernel, integers(node, "strides", [1] * rank), integers(node, "dilations", [1] * rank), pads, result[2:]
+    )
     columns = windows.columns(made, inputs[0], result)
     made.op("Mul", made.op("Sum", *columns), made.number(1 / len(columns)), out=out)
     return True

@@ -17,8 +17,10 @@ from enum import Enum, auto
 
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.pads import pad_mode
+from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.quantization.ranges import Range
 
 
@@ -101,7 +103,7 @@ def operands(index: GraphIndex, node: NodeProto) -> Iterator[Operand]:
 def moves_data(index: GraphIndex, node: NodeProto) -> bool:
     """Whether a node's result is made of elements of its first input, so that both have one encoding."""
     if is_op(node, "Pad"):
-        filler = node.input[2] if len(node.input) > 2 else ""
+        filler = input_at(node, 2)
         # Zero is in every encoding.
         return pad_mode(node) != "constant" or not filler or index.scalar(filler) == 0
     return is_op(node, *_MOVERS)
@@ -127,7 +129,7 @@ def _operand(index: GraphIndex, node: NodeProto, position: int, name: str) -> Op
 
 def channel_groups(node: NodeProto) -> int:
     """In how many groups a ConvTranspose splits its channels; 1 for any other node."""
-    return _attribute(node, "group", 1) if node.op_type == "ConvTranspose" else 1
+    return integer(node, "group", 1) if node.op_type == "ConvTranspose" else 1
 
 
 def _channel_axis(node: NodeProto) -> int | None:
@@ -136,9 +138,5 @@ def _channel_axis(node: NodeProto) -> int | None:
     if node.op_type == "ConvTranspose":
         return 1 if channel_groups(node) == 1 else None
     if node.op_type == "Gemm":
-        return 0 if _attribute(node, "transB", 0) else 1
+        return 0 if integer(node, "transB") else 1
     return None
-
-
-def _attribute(node: NodeProto, name: str, default: int) -> int:
-    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)

@@ -18,6 +18,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from pipeline.errors import QuantizationError
 from pipeline.graph.files.model_file import tensor_dtype
 from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.quantization.qdq import Q_OPS, dequantized_constant
 from pipeline.model import Json
 
@@ -78,7 +79,7 @@ def take_apart(model: ModelProto, folder: Path) -> tuple[ModelProto, dict[str, J
 
 def _encoding(index: GraphIndex, node: NodeProto, name: str) -> dict[str, Json] | None:
     scale = index.constant(node.input[1])
-    zero_point = index.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    zero_point = index.constant(input_at(node, 2))
     assert scale is not None
     assert zero_point is not None, "what quantizes here writes zero points"
     dtype = tensor_dtype(index.initializers[node.input[2]])

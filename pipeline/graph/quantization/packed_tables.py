@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, element_type, is_op
 from pipeline.graph.ir.tensor_chunks import Pieces
 from pipeline.graph.quantization.qdq import Encoding
@@ -97,8 +98,7 @@ def why_not_packed(index: GraphIndex, node: NodeProto, block: int) -> str | None
     if not is_op(node, "Gather") or node.input[0] not in index.initializers:
         return "4 bits in blocks are for the constant tables of Gather"
     dims = index.initializers[node.input[0]].dims
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-    if len(dims) != 2 or axis != 0 or element_type(index, node.input[0]) != TensorProto.FLOAT:
+    if len(dims) != 2 or integer(node, "axis") or element_type(index, node.input[0]) != TensorProto.FLOAT:
         return "it is no lookup of rows in a table of float32"
     if len(index.types[node.output[0]].tensor_type.shape.dim) > _MOST_DIMS + 1:
         return f"its indices have more than {_MOST_DIMS} dims"

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from onnx import NodeProto, TensorProto
 
 from pipeline.contracts.scheme import Rule, Scheme
-from pipeline.graph.ir.index import WHOLE, GraphIndex, element_type, is_float, is_op, substitute
+from pipeline.graph.ir.index import WHOLE, GraphIndex, element_type, is_float, is_op
 from pipeline.graph.ir.node_builder import Additions
 from pipeline.graph.quantization.assignment import FLOAT, Assignment
 from pipeline.graph.quantization.ranges import Range, Ranges
@@ -70,7 +70,7 @@ def prepare_casts(index: GraphIndex, ranges: Mapping[str, Range], scheme: Scheme
         for spans in (measured, *chosen.values()):
             if given in spans:
                 spans |= {made[part]: _PARTS[part](spans[given]) for part in made if part}
-    substitute(index.model, found, added.finish())
+    added.join()
     return PreparedCasts(Ranges(measured, chosen), scheme.with_rules(rules))
 
 

@@ -11,7 +11,9 @@ from onnx import NodeProto
 
 from pipeline.contracts.blame import EncodingFacts
 from pipeline.graph.files.model_file import tensor_dtype
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.quantization.ranges import Range
 
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
@@ -119,10 +121,9 @@ def dequantized_constant(index: GraphIndex, name: str) -> NDArray[np.float32]:
     integers, scale = index.constant(maker.input[0]), index.constant(maker.input[1])
     assert integers is not None
     assert scale is not None
-    zero_point = index.constant(maker.input[2]) if len(maker.input) > 2 and maker.input[2] else np.zeros((), np.int8)
+    zero_point = index.constant(maker.input[2]) if input_at(maker, 2) else np.zeros((), np.int8)
     assert zero_point is not None
-    given = {attribute.name: attribute.i for attribute in maker.attribute}
-    axis, block = given.get("axis", 1), given.get("block_size", 0)
+    axis, block = integer(maker, "axis", 1), integer(maker, "block_size")
     if block:
         blocks = [np.repeat(np.asarray(array, np.float32), block, axis) for array in (zero_point, scale)]
         return np.asarray((integers.astype(np.float32) - blocks[0]) * blocks[1], np.float32)

@@ -24,6 +24,7 @@ import numpy as np
 from onnx import NodeProto, numpy_helper
 
 from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.quantization.chip_limits import FP16_SMALLEST, FP16_SMALLEST_NORMAL
 from pipeline.graph.quantization.qdq import QUANTIZER_INPUT
 from pipeline.graph.quantization.ranges import Range
@@ -54,6 +55,6 @@ def _raise(index: GraphIndex, logarithm: NodeProto, ranges: Mapping[str, Range])
 def floor_at(index: GraphIndex, bound: NodeProto) -> int | None:
     """The position of a node's constant floor."""
     if bound.op_type == "Clip":
-        return 1 if len(bound.input) > 1 and bound.input[1] else None
+        return 1 if input_at(bound, 1) else None
     constants = [at for at, name in enumerate(bound.input) if name in index.initializers]
     return constants[0] if len(constants) == 1 else None

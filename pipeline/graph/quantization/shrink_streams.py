@@ -33,6 +33,7 @@ from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
 
 from pipeline.contracts.scheme import FP16, Rule, Scheme
 from pipeline.graph.ir.index import GraphIndex, element_type, sort_nodes
+from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.quantization.assignment import FLOAT, Assignment
 from pipeline.graph.quantization.ranges import Range, Ranges
 from pipeline.graph.quantization.streams import LOUD, Stream, carried, is_product, size_of, streams
@@ -154,7 +155,7 @@ class _Shrinking:
         self.made[shrunk] = given
         self._put(given, self._factor, shrunk, node.output[0], self._assignment.computes_in(node))
         node.input[0] = shrunk
-        if len(node.input) > 2 and node.input[2]:
+        if input_at(node, 2):
             node.input[2] = self._scaled(node.input[2])
 
     def _put(self, given: str, factor: float, made: str, alike: str, kind: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import integer, integers
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.quantization.chip_limits import MOST_DILATION_OF_16_BITS, MOST_TAPS_OF_16_BITS
 
@@ -48,9 +49,9 @@ def layout_of(index: GraphIndex, node: NodeProto) -> Layout | None:
     dims = tuple(index.initializers[node.input[1]].dims)
     if is_op(node, "MatMul") and len(dims) == 2:
         return Layout(0, 1)
-    if is_op(node, "Gemm") and not _attribute(node, "transA"):
-        return Layout(1, 0) if _attribute(node, "transB") else Layout(0, 1)
-    if is_op(node, "Conv") and set(dims[2:]) == {1} and _attribute(node, "group", 1) == 1:
+    if is_op(node, "Gemm") and not integer(node, "transA"):
+        return Layout(1, 0) if integer(node, "transB") else Layout(0, 1)
+    if is_op(node, "Conv") and set(dims[2:]) == {1} and integer(node, "group", 1) == 1:
         return Layout(1, 0)
     return None
 
@@ -76,13 +77,12 @@ def takes_sixteen_bits(index: GraphIndex, node: NodeProto) -> bool:
     made, taken, *taps = index.initializers[node.input[1]].dims
     if len(taps) > _PLANE_AXES:
         return False  # QNN takes none over three axes
-    given: dict[str, list[int]] = {entry.name: [*entry.ints] for entry in node.attribute}
-    strides = given.get("strides") or [1] * len(taps)
+    strides = integers(node, "strides") or [1] * len(taps)
     phases = [-(-size // stride) for size, stride in zip(taps, strides, strict=True)]
-    alone = taken == 1 and made == _attribute(node, "group", 1)
+    alone = taken == 1 and made == integer(node, "group", 1)
     most_dilation = MOST_DILATION_OF_16_BITS if alone else 1
     few_taps = max(phases, default=1) <= MOST_TAPS_OF_16_BITS
-    return few_taps and max(given.get("dilations") or [1]) <= most_dilation
+    return few_taps and max(integers(node, "dilations"), default=1) <= most_dilation
 
 
 def why_no_blocks(index: GraphIndex, node: NodeProto, block: int) -> str | None:
@@ -98,7 +98,3 @@ def why_no_blocks(index: GraphIndex, node: NodeProto, block: int) -> str | None:
         return "QNN takes blocks of a Conv over planes alone, and leaves one over rows to the CPU"
     count = index.initializers[node.input[1]].dims[layout.inputs]
     return f"its {count} inputs can't be split into blocks of {block}" if count % block else None
-
-
-def _attribute(node: NodeProto, name: str, default: int = 0) -> int:
-    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)

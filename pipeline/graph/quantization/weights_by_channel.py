@@ -13,6 +13,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import MODEL, WEIGHTS, load_graph, save_graph, tensor_pieces
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.quantization.qdq import dequantized_constant
 
@@ -26,7 +27,7 @@ def _in_blocks(model: ModelProto) -> list[NodeProto]:
         node
         for node in model.graph.node
         if is_op(node, "DequantizeLinear")
-        and _whole(node, "block_size", 0)
+        and integer(node, "block_size", 0)
         and node.input[0] in constants
         and len(constants[node.input[0]].dims) > 1
     ]
@@ -57,7 +58,7 @@ def write_by_channel(source: Path, folder: Path) -> Path:
         made = []
         for node in nodes:
             weight = dequantized_constant(index, node.output[0])
-            blocked = _whole(node, "axis", 1) % weight.ndim
+            blocked = integer(node, "axis", 1) % weight.ndim
             channel = 1 if blocked == 0 else 0
             others = tuple(axis for axis in range(weight.ndim) if axis != channel)
             largest = np.abs(weight).max(axis=others, keepdims=True)
@@ -74,7 +75,3 @@ def write_by_channel(source: Path, folder: Path) -> Path:
     model.graph.initializer.extend([*kept, *made])
     save_graph(model, folder / MODEL)
     return folder / MODEL
-
-
-def _whole(node: NodeProto, name: str, default: int) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)

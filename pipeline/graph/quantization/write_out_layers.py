@@ -35,11 +35,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from pipeline.graph.files.model_file import external_range, inline_tensor, is_external, set_external
 from pipeline.graph.files.stored_form import form_of
+from pipeline.graph.ir.attributes import text
 from pipeline.graph.ir.index import GraphIndex, is_op, prune, substitute
+from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.traverse import input_at
+from pipeline.graph.rewrites.decompose_lstm_step import says_more
 
 _MOST_NODES = 10_000
 """What all layers of a model may become: six both ways over 50 places.
@@ -47,8 +51,6 @@ _MOST_NODES = 10_000
 3200 nodes took 25 s to compile and run, where operators took 8, 9400 took 80 s of CPU to compile.
 """
 _NODES_OF_A_PLACE, _NODES_OF_PEEPHOLES = 16, 10
-_PLAIN = {"hidden_size", "direction"}
-"""Attributes that are followed."""
 _FLOAT_BYTES = 4
 _LEAST = -128.0
 """Tanh of less than -10 is -1. HTP makes one coarse operator of a sum and its Tanh, but for a bound between them."""
@@ -91,12 +93,11 @@ class _Layer:
 
     def given(self, position: int) -> str:
         """The name of an input; empty if there is none."""
-        return self.node.input[position] if position < len(self.node.input) else ""
+        return input_at(self.node, position)
 
     def goes_back(self, direction: int) -> bool:
         """Whether a direction begins with the last place."""
-        said = next((entry.s for entry in self.node.attribute if entry.name == "direction"), b"forward")
-        return said == b"reverse" or direction == 1
+        return text(self.node, "direction") == "reverse" or direction == 1
 
     @property
     def stem(self) -> str:
@@ -110,7 +111,7 @@ _X, _W, _R, _B, _LENGTHS, _H, _C, _PEEPHOLES = range(8)
 def _read(index: GraphIndex, node: NodeProto) -> _Layer | None:
     """A layer that can be written out."""
     given = (*node.input, *[""] * 8)[:8]
-    if any(_says_more(entry) for entry in node.attribute) or given[_LENGTHS]:
+    if any(says_more(entry) for entry in node.attribute) or given[_LENGTHS]:
         return None
     constants = [index.initializers.get(name) for name in (*given[_W : _B + 1], given[_PEEPHOLES]) if name]
     if any(tensor is None or tensor.data_type != TensorProto.FLOAT for tensor in constants):
@@ -121,12 +122,6 @@ def _read(index: GraphIndex, node: NodeProto) -> _Layer | None:
     places, batch, inner = dims
     directions, _, size = index.initializers[given[_R]].dims
     return _Layer(node, directions, places, batch, inner, size)
-
-
-def _says_more(attribute: AttributeProto) -> bool:
-    """Whether an attribute makes a layer another one; `layout` and `input_forget` do when they are not 0."""
-    zero = attribute.type == AttributeProto.INT and attribute.i == 0
-    return attribute.name not in _PLAIN and not zero
 
 
 def _dims(index: GraphIndex, name: str) -> tuple[int, ...] | None:
@@ -140,11 +135,7 @@ def _dims(index: GraphIndex, name: str) -> tuple[int, ...] | None:
     kind = tensor.data_type if tensor is not None else index.types[name].tensor_type.elem_type
     if kind != TensorProto.FLOAT:
         return None
-    return tuple(tensor.dims) if tensor is not None else _shape_of(index.types[name])
-
-
-def _shape_of(kind: TypeProto) -> tuple[int, ...]:
-    return tuple(dim.dim_value for dim in kind.tensor_type.shape.dim)
+    return tuple(tensor.dims) if tensor is not None else shape_of(index.types[name])
 
 
 class _Additions:

@@ -88,6 +88,7 @@ from pipeline.graph.rewrites import (
     sum_forwards,
     take_last_states,
     widen_scales,
+    write_out_rnns,
 )
 
 
@@ -158,6 +159,7 @@ REWRITES: tuple[Rewrite, ...] = (
     bound_exp,  # behind all that write an Exp: powers of constants, LogSoftmax
     negate_divisors,  # behind all that divide integers
     convert_rnn_to_gru,
+    write_out_rnns,
     replace_lengths_by_gates,
     decompose_lstm_step,  # before its last state is taken from a sequence of one
     take_last_states,

@@ -67,4 +67,3 @@ AFTER = {
     "decompose_swish": "it writes a Sigmoid",
     "replace_tanh": "the Sigmoid in place of a Tanh is not of a sum",
 }
-"""What runs before, and why."""

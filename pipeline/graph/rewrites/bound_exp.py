@@ -58,4 +58,3 @@ AFTER = {
     "decompose_pow": "powers of constants become an Exp",
     "decompose_log_sums": "LogSoftmax becomes an Exp",
 }
-"""What runs before, and why."""

@@ -17,10 +17,9 @@ than the pooling reads, or that broadcasts what it selects from.
 
 from __future__ import annotations
 
-from typing import Any
-
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.rewrites.make_masks_finite import HUGE
@@ -57,9 +56,6 @@ def _same_shape(index: GraphIndex, where: NodeProto, values: int) -> bool:
 
 def _least(added: Additions, pooling: NodeProto, values: str) -> str:
     """The least of the values that the pooling reduces (the largest, for a ReduceMin), with all axes kept."""
-    given = {attribute.name: attribute for attribute in pooling.attribute}
-    more: dict[str, Any] = {"axes": list(given["axes"].ints)} if "axes" in given else {}
-    if "noop_with_empty_axes" in given:
-        more["noop_with_empty_axes"] = given["noop_with_empty_axes"].i
+    more = {name: value for name, value in settings(pooling).items() if name in ("axes", "noop_with_empty_axes")}
     kind, name = _OPPOSITE[pooling.op_type], f"{pooling.output[0]}_filler"
     return added.op(kind, values, *pooling.input[1:], out=name, keepdims=1, **more)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import integer, text
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
@@ -43,11 +44,10 @@ def _middles(index: GraphIndex, node: NodeProto) -> NDArray[np.float32] | None:
     """The grid [n, ..., axes] with its points in the middle of pixels; None where nothing is to be moved."""
     if not is_op(node, "GridSample") or not is_float(index, node.output[0]):
         return None
-    given = {each.name: each for each in node.attribute}
     grid = index.constant(node.input[1])
-    if grid is None or "mode" not in given or given["mode"].s != b"nearest":
+    if grid is None or text(node, "mode") != "nearest":
         return None
-    corners = "align_corners" in given and bool(given["align_corners"].i)
+    corners = bool(integer(node, "align_corners"))
     sizes = shape_of(index.types[node.input[0]])[:1:-1]  # the last of a point's numbers is the first of the axes
     moved = grid.astype(np.float32)
     for at, size in enumerate(sizes):

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import integer, integers, real
 from pipeline.graph.ir.index import GraphIndex, is_float32, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
@@ -50,17 +51,14 @@ def _matches(index: GraphIndex, node: NodeProto) -> bool:
         return False
     if node.op_type == "GroupNormalization":
         return all(name in index.initializers for name in node.input[1:3])
-    axes = next((list(attribute.ints) for attribute in node.attribute if attribute.name == "axes"), [0, 2, 3])
     others = {axis for axis in range(len(dims)) if axis != 1}
-    return dims[0] == 1 and others - {0} <= {axis % len(dims) for axis in axes} <= others
+    return dims[0] == 1 and others - {0} <= {axis % len(dims) for axis in integers(node, "axes", [0, 2, 3])} <= others
 
 
 def _group_norm(added: Additions, node: NodeProto) -> None:
     source, result = node.input[0], node.output[0]
     dims = added.shape(result)
-    attributes = {attribute.name: attribute for attribute in node.attribute}
-    groups = attributes["num_groups"].i
-    epsilon = attributes["epsilon"].f if "epsilon" in attributes else _EPSILON
+    groups, epsilon = integer(node, "num_groups"), real(node, "epsilon", _EPSILON)
     grouped = added.op(
         "Reshape", source, added.integers(f"{result}_groups", dims[0], groups, -1), out=f"{result}_grouped"
     )

@@ -18,58 +18,53 @@ computed; types other than float32.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper
 
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
+from pipeline.graph.ir.traverse import input_at
 
 _STILL = 20.0
 """A gate's bias. As much as it takes in float32, and no more: the bias is quantized with the others."""
 
 
-def apply(model: ModelProto, folder: Path) -> int:
-    """Rewrite every RNN that has constant weights; returns their number."""
-    index = GraphIndex(model, folder)
-    rewritten = 0
-    for node in model.graph.node:
-        if not _matches(index, node):
-            continue
-        weights, recurrence = (index.constant(name) for name in node.input[1:3])
-        assert weights is not None
-        assert recurrence is not None
-        directions, hidden = weights.shape[:2]
-        given = index.constant(node.input[3]) if len(node.input) > 3 and node.input[3] else None
-        bias = np.zeros((directions, 2 * hidden), np.float32) if given is None else given
-        gates = np.repeat(np.array([-_STILL, _STILL], np.float32), hidden)
-        both = np.broadcast_to(gates, (directions, 2 * hidden))
-        still = np.zeros_like(both)
-        # Gates are in the order z, r, h; the biases of W come before those of R.
-        constants = (
-            _below_zeros(weights),
-            _below_zeros(recurrence),
-            np.concatenate([both, bias[:, :hidden], still, bias[:, hidden:]], axis=1),
-        )
-        stem = node.output[0] or node.output[1]
-        names = [
-            _add(index, f"{stem}_{role}", array)
-            for role, array in zip(("gru_w", "gru_r", "gru_b"), constants, strict=True)
-        ]
-        kept = [entry for entry in node.attribute if entry.name in ("direction", "hidden_size", "layout")]
-        gru = helper.make_node("GRU", [node.input[0], *names, *node.input[4:]], list(node.output), node.name)
-        gru.attribute.extend([*kept, helper.make_attribute("linear_before_reset", 1)])
-        node.CopyFrom(gru)
-        rewritten += 1
-    return rewritten
+@each_node
+def apply(added: Additions, node: NodeProto) -> bool:
+    """Rewrite an RNN that has constant weights."""
+    if not _matches(added.index, node):
+        return False
+    weights, recurrence = (added.index.constant(name) for name in node.input[1:3])
+    assert weights is not None
+    assert recurrence is not None
+    directions, hidden = weights.shape[:2]
+    given = added.index.constant(input_at(node, 3))
+    bias = np.zeros((directions, 2 * hidden), np.float32) if given is None else given
+    gates = np.repeat(np.array([-_STILL, _STILL], np.float32), hidden)
+    both = np.broadcast_to(gates, (directions, 2 * hidden))
+    # Gates are in the order z, r, h; the biases of W come before those of R.
+    constants = {
+        "gru_w": _below_zeros(weights),
+        "gru_r": _below_zeros(recurrence),
+        "gru_b": np.concatenate([both, bias[:, :hidden], np.zeros_like(both), bias[:, hidden:]], axis=1),
+    }
+    stem = node.output[0] or node.output[1]
+    names = [added.constant(f"{stem}_{role}", np.ascontiguousarray(array)) for role, array in constants.items()]
+    kept = [entry for entry in node.attribute if entry.name in ("direction", "hidden_size", "layout")]
+    gru = helper.make_node("GRU", [node.input[0], *names, *node.input[4:]], list(node.output), node.name)
+    gru.attribute.extend([*kept, helper.make_attribute("linear_before_reset", 1)])
+    node.CopyFrom(gru)
+    return True
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:
     if not is_op(node, "RNN"):
         return False
-    given = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+    given = settings(node)
     activations = given.get("activations", [])
     names = [name for name in node.input[1:4] if name]
     types = [index.initializers[name].data_type for name in names if name in index.initializers]
@@ -83,9 +78,3 @@ def _matches(index: GraphIndex, node: NodeProto) -> bool:
 def _below_zeros(weights: NDArray[Any]) -> NDArray[Any]:
     """Weights [directions, hidden, ...] as the last of three gates whose others are zero."""
     return np.concatenate([np.zeros_like(weights), np.zeros_like(weights), weights], axis=1)
-
-
-def _add(index: GraphIndex, stem: str, array: NDArray[Any]) -> str:
-    name = index.unused(stem)
-    index.model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
-    return name

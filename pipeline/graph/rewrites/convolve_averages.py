@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -63,7 +64,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
     """Replace an AveragePool over padded windows."""
     if not is_op(node, "AveragePool") or not is_float32(added.index, node.input[0]):
         return False
-    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    given = settings(node)
     axes = _axes(given, added.shape(node.input[0])[2:], added.shape(node.output[0])[2:])
     if not any(axis.before or axis.beyond for axis in axes):
         return False

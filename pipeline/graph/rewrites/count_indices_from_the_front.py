@@ -26,10 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from pipeline.graph.ir.attributes import integer, settings
 from pipeline.graph.ir.index import GraphIndex, element_type, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.moves import MOVES_FIRST, VIEWS
 from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.traverse import input_at
 
 _PLACES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1, "ScatterND": 1, "OneHot": 0}
 """Operator -> the position of its indices."""
@@ -54,7 +56,7 @@ def apply(model: ModelProto, folder: Path) -> int:
         if key not in counted:
             counted[key] = _counted(index, added, name, sizes, may_be_outside=is_op(node, "OneHot"))
         inputs = [counted[key] if at == position else given for at, given in enumerate(node.input)]
-        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        attributes = settings(node)
         added.replace(node.op_type, *inputs, out=node.output[0], **attributes)
     if found:
         added.join()
@@ -81,8 +83,7 @@ def _sizes(index: GraphIndex, node: NodeProto) -> NDArray[np.int64]:
     dims = _dims(index, node.input[0])
     if is_op(node, "ScatterND"):
         return np.array(dims[: _dims(index, node.input[1])[-1]], np.int64)
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-    return np.array(dims[axis], np.int64)
+    return np.array(dims[integer(node, "axis")], np.int64)
 
 
 def _dims(index: GraphIndex, name: str) -> tuple[int, ...]:
@@ -136,7 +137,7 @@ def _rest_on(index: GraphIndex, name: str) -> list[str] | None:
     if is_op(node, *MOVES_FIRST) or (is_op(node, "Mod") and _is_plain_mod(node)):
         return [node.input[1 if node.op_type == "Mod" else 0]]
     if is_op(node, "Clip"):
-        return [node.input[1]] if len(node.input) > 1 and node.input[1] else None
+        return [node.input[1]] if input_at(node, 1) else None
     if is_op(node, "ReduceSum", "CumSum"):
         return [node.input[0]]
     if is_op(node, *_OF_ALL):
@@ -168,7 +169,7 @@ def _behind_views(index: GraphIndex, name: str) -> str:
 
 def _is_plain_mod(node: NodeProto) -> bool:
     """Whether a Mod has the sign of its divisor."""
-    return not any(attribute.name == "fmod" and attribute.i for attribute in node.attribute)
+    return not integer(node, "fmod")
 
 
 def _follows(index: GraphIndex, name: str, known: dict[str, bool]) -> bool:
@@ -192,4 +193,3 @@ AFTER = {
     "decompose_mod": "it writes what a Mod is, whose sign is known",
     "flatten_gather_nd": "it writes a Gather",
 }
-"""What runs before, and why."""

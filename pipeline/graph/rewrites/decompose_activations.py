@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import real
 from pipeline.graph.ir.index import is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -26,19 +27,15 @@ def apply(added: Additions, node: NodeProto) -> bool:
     """Replace a Celu, Softsign or Shrink."""
     if not is_op(node, *_WRITERS) or not is_float32(added.index, node.output[0]):
         return False
-    if node.op_type == "Shrink" and _number(node, "lambd", 0.5) < 0:
+    if node.op_type == "Shrink" and real(node, "lambd", 0.5) < 0:
         return False
     _WRITERS[node.op_type](added, node)
     return True
 
 
-def _number(node: NodeProto, name: str, default: float) -> float:
-    return next((float(attribute.f) for attribute in node.attribute if attribute.name == name), default)
-
-
 def _celu(added: Additions, node: NodeProto) -> None:
     source, result = node.input[0], node.output[0]
-    alpha = _number(node, "alpha", 1.0)
+    alpha = real(node, "alpha", 1.0)
     if alpha == 1:
         added.replace("Elu", source, out=result)
         return
@@ -56,7 +53,7 @@ def _softsign(added: Additions, node: NodeProto) -> None:
 
 def _shrink(added: Additions, node: NodeProto) -> None:
     source, result = node.input[0], node.output[0]
-    lambd, bias = _number(node, "lambd", 0.5), _number(node, "bias", 0.0)
+    lambd, bias = real(node, "lambd", 0.5), real(node, "bias", 0.0)
     high = added.number(f"{result}_lambd", lambd)
     if bias == lambd:
         middle = added.op("Clip", source, added.number(f"{result}_low", -lambd), high, out=f"{result}_middle")

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
+from pipeline.graph.ir.attributes import real
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 
@@ -53,7 +54,7 @@ def apply(model: ModelProto, folder: Path) -> int:
 def _split(index: GraphIndex, node: NodeProto, parameters: list[NDArray[Any]]) -> list[NodeProto]:
     """The two nodes, whose constants and whose value in between are added to the model."""
     gamma, beta, mean, variance = (parameter.astype(np.float64) for parameter in parameters)
-    epsilon = next((attribute.f for attribute in node.attribute if attribute.name == "epsilon"), _EPSILON)
+    epsilon = real(node, "epsilon", _EPSILON)
     factor = gamma / np.sqrt(variance + epsilon)
     source, result = node.input[0], node.output[0]
     names = [index.unused(f"{result}_{part}") for part in ("factor", "offset", "scaled")]

@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
+from pipeline.graph.ir.attributes import text
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
@@ -79,13 +80,13 @@ def apply(model: ModelProto, folder: Path) -> int:
 
 
 def _equation(index: GraphIndex, node: NodeProto) -> _Equation | None:
-    text = next(attribute.s.decode() for attribute in node.attribute if attribute.name == "equation").replace(" ", "")
-    given, arrow, result = text.partition("->")
+    equation = text(node, "equation").replace(" ", "")
+    given, arrow, result = equation.partition("->")
     operands = tuple(given.split(","))
     indices = "".join(operands)
     if not arrow:
         result = "".join(sorted(letter for letter in set(indices) if indices.count(letter) == 1))
-    if "." in text or len(operands) > 2 or any(len(set(operand)) < len(operand) for operand in operands):
+    if "." in equation or len(operands) > 2 or any(len(set(operand)) < len(operand) for operand in operands):
         return None
     if not all(_has_dims(index, name, operand) for name, operand in zip(node.input, operands, strict=True)):
         return None

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import integers, real
 from pipeline.graph.ir.index import GraphIndex, is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -32,11 +33,10 @@ def apply(added: Additions, node: NodeProto) -> bool:
     if not _matches(added.index, node):
         return False
     result = node.output[0]
-    given = {attribute.name: attribute.f for attribute in node.attribute}
     alpha, beta, zero, one = (
         added.number(f"{result}_{name}", value)
         for name, value in (
-            ("alpha", given.get("alpha", _ALPHA)), ("beta", given.get("beta", _BETA)), ("zero", 0), ("one", 1)
+            ("alpha", real(node, "alpha", _ALPHA)), ("beta", real(node, "beta", _BETA)), ("zero", 0), ("one", 1)
         )
     )  # fmt: skip
     product = added.op("Mul", node.input[0], alpha, out=f"{result}_product")
@@ -51,5 +51,4 @@ def _matches(index: GraphIndex, node: NodeProto) -> bool:
     while maker is not None and not is_op(maker, "ConvTranspose"):
         computed = [name for name in maker.input if name and name not in index.initializers]
         maker = index.makers.get(computed[0]) if len(computed) == 1 else None
-    strides = [] if maker is None else [each for each in maker.attribute if each.name == "strides"]
-    return any(stride > 1 for each in strides for stride in each.ints)
+    return maker is not None and any(stride > 1 for stride in integers(maker, "strides"))

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_float32, is_op, opset
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
@@ -53,7 +54,7 @@ def _axes(index: GraphIndex, node: NodeProto, version: int) -> tuple[int, ...] |
         return None
     if node.op_type == "ReduceLogSumExp":
         return reduced_axes(index, node)
-    return (next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1) % rank,)
+    return (integer(node, "axis", -1) % rank,)
 
 
 def _replace(added: Additions, node: NodeProto, axes: tuple[int, ...], version: int) -> None:

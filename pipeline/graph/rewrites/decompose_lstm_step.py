@@ -44,7 +44,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:
-    if not is_op(node, "LSTM") or any(_says_more(entry) for entry in node.attribute):
+    if not is_op(node, "LSTM") or any(says_more(entry) for entry in node.attribute):
         return False
     source, weights, recurrent, bias, lengths, hidden, cell, peepholes = (*node.input, *[""] * 8)[:8]
     if lengths or peepholes or source not in index.types or any(name not in index.types for name in (hidden, cell)):
@@ -55,7 +55,7 @@ def _matches(index: GraphIndex, node: NodeProto) -> bool:
     return shape_of(index.types[source])[0] == 1
 
 
-def _says_more(attribute: AttributeProto) -> bool:
+def says_more(attribute: AttributeProto) -> bool:
     """Whether an attribute makes a step another one; `layout` and `input_forget` do when they are not 0."""
     zero = attribute.type == AttributeProto.INT and attribute.i == 0
     return attribute.name not in _PLAIN and not zero
@@ -117,4 +117,3 @@ def _gate(added: Additions, value: str, stem: str) -> str:
 
 
 AFTER = {"replace_lengths_by_gates": "lengths become gates, and a layer without them is one step"}
-"""What runs before, and why."""

@@ -31,6 +31,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import element_type, is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -54,7 +55,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
 
 
 def _has_sign_of_x(node: NodeProto) -> bool:
-    return any(attribute.name == "fmod" and attribute.i for attribute in node.attribute)
+    return bool(integer(node, "fmod"))
 
 
 def _of_floats(added: Additions, node: NodeProto) -> None:

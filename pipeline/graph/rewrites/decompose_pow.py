@@ -156,4 +156,3 @@ AFTER = {
     "fuse_layer_norm": "it looks for the powers in a norm",
     "fuse_rms_norm": "it looks for the powers in a norm",
 }
-"""What runs before, and why."""

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.reductions import keeps_axes, reduced_axes
@@ -33,13 +34,9 @@ def apply(added: Additions, node: NodeProto) -> bool:
     if not is_op(node, *kinds) or not is_float32(added.index, node.output[0]):
         return False
     if node.op_type == "LpNormalization":
-        return _attribute(node, "p", 2) == 1 and _divide(added, node)
+        return integer(node, "p", 2) == 1 and _divide(added, node)
     reduced = reduced_axes(added.index, node)
     return reduced is not None and _replace(added, node, reduced)
-
-
-def _attribute(node: NodeProto, name: str, default: int) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)
 
 
 def _replace(added: Additions, node: NodeProto, reduced: Sequence[int]) -> bool:
@@ -60,7 +57,7 @@ def _replace(added: Additions, node: NodeProto, reduced: Sequence[int]) -> bool:
 
 def _divide(added: Additions, node: NodeProto) -> bool:
     source, result = node.input[0], node.output[0]
-    axis = added.integers(f"{result}_axis", _attribute(node, "axis", -1) % len(added.shape(source)))
+    axis = added.integers(f"{result}_axis", integer(node, "axis", -1) % len(added.shape(source)))
     size = added.op("Abs", source, out=f"{result}_size")
     total = added.op("ReduceSum", size, axis, out=f"{result}_sum", keepdims=1)
     least = added.number(f"{result}_least", _SMALLEST)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import real
 from pipeline.graph.ir.index import is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -26,7 +27,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
     if not is_op(node, "Swish") or not is_float32(added.index, node.output[0]):
         return False
     source, result = node.input[0], node.output[0]
-    alpha = next((attribute.f for attribute in node.attribute if attribute.name == "alpha"), 1.0)
+    alpha = real(node, "alpha", 1.0)
     scaled = source
     if alpha != 1:
         scaled = added.op("Mul", source, added.number(f"{result}_alpha", alpha), out=f"{result}_scaled")

@@ -71,4 +71,3 @@ def _write(added: Additions, result: str, value: str, numbers: tuple[float, floa
 
 
 AFTER = {"merge_scales": "two factors in a row become one"}
-"""What runs before, and why."""

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_float, is_op
+from pipeline.graph.ir.attributes import integer
+from pipeline.graph.ir.index import is_float, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
-from pipeline.graph.ir.reductions import axes_are_an_input
+from pipeline.graph.ir.reductions import axes_are_an_input, reduced_axes
 
 _REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
 
@@ -33,7 +34,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
     if not is_op(node, *_REDUCTIONS) or node.input[0] not in index.types or not is_float(index, node.input[0]):
         return False
     dims = added.shape(node.input[0])
-    axes = _axes(index, node, len(dims))
+    axes = reduced_axes(index, node) or ()
     real = [axis for axis in axes if dims[axis] != 1]
     if not real or len(real) == len(axes):
         return False
@@ -41,25 +42,10 @@ def apply(added: Additions, node: NodeProto) -> bool:
     return True
 
 
-def _axes(index: GraphIndex, node: NodeProto, rank: int) -> list[int]:
-    """The axes that a node reduces, none if they aren't known."""
-    given = next((list(entry.ints) for entry in node.attribute if entry.name == "axes"), None)
-    if len(node.input) > 1 and node.input[1]:
-        constant = index.constant(node.input[1])
-        if constant is None:
-            return []
-        given = constant.reshape(-1).tolist()
-    if not given:  # without axes all are reduced, or with noop_with_empty_axes none
-        return (
-            [] if any(entry.name == "noop_with_empty_axes" and entry.i for entry in node.attribute) else [*range(rank)]
-        )
-    return [int(axis) % rank for axis in given]
-
-
 def _reduce(added: Additions, node: NodeProto, axes: list[int]) -> None:
     """Add the node that reduces `axes`, and what gives its result the shape that it had."""
     result = node.output[0]
-    keeps = next((entry.i for entry in node.attribute if entry.name == "keepdims"), 1)
+    keeps = integer(node, "keepdims", 1)
     operands: list[str] = [node.input[0]]
     attributes: dict[str, int | list[int]] = {"keepdims": keeps}
     if axes_are_an_input(added.index.model, node):

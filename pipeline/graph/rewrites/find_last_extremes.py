@@ -12,8 +12,9 @@ The result keeps its name.
 from __future__ import annotations
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import integer, settings
 from pipeline.graph.ir.from_behind import from_behind
 from pipeline.graph.ir.index import is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
@@ -22,11 +23,10 @@ from pipeline.graph.ir.node_builder import Additions, each_node
 @each_node
 def apply(added: Additions, node: NodeProto) -> bool:
     """Replace an ArgMax or ArgMin that finds the last."""
-    last = any(attribute.name == "select_last_index" and attribute.i for attribute in node.attribute)
-    if not last or not is_op(node, "ArgMax", "ArgMin"):
+    if not is_op(node, "ArgMax", "ArgMin") or not integer(node, "select_last_index"):
         return False
     given, result = node.input[0], node.output[0]
-    how = {each.name: helper.get_attribute_value(each) for each in node.attribute if each.name != "select_last_index"}
+    how = {name: value for name, value in settings(node).items() if name != "select_last_index"}
     dims = added.shape(given)
     axis = how.get("axis", 0) % len(dims)
     last = dims[axis] - 1

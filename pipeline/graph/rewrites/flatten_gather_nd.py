@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.node_builder import Additions
 
@@ -53,7 +54,7 @@ def apply(model: ModelProto, folder: Path) -> int:
 
 def _gather(added: Additions, node: NodeProto, dims: tuple[int, ...], indices: NDArray[Any]) -> None:
     result = node.output[0]
-    batch_dims = next((attribute.i for attribute in node.attribute if attribute.name == "batch_dims"), 0)
+    batch_dims = integer(node, "batch_dims")
     indexed = batch_dims + indices.shape[-1]
     places = _places(indices, dims[:indexed], batch_dims)
     count, rest = math.prod(dims[:indexed]), dims[indexed:]

@@ -24,6 +24,7 @@ from math import prod
 
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.axis_groups import MOST_DIMS
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
@@ -39,8 +40,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
 
 
 def _axis(added: Additions, node: NodeProto) -> int:
-    given = next((each.i for each in node.attribute if each.name == "axis"), 0)
-    return given % len(added.shape(node.input[0]))
+    return integer(node, "axis") % len(added.shape(node.input[0]))
 
 
 def _is_deep(added: Additions, node: NodeProto) -> bool:

@@ -58,4 +58,3 @@ def _matches(index: GraphIndex, node: NodeProto) -> bool:
 
 
 AFTER = {"decompose_mod": "it writes Casts to integers, which may be outputs"}
-"""What runs before, and why."""

@@ -56,4 +56,3 @@ AFTER = {
     "bound_activations": "it looks for activations right behind a product",
     "scale_weights": "it looks for factors right behind a product",
 }
-"""What runs before, and why."""

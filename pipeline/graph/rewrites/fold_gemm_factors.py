@@ -21,6 +21,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, helper
 
+from pipeline.graph.ir.attributes import real, settings
 from pipeline.graph.ir.index import GraphIndex, element_type, is_float, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -37,15 +38,11 @@ def apply(added: Additions, node: NodeProto) -> bool:
 
 
 def _has_factors(index: GraphIndex, node: NodeProto) -> bool:
-    return is_float(index, node.output[0]) and any(_factor(node, name) != 1 for name in ("alpha", "beta"))
-
-
-def _factor(node: NodeProto, name: str) -> float:
-    return next((float(attribute.f) for attribute in node.attribute if attribute.name == name), 1.0)
+    return is_float(index, node.output[0]) and any(real(node, name, 1.0) != 1 for name in ("alpha", "beta"))
 
 
 def _fold(index: GraphIndex, added: Additions, node: NodeProto) -> None:
-    alpha, beta = _factor(node, "alpha"), _factor(node, "beta")
+    alpha, beta = real(node, "alpha", 1.0), real(node, "beta", 1.0)
     inputs = list(node.input)
     own = [place for place in (1, 0) if inputs[place] in index.initializers and len(index.readers[inputs[place]]) == 1]
     place = own[0] if own else 0
@@ -54,11 +51,7 @@ def _fold(index: GraphIndex, added: Additions, node: NodeProto) -> None:
         inputs[_BIAS] = _times(index, added, inputs[_BIAS], beta) if beta else ""
     if not inputs[-1]:
         inputs.pop()
-    kept = {
-        attribute.name: helper.get_attribute_value(attribute)
-        for attribute in node.attribute
-        if attribute.name not in ("alpha", "beta")
-    }
+    kept = {name: value for name, value in settings(node).items() if name not in ("alpha", "beta")}
     added.replace("Gemm", *inputs, out=node.output[0], **kept)
 
 

@@ -21,6 +21,7 @@ from onnx import NodeProto, helper
 
 from pipeline.graph.ir.index import CONTRIB_DOMAIN, GraphIndex, import_contrib, is_op, opset
 from pipeline.graph.ir.node_builder import Additions, each_node
+from pipeline.graph.ir.traverse import other_input
 
 _GELU_OPSET = 20
 _TOLERANCE = 1e-3
@@ -48,18 +49,18 @@ def _match(index: GraphIndex, erf: NodeProto) -> tuple[str, NodeProto] | None:
     """The input of the Gelu that an Erf is part of, and its last node."""
     source = _scaled_input(index, erf)
     shifted = index.sole_reader(erf.output[0], "Add")
-    if source is None or shifted is None or not _is(index, _other(shifted, erf.output[0]), 1.0):
+    if source is None or shifted is None or not _is(index, other_input(shifted, erf.output[0]), 1.0):
         return None
     first = index.sole_reader(shifted.output[0], "Mul")
     if first is None:
         return None
-    factor = _other(first, shifted.output[0])
+    factor = other_input(first, shifted.output[0])
     if _is_half_of(index, factor, source):
         return source, first
     second = index.sole_reader(first.output[0], "Mul")
     if second is None:
         return None
-    last_factor = _other(second, first.output[0])
+    last_factor = other_input(second, first.output[0])
     complete = (factor == source and _is(index, last_factor, 0.5)) or (
         _is(index, factor, 0.5) and last_factor == source
     )
@@ -75,20 +76,15 @@ def _scaled_input(index: GraphIndex, erf: NodeProto) -> str | None:
         return scale.input[0] if _is(index, scale.input[1], math.sqrt(2)) else None
     for name in scale.input:
         if _is(index, name, math.sqrt(0.5)):
-            return _other(scale, name)
+            return other_input(scale, name)
     return None
 
 
 def _is_half_of(index: GraphIndex, name: str, source: str) -> bool:
     half = index.maker(name, "Mul")
-    return half is not None and source in half.input and _is(index, _other(half, source), 0.5)
+    return half is not None and source in half.input and _is(index, other_input(half, source), 0.5)
 
 
 def _is(index: GraphIndex, name: str, expected: float) -> bool:
     value = index.scalar(name)
     return value is not None and math.isclose(value, expected, rel_tol=_TOLERANCE)
-
-
-def _other(node: NodeProto, name: str) -> str:
-    """The input of a node of two inputs that isn't `name`, or `name` if both are."""
-    return str(node.input[1] if node.input[0] == name else node.input[0])

@@ -39,6 +39,8 @@ from pipeline.graph.ir.index import GraphIndex, is_op, prune
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.reductions import keeps_axes, reduced_axes
+from pipeline.graph.ir.spelled_norms import divided, squared
+from pipeline.graph.ir.traverse import other_input
 
 
 @dataclass(frozen=True)
@@ -74,27 +76,19 @@ def _apply(added: Additions, node: NodeProto) -> bool:
 def _match(index: GraphIndex, variance: NodeProto) -> _Norm | None:
     """The LayerNorm that this mean of squares is part of."""
     axes = reduced_axes(index, variance)
-    centred = _squared(index, variance.input[0])
-    source = _centred(index, centred, axes) if centred is not None and axes else None
+    centred = squared(index, variance.input[0])
+    alone = index.sole_reader(variance.input[0], "ReduceMean") is not None
+    source = _centred(index, centred, axes) if alone and centred is not None and axes else None
     shifted = index.sole_reader(variance.output[0], "Add")
     if source is None or axes is None or len(axes) != 1 or not keeps_axes(variance) or shifted is None:
         return None
-    epsilon = index.scalar(_other(shifted, variance.output[0]))
+    epsilon = index.scalar(other_input(shifted, variance.output[0]))
     if epsilon is None or not 0 < epsilon < math.inf:
         return None
-    normed = _divided(index, shifted.output[0])
+    normed = divided(index, shifted.output[0])
     if normed is None or not any(_centred(index, name, axes) == source for name in normed.input):
         return None
     return _with_beta(index, _with_gamma(index, _Norm(source, axes[0], epsilon, normed)))
-
-
-def _squared(index: GraphIndex, name: str) -> str | None:
-    """The x of x * x, if nothing else reads that."""
-    node = index.maker(name, "Pow", "Mul")
-    if node is None or index.sole_reader(name, "ReduceMean") is None:
-        return None
-    square = index.scalar(node.input[1]) == 2 if node.op_type == "Pow" else node.input[0] == node.input[1]
-    return node.input[0] if square else None
 
 
 def _centred(index: GraphIndex, name: str, axes: tuple[int, ...] | None) -> str | None:
@@ -108,28 +102,11 @@ def _centred(index: GraphIndex, name: str, axes: tuple[int, ...] | None) -> str 
     return str(node.input[0])
 
 
-def _divided(index: GraphIndex, variance: str) -> NodeProto | None:
-    """The node that divides something by sqrt(variance)."""
-    root = index.sole_reader(variance, "Sqrt", "Pow")
-    if root is None:
-        return None
-    exponent = 0.5 if root.op_type == "Sqrt" else index.scalar(root.input[1])
-    if exponent == -0.5:
-        return index.sole_reader(root.output[0], "Mul")
-    if exponent != 0.5:
-        return None
-    division = index.sole_reader(root.output[0], "Div", "Reciprocal")
-    if division is None or (division.op_type == "Div" and division.input[1] != root.output[0]):
-        return None
-    is_inverse = division.op_type == "Reciprocal" or index.scalar(division.input[0]) == 1
-    return index.sole_reader(division.output[0], "Mul") if is_inverse else division
-
-
 def _with_gamma(index: GraphIndex, norm: _Norm) -> _Norm:
     scaled = index.sole_reader(norm.last.output[0], "Mul")
     if scaled is None:
         return norm
-    gamma = _per_element(index, _other(scaled, norm.last.output[0]), norm)
+    gamma = _per_element(index, other_input(scaled, norm.last.output[0]), norm)
     return norm if gamma is None else replace(norm, last=scaled, gamma=gamma)
 
 
@@ -137,7 +114,7 @@ def _with_beta(index: GraphIndex, norm: _Norm) -> _Norm:
     moved = index.sole_reader(norm.last.output[0], "Add")
     if moved is None:
         return norm
-    beta = _per_element(index, _other(moved, norm.last.output[0]), norm)
+    beta = _per_element(index, other_input(moved, norm.last.output[0]), norm)
     return norm if beta is None else replace(norm, last=moved, beta=beta)
 
 
@@ -167,8 +144,3 @@ def _fuse(index: GraphIndex, added: Additions, norm: _Norm) -> None:
     turned = added.op("Transpose", norm.source, out=f"{result}_channels_last", perm=order)
     normed = added.op("LayerNormalization", turned, *parameters, out=f"{result}_normed", axis=-1, epsilon=norm.epsilon)
     added.replace("Transpose", normed, out=result, perm=[order.index(axis) for axis in range(len(dims))])
-
-
-def _other(node: NodeProto, name: str) -> str:
-    """The input of a node of two inputs that isn't `name`, or `name` if both are."""
-    return str(node.input[1] if node.input[0] == name else node.input[0])

@@ -31,12 +31,15 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import NodeProto, helper
 
+from pipeline.graph.ir.attributes import integers
 from pipeline.graph.ir.index import GraphIndex, element_type, is_op, opset
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
+from pipeline.graph.ir.reductions import keeps_axes
+from pipeline.graph.ir.spelled_norms import divided, squared
+from pipeline.graph.ir.traverse import input_at, other_input
 
 _OPSET = 23
-_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -64,71 +67,31 @@ def apply(added: Additions, node: NodeProto) -> bool:
 
 
 def _match(index: GraphIndex, mean: NodeProto) -> _Norm | None:
-    source = _squared(index, mean.input[0])
+    source = squared(index, mean.input[0])
     shifted = index.sole_reader(mean.output[0], "Add")
     if source is None or shifted is None or not _is_over_last_axis(index, mean, source):
         return None
-    epsilon = index.scalar(_other(shifted, mean.output[0]))
-    normed = _divided(index, source, shifted.output[0])
+    epsilon = index.scalar(other_input(shifted, mean.output[0]))
+    normed = divided(index, shifted.output[0])
     if epsilon is None or not 0 < epsilon < np.inf or normed is None:
         return None
+    if source not in (normed.input[:1] if normed.op_type == "Div" else normed.input):
+        return None
     scaled = index.sole_reader(normed.output[0], "Mul")
-    gamma = _other(scaled, normed.output[0]) if scaled is not None else ""
+    gamma = other_input(scaled, normed.output[0]) if scaled is not None else ""
     if scaled is not None and _is_gamma(index, gamma, source):
         return _Norm(source, epsilon, scaled, gamma)
     return _Norm(source, epsilon, normed)
 
 
-def _squared(index: GraphIndex, name: str) -> str | None:
-    """The x of x * x."""
-    node = index.maker(name, "Pow", "Mul")
-    if node is None:
-        return None
-    square = index.scalar(node.input[1]) == 2 if node.op_type == "Pow" else node.input[0] == node.input[1]
-    return node.input[0] if square else None
-
-
 def _is_over_last_axis(index: GraphIndex, mean: NodeProto, source: str) -> bool:
-    attributes = {attribute.name: attribute for attribute in mean.attribute}
-    if "keepdims" in attributes and not attributes["keepdims"].i:
+    if not keeps_axes(mean):
         return False
-    if "axes" in attributes:
-        axes = list(attributes["axes"].ints)
-    else:
-        given = index.constant(mean.input[1]) if len(mean.input) > 1 else None
+    axes = integers(mean, "axes")
+    if not axes:
+        given = index.constant(input_at(mean, 1))
         axes = [] if given is None else [int(axis) for axis in given.ravel()]
     return source in index.types and axes in ([-1], [len(shape_of(index.types[source])) - 1])
-
-
-def _divided(index: GraphIndex, source: str, variance: str) -> NodeProto | None:
-    """The node that makes x / sqrt(variance)."""
-    root = index.sole_reader(variance, "Sqrt", "Pow")
-    if root is None:
-        return None
-    exponent = 0.5 if root.op_type == "Sqrt" else index.scalar(root.input[1])
-    if exponent == -0.5:
-        return _product(index, source, root.output[0])
-    if exponent != 0.5:
-        return None
-    division = index.sole_reader(root.output[0], "Div", "Reciprocal")
-    if division is None:
-        return None
-    if division.op_type == "Div" and division.input[1] != root.output[0]:
-        return None
-    if division.op_type == "Div" and division.input[0] == source:
-        return division
-    is_inverse = division.op_type == "Reciprocal" or _is_one(index, division.input[0])
-    return _product(index, source, division.output[0]) if is_inverse else None
-
-
-def _product(index: GraphIndex, source: str, inverse: str) -> NodeProto | None:
-    product = index.sole_reader(inverse, "Mul")
-    return product if product is not None and source in product.input else None
-
-
-def _is_one(index: GraphIndex, name: str) -> bool:
-    value = index.scalar(name)
-    return value is not None and abs(value - 1) <= _TOLERANCE
 
 
 def _is_gamma(index: GraphIndex, name: str, source: str) -> bool:
@@ -152,8 +115,3 @@ def _gamma(added: Additions, norm: _Norm) -> str:
     dtype = helper.tensor_dtype_to_np_dtype(element_type(added.index, norm.source))
     factor = np.ones(width, dtype) if values is None else np.broadcast_to(values.reshape(-1), width)
     return added.constant(f"{norm.last.output[0]}_gamma", np.ascontiguousarray(factor))
-
-
-def _other(node: NodeProto, name: str) -> str:
-    """The input of a node of two inputs that isn't `name`."""
-    return str(node.input[1] if node.input[0] == name else node.input[0])

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto
 
+from pipeline.graph.ir.attributes import integer, integers
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import is_static, shape_of
 from pipeline.graph.ir.moves import VIEWS
@@ -72,8 +73,7 @@ def _moves(index: GraphIndex, node: NodeProto) -> bool:
     indices = index.constant(node.input[1])
     if indices is None or not indices.size:
         return False
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-    size = shape_of(index.types[node.input[0]])[axis]
+    size = shape_of(index.types[node.input[0]])[integer(node, "axis")]
     return bool(indices.min() >= -size and indices.max() < size)
 
 
@@ -101,13 +101,12 @@ def _replace(added: Additions, chain: list[NodeProto]) -> bool:
 
 
 def _moved(index: GraphIndex, node: NodeProto, array: NDArray[Any], dims: tuple[int, ...]) -> NDArray[Any]:
-    given = {attribute.name: attribute for attribute in node.attribute}
     if node.op_type == "Gather":
         indices = index.constant(node.input[1])
         assert indices is not None
-        return np.take(array, indices, axis=given["axis"].i if "axis" in given else 0)
+        return np.take(array, indices, axis=integer(node, "axis"))
     if node.op_type == "Transpose":
-        return array.transpose([*given["perm"].ints] if "perm" in given else None)
+        return array.transpose(integers(node, "perm") or None)
     return array.reshape(dims)
 
 

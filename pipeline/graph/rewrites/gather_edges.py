@@ -27,6 +27,7 @@ from pipeline.graph.ir.index import GraphIndex, is_float32
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.pads import pad_mode
+from pipeline.graph.ir.traverse import input_at
 
 _MOST_DIMS = 4
 _MODES: dict[str, Literal["edge", "reflect", "wrap"]] = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
@@ -46,12 +47,12 @@ def _pads(index: GraphIndex, node: NodeProto) -> dict[int, tuple[int, int]] | No
     mode = pad_mode(node)
     if mode in ("", "constant"):
         return None
-    given = index.constant(node.input[1]) if len(node.input) > 1 else None
+    given = index.constant(input_at(node, 1))
     if node.input[0] not in index.types or not is_float32(index, node.input[0]) or given is None:
         return None
     sizes = shape_of(index.types[node.input[0]])
     rank = len(sizes)
-    chosen = index.constant(node.input[3]) if len(node.input) > 3 and node.input[3] else np.arange(rank)
+    chosen = index.constant(node.input[3]) if input_at(node, 3) else np.arange(rank)
     if chosen is None or (given < 0).any():
         return None
     axes = [int(axis) % rank for axis in chosen.ravel()]

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
@@ -50,7 +51,7 @@ def apply(model: ModelProto, folder: Path) -> int:
 def _slices(index: GraphIndex, concat: NodeProto) -> Iterator[NodeProto]:
     """The Slices whose results a Concat weaves together: each is given a last axis of one element, and joined there."""
     rank = len(shape_of(index.types[concat.output[0]])) if concat.output[0] in index.types else 0
-    axis = next(attribute.i for attribute in concat.attribute if attribute.name == "axis")
+    axis = integer(concat, "axis")
     if axis not in (-1, rank - 1):
         return
     for name in concat.input:

@@ -36,8 +36,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto
 
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -50,7 +51,7 @@ _MOST_TAPS_OF_A_PLANE = 49
 @each_node
 def apply(added: Additions, node: NodeProto) -> bool:
     """Replace a Conv whose taps lie far apart."""
-    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    given = settings(node) if is_op(node, "Conv") else {}
     if not is_op(node, "Conv") or not _matches(added.index, node, given):
         return False
     _replace(added, node, given)

@@ -205,4 +205,3 @@ class _Flow:
 AFTER = {
     "drop_idle_bounds": "an infinity that bounds nothing is no mask",
 }
-"""What runs before, and why."""

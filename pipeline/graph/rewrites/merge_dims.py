@@ -31,8 +31,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, NodeProto
 
+from pipeline.graph.ir.attributes import integer, integers, settings
 from pipeline.graph.ir.axis_groups import MOST_DIMS, Dims, Groups, joined, merged, place, steps
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.moves import VIEWS
@@ -155,7 +156,7 @@ class _Merging:
 
     def _op(self, node: NodeProto, *inputs: str, **attributes: Any) -> str:
         """The node with other inputs; attributes that are None are left out."""
-        given = {each.name: helper.get_attribute_value(each) for each in node.attribute} | attributes
+        given = settings(node) | attributes
         kept = {name: value for name, value in given.items() if value is not None}
         return self.added.op(node.op_type, *inputs, out=f"{node.output[0]}_merged", name=node.name, **kept)
 
@@ -205,7 +206,7 @@ class _Merging:
 
     def _transpose(self, node: NodeProto) -> bool:
         source, dims = node.input[0], self._dims(node.input[0])
-        order = [axis for axis in _attribute(node, "perm") or reversed(range(len(dims))) if dims[axis] != 1]
+        order = [axis for axis in integers(node, "perm") or reversed(range(len(dims))) if dims[axis] != 1]
         for groups, swapped in steps(order):
             given = self._as(source, joined(dims, groups))
             source = self.added.op("Transpose", given, out=f"{node.output[0]}_merged", perm=swapped)
@@ -214,7 +215,7 @@ class _Merging:
 
     def _along_one(self, node: NodeProto) -> bool:
         dims = self._dims(node.input[0])
-        axis = int(_attribute(node, "axis", -1)) % len(dims)
+        axis = integer(node, "axis", -1) % len(dims)
         if node.op_type == "LayerNormalization" and (axis != len(dims) - 1 or len(node.output) > 1):
             return False
         groups = merged(dims, kept=(axis,), most=_most(node))
@@ -255,7 +256,7 @@ class _Merging:
 
     def _concat(self, node: NodeProto) -> bool:
         dims = self._dims(node.output[0])
-        axis = int(_attribute(node, "axis", 0)) % len(dims)
+        axis = integer(node, "axis") % len(dims)
         groups = merged(dims, kept=(axis,))
         if groups is None:
             return False
@@ -265,7 +266,7 @@ class _Merging:
 
     def _split(self, node: NodeProto) -> bool:
         dims = self._dims(node.input[0])
-        axis = int(_attribute(node, "axis", 0)) % len(dims)
+        axis = integer(node, "axis") % len(dims)
         groups = merged(dims, kept=(axis,))
         if groups is None:
             return False
@@ -296,7 +297,7 @@ class _Merging:
 
     def _gather(self, node: NodeProto) -> bool:
         dims = self._dims(node.input[0])
-        axis = int(_attribute(node, "axis", 0)) % len(dims)
+        axis = integer(node, "axis") % len(dims)
         indices = self._index.constant(node.input[1])
         groups = merged(dims, kept=(axis,))
         if indices is None or groups is None:
@@ -335,10 +336,6 @@ class _Merging:
 
 def _most(node: NodeProto) -> int:
     return _FOUR if is_op(node, *_TAKE_FOUR) else MOST_DIMS
-
-
-def _attribute(node: NodeProto, name: str, default: Any = None) -> Any:
-    return next((helper.get_attribute_value(each) for each in node.attribute if each.name == name), default)
 
 
 AFTER = {

@@ -23,10 +23,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from pipeline.graph.files.inlining import rename
 from pipeline.graph.files.model_file import tensor_array
+from pipeline.graph.files.single_precision import cast_node
 from pipeline.graph.ir.index import GraphIndex, element_type, is_op
 
 _TYPE_ATTRIBUTES = ("to", "dtype")
@@ -58,9 +59,9 @@ def apply(model: ModelProto, folder: Path) -> int:
         kind.tensor_type.elem_type = TensorProto.FLOAT
         graph.value_info.add(name=single, type=kind)
     rename(graph, singles)
-    nodes = [_cast(name, singles[name], TensorProto.FLOAT) for name in inputs]
+    nodes = [cast_node(name, singles[name], TensorProto.FLOAT) for name in inputs]
     nodes += [NodeProto.FromString(node.SerializeToString()) for node in graph.node]
-    nodes += [_cast(singles[name], name, TensorProto.DOUBLE) for name in outputs]
+    nodes += [cast_node(singles[name], name, TensorProto.DOUBLE) for name in outputs]
     del graph.node[:]
     graph.node.extend(nodes)
     _drop_idle_casts(model, folder)
@@ -97,10 +98,6 @@ def _narrowed(values: NDArray[Any]) -> NDArray[np.float32]:
     ends = np.finfo(np.float32)
     bounded = np.where(np.isfinite(values), np.clip(values, ends.min, ends.max), values)
     return bounded.astype(np.float32).reshape(values.shape)
-
-
-def _cast(given: str, made: str, kind: int) -> NodeProto:
-    return helper.make_node("Cast", [given], [made], f"{made}_cast", to=kind)
 
 
 def _is_cast_at_once(index: GraphIndex, name: str) -> bool:

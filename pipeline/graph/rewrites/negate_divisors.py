@@ -55,4 +55,3 @@ AFTER = {
     "compute_lengths_in_integers": "it writes quotients of integers",
     "decompose_mod": "it writes quotients of integers",
 }
-"""What runs before, and why."""

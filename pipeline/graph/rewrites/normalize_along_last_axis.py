@@ -18,8 +18,9 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -30,7 +31,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
     if not is_op(node, "LayerNormalization"):
         return False
     index = added.index
-    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    given = settings(node)
     result, dims = node.output[0], added.shape(node.input[0])
     axis = given.get("axis", -1) % len(dims)
     factors = [index.constant(name) for name in node.input[1:] if name]

@@ -16,8 +16,9 @@ The result keeps its name. Left alone: places of the largest (a second output), 
 
 from __future__ import annotations
 
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -29,7 +30,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
     """Split a MaxPool over volumes."""
     if not is_op(node, "MaxPool") or len(added.shape(node.input[0])) != _DIMS or len(node.output) > 1:
         return False
-    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    given = settings(node)
     if given.get("auto_pad", b"NOTSET") != b"NOTSET":
         return False
     kernel = given["kernel_shape"]

@@ -17,6 +17,7 @@ from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
+from pipeline.graph.ir.traverse import input_at
 
 _TRAINING = 2
 """The input that says whether the model is being trained."""
@@ -35,6 +36,6 @@ def apply(added: Additions, node: NodeProto) -> bool:
 
 
 def _may_drop(index: GraphIndex, node: NodeProto) -> bool:
-    given = node.input[_TRAINING] if len(node.input) > _TRAINING else ""
+    given = input_at(node, _TRAINING)
     training = index.constant(given) if given else np.zeros(1, np.bool_)
     return training is None or bool(training.any())

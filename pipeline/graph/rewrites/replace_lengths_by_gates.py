@@ -29,9 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from pipeline.graph.ir.attributes import settings, text
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.traverse import input_at
 
 _INPUT = 8.0
 """What the additional column reads at places that are not valid: no more than what a layer reads elsewhere, so that
@@ -80,9 +82,9 @@ class _Ends:
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:
-    if not is_op(node, *_GATES) or _input(node, _LENGTHS) in ("", *index.initializers):
+    if not is_op(node, *_GATES) or input_at(node, _LENGTHS) in ("", *index.initializers):
         return False
-    given = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+    given = settings(node)
     usual = ["sigmoid", "tanh"] if node.op_type == "GRU" else ["sigmoid", "tanh", "tanh"]
     activations = [name.decode().lower() for name in given.pop("activations", [])]
     direction = given.pop("direction", b"forward")
@@ -92,17 +94,13 @@ def _matches(index: GraphIndex, node: NodeProto) -> bool:
         and activations in ([], usual, usual * 2)
         and all(name in index.initializers for name in weights)
         and all(index.initializers[name].data_type == TensorProto.FLOAT for name in weights)
-        and not _input(node, _PEEPHOLES)
+        and not input_at(node, _PEEPHOLES)
         and (node.op_type == "GRU" or direction == b"forward" or _starts_at_zero(index, node))
     )
 
 
-def _input(node: NodeProto, position: int) -> str:
-    return str(node.input[position]) if len(node.input) > position else ""
-
-
 def _starts_at_zero(index: GraphIndex, node: NodeProto) -> bool:
-    return all(not name or index.scalar(name) == 0 for name in (_input(node, _H), _input(node, _C)))
+    return all(not name or index.scalar(name) == 0 for name in (input_at(node, _H), input_at(node, _C)))
 
 
 def _before_end(added: Additions, lengths: str, places: int) -> _Ends:
@@ -155,10 +153,10 @@ def _pushes(index: GraphIndex, node: NodeProto) -> NDArray[np.float64]:
     """What the column of a layer's input is multiplied by: [directions, gates * hidden, 1]."""
     recurrence = index.constant(node.input[2])
     assert recurrence is not None
-    state = index.constant(_input(node, _H)) if _input(node, _H) else np.zeros(1)
+    state = index.constant(input_at(node, _H)) if input_at(node, _H) else np.zeros(1)
     largest = _LARGEST_STATE if state is None else max(1.0, float(np.abs(state).max()))
     reach = np.abs(recurrence).sum(axis=2) * largest
-    bias = index.constant(_input(node, 3)) if _input(node, 3) else None
+    bias = index.constant(input_at(node, 3)) if input_at(node, 3) else None
     if bias is not None:
         reach += np.abs(bias).reshape(len(bias), 2, -1).sum(axis=1)
     ways = np.repeat(_GATES[node.op_type], recurrence.shape[2])
@@ -169,7 +167,7 @@ def _last_states(added: Additions, node: NodeProto, whole: str, ends: _Ends) -> 
     """Make Y_h, [directions, batch, hidden], from `whole`, [places, directions, batch, hidden]."""
     places, directions, batch, hidden = added.shape(whole)
     state = node.output[1]
-    reverse = any(entry.name == "direction" and entry.s == b"reverse" for entry in node.attribute)
+    reverse = text(node, "direction") == "reverse"
     parts = []
     for direction in range(directions):
         backwards = reverse or direction == 1

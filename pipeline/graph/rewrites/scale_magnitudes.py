@@ -177,4 +177,3 @@ AFTER = {
     "decompose_pow": "it looks for squares, which powers become",
     "decompose_reductions": "it looks for sums of squares, which ReduceSumSquare becomes",
 }
-"""What runs before, and why."""

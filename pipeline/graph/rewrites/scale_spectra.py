@@ -37,13 +37,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import GraphIndex, is_float32, is_op, opset
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.reductions import reduced_axes
+from pipeline.graph.ir.traverse import input_at
 
 _MOST = 2.0**15
 _LEAST = 2.0**-24
@@ -176,7 +178,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
 def weight_place(index: GraphIndex, node: NodeProto) -> int | None:
     """Which input of a Conv or MatMul without a bias is a constant; None if not one is."""
     if is_op(node, "Conv"):
-        bias = str(node.input[2]) if len(node.input) > 2 else ""
+        bias = input_at(node, 2)
         return 1 if node.input[1] in index.initializers and (not bias or index.scalar(bias) == 0) else None
     return next((place for place in (1, 0) if node.input[place] in index.initializers), None)
 
@@ -235,7 +237,7 @@ def _write(added: Additions, result: str, spectrum: _Spectrum, value: str, floor
         weights = _times(added, node, t) if node is last else {}
         known = names | units if is_square(node) else names
         inputs = [weights.get(place, known.get(name, name)) for place, name in enumerate(node.input)]
-        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        attributes = settings(node)
         names[node.output[0]] = added.op(node.op_type, *inputs, out=f"{node.output[0]}_scaled", **attributes)
 
     logs = [added.op("Log", each, out=f"{result}_log_of_size") for each in (size, root_size)]
@@ -302,4 +304,3 @@ AFTER = {
     "decompose_reductions": "it looks for sums of squares, which ReduceSumSquare becomes",
     "drop_idle_bounds": "a Clip to infinity is a floor",
 }
-"""What runs before, and why."""

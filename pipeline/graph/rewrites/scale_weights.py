@@ -27,8 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.traverse import input_at
 
 _FINE = 2.0**-11
 """What the largest weight of an output is at least: numbers a 256th as large are steps of 2^-24 apart in float16, which
@@ -71,10 +73,9 @@ def _scaled(
     weights = _float(index, product.input[1])
     if weights is None or (weights.ndim < 3 if conv else weights.ndim != 2):
         return None
-    if product.op_type == "Gemm" and len(product.input) > 2 and product.input[2]:
+    if product.op_type == "Gemm" and input_at(product, 2):
         return None
-    turned = any(attribute.name == "transB" and attribute.i for attribute in product.attribute)
-    axis = 0 if conv or turned else 1
+    axis = 0 if conv or integer(product, "transB") else 1
     given, made = shape_of(index.types[product.output[0]]), shape_of(index.types[result])
     if given != made:
         return None
@@ -92,7 +93,7 @@ def _scaled(
     before, after = (np.abs(each).max(others, initial=0) for each in (weights, scaled[1]))
     if (after < np.minimum(before, _FINE)).any():
         return None
-    if conv and len(product.input) > 2 and product.input[2]:
+    if conv and input_at(product, 2):
         bias = _float(index, product.input[2])
         if bias is None:
             return None

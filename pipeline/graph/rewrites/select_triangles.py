@@ -15,8 +15,10 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import element_type, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
+from pipeline.graph.ir.traverse import input_at
 
 
 @each_node
@@ -26,12 +28,11 @@ def apply(added: Additions, node: NodeProto) -> bool:
         return False
     index = added.index
     result, kind = node.output[0], element_type(index, node.output[0])
-    moved = index.scalar(node.input[1]) if len(node.input) > 1 and node.input[1] else 0.0
+    moved = index.scalar(node.input[1]) if input_at(node, 1) else 0.0
     if moved is None:
         return False
-    upper = all(attribute.i for attribute in node.attribute if attribute.name == "upper")
     ones = np.ones(added.shape(result)[-2:], np.bool_)
-    kept = np.triu(ones, int(moved)) if upper else np.tril(ones, int(moved))
+    kept = np.triu(ones, int(moved)) if integer(node, "upper", 1) else np.tril(ones, int(moved))
     mask = added.constant(f"{result}_mask", kept)
     if kind == TensorProto.BOOL:
         added.replace("And", mask, node.input[0], out=result)

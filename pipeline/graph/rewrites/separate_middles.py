@@ -30,6 +30,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from pipeline.graph.files.blocks import BLOCK
 from pipeline.graph.files.model_file import external_range, is_external, set_external
 from pipeline.graph.files.stored_form import StoredForm, form_of
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import GraphIndex, is_op, prune
 from pipeline.graph.language.names import BLOCK_MEANS, JOINED, MEANS, MIDDLES
 
@@ -75,8 +76,7 @@ class _Separation:
             return None
         if is_op(node, "MatMul"):  # which reads [inputs, outputs], what follows [outputs, inputs]
             return form if form.transposed else None
-        settings = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        return form if settings == {"transB": 1} and not form.transposed else None
+        return form if settings(node) == {"transB": 1} and not form.transposed else None
 
     def _separate(self, node: NodeProto, form: StoredForm) -> list[NodeProto]:
         value, result = str(node.input[0]), str(node.output[0])

@@ -65,4 +65,3 @@ AFTER = {
     "make_masks_finite": "it looks for a Clip",
     "bound_exp": "it looks for a Clip",
 }
-"""What runs before, and why."""

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import integers
 from pipeline.graph.ir.index import is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -48,8 +49,8 @@ def _dilations(node: NodeProto) -> list[int]:
     """Those of a transposed convolution; none where all are 1."""
     if not is_op(node, "ConvTranspose"):
         return []
-    given = [[*attribute.ints] for attribute in node.attribute if attribute.name == "dilations"]
-    return given[0] if given and any(step != 1 for step in given[0]) else []
+    given = integers(node, "dilations")
+    return given if any(step != 1 for step in given) else []
 
 
 def _spread(kernel: NDArray[Any], dilations: list[int]) -> NDArray[Any] | None:

@@ -17,8 +17,9 @@ The result keeps its name. Left alone: other types, computed axes.
 from __future__ import annotations
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -36,7 +37,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
     order = [each for each in range(rank) if each != axis] + [axis]
     turned = added.op("Transpose", node.input[0], out=f"{result}_turned", perm=order)
     last = added.number(f"{result}_last", rank - 1, np.int64)
-    how = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    how = settings(node)
     summed = added.op("CumSum", turned, last, out=f"{result}_summed", **how)
     added.replace("Transpose", summed, out=result, perm=[order.index(each) for each in range(rank)])
     return True

@@ -21,9 +21,11 @@ from __future__ import annotations
 
 from onnx import NodeProto, TypeProto, ValueInfoProto, helper
 
+from pipeline.graph.ir.attributes import integer, text
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
+from pipeline.graph.ir.traverse import input_at
 
 _LENGTHS = 4
 """The input that holds ``sequence_lens``."""
@@ -48,8 +50,7 @@ def _matches(index: GraphIndex, node: NodeProto) -> bool:
     if not is_op(node, "LSTM", "GRU", "RNN") or len(node.output) < 2 or not node.output[1]:
         return False
     used = node.output[1] in index.outputs or node.output[1] in index.readers
-    lengths = len(node.input) > _LENGTHS and node.input[_LENGTHS]
-    return used and not lengths and not any(entry.name == "layout" and entry.i for entry in node.attribute)
+    return used and not input_at(node, _LENGTHS) and not integer(node, "layout")
 
 
 def _places_type(index: GraphIndex, node: NodeProto) -> TypeProto:
@@ -65,7 +66,7 @@ def _take_last(added: Additions, node: NodeProto) -> None:
     """Make the second output of a layer from its first."""
     whole, state = node.output[0], node.output[1]
     places, directions, batch, hidden = added.shape(whole)
-    reverse = any(entry.name == "direction" and entry.s == b"reverse" for entry in node.attribute)
+    reverse = text(node, "direction") == "reverse"
     ends = [0 if reverse or direction else places - 1 for direction in range(directions)]
     parts = []
     for direction, place in enumerate(ends):

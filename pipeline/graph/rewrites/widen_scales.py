@@ -76,4 +76,3 @@ AFTER = {
     "merge_scales": "it looks for products with one number",
     "fuse_gelu": "it looks for products with one number",
 }
-"""What runs before, and why."""

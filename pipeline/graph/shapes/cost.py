@@ -6,6 +6,7 @@ import math
 
 from onnx import ModelProto, NodeProto
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import is_op
 from pipeline.graph.ir.inference import shape_of
 
@@ -41,9 +42,8 @@ def shapes_of(model: ModelProto) -> dict[str, tuple[int, ...]]:
 def _macs(node: NodeProto, shapes: dict[str, tuple[int, ...]]) -> int:
     made = max((math.prod(shapes.get(name, ())) for name in node.output if name), default=0)
     if is_op(node, "MatMul", "Gemm"):
-        transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
         given = shapes.get(node.input[0], ())
-        return made * (given[0 if transposed else -1] if given else 1)
+        return made * (given[0 if integer(node, "transA") else -1] if given else 1)
     if is_op(node, "Conv"):
         return made * math.prod(shapes.get(node.input[1], ())[1:])
     if is_op(node, "ConvTranspose"):

@@ -22,7 +22,8 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from pipeline.graph.floats.movers import MOVERS
-from pipeline.graph.ir.traverse import reads
+from pipeline.graph.ir.attributes import integer
+from pipeline.graph.ir.traverse import input_at, reads
 from pipeline.graph.shapes.folding import Constants
 
 _SIGNED = frozenset({"int8", "int16", "int4", "int2"})
@@ -88,14 +89,13 @@ class _Passing:
         scale = self._constants.value(given[0])
         if scale.size != 1:
             return None
-        attributes = {each.name: each.i for each in node.attribute}
         if given[1]:
             zero = self._constants.value(given[1])
             kind, offset = self._constants.types[given[1]].tensor_type.elem_type, zero.astype(np.int64).ravel()
             if offset.size != 1:
                 return None
         else:
-            kind, offset = attributes.get("output_dtype", 0) or 2, np.zeros(1, np.int64)  # 2: uint8
+            kind, offset = integer(node, "output_dtype") or 2, np.zeros(1, np.int64)  # 2: uint8
         name = helper.tensor_dtype_to_np_dtype(kind).name
         if not name.startswith(("int", "uint")):
             return None
@@ -171,7 +171,7 @@ class _Passing:
         moved.CopyFrom(node)
         for place in range(count):
             moved.input[place] = self._numbers[node.input[place]]
-        if node.op_type == "Pad" and len(node.input) > 2 and node.input[2]:
+        if node.op_type == "Pad" and input_at(node, 2):
             if node.input[2] not in self._constants:
                 return False
             filling = float(self._constants.value(node.input[2]).ravel()[0])

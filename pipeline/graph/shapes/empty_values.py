@@ -17,6 +17,7 @@ from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper, numpy
 from pipeline.contracts.ingest import GivenConstant
 from pipeline.errors import ModelError
 from pipeline.graph.files.model_file import value_signature
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import is_op
 from pipeline.graph.ir.inference import Types, is_static, shape_of, spell
 from pipeline.graph.ir.traverse import label, reads
@@ -94,7 +95,7 @@ def leave_out_empty_parts(
     empties = [_is_empty(types.get(name)) for name in node.output if name]
     if all(empties) or not any(empties) or "" in node.output:
         return
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+    axis = integer(node, "axis")
     for name, values in empty_results(node, types, every=False).items():
         add(name, values)
     kept = [name for name in node.output if not _is_empty(types[name])]
@@ -146,8 +147,7 @@ def _is_empty(kind: TypeProto | None) -> bool:
 
 
 def _joins(node: NodeProto, axes: list[int], rank: int) -> bool:
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-    return is_op(node, "Concat") and axis % rank in axes
+    return is_op(node, "Concat") and integer(node, "axis") % rank in axes
 
 
 def _read(node: NodeProto, name: str, kind: TypeProto | None) -> ModelError:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TypeProto, helper, numpy_helper
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.inference import is_static, shape_of
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS
 
@@ -128,6 +129,5 @@ class Guards:
         if table is None or not is_static(table) or not shape_of(table):
             return False
         dims = shape_of(table)
-        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-        size = dims[axis] if node.op_type in _ALONG_AN_AXIS else min(dims)
+        size = dims[integer(node, "axis")] if node.op_type in _ALONG_AN_AXIS else min(dims)
         return bool(np.all(values >= -size) and np.all(values < size))

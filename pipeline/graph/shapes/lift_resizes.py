@@ -16,6 +16,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from pipeline.graph.files.model_file import is_external
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.inference import Opsets
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_graphs
 
@@ -35,7 +36,7 @@ def lift_resizes(model: ModelProto) -> list[NodeProto]:
         for node in graph.node:
             if node.op_type not in ("Upsample", RESIZE) or node.domain not in DEFAULT_DOMAINS:
                 continue
-            attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+            attributes = settings(node)
             if len(node.input) < 2:  # opset 7 and 8: the scales are an attribute
                 scales = f"{node.output[0]}/scales"
                 values = np.array(attributes.get("scales", ()), np.float32)

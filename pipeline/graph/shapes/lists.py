@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.inference import ShapeError
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS
 from pipeline.graph.shapes import shape_errors
@@ -86,9 +87,8 @@ class Lists:
         return part
 
     def _split(self, node: NodeProto, part: GraphProto) -> GraphProto:
-        attributes = {each.name: each.i for each in node.attribute}
         dims = self._dims(node.input[0])
-        axis = attributes.get("axis", 0) % max(len(dims), 1)
+        axis = integer(node, "axis") % max(len(dims), 1)
         ones = len(node.input) < 2 or not node.input[1]
         value = np.array(1) if ones else self._known(node.input[1])
         if value is None:
@@ -104,7 +104,7 @@ class Lists:
         names = [f"{name}/{number}" for number in range(len(sizes))]
         part.initializer.append(numpy_helper.from_array(np.array(sizes), f"{name}/sizes"))
         part.node.append(helper.make_node("Split", [node.input[0], f"{name}/sizes"], names, node.name, axis=axis))
-        if ones and not attributes.get("keepdims", 1):
+        if ones and not integer(node, "keepdims", 1):
             part.initializer.append(numpy_helper.from_array(np.array([axis]), f"{name}/axis"))
             flat = [f"{each}/flat" for each in names]
             for given, made in zip(names, flat, strict=True):
@@ -115,9 +115,8 @@ class Lists:
 
 
 def _concat(node: NodeProto, held: tuple[str, ...], part: GraphProto) -> None:
-    attributes = {each.name: each.i for each in node.attribute}
-    axis, name = attributes["axis"], node.output[0]
-    if attributes.get("new_axis", 0):
+    axis, name = integer(node, "axis"), node.output[0]
+    if integer(node, "new_axis"):
         part.initializer.append(numpy_helper.from_array(np.array([axis]), f"{name}/axis"))
         taller = [f"{name}/{number}" for number in range(len(held))]
         for given, made in zip(held, taller, strict=True):

@@ -30,10 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, sort_nodes
+from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
 from pipeline.graph.ir.pads import pad_mode
+from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.shapes.valid_part import Follows, Mask, find_masks
 
 _LARGEST = 1 << 22
@@ -77,9 +78,7 @@ def neutralize(model: ModelProto, folder: Path, follows: Follows) -> int:
             changed += 1
             if mode == "reflect":
                 break  # the node is a Where now
-    if changed:
-        model.graph.node.extend(added.finish())
-        sort_nodes(model)
+    added.join()
     return changed
 
 
@@ -106,7 +105,7 @@ def _end_pads(index: GraphIndex, node: NodeProto) -> list[tuple[int, int, int]]:
     if widths is None or kind.tensor_type.elem_type != TensorProto.FLOAT:
         return []
     rank = len(kind.tensor_type.shape.dim)
-    given = index.constant(node.input[3]) if len(node.input) > 3 and node.input[3] else np.arange(rank)
+    given = index.constant(node.input[3]) if input_at(node, 3) else np.arange(rank)
     if given is None:
         return []
     count = len(given)

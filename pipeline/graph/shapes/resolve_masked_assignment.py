@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from pipeline.graph.ir.attributes import integers
+from pipeline.graph.ir.index import is_op
 from pipeline.graph.ir.moves import VIEWS
-from pipeline.graph.ir.traverse import DEFAULT_DOMAINS
 from pipeline.graph.shapes.folding import Constants
 
 _SPREADS = (*VIEWS, "Expand", "Tile")
@@ -51,15 +52,15 @@ def assign_by_mask(nodes: Sequence[NodeProto], constants: Constants) -> list[Nod
 
 def _mask(node: NodeProto, makers: Mapping[str, NodeProto]) -> str | None:
     """The mask that tells where a ScatterND writes, and that it replaces what is there."""
-    if not _is(node, "ScatterND") or any(attribute.s not in (b"", b"none") for attribute in node.attribute):
+    if not is_op(node, "ScatterND") or any(attribute.s not in (b"", b"none") for attribute in node.attribute):
         return None
     places = makers.get(node.input[1])
-    if places is None or not _is(places, "Transpose"):
+    if places is None or not is_op(places, "Transpose"):
         return None
-    if any(list(attribute.ints) != [1, 0] for attribute in places.attribute if attribute.name == "perm"):
+    if integers(places, "perm", [1, 0]) != [1, 0]:
         return None
     found = makers.get(places.input[0])
-    return str(found.input[0]) if found is not None and _is(found, "NonZero") else None
+    return str(found.input[0]) if found is not None and is_op(found, "NonZero") else None
 
 
 def _uniform(name: str, makers: Mapping[str, NodeProto], constants: Constants) -> NDArray[Any] | None:
@@ -67,13 +68,13 @@ def _uniform(name: str, makers: Mapping[str, NodeProto], constants: Constants) -
     node = None
     while name not in constants:
         node = makers.get(name)
-        if node is None or not _is(node, *_SPREADS):
+        if node is None or not is_op(node, *_SPREADS):
             break
         name = node.input[0]
     else:
         array = constants.value(name)
         return array.reshape(-1)[0] if array.size and (array == array.reshape(-1)[0]).all() else None
-    if node is not None and _is(node, "ConstantOfShape"):
+    if node is not None and is_op(node, "ConstantOfShape"):
         given = next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
         return np.array(0, np.float32) if given is None else numpy_helper.to_array(given).reshape(())
     return None
@@ -106,7 +107,3 @@ def _where(node: NodeProto, mask: str, value: NDArray[Any], constants: Constants
     target = op("Concat", dims, more, part="mask_target", axis=0)
     shaped = op("Reshape", op("Cast", mask, part="mask", to=TensorProto.BOOL), target, part="mask_shaped")
     return [*made, helper.make_node("Where", [shaped, filler, data], [result], node.name)]
-
-
-def _is(node: NodeProto, *op_types: str) -> bool:
-    return node.op_type in op_types and node.domain in DEFAULT_DOMAINS

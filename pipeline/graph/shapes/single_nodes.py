@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import NodeProto, TypeProto, helper
 
+from pipeline.graph.ir.attributes import integer, settings
 from pipeline.graph.ir.inference import ShapeError, is_static, shape_of
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS
 
@@ -23,8 +24,7 @@ def shape_value(node: NodeProto, dims: tuple[int, ...]) -> np.ndarray[tuple[int,
     """What a Shape or Size makes of a value of these dims."""
     if node.op_type == "Size":
         return np.array(math.prod(dims), np.int64)
-    bounds = {attribute.name: attribute.i for attribute in node.attribute}
-    return np.array(dims[bounds.get("start", 0) : bounds.get("end", len(dims))], np.int64)
+    return np.array(dims[integer(node, "start") : integer(node, "end", len(dims))], np.int64)
 
 
 def check_reshape(node: NodeProto, given: Mapping[str, TypeProto], made: Mapping[str, TypeProto]) -> None:
@@ -42,7 +42,7 @@ def end_in_the_input(node: NodeProto, given: Mapping[str, TypeProto]) -> None:
     ONNX counts such a window before opset 22, where onnxruntime computes none. What no window reaches of the padding is
     taken away, or the mode, where all sizes are those of the other one. Left alone: auto_pad.
     """
-    attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    attributes = settings(node)
     pools = node.op_type in ("MaxPool", "AveragePool", "LpPool") and node.domain in DEFAULT_DOMAINS
     if not pools or not attributes.get("ceil_mode") or attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
         return

@@ -23,7 +23,7 @@ from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.fused import write_out
 from pipeline.graph.ir.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of, spell
 from pipeline.graph.ir.moves import VIEWS
-from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, live_nodes, reads
+from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, input_at, live_nodes, reads
 from pipeline.graph.shapes import shape_errors
 from pipeline.graph.shapes.axes import DimError, dim_size, fix_inputs
 from pipeline.graph.shapes.choosing import UnlikeBranchesError, compute_both
@@ -281,7 +281,7 @@ class _Pass:
         )
 
     def _may_drop(self, node: NodeProto) -> bool:
-        training = node.input[2] if len(node.input) > 2 else ""
+        training = input_at(node, 2)
         return bool(training) and (training not in self._constants or bool(self._constants.value(training).any()))
 
     def _bypass(self, node: NodeProto, types: Mapping[str, TypeProto]) -> bool:

@@ -22,6 +22,7 @@ from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from pipeline.errors import ModelError
 from pipeline.graph.files.inlining import rename
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.traverse import attribute_graphs, label, reads
 from pipeline.graph.shapes.folding import is_random
 
@@ -84,7 +85,7 @@ class Unroller:
 
     def _scan(self, node: NodeProto) -> Iterator[GraphProto]:
         body = _Body(node)
-        given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        given = settings(node)
         count = given["num_scan_inputs"]
         state, scanned = list(node.input[:-count]), list(node.input[-count:])
         results = len(body.graph.output) - len(state)

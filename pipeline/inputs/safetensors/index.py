@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
+from pipeline import strict_json
 from pipeline.errors import ModelError
 from pipeline.model import Json
 
@@ -74,7 +73,7 @@ def parsed(data: bytes, name: str) -> dict[str, Json]:
         ModelError: there is none.
     """
     try:
-        found = json.loads(data.decode("utf-8"), object_pairs_hook=_once)
+        found = strict_json.parse(data, non_finite=True)
     except (ValueError, RecursionError) as error:
         raise refused(name, f"its JSON can't be read: {str(error)[:200]}") from None
     if not isinstance(found, dict):
@@ -85,12 +84,3 @@ def parsed(data: bytes, name: str) -> dict[str, Json]:
 def refused(name: str, why: str) -> ModelError:
     """The error for a file that is not what its name says."""
     return ModelError(f"{name} is damaged, or not what its name says", why=why, remedy="fetch the file again")
-
-
-def _once(pairs: Iterable[tuple[str, Json]]) -> Mapping[str, Json]:
-    made: dict[str, Json] = {}
-    for key, value in pairs:
-        if key in made:
-            raise ValueError(f"the key {key[:100]!r} is there twice")
-        made[key] = value
-    return made

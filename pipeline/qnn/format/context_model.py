@@ -7,9 +7,10 @@ which ONNX Runtime decides whether a device can load it. No part of QNN is neede
 
 from __future__ import annotations
 
-from onnx import AttributeProto, ModelProto, NodeProto
+from onnx import ModelProto, NodeProto
 
 from pipeline.errors import CompileError
+from pipeline.graph.ir.attributes import integer, text
 from pipeline.qnn.compatibility import Compatibility
 
 COMPATIBILITY = "ep_compatibility_info.QNNExecutionProvider"
@@ -23,12 +24,12 @@ def partitions(model: ModelProto) -> list[NodeProto]:
 
 def partition_name(node: NodeProto) -> str:
     """The name of the graph, in the binary, that an EPContext node stands for."""
-    return _text(node, "partition_name")
+    return text(node, "partition_name")
 
 
 def tensor_name(node: NodeProto, value: str) -> str:
     """The name, in the binary, of an input or output of an EPContext node."""
-    renamed = dict(pair.rsplit("=", 1) for pair in _text(node, "io_name_overrides").split(";") if "=" in pair)
+    renamed = dict(pair.rsplit("=", 1) for pair in text(node, "io_name_overrides").split(";") if "=" in pair)
     return renamed.get(value, value)
 
 
@@ -37,7 +38,7 @@ def binary_names(model: ModelProto) -> tuple[str, ...]:
 
     One partition of a binary, its main one, names it; the others are found in it by their names.
     """
-    return tuple(_text(node, "ep_cache_context") for node in partitions(model) if _number(node, "main_context") == 1)
+    return tuple(text(node, "ep_cache_context") for node in partitions(model) if integer(node, "main_context") == 1)
 
 
 def is_plain(name: str) -> bool:
@@ -48,14 +49,14 @@ def is_plain(name: str) -> bool:
 def rename_binary(model: ModelProto, name: str) -> None:
     """Make all of a context model refer to the binary `name`."""
     for node in partitions(model):
-        attribute = _attribute(node, "ep_cache_context")
-        if attribute is not None and attribute.s:
-            attribute.s = name.encode()
+        for attribute in node.attribute:
+            if attribute.name == "ep_cache_context" and attribute.s:
+                attribute.s = name.encode()
 
 
 def is_flexible(model: ModelProto) -> bool:
     """Whether a context model is for several SoCs, or was before it was pruned."""
-    return any(_number(node, "is_multi_soc_ep_context") for node in partitions(model))
+    return any(integer(node, "is_multi_soc_ep_context") for node in partitions(model))
 
 
 def compatibility(model: ModelProto) -> str:
@@ -86,17 +87,3 @@ def parsed_compatibility(model: ModelProto, file: str) -> Compatibility:
             remedy="build it again; if that gives the same, onnxruntime-qnn has changed the string's form",
         )
     return parsed
-
-
-def _attribute(node: NodeProto, name: str) -> AttributeProto | None:
-    return next((attribute for attribute in node.attribute if attribute.name == name), None)
-
-
-def _text(node: NodeProto, name: str) -> str:
-    attribute = _attribute(node, name)
-    return "" if attribute is None else str(attribute.s.decode("utf-8", "replace"))
-
-
-def _number(node: NodeProto, name: str) -> int:
-    attribute = _attribute(node, name)
-    return 0 if attribute is None else int(attribute.i)

@@ -90,6 +90,11 @@ def _cell(tag: str, content: Content, heading: str, **attributes: str) -> Elemen
     return element(tag, content, **attributes)
 
 
+def decimal(value: float | None) -> str:
+    """A number with one decimal place; a dash for None."""
+    return "–" if value is None else f"{value:.1f}"
+
+
 def figure(chart: Element, caption: str) -> Element:
     """A chart with what it shows in words. On a narrow screen it is scrolled, by keys too."""
     chart.insert(0, element("title", caption))

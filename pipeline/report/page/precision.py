@@ -13,7 +13,7 @@ from pipeline.plan.resolve import resolve
 from pipeline.plan.steps import Step
 from pipeline.report import report
 from pipeline.report.page import charts
-from pipeline.report.page.markup import Content, element, figure, note, section, table
+from pipeline.report.page.markup import Content, decimal, element, figure, note, section, table
 from pipeline.report.page.source import PageSource
 from pipeline.sizes import human_bytes
 
@@ -57,7 +57,7 @@ def _searched(component: str, source: PageSource) -> Iterator[Content]:
     rows = [
         (
             point.label, human_bytes(point.weight_bytes), f"{point.share_8bit:.0%}", f"{point.cost:.3g}",
-            _db(point.db_cpu), _db(point.db_emulator), point.failure,
+            decimal(point.db_cpu), decimal(point.db_emulator), point.failure,
         )
         for point in points
     ]  # fmt: skip
@@ -104,8 +104,4 @@ def tried(component: str, attempts: Sequence[climb.Attempt]) -> Iterator[Element
 
 
 def _figure(attempt: climb.Attempt, rung: str) -> str:
-    return _db(attempt.sqnr_db[rung]) if rung in attempt.sqnr_db else "–"
-
-
-def _db(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
+    return decimal(attempt.sqnr_db[rung]) if rung in attempt.sqnr_db else "–"

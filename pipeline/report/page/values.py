@@ -12,7 +12,7 @@ from pipeline.model import Json
 from pipeline.plan.steps import Step
 from pipeline.report import report
 from pipeline.report.page import charts
-from pipeline.report.page.markup import Content, code, element, figure, folded, note, section, table
+from pipeline.report.page.markup import Content, code, decimal, element, figure, folded, note, section, table
 from pipeline.report.page.source import PageSource, measurements
 
 _POINTS = 300
@@ -57,7 +57,7 @@ def _bucket(step: Step, facts: blame.Facts, raw: Json) -> Iterator[Content]:
         yield figure(charts.scatter([line, own], "values in the order of the graph", "dB"), caption)
     worst = [
         (
-            _db(row.sqnr_db), _db(row.own_db), _db(row.weights_db), row.value, row.op or "input",
+            decimal(row.sqnr_db), decimal(row.own_db), decimal(row.weights_db), row.value, row.op or "input",
             row.encoding.dtype if row.encoding else "float", f"{row.local.name}: {row.local.text}" if row.local else "",
         )
         for row in facts.worst
@@ -68,7 +68,7 @@ def _bucket(step: Step, facts: blame.Facts, raw: Json) -> Iterator[Content]:
     first = [
         (
             rung,
-            _db(row.sqnr_db),
+            decimal(row.sqnr_db),
             row.value,
             row.op or "input",
             f"{row.reason.name}: {row.reason.text}" if row.reason else "",
@@ -112,7 +112,3 @@ def forecasts(source: PageSource) -> Element | None:
     if found is None:
         told = note("Nothing in this model meets a limit of the chip's arithmetic that is known.")
     return section("Forecasts", "forecasts", told)
-
-
-def _db(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"

@@ -14,6 +14,7 @@ from pipeline.graph.accuracy.makeup import Makeup, Part
 from pipeline.graph.accuracy.measuring import measure, spans_of
 from pipeline.graph.accuracy.subjects import choose, part_of
 from pipeline.ladder import EXACT_DB
+from tests.support.figures import db
 
 NUMBERS = np.random.default_rng(0)
 HEAD = Makeup(axis=1, parts=(Part(0, 4, False), Part(4, 7, True)))
@@ -36,11 +37,6 @@ def chosen(
 
 def figures(subjects: Mapping[str, Subject], truth: list[Any], tested: list[Any]) -> dict[str, Figures]:
     return measure(subjects, [f"s{number}" for number in range(len(truth))], truth, tested)
-
-
-def db(found: Figures) -> float:
-    assert found.sqnr_db is not None
-    return found.sqnr_db
 
 
 def test_channels_of_other_units_are_judged_apart() -> None:

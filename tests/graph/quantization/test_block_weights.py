@@ -21,28 +21,17 @@ from pipeline.graph.ir.index import GraphIndex, opset
 from pipeline.graph.quantization.qdq import dequantized_constant, is_dequantized_constant
 from pipeline.graph.quantization.weights_by_channel import count_in_blocks, write_by_channel
 from pipeline.model import StageInput
-from tests.support.graphs import attention, graph, sentence
+from tests.support.graphs import graph
+from tests.support.sentences import BUCKETS, CALLS
 from tests.support.stage_runs import Component, part
 
 BLOCKS = Scheme("uint16", "int8", per_channel=True, block=16)
 LOOKING = replace(BLOCKS, rounding="gptq", clip="hessian")
-BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
-CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
 
 
 def constants(**shapes: tuple[int, ...]) -> Mapping[str, ArrayLike]:
     made = np.random.default_rng(3)
     return {name: made.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-@pytest.fixture(scope="module")
-def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
-    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
-
-
-@pytest.fixture(scope="module")
-def ranges(component: Component) -> StageInput:
-    return component.calibrate(CALLS)
 
 
 def indexed(made: StageInput) -> GraphIndex:

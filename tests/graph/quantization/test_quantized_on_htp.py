@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from pipeline.contracts.context import CompiledModel
 from pipeline.contracts.target import HtpTarget
@@ -15,6 +13,7 @@ from pipeline.graph.cpu import load_session, run
 from pipeline.model import StageInput
 from pipeline.qnn.compile import compile_context
 from pipeline.qnn.emulate import run_context
+from tests.support.figures import array_db
 from tests.support.fresh import fresh
 from tests.support.graphs import attention, convolutions, sentence
 from tests.support.stage_runs import Component
@@ -27,10 +26,6 @@ CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
 def compiled(quantized: StageInput, out: Path) -> CompiledModel:
     out.mkdir()
     return fresh(compile_context, quantized.folder / "model.onnx", "net", X_ELITE, out)
-
-
-def sqnr_db(truth: NDArray[Any], tested: NDArray[Any]) -> float:
-    return float(10 * np.log10((truth**2).sum() / ((tested - truth) ** 2).sum()))
 
 
 @pytest.fixture(scope="module")
@@ -74,4 +69,4 @@ def test_the_chip_computes_what_the_cpu_does(model: str, request: pytest.Fixture
     context = compiled(quantized, tmp_path / "out")
     ((chip,),) = fresh(run_context, tmp_path / "out", context.context_model, X_ELITE, [feeds])
 
-    assert sqnr_db(cpu, chip) > 40
+    assert array_db(cpu, chip) > 40

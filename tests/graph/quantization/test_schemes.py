@@ -20,23 +20,12 @@ from pipeline.graph.quantization.quantizer import quantize
 from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.quantization.weight_encodings import symmetric
 from pipeline.model import Json, StageInput
-from tests.support.graphs import attention, graph, outputs, save, sentence
+from tests.support.graphs import graph, outputs, save
+from tests.support.sentences import BUCKETS, CALLS
 from tests.support.stage_runs import Component
 
-BUCKETS = {"8": {"sequence": 8}, "16": {"sequence": 16}}
-CALLS = [sentence(length, seed=length) for length in (3, 5, 8, 11, 14)]
 WIDE = Rule(ops=("Softmax",), activations="uint16")
 FP16 = Rule(ops=("Softmax",), precision="fp16")
-
-
-@pytest.fixture(scope="module")
-def component(tmp_path_factory: pytest.TempPathFactory) -> Component:
-    return Component(tmp_path_factory.mktemp("attention"), attention(), BUCKETS)
-
-
-@pytest.fixture(scope="module")
-def ranges(component: Component) -> StageInput:
-    return component.calibrate(CALLS)
 
 
 def indexed(quantized: StageInput) -> GraphIndex:

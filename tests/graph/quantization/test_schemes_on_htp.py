@@ -16,6 +16,7 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.graph.cpu import load_session, run
 from pipeline.model import StageInput
 from pipeline.qnn.child import compile_apart, run_apart
+from tests.support.figures import array_db
 from tests.support.graphs import attention, convolutions, sentence
 from tests.support.stage_runs import Component
 
@@ -94,10 +95,6 @@ def quantized(component: Component, ranges: StageInput, scheme: Scheme) -> Stage
     )
 
 
-def sqnr_db(truth: NDArray[Any], tested: NDArray[Any]) -> float:
-    return float(10 * np.log10((truth**2).sum() / ((tested - truth) ** 2).sum()))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_scheme_is_one_partition_and_computes_what_the_cpu_does(
@@ -114,9 +111,9 @@ def test_a_scheme_is_one_partition_and_computes_what_the_cpu_does(
 
     assert context.partitions == 1
     assert {node.op for node in context.cpu_nodes} <= {"QuantizeLinear", "DequantizeLinear"}
-    assert sqnr_db(truth, chip) > sqnr_db(truth, cpu) - 1.5
+    assert array_db(truth, chip) > array_db(truth, cpu) - 1.5
     if scheme.activations == "uint16" and not scheme.overrides:
-        assert sqnr_db(cpu, chip) > 40
+        assert array_db(cpu, chip) > 40
 
 
 def on_chip(made: StageInput, feeds: list[dict[str, NDArray[Any]]], folder: Path) -> tuple[CompiledModel, NDArray[Any]]:
@@ -150,7 +147,7 @@ def test_wide_products_are_wide_on_the_chip(transformer: tuple[Component, StageI
     for wide in (True, False):
         made = quantized(component, ranges, replace(W8A16, wide_products=wide))
         _, chip = on_chip(made, feeds, tmp_path / str(wide))
-        distance[wide] = sqnr_db(on_cpu(made, feeds), chip)
+        distance[wide] = array_db(on_cpu(made, feeds), chip)
     assert distance[True] > distance[False] + 5
 
 

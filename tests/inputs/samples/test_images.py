@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pipeline.model import Json
-from tests.support.graphs import graph
-from tests.support.models.builder import save
-from tests.support.sample_sets import SampleStep, arrays, calls, ingest, refusal
+from tests.support.sample_sets import SampleStep, arrays, calls, net_step, refusal
 
 NCHW = "net (float[batch, 3, 4, 6] pixels) => (float[batch, 3, 4, 6] y) { y = Neg (pixels) }"
 NHWC = "net (float[batch, 4, 6, 3] pixels) => (float[batch, 4, 6, 3] y) { y = Neg (pixels) }"
@@ -29,13 +27,6 @@ OPEN = "net (float[1, 3, height, width] pixels) => (float[1, 3, height, width] y
 
 def reading(**said: Json) -> dict[str, Json]:
     return {"reader": "images", "images": {**said}}
-
-
-def step(folder: Path, text: str, buckets: dict[str, dict[str, int]] | None = None) -> SampleStep:
-    source = folder / "source"
-    source.mkdir(parents=True)
-    save(graph(text), source / "net.onnx")
-    return SampleStep(ingest(source, {"net": "net.onnx"}, folder / "ingest"), {"net": buckets or {}}, folder)
 
 
 @pytest.fixture
@@ -61,7 +52,7 @@ def only(step: SampleStep, pictures: Path, **said: Json) -> NDArray[Any]:
 
 def test_pixels_are_scaled_then_normalized_in_float32(tmp_path: Path, pictures: Path) -> None:
     colours(6, 4).save(pictures / "a.png")
-    made = only(step(tmp_path, NCHW), pictures, scale=0.5, mean=[1.0, 0.5, 3.5], std=[2.0, 1.0, 4.0])
+    made = only(net_step(tmp_path, NCHW), pictures, scale=0.5, mean=[1.0, 0.5, 3.5], std=[2.0, 1.0, 4.0])
     assert made.shape == (1, 3, 4, 6)
     assert made.dtype == np.float32
     assert made[0, 0, 0].tolist() == [-0.5, -0.25, 0.0, 0.25, 0.5, 0.75]
@@ -71,35 +62,35 @@ def test_pixels_are_scaled_then_normalized_in_float32(tmp_path: Path, pictures: 
 
 def test_color_order_and_layout_are_the_models(tmp_path: Path, pictures: Path) -> None:
     colours(6, 4).save(pictures / "a.png")
-    made = only(step(tmp_path, NHWC), pictures, scale=1.0, color="bgr")
+    made = only(net_step(tmp_path, NHWC), pictures, scale=1.0, color="bgr")
     assert made.shape == (1, 4, 6, 3)
     assert made[0, 3, 5].tolist() == [7, 3, 5]
 
 
 def test_one_channel_is_gray_and_bytes_stay_bytes(tmp_path: Path, pictures: Path) -> None:
     Image.new("RGB", (6, 4), (255, 255, 255)).save(pictures / "a.png")
-    assert only(step(tmp_path / "gray", GRAY), pictures).tolist() == [[[[1.0] * 6] * 4]]
+    assert only(net_step(tmp_path / "gray", GRAY), pictures).tolist() == [[[[1.0] * 6] * 4]]
     colours(6, 4).save(pictures / "a.png")
-    made = only(step(tmp_path / "bytes", BYTES), pictures)
+    made = only(net_step(tmp_path / "bytes", BYTES), pictures)
     assert made.dtype == np.uint8
     assert made[0, 3, 5].tolist() == [5, 3, 7]
 
 
 def test_letterbox_keeps_the_ratio_and_fills_the_rest(tmp_path: Path, pictures: Path) -> None:
     Image.new("RGB", (40, 40), (200, 200, 200)).save(pictures / "a.png")
-    made = only(step(tmp_path, NCHW), pictures, scale=1.0, fit="letterbox", fill=9)
+    made = only(net_step(tmp_path, NCHW), pictures, scale=1.0, fit="letterbox", fill=9)
     assert made[0, 0].tolist() == [[9, 200, 200, 200, 200, 9]] * 4
 
 
 def test_crop_takes_the_middle(tmp_path: Path, pictures: Path) -> None:
     colours(20, 8).save(pictures / "a.png")
-    made = only(step(tmp_path, NCHW), pictures, scale=1.0, fit="crop", edge=8, resample="nearest")
+    made = only(net_step(tmp_path, NCHW), pictures, scale=1.0, fit="crop", edge=8, resample="nearest")
     assert made[0, 0, 0].tolist() == [7, 8, 9, 10, 11, 12]
     assert made[0, 1, :, 0].tolist() == [2, 3, 4, 5]
 
 
 def test_a_free_side_follows_the_ratio_up_to_the_largest_bucket(tmp_path: Path, pictures: Path) -> None:
-    free = step(tmp_path, FREE, {"8": {"width": 8}, "16": {"width": 16}})
+    free = net_step(tmp_path, FREE, {"8": {"width": 8}, "16": {"width": 16}})
     Image.new("RGB", (24, 8)).save(pictures / "a.png")
     Image.new("RGB", (999, 8)).save(pictures / "b.png")
     found = arrays(free.run(reading(size=[4, 0]), pictures), "net")
@@ -113,7 +104,7 @@ def test_pictures_are_read_by_path_and_folders_are_labels(tmp_path: Path, pictur
             (pictures / name).write_text("no picture")
         else:
             colours(6, 4).convert("RGB").save(pictures / name)
-    found = calls(step(tmp_path, NCHW).run(reading(), pictures), "net")
+    found = calls(net_step(tmp_path, NCHW).run(reading(), pictures), "net")
     assert [(call.name, call.sample.label) for call in found] == [
         ("b.png", None),
         ("cat/a.webp", "cat"),
@@ -125,7 +116,7 @@ def test_a_turned_picture_is_set_upright(tmp_path: Path, pictures: Path) -> None
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter
     colours(4, 6).save(pictures / "a.png", exif=exif)
-    made = only(step(tmp_path, NCHW), pictures, scale=1.0)
+    made = only(net_step(tmp_path, NCHW), pictures, scale=1.0)
     assert made[0, 1, 0].tolist() == [5, 4, 3, 2, 1, 0]
 
 
@@ -144,7 +135,7 @@ PROCESSOR = {
 
 
 def processed(tmp_path: Path, said: object) -> SampleStep:
-    found = step(tmp_path, NCHW)
+    found = net_step(tmp_path, NCHW)
     (found.inputs["fetch"].folder / "preprocessor_config.json").write_text(json.dumps(said))
     return found
 
@@ -178,7 +169,7 @@ def test_a_processor_file_that_can_not_be_followed_is_refused(
 
 def test_a_set_without_pictures_is_refused(tmp_path: Path, pictures: Path) -> None:
     (pictures / "readme.txt").write_text("soon")
-    text = refusal(step(tmp_path, NCHW), reading(), pictures)
+    text = refusal(net_step(tmp_path, NCHW), reading(), pictures)
     assert "the calibration set is empty: pictures holds no picture" in text
     assert ".jpg" in text
 
@@ -218,7 +209,7 @@ def deep() -> bytes:
 )
 def test_a_picture_that_can_not_be_read_is_named(tmp_path: Path, pictures: Path, data: bytes, why: str) -> None:
     (pictures / "bad.png").write_bytes(data)
-    text = refusal(step(tmp_path, NCHW), reading(), pictures)
+    text = refusal(net_step(tmp_path, NCHW), reading(), pictures)
     assert "the picture bad.png can't be read" in text
     assert why in text
     assert str(tmp_path) not in text
@@ -240,9 +231,9 @@ def test_what_does_not_fit_the_input_is_refused(
     tmp_path: Path, pictures: Path, said: dict[str, Json], text: str
 ) -> None:
     colours(6, 4).save(pictures / "a.png")
-    assert text in refusal(step(tmp_path, NCHW), reading(**said), pictures)
+    assert text in refusal(net_step(tmp_path, NCHW), reading(**said), pictures)
 
 
 def test_a_size_that_nothing_says_is_asked_for(tmp_path: Path, pictures: Path) -> None:
     colours(6, 4).save(pictures / "a.png")
-    assert "it is not said how large the pictures are" in refusal(step(tmp_path, OPEN), reading(), pictures)
+    assert "it is not said how large the pictures are" in refusal(net_step(tmp_path, OPEN), reading(), pictures)

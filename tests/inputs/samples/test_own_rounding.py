@@ -14,7 +14,7 @@ from onnxruntime.quantization import quantize_dynamic
 
 from pipeline.contracts.samples import Facts
 from pipeline.model import Manifest
-from pipeline.report import report
+from pipeline.report import remarks
 from tests.support.graphs import graph
 from tests.support.sample_sets import SampleStep, ingest, npz
 
@@ -94,4 +94,4 @@ def test_the_report_names_it_once_with_the_worst_figure() -> None:
         step.id: Manifest(step.id, "", {}, Facts({"net": 6}, 6, 0, {}, {"net": db}).to_json())
         for step, db in zip(steps, (15, 10, 5), strict=True)
     }
-    assert report.rounding(steps, {"a", "b"}, manifests) == ["titles/net (less than 10 dB)"]
+    assert remarks.rounding(steps, {"a", "b"}, manifests) == ["titles/net (less than 10 dB)"]

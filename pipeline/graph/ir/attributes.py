@@ -1,0 +1,41 @@
+"""What the attributes of a node say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnx import AttributeProto, NodeProto, helper
+
+
+def settings(node: NodeProto) -> dict[str, Any]:
+    """All of them by name, as values of Python; words are bytes."""
+    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+
+
+def integer(node: NodeProto, name: str, default: int = 0) -> int:
+    """A whole number, or a flag."""
+    found = _find(node, name)
+    return default if found is None else int(found.i)
+
+
+def integers(node: NodeProto, name: str, default: Sequence[int] = ()) -> list[int]:
+    """Whole numbers: axes, pads, a permutation."""
+    found = _find(node, name)
+    return list(default) if found is None else list(found.ints)
+
+
+def real(node: NodeProto, name: str, default: float) -> float:
+    """A number."""
+    found = _find(node, name)
+    return default if found is None else float(found.f)
+
+
+def text(node: NodeProto, name: str, default: str = "") -> str:
+    """A word."""
+    found = _find(node, name)
+    return default if found is None else found.s.decode("utf-8", "replace")
+
+
+def _find(node: NodeProto, name: str) -> AttributeProto | None:
+    return next((each for each in node.attribute if each.name == name), None)

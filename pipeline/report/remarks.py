@@ -1,0 +1,82 @@
+"""What a build remarks on below its tables: outputs that nothing measured, that tell nothing, that may be otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from pipeline.config.thresholds import WISHED_FLIPS
+from pipeline.contracts import samples, verify
+from pipeline.graph.accuracy.verdict import TOTAL, shortfalls
+from pipeline.model import Manifest
+from pipeline.plan.steps import Step
+from pipeline.report import report
+
+AS_WRITTEN = ", as 'quantization' is written"
+"""What is said of a figure that no climb betters."""
+
+
+def unmeasured(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """The buckets, as `minilm/encoder/64`, that no sample measured; of exact lengths, with the lengths to add."""
+    found = []
+    for step, facts in _verified(steps, seen, manifests):
+        if not facts.samples:
+            axes = ", ".join(f"{axis} {size}" for axis, size in (step.bucket.axes if step.bucket else {}).items())
+            found.append(f"{step.name} (of exactly {axes})" if facts.truth == "exact" else step.name)
+    return found
+
+
+def silent(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """Outputs between 0 and 1, as `vad/all 'output'`, that never get near 1 on the held-out samples."""
+    return [f"{step.name} {label!r}" for step, facts in _verified(steps, seen, manifests) for label in facts.silent]
+
+
+def still(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """Outputs, as `net/all 'logits' (0)`, that are one number everywhere, on each of several held-out samples."""
+    found = []
+    for step, facts in _verified(steps, seen, manifests):
+        spans = facts.spans.items() if facts.samples > 1 else ()
+        found += [f"{step.name} {label!r} ({low:g})" for label, (low, high) in spans if low == high]
+    return found
+
+
+def rounding(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """Components, as `net/encoder (less than 10 dB)`, whose file rounds as it runs and is that far from its floats."""
+    found: dict[str, int] = {}
+    for step in steps:
+        if step.stage == "samples" and step.id in seen and step.id in manifests:
+            far = manifests[step.id].read(samples.Facts.from_json).rounding_db or {}
+            for component, db in far.items():
+                name = f"{step.config.name}/{component}"
+                found[name] = min(db, found.get(name, db))
+    return [f"{name} (less than {db} dB)" for name, db in found.items()]
+
+
+def flipping(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """Outputs, as `net/reader/64 'y' (0.4 %)`, of which more choices will flip on other inputs than a default aims at.
+
+    The share is that which the samples on the CPU show, or those on the emulator where that is more. What is judged by
+    its error alone is not among them. Where the config has a scheme, that is said.
+    """
+    found: dict[str, float] = {}
+    written = set[str]()
+    for step, _, place, cpu, emulator, thresholds in report.measured(steps, seen, manifests):
+        component = step.config.components[step.component or ""]
+        limits = replace(component.wished or thresholds, flips=WISHED_FLIPS)
+        for facts in (cpu, emulator):
+            missed = shortfalls(TOTAL, facts.outputs, cpu.subjects, limits)
+            for label in (each.label for each in missed if each.kind == "flips"):
+                agreement, name = facts.outputs[label].agreement, f"{'/'.join(place[:2])} {label!r}"
+                assert agreement is not None
+                found[name] = max(agreement.flips or 0.0, found.get(name, 0.0))
+                written |= {name} if component.budget_minutes is None else set()
+    return [f"{name} ({report.percent(share)}{AS_WRITTEN if name in written else ''})" for name, share in found.items()]
+
+
+def _verified(
+    steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]
+) -> Iterator[tuple[Step, verify.Facts]]:
+    """The verify steps among those `seen`, with what they found."""
+    for step in steps:
+        if step.stage == "verify" and step.id in seen and step.id in manifests:
+            yield step, manifests[step.id].read(verify.Facts.from_json)
