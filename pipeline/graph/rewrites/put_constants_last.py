@@ -21,16 +21,16 @@ from __future__ import annotations
 
 from math import prod
 
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import element_type, is_op
+from pipeline.graph.ir.index import is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
 
 @each_node
 def apply(added: Additions, node: NodeProto) -> bool:
-    """Turn every such sum around."""
-    if not is_op(node, "Add") or element_type(added.index, node.output[0]) != TensorProto.FLOAT:
+    """Turn such a sum around."""
+    if not is_op(node, "Add") or not is_float32(added.index, node.output[0]):
         return False
     constant, value = node.input
     constants = added.index.initializers
