@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from math import prod
 
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, element_type, is_op
+from pipeline.graph.ir.index import GraphIndex, is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
 _CLAMPS = ("Clip", "Relu")
@@ -34,8 +34,8 @@ _CLAMPS = ("Clip", "Relu")
 
 @each_node
 def apply(added: Additions, node: NodeProto) -> bool:
-    """Turn every such sum around."""
-    if not is_op(node, "Add") or element_type(added.index, node.output[0]) != TensorProto.FLOAT:
+    """Turn such a sum around."""
+    if not is_op(node, "Add") or not is_float32(added.index, node.output[0]):
         return False
     first, second = node.input
     constants = added.index.initializers
