@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from pipeline.graph.cpu import Arrays
 from pipeline.graph.quantization import weight_inputs
 from pipeline.graph.quantization.correlations import Correlation, Correlations
+from pipeline.graph.quantization.row_products import RowProducts
 from pipeline.graph.quantization.weight_inputs import WeightInputs
 from pipeline.model import StageInput
 from pipeline.stages import correlate
@@ -114,9 +116,9 @@ def test_padding_that_is_told_from_other_lengths_is_what_would_be_found(
     runs: list[int] = []
     run = WeightInputs._run
 
-    def counted(self: WeightInputs, feeds: Arrays) -> Arrays:
+    def counted(self: WeightInputs, *given: Any) -> Arrays:
         runs.append(1)
-        return run(self, feeds)
+        return run(self, *given)
 
     monkeypatch.setattr(WeightInputs, "_run", counted)
     told = component.correlate(calls)
@@ -127,6 +129,28 @@ def test_padding_that_is_told_from_other_lengths_is_what_would_be_found(
 
     assert told.files == looked_for.files
     assert len(runs) - few == few + 4  # lengths that are not run once more
+
+
+def test_rows_of_padding_are_not_multiplied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    component = Component(tmp_path, attention(), {"12": {"sequence": 12}})
+    calls = [sentence(length, seed=length) for length in (3, 5, 8, 4, 8)]
+    taken: list[int] = []
+    feeds = RowProducts.feeds
+
+    def seen(self: RowProducts, wanted: Mapping[str, NDArray[np.bool_]]) -> dict[str, NDArray[Any]]:
+        found = feeds(self, wanted)
+        (rows,) = {array.size for name, array in found.items() if name.endswith("/take")}
+        taken.append(rows)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RowProducts, "feeds", seen)
+        some = component.correlate(calls)
+    # Each of three lengths is looked at, the first by each input alone, too; what was seen or told is known then.
+    assert taken == [12, 12, 12, 12, 12, 12, 12, 4, 8]
+
+    monkeypatch.setattr("pipeline.graph.quantization.weight_inputs.choose_rows", lambda *given: RowProducts({}))
+    assert component.correlate(calls).files == some.files
 
 
 def test_weights_that_are_widened_in_every_run_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,16 +15,18 @@ from onnx import NodeProto
 
 from pipeline.graph.cpu import Arrays, frugal_session, run
 from pipeline.graph.files.model_file import load_graph
-from pipeline.graph.ir.index import FLOATS, GraphIndex
+from pipeline.graph.ir.index import FLOATS, GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.quantization.double_pass import in_double, widened_once
 from pipeline.graph.quantization.middles import is_exact
 from pipeline.graph.quantization.own_rows import OwnRows, Shapes
+from pipeline.graph.quantization.row_products import RowProducts, choose_rows
 from pipeline.graph.quantization.weight_layout import layout_of, row_dims, rows_of
 from pipeline.graph.shapes.cost import macs
 
 _SAME = 1e-9
 """Of the largest: a difference that float64 makes, and the contents of padding do not."""
+_ALL_ROWS: Mapping[str, NDArray[np.bool_]] = {}
 _WIDENED_BYTES = 256 << 20
 """What weights may take in float64 that are widened once and not in every run."""
 
@@ -76,6 +78,7 @@ class WeightInputs:
         self._kept: dict[Shapes, Mapping[str, NDArray[np.bool_]]] = {}
         self._own = OwnRows()
         self._widened: Arrays = {}
+        self._products = RowProducts({})
         self._session: ort.InferenceSession | None = None
         self._watched: Mapping[str, str] = {}
         self.made: Arrays = {}
@@ -95,6 +98,7 @@ class WeightInputs:
         self._watched = wide.outputs
         self._kept, self._own = {}, OwnRows()
         self._widened = widened_once(self._index, wide.model, _WIDENED_BYTES)
+        self._products = choose_rows(wide.model, self._matrices_read())
         self._session = frugal_session(wide.model, self._folder) if values else None
 
     def rows(
@@ -108,11 +112,12 @@ class WeightInputs:
         """
         if self._session is None:
             return
-        values = self._run(feeds)
+        if refilled and shapes not in self._kept and (told := self._own.told(shapes)) is not None:
+            self._kept[shapes] = told
+        values = self._run(feeds, self._kept.get(shapes, {}) if refilled else {})
         self.made = {name: values[name] for name in self._results}
         if refilled and shapes not in self._kept:
-            told = self._own.told(shapes)
-            self._kept[shapes] = self._own_rows(values, feeds, refilled, shapes) if told is None else told
+            self._kept[shapes] = self._own_rows(values, feeds, refilled, shapes)
         kept = self._kept[shapes] if refilled else {}
         for weight in weights:
             for node in self._readers.get(weight, []):
@@ -142,10 +147,17 @@ class WeightInputs:
         )
         return found
 
-    def _run(self, feeds: Arrays) -> Mapping[str, NDArray[Any]]:
+    def _run(self, feeds: Arrays, own: Mapping[str, NDArray[np.bool_]] = _ALL_ROWS) -> Mapping[str, NDArray[Any]]:
+        """The watched values; of products that read `own` rows and others, by reader, the own rows alone are right."""
         assert self._session is not None
-        made = run(self._session, {**feeds, **self._widened}, [*self._watched.values()])
+        given = {**feeds, **self._widened, **self._products.feeds(own)}
+        made = run(self._session, given, [*self._watched.values()])
         return {name: made[wide] for name, wide in self._watched.items()}
+
+    def _matrices_read(self) -> dict[str, tuple[int, ...]]:
+        """By reader that multiplies rows, the dims of what it reads."""
+        readers = (node for nodes in self._readers.values() for node in nodes)
+        return {node.name: shape_of(self._index.types[node.input[0]]) for node in readers if not is_op(node, "Conv")}
 
     def _leaves_some(self, values: Arrays, changed: Arrays) -> bool:
         """Whether of each result some rows stay what they are."""

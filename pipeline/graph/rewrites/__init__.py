@@ -54,6 +54,7 @@ from pipeline.graph.rewrites import (
     flatten_output_casts,
     flatten_products,
     flatten_rows,
+    fold_biases,
     fold_gemm_factors,
     fuse_gelu,
     fuse_layer_norm,
@@ -108,6 +109,7 @@ REWRITES: tuple[Rewrite, ...] = (
     replace_dropouts,
     drop_idle_bounds,  # before masks are looked for: an infinity that bounds nothing is none
     select_triangles,
+    fold_biases,
     fold_gemm_factors,  # before all that look for products with constants
     multiply_apart,  # behind what leaves no factors
     compute_lengths_in_integers,
