@@ -22,7 +22,7 @@ from pipeline.config.quantization import (
 from pipeline.config.quantization import Rule as WrittenRule
 from pipeline.contracts import emulate, verify
 from pipeline.contracts.measures import Subject
-from pipeline.contracts.scheme import Rule, Scheme
+from pipeline.contracts.scheme import ROOM, Rule, Scheme
 from pipeline.ladder import RUNGS
 from pipeline.model import Json
 from pipeline.plan.planner import plan
@@ -47,6 +47,7 @@ def chain_of(quantize: Step, scheme: Scheme, wanted: Mapping[str, Step]) -> list
         per_channel=scheme.per_channel,
         wide_products=scheme.wide_products,
         overrides=tuple(map(_written, scheme.overrides)),
+        room=ROOM if scheme.room is None else scheme.room,
     )
     component = replace(config.components[name], quantization=explicit, budget_minutes=None)
     changed = replace(config, components={**config.components, name: component})

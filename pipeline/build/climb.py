@@ -201,7 +201,7 @@ class Climber:
         to know what the chip makes of this one.
         """
         course.now = scheme
-        known = [fit.total_db for fit in course.fits if not fit.waits]
+        known = [fit.total_db for fit in course.fits if wait and not fit.waits]
         missed = self._bring(chain, ON_CPU, max(known, default=None))
         made = [step for step in chain if all(step.stage not in stages for stages in ON_CHIP)]
         short = None if missed else self._found.short(made)

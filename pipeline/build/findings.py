@@ -10,12 +10,12 @@ from pipeline.build.bring import Shown, bring_up_to_date
 from pipeline.build.chains import QUIET, figures_of
 from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import nodes_of, wanting
-from pipeline.build.remedies import NO_NUMBER, Tried, label
+from pipeline.build.remedies import NO_NUMBER, Tried, label, room_for
 from pipeline.contracts import blame, probe
 from pipeline.contracts import quantize as quantized
 from pipeline.contracts.climb import Attempt
 from pipeline.contracts.forecast import Forecast, harmful
-from pipeline.contracts.scheme import Scheme
+from pipeline.contracts.scheme import ROOM, Scheme
 from pipeline.errors import CompileError, ModelError, QuantizationError, VerificationError
 from pipeline.frozen import dataclass
 from pipeline.ladder import RUNGS
@@ -72,7 +72,8 @@ class Findings:
         miss = found.miss
         return Tried(
             scheme, miss.rung or "compile", reached, nodes, self.foretold(chain), miss.state, miss.read, miss.accepts,
-            miss.error if found.failed or not miss.rung else None, lambda: min(lost, default=None), not miss.rung,
+            miss.error if found.failed or not miss.rung else None, lambda: min(lost, default=None),
+            cache(partial(self._room, scheme, chain, found.step)), not miss.rung,
             missed is None or miss.sqnr_db is not None,
         )  # fmt: skip
 
@@ -88,6 +89,13 @@ class Findings:
         if found.inputs_db is not None:
             lost.append(found.inputs_db)
         return nodes_of(found.first_wrong.get("compile", ()))
+
+    def _room(self, scheme: Scheme, chain: Sequence[Step], step: Step) -> float | None:
+        """The room that encodings would need for what was seen on the CPU; None if what they have is not to blame."""
+        search = self.searched(chain, step) if step.stage == "verify" else None
+        facts = self.facts(search) if search is not None else None
+        has = ROOM if scheme.room is None else scheme.room
+        return None if facts is None else room_for(blame.Facts.from_json(facts).worst, has)
 
     def searched(self, chain: Sequence[Step], step: Step) -> Step | None:
         """The step that looks for what went wrong in a step, up to date; None if there is none, or it fails."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from pipeline.contracts.blame import RowFacts
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.scheme import FP16, Rule, Scheme, bits
 from pipeline.errors import PipelineError
@@ -17,6 +18,7 @@ CURABLE = ("quantization", "compile", "total")
 """Rungs that another precision can cure."""
 FEW, MANY = 6, 20
 """Nodes that are put into another precision at once: first those that are to blame most."""
+_ROOMS = (1.0, 2.0, 4.0)
 _MOST_RULES = 3
 """Rules that are added one upon the other before all of a component gets another precision."""
 _WIDE = "int16"
@@ -60,7 +62,8 @@ class Tried:
     `reached` grows with the rung that was missed and, on one rung, with its SQNR in dB. `nodes` are those that went
     wrong, the worst first; `foretold` is the forecast for this scheme; `state` says whether a state missed, `read`
     whether something else is read off an output; `accepts` is what a config says to have this all the same. `failed` is
-    why it could not even be made. `inputs_db` is what rounding the inputs leaves, if that alone explains the miss.
+    why it could not even be made. `inputs_db` is what rounding the inputs leaves, if that alone explains the miss;
+    `room` what encodings need to cut nothing off, where what they do cut off is to blame.
     `by_db`: the figure in `reached` is what missed. `left_to_cpu`: it missed no rung of the ladder, but nodes that QNN
     does not take.
     """
@@ -75,6 +78,7 @@ class Tried:
     accepts: str = ""
     failed: PipelineError | None = None
     inputs_db: Callable[[], float | None] = lambda: None
+    room: Callable[[], float | None] = lambda: None
     left_to_cpu: bool = False
     by_db: bool = True
 
@@ -99,11 +103,17 @@ def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Sc
     stuck = {in_float for in_float in (False, True) if unmoved(tried, in_float=in_float)}
     if last and able.float16 and not any(is_float(each.scheme) for each in tried):
         return _ALL_FLOAT
-    for each in sorted(tried, key=lambda one: one.reached, reverse=True):
+    for each in sorted(tried, key=_worth, reverse=True):
         for scheme in _remedies(each, len(tried[0].scheme.overrides), able):
             if _form(scheme) not in known and is_float(scheme) not in stuck:
                 return scheme
     return None
+
+
+def _worth(tried: Tried) -> tuple[int, float]:
+    """How good something is to go on from; of what is alike to about a dB, what was tried first costs less."""
+    stage, db = tried.reached
+    return stage, min(max(db, NO_NUMBER), -NO_NUMBER) // _ALIKE_DB
 
 
 def _form(scheme: Scheme) -> object:
@@ -127,6 +137,25 @@ def unmoved(tried: Sequence[Tried], *, in_float: bool) -> Sequence[Tried]:
     comparable = all(each.by_db and not each.read for each in last) and min(figures, default=NO_NUMBER) > NO_NUMBER
     told = comparable and len(last) == _ALIKE and places == {(last[0].rung, last[0].reached[0], True)}
     return last if told and last[0].rung and max(figures) - min(figures) <= _ALIKE_DB else ()
+
+
+def room_for(rows: Sequence[RowFacts], has: float) -> float | None:
+    """The room that leaves what went wrong uncut, of 1, 2 and 4; None if what it `has` is enough, or all there is.
+
+    A quarter more than these samples need, as others go further still. With 4, a ninth of the steps of 16 bits is left
+    to what calibration saw.
+    """
+    needed = max(map(_beyond, rows), default=0.0) * 1.25
+    more = [room for room in _ROOMS if room > has]
+    return next((room for room in more if room >= needed), more[-1]) if more and needed > has else None
+
+
+def _beyond(row: RowFacts) -> float:
+    """How far a value that is cut off goes beyond what calibration saw, as a part of that range; 0 if it is not."""
+    if row.local is None or row.local.name != "saturated" or row.calibrated is None:
+        return 0.0
+    (low, high), (least, most) = row.calibrated, row.observed
+    return max(low - least, most - high) / (high - low) if high > low else 0.0
 
 
 def may_go_on(for_margin: int, spent_s: float, budget_s: float, *, alike: bool) -> bool:
@@ -167,7 +196,8 @@ def label(scheme: Scheme) -> str:
         )
         if rules
     ]
-    return ", ".join([replace(scheme, overrides=()).name, *counts])
+    room = [f"room {scheme.room:g}"] if scheme.room is not None else []
+    return ", ".join([replace(scheme, overrides=()).name, *room, *counts])
 
 
 def _places(rules: Sequence[Rule]) -> int:
@@ -208,6 +238,8 @@ def _remedies(tried: Tried, own_rules: int, able: Able) -> Iterator[Scheme]:
         yield replace(scheme, weights="uint8", block=None)
     if rounding and able.wide_weights:
         yield replace(scheme, weights=_WIDE, block=None)
+    if tried.rung in ("quantization", "total") and scheme.activations == _INTEGERS and (room := tried.room()):
+        yield replace(scheme, room=room)
     if tried.read and able.float16:
         # What is read otherwise gets what is sure to cure it: 2 dB more, as of blocks, or a few nodes do not.
         yield _ALL_FLOAT

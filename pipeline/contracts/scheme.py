@@ -20,6 +20,8 @@ BLOCKS: Final = (16, 32, 64)
 """How many inputs of a weight may share a scale."""
 Rounding = Literal["nearest", "gptq"]
 Clip = Literal["none", "mse", "hessian"]
+ROOM: Final = 0.25
+"""Room of 16 bit encodings beyond what calibration saw: a part of that range, at each end that isn't zero."""
 FP16: Final = "fp16"
 """The precision of nodes that stay in float, which HTP computes in 16 bits."""
 
@@ -90,6 +92,9 @@ class Scheme(Contract):
     states: str | None = left_out()
     """Type of what a run hands to the next one, `<name>_out` to `<name>_in`: both, and all between them that only moves
     it, have one symmetric encoding, and the graph takes and gives it as integers. None: as any other value."""
+
+    room: float | None = left_out()
+    """In place of :data:`ROOM`, where samples that calibration did not see go further."""
 
     @property
     def name(self) -> str:

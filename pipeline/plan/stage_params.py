@@ -32,7 +32,7 @@ from pipeline.contracts.samples import (
     TokenInputs,
     VocabularyReading,
 )
-from pipeline.contracts.scheme import Rule, Scheme
+from pipeline.contracts.scheme import ROOM, Rule, Scheme
 from pipeline.contracts.target import HtpTarget
 from pipeline.qnn import catalog
 
@@ -116,6 +116,7 @@ def of_quantization(quantization: Quantization, *, language: bool = False) -> Sc
         block=block,
         rounding=quantization.rounding,
         clip=quantization.clip,
+        room=quantization.room if quantization.room != ROOM else None,
         states="uint8" if language else None,
     )
 

@@ -44,6 +44,28 @@ def test_the_default_climbs_to_what_keeps_to_the_gates(tmp_path: Path) -> None:
     assert shipped(project)["verification"] == bucket["verification"]
 
 
+def test_ranges_that_calibration_saw_too_little_of_get_room(tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).standard_normal((8, 8, 1)).astype(np.float32)
+    loud = f"{CONFIG}verification: {{samples: {{reader: npz, folder: calibration/loud}}}}\n"
+    project = project_of(tmp_path, graph(COARSE, {"w": weight}), loud)
+    (project.root / "calibration/loud").mkdir()
+    for path in sorted((project.root / "calibration/samples").iterdir())[:4]:
+        np.savez(project.root / "calibration/loud" / path.name, x=-4 * np.load(path)["x"])
+    run = project.doit("build")
+
+    assert "net/net: trying w8a16 in blocks of 32, room 2" in run.text
+    bucket = shipped(project)
+    assert bucket["quantization"]["climb"][-1]["label"] == "w8a16 in blocks of 32, room 2"
+    assert bucket["verification"]["emulator"]["sm8650"]["outputs"]["y"]["sqnr_db"] > 35
+
+    found = yaml.safe_load((project.root / "artifacts/net/qdq/net_quantization.yaml").read_text("utf-8"))
+    assert found["components"]["net"]["quantization"]["room"] == 2
+    config = yaml.safe_load(loud)
+    config["components"]["net"] |= found["components"]["net"]
+    project.write("configs/net.yaml", yaml.safe_dump(config))
+    assert not project.doit("build").built, "the same steps, with the same keys and figures"
+
+
 def test_a_default_that_keeps_to_its_gates_by_little_climbs_once(tmp_path: Path) -> None:
     project = coarse(tmp_path, largest=25)
     run = project.doit("build")

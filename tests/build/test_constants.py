@@ -17,11 +17,15 @@ from tests.support import net_project
 from tests.support.graphs import graph
 from tests.support.project import Project
 
-CONFIG = f"""\
-{net_project.CONFIG}\
-fixed: {{n: 8}}
-constants: {{sr: 16000}}
-release: {{version: "1", qdq: true}}
+CONFIG = """\
+source: {path: ../models/net}
+components:
+  net: {file: model.onnx}
+fixed: {n: 8}
+constants: {sr: 16000}
+calibration: {reader: npz, folder: calibration/samples}
+targets: [sm8650]
+release: {version: "1", qdq: true}
 """
 TEXT = """g (float[n,8] x, int64 sr) => (float[n,8] y) {
     fast = Equal (sr, rate)

@@ -19,12 +19,15 @@ from pipeline.build.remedies import (
     may_be_cured,
     may_go_on,
     next_scheme,
+    room_for,
     unmoved,
     worth_most,
 )
 from pipeline.contracts import forecast
+from pipeline.contracts.blame import RowFacts
 from pipeline.contracts.forecast import Forecast
-from pipeline.contracts.scheme import Rule, Scheme
+from pipeline.contracts.measures import Reason
+from pipeline.contracts.scheme import ROOM, Rule, Scheme
 
 W8A16 = Scheme("uint16", "uint8", per_channel=True)
 ALL = Able(float16=True, wide_weights=True, blocks=True)
@@ -46,6 +49,46 @@ def test_the_cheapest_comes_first_and_all_in_float_last() -> None:
     assert labels[:3] == ["w8a16 in blocks of 32", "w16a16", "w8a16, 2 nodes fp16"]
     assert "fp16" in labels
     assert len(labels) == len(set(labels)), "nothing is tried twice, and there is an end"
+
+
+def test_what_costs_more_and_is_no_better_is_not_gone_on_from() -> None:
+    first = Tried(W8A16, "quantization", (QUANTIZATION, 14.6), lambda: ("a", "b"), room=lambda: 2.0)
+    blocks = replace(first, scheme=replace(W8A16, weights="int8", block=32), reached=(QUANTIZATION, 14.2))
+    for db, named in ((14.9, "w8a16, room 2"), (17.0, "w16a16, room 2"), (float("inf"), "w16a16, room 2")):
+        wide = replace(first, scheme=replace(W8A16, weights="int16"), reached=(QUANTIZATION, db))
+        scheme = next_scheme([first, blocks, wide], ALL)
+        assert scheme is not None
+        assert label(scheme) == named
+
+
+def row(observed: tuple[float, float], reason: str = "saturated") -> RowFacts:
+    """A value of which calibration saw -1 to 3."""
+    local = Reason(reason, "")
+    return RowFacts("v", "'n' (Mul)", "Mul", 9.0, 9.0, None, None, observed, (-1.0, 3.0), local, local)
+
+
+@pytest.mark.parametrize(
+    ("rows", "has", "room"),
+    [
+        ([], ROOM, None),
+        ([row((-1, 3.5))], ROOM, None),
+        ([row((-1, 4.5))], ROOM, 1.0),
+        ([row((-4, 3)), row((-1, 7.5))], ROOM, 2.0),
+        ([row((-1, 7.5))], 2.0, None),
+        ([row((-1, 15))], 2.0, 4.0),
+        ([row((-1, 300))], ROOM, 4.0),
+        ([row((-1, 300))], 4.0, None),
+        ([row((-1, 300), "few_bits")], ROOM, None),
+    ],
+)
+def test_room_is_what_leaves_values_uncut(rows: list[RowFacts], has: float, room: float | None) -> None:
+    assert room_for(rows, has) == room
+
+
+def test_what_is_cut_off_gets_room_before_nodes_get_float() -> None:
+    first = Tried(W8A16, "quantization", (QUANTIZATION, 7.7), lambda: ("a", "b"), room=lambda: 2.0)
+    labels = [label(scheme) for scheme in climbed(first)]
+    assert labels[:4] == ["w8a16 in blocks of 32", "w16a16", "w8a16, room 2", "w8a16, 2 nodes fp16"]
 
 
 def test_the_same_nodes_in_one_rule_or_in_two_are_one_scheme() -> None:

@@ -57,6 +57,7 @@ _MAKERS: Mapping[str, tuple[tuple[int, ...], _Node]] = {
     "Transpose": (_ROWS, ("Transpose", ("x",), {"perm": [0, 2, 1]})),
     "ReduceMean": (_ROWS, ("ReduceMean", ("x", "last"), {})),
 }
+_BARE: _Node = ("ConvTranspose", ("x", "up"), {"strides": [2, 2]})
 _READERS: Mapping[str, _Node] = {
     "Relu": ("Relu", ("h",), {}), "Sigmoid": ("Sigmoid", ("h",), {}), "Tanh": ("Tanh", ("h",), {}),
     "HardSwish": ("HardSwish", ("h",), {}), "HardSigmoid": ("HardSigmoid", ("h",), {}),
@@ -93,6 +94,8 @@ _LONGER: Mapping[str, tuple[tuple[int, ...], Sequence[_Node]]] = {
     "Transpose+Concat": (_ROWS, [_MAKERS["Transpose"][1], ("Concat", ("h", "slab"), {"axis": 1})]),
     "Reshape+Concat": (_ROWS, [("Reshape", ("x", "dims"), {}), ("Concat", ("slab", "h"), {"axis": 1})]),
     "Transpose+Pad": (_ROWS, [_MAKERS["Transpose"][1], ("Pad", ("h", "ends", "six"), {})]),
+    "ConvTranspose+Add of channels": (_IMAGE, [_BARE, ("Add", ("h", "channel"), {})]),
+    "ConvTranspose+Relu+Add of channels": (_IMAGE, [_BARE, ("Relu", ("h",), {}), ("Add", ("h", "channel"), {})]),
     "Mul+Sqrt+Div": (_ROWS, [("Mul", ("x", "x"), {}), ("Sqrt", ("h",), {}), ("Div", ("one", "h"), {})]),
     "Sigmoid+Log": (_ROWS, [("Sigmoid", ("x",), {}), ("Log", ("h",), {})]),
     "Softmax+Log": (_ROWS, [("Softmax", ("x",), {}), ("Log", ("h",), {})]),

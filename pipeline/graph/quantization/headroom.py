@@ -16,15 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from pipeline.contracts.scheme import ROOM
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.quantization.known_bounds import known_bounds
 from pipeline.graph.quantization.operand_rules import moves_data
 from pipeline.graph.quantization.ranges import Range, Ranges
 
-ROOM = 0.25
-"""As part of the range's width, at each end that isn't zero."""
-
-ROOM_OF_RIGHT_OPERANDS = 0.1
+_OF_RIGHT_OPERANDS = 0.4
+"""The share of the room that the right operand of a product gets."""
 
 _BITS = 16
 _SHARE, _ANY = Range(0, 1), Range(-math.inf, math.inf)
@@ -35,13 +34,16 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
 """Where the results of an operator end whatever it is given."""
 
 
-def with_headroom(index: GraphIndex, ranges: Mapping[str, Range]) -> Ranges:
-    """`ranges`, with wider ones for the 16 bit encodings of values for which calibration chose none."""
+def with_headroom(index: GraphIndex, ranges: Mapping[str, Range], room: float = ROOM) -> Ranges:
+    """`ranges`, with wider ones for the 16 bit encodings of values for which calibration chose none.
+
+    `room` is a part of a range's width, at each end that isn't zero.
+    """
     chosen = dict(ranges.chosen) if isinstance(ranges, Ranges) else {}
     already = chosen.get(_BITS, {})
     right = _right_operands(index)
     wider = {
-        name: _wider(measured, ROOM_OF_RIGHT_OPERANDS if name in right else ROOM, _bounds(index, name))
+        name: _wider(measured, room * (_OF_RIGHT_OPERANDS if name in right else 1), _bounds(index, name))
         for name, measured in ranges.items()
         if name not in already and name not in index.initializers
     }

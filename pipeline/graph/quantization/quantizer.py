@@ -21,7 +21,7 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto, TensorProto
 
-from pipeline.contracts.scheme import Scheme
+from pipeline.contracts.scheme import ROOM, Scheme
 from pipeline.errors import QuantizationError
 from pipeline.graph.ir.index import FLOATS, GraphIndex, element_type, is_float, is_op, prune, sort_nodes
 from pipeline.graph.ir.traverse import label
@@ -90,7 +90,10 @@ def quantize(
         index = GraphIndex(model, folder)
     # The encodings of states are tied to each other, and their ranges say what they are.
     exact = held_exactly(index) if scheme.states is None else frozenset[str]()
-    measured, ranges = ranges, with_headroom(index, with_padding(index, ranges))
+    measured, ranges = (
+        ranges,
+        with_headroom(index, with_padding(index, ranges), ROOM if scheme.room is None else scheme.room),
+    )
     assignment = Assignment(index, scheme)
     # Before clamps are dropped: what an encoding does for a Clip from 0, it does not for one from a step.
     if raise_divisors(index, assignment, ValueEncodings(index, assignment, ranges, exact), ranges):

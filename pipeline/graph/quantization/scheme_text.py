@@ -21,6 +21,7 @@ def as_yaml(scheme: Scheme, component: str, calibration: Mapping[str, Json]) -> 
         f"      rounding: {scheme.rounding}",
         f"      clip: {scheme.clip}",
         f"      wide_products: {json.dumps(scheme.wide_products)}",
+        *([f"      room: {scheme.room:g}"] if scheme.room is not None else []),
         *(f"      {key}: {json.dumps(value)}" for key, value in calibration.items()),
         "      overrides:" if scheme.overrides else "      overrides: []",
     ]

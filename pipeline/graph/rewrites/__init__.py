@@ -53,6 +53,7 @@ from pipeline.graph.rewrites import (
     flatten_output_casts,
     flatten_products,
     flatten_rows,
+    fold_biases,
     fold_gemm_factors,
     fuse_gelu,
     fuse_layer_norm,
@@ -106,6 +107,7 @@ REWRITES: tuple[Rewrite, ...] = (
     replace_dropouts,
     drop_idle_bounds,  # before masks are looked for: an infinity that bounds nothing is none
     select_triangles,
+    fold_biases,
     fold_gemm_factors,  # before all that look for products with constants
     compute_lengths_in_integers,
     decompose_mod,

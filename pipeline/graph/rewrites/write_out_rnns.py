@@ -22,10 +22,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import real, settings, text
 from pipeline.graph.ir.index import is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
+from pipeline.graph.ir.traverse import input_at
 
 _MOST = 512
 _ACTIVATIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh"}
@@ -48,7 +50,7 @@ class _Direction:
 @each_node
 def apply(added: Additions, node: NodeProto) -> bool:
     """Write an RNN out."""
-    if not is_op(node, "RNN") or not is_float32(added.index, node.input[0]) or _given(node, _LENGTHS):
+    if not is_op(node, "RNN") or not is_float32(added.index, node.input[0]) or input_at(node, _LENGTHS):
         return False
     directions = _directions(added, node)
     places = added.shape(node.input[0])[0]
@@ -59,16 +61,12 @@ def apply(added: Additions, node: NodeProto) -> bool:
     return True
 
 
-def _given(node: NodeProto, position: int) -> str:
-    return node.input[position] if position < len(node.input) else ""
-
-
 def _directions(added: Additions, node: NodeProto) -> list[_Direction]:
     """The directions of a layer; none if it can't be written out."""
-    how = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    how = settings(node)
     weights, recurrences = (added.index.constant(name) for name in node.input[1:3])
-    biases = added.index.constant(_given(node, 3)) if _given(node, 3) else None
-    if weights is None or recurrences is None or how.get("layout") or (_given(node, 3) and biases is None):
+    biases = added.index.constant(input_at(node, 3)) if input_at(node, 3) else None
+    if weights is None or recurrences is None or how.get("layout") or (input_at(node, 3) and biases is None):
         return []
     named = [each.decode().lower() for each in how.get("activations", [b"tanh"] * len(weights))]
     if not set(named) <= _ACTIVATIONS.keys() or weights.dtype != np.float32:
@@ -92,7 +90,7 @@ def _written(added: Additions, node: NodeProto, direction: _Direction) -> list[s
     weight, bias = added.constant(f"{stem}_w", direction.weight), added.constant(f"{stem}_b", direction.bias)
     gates = added.op("Gemm", rows, weight, bias, out=f"{stem}_gates", transB=1)
     recurrence = added.constant(f"{stem}_r", direction.recurrence)
-    clip = next((float(each.f) for each in node.attribute if each.name == "clip"), 0.0)
+    clip = real(node, "clip", 0.0)
     bounds = [added.number(f"{stem}_{name}", to) for name, to in (("low", -clip), ("high", clip))] if clip else []
     state = _first(added, node, direction.number, stem)
     found = {}
@@ -112,7 +110,7 @@ def _written(added: Additions, node: NodeProto, direction: _Direction) -> list[s
 
 def _first(added: Additions, node: NodeProto, number: int, stem: str) -> str:
     """The state that a direction begins with, [batch, hidden]; empty where it is zero."""
-    given = _given(node, _STATE)
+    given = input_at(node, _STATE)
     if not given:
         return ""
     _, batch, hidden = added.shape(given)
@@ -128,7 +126,7 @@ def _give(added: Additions, node: NodeProto, every: list[list[str]]) -> None:
     whole, last = node.output[0], node.output[1] if len(node.output) > 1 else ""
     batch, hidden = added.shape(every[0][0])
     ends = [states[-1] for states in every[:1]] + [states[0] for states in every[1:]]
-    if any(each.name == "direction" and each.s == b"reverse" for each in node.attribute):
+    if text(node, "direction") == "reverse":
         ends = [every[0][0]]
     if whole:
         dims = added.integers(f"{whole}_dims", len(every[0]), 1, batch, hidden)
@@ -147,4 +145,3 @@ def _give(added: Additions, node: NodeProto, every: list[list[str]]) -> None:
 
 
 AFTER = {"convert_rnn_to_gru": "what can be one operator stays one"}
-"""What runs before, and why."""

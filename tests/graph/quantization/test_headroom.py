@@ -33,6 +33,12 @@ def index() -> GraphIndex:
     return GraphIndex(model, Path())
 
 
+def test_more_room_is_given_where_it_is_asked_for() -> None:
+    model = graph("g (float[4] x) => (float[4] y) { y = Add (x, x) }")
+    wider = with_headroom(GraphIndex(model, Path()), {"x": Range(0, 1), "y": Range(-2, 1)}, 2)
+    assert (range_at(wider, "x", 16), range_at(wider, "y", 16)) == (Range(0, 3), Range(-8, 7))
+
+
 def test_16_bit_encodings_get_room_at_each_end_that_is_not_zero(index: GraphIndex) -> None:
     wider = with_headroom(index, RANGES)
     assert range_at(wider, "x", 16) == Range(-6, 6)
