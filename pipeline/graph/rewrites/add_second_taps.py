@@ -11,8 +11,8 @@ After, where `w'` is [channels, 1, 2, 1] and its second tap is zero::
 Nothing is rounded: what is added is zero. Nets that train branches beside each other (MobileOne, FastViT) have such
 products by one number a channel. With 16 bit activations and 8 bit weights QNN (EP 2.7) does not compile one whose
 weights differ by more than about 256 times (64 channels of 0.001 to 2), and of 384 channels its compiler's process ends
-(0.1 to 2). In float16, with 8 bit activations, and with two taps it does. The result keeps its name. Left alone: computed
-weights, and what is right: strides, padding, several outputs a channel, and rows.
+(0.1 to 2). In float16, with 8 bit activations, and with two taps it does. The result keeps its name. Left alone:
+computed weights, and what is right: strides, padding, several outputs a channel, and rows.
 """
 
 from __future__ import annotations
