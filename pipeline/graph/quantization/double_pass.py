@@ -135,7 +135,10 @@ class _Widening:
         if node.op_type not in _WRITERS or node.domain not in (*DEFAULT_DOMAINS, CONTRIB_DOMAIN):
             return False
         inputs, out = [self._read(name) for name in node.input], self._widened(node.output[0])
-        return _WRITERS[node.op_type](self._made, node, inputs, out, self._shapes)
+        written = _WRITERS[node.op_type](self._made, node, inputs, out, self._shapes)
+        if not written:
+            self._wide.discard(node.output[0])
+        return written
 
     def _copy(self, node: NodeProto) -> bool:
         if not is_op(node, *IN_DOUBLE):

@@ -130,12 +130,13 @@ def _average(made: DoubleNodes, node: NodeProto, inputs: Sequence[str], out: str
     given, result = shapes[node.input[0]], shapes[node.output[0]]
     rank = len(given) - 2
     kernel = tuple(integers(node, "kernel_shape", [1] * rank))
-    pads = _pads(node, given, kernel, result)
-    if any(pads) or integer(node, "ceil_mode", 0):
+    pads, strides = _pads(node, given, kernel, result), integers(node, "strides", [1] * rank)
+    dilations = integers(node, "dilations", [1] * rank)
+    axes = zip(given[2:], result[2:], kernel, strides, dilations, strict=True)
+    # With ceil_mode, which exporters write for whole windows too, the last one may reach beyond the end.
+    if any(pads) or any((count - 1) * step + (width - 1) * apart >= size for size, count, width, step, apart in axes):
         return False
-    windows = _Windows(
-        kernel, integers(node, "strides", [1] * rank), integers(node, "dilations", [1] * rank), pads, result[2:]
-    )
+    windows = _Windows(kernel, strides, dilations, pads, result[2:])
     columns = windows.columns(made, inputs[0], result)
     made.op("Mul", made.op("Sum", *columns), made.number(1 / len(columns)), out=out)
     return True

@@ -18,6 +18,7 @@ from onnx import ModelProto
 
 from pipeline.graph.ir.index import prune
 from pipeline.graph.rewrites import (
+    add_second_taps,
     bound_activations,
     bound_exp,
     bound_masked_max,
@@ -149,6 +150,7 @@ REWRITES: tuple[Rewrite, ...] = (
     pool_volumes,
     spread_kernels,
     gather_taps,
+    add_second_taps,
     decompose_batch_norm,
     merge_scales,
     scale_weights,  # behind the merging of factors, of which it folds one

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
+from pipeline.graph.ir.traverse import input_at
 
 _BIAS = 2
 
@@ -39,9 +41,8 @@ def apply(added: Additions, node: NodeProto) -> bool:
             continue
         bias = _bias(added, maker, term)
         if bias is not None:
-            how = {attribute.name: helper.get_attribute_value(attribute) for attribute in maker.attribute}
             name = added.constant(f"{node.output[0]}_bias", bias)
-            added.replace("ConvTranspose", *maker.input[:_BIAS], name, out=node.output[0], **how)
+            added.replace("ConvTranspose", *maker.input[:_BIAS], name, out=node.output[0], **settings(maker))
             return True
     return False
 
@@ -52,7 +53,7 @@ def _bias(added: Additions, maker: NodeProto, term: NDArray[np.float32]) -> NDAr
     spread = (1,) * (len(dims) - term.ndim) + term.shape
     if len(spread) != len(dims) or any(size != 1 for axis, size in enumerate(spread) if axis != 1):
         return None
-    given = maker.input[_BIAS] if len(maker.input) > _BIAS else ""
+    given = input_at(maker, _BIAS)
     known = added.index.constant(given) if given else np.zeros(dims[1], np.float32)
     if known is None or spread[1] not in (1, dims[1]):
         return None
@@ -60,4 +61,3 @@ def _bias(added: Additions, maker: NodeProto, term: NDArray[np.float32]) -> NDAr
 
 
 AFTER = {"narrow_doubles": "it looks for constants of float32"}
-"""What runs before, and why."""

@@ -9,7 +9,9 @@ After::
     Add(x, c)
 
 QNN's compiler (2.51) writes the first operand of an Add into the binary once for every place that it is added to, and
-the second one once; what is computed is the same, bit for bit. torch's exporter puts the biases of linear layers first.
+the second one once. What is computed is the same, bit for bit: in 16 and 8 bits and in float16, behind products,
+convolutions, activations and norms, but for LayerNormalization in float16, which gains 2 dB (69.8 to 72.3). torch's
+exporter puts the biases of linear layers first.
 MiniLM with 64 tokens, in MB: 37.5 without this and 35.0 with it at w8a16, 24.3 and 23.1 at w8a8, 45.7 and 45.2 in
 float16; with more tokens it is more.
 

@@ -132,6 +132,21 @@ def test_what_float64_is_not_to_be_had_for_is_named_with_all_that_follows() -> N
     assert np.abs(double - single).max() < 1e-6
 
 
+@pytest.mark.parametrize(("size", "doubtful"), [(8, set()), (9, {"a", "y"})])
+def test_a_pool_whose_windows_reach_beyond_the_end_stays_in_float32(size: int, doubtful: set[str]) -> None:
+    """What follows reads it in float64 all the same."""
+    text = f"""g (float[1,3,{size},{size}] x) => (float[d0,d1,d2,d3] y) {{
+        a = AveragePool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1, count_include_pad = 0> (x)
+        y = Conv (a, w) }}"""
+    index, wide = widened(text, {"w": drawn(4, 3, 1, 1)})
+    assert wide.doubtful == doubtful
+    feeds = {"x": drawn(1, 3, size, size)}
+    single = run(unoptimized_session(index.model, Path()), feeds)["y"]
+    double = run(unoptimized_session(wide.model, Path()), feeds)[wide.outputs["y"]]
+    assert double.dtype == np.float64
+    assert np.abs(double - single).max() < 1e-5
+
+
 def test_sums_in_another_order_fall_to_the_same_side_of_every_rounding() -> None:
     """What the inputs of a weight are rounded to does not hang on the order of sums; in float32 it does."""
     x, w = drawn(400, 700, seed=1), drawn(700, 300, seed=2) / 9
