@@ -135,7 +135,7 @@ def test_the_advice_to_build_exact_lengths_leads_to_an_artifact(tmp_path: Path) 
     samples = project.root / "calibration" / "samples"
     for number, length in enumerate((16, 9, 12, 9, 16, 12)):
         array = np.random.default_rng(number).standard_normal((1, 8, length)).astype(np.float32)
-        np.savez(samples / f"{number}.npz", x=array)
+        np.savez(samples / f"{number:02}.npz", x=array)
     advice = stopped(project, "verify:net/net/16", "the padding rung misses", "verification: {truth: exact}")
     listed = re.search(r"here buckets: \{frames: \[([0-9, ]+)\]\}", advice.text)
     assert listed
