@@ -19,6 +19,7 @@ from onnx import ModelProto
 from pipeline.graph.ir.index import prune
 from pipeline.graph.rewrites import (
     add_second_taps,
+    add_spare_rows,
     bound_activations,
     bound_exp,
     bound_masked_max,
@@ -179,6 +180,7 @@ REWRITES: tuple[Rewrite, ...] = (
     split_clips,  # behind what looks for a Clip
     compare_casts,  # behind all that look for masks
     flatten_rows,  # behind all that look for products, and for what reads them
+    add_spare_rows,  # behind all that write lookups
     merge_dims,  # behind all, of which some write more dims
     put_constants_last,  # behind all that write sums
 )
