@@ -19,7 +19,7 @@ from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import explain, is_of_integers, judge, wanting
 from pipeline.build.findings import ON_CHIP, ON_CPU, Findings, Missed, Waves, may_fail
 from pipeline.build.nothing_keeps import nothing_keeps, out_of_time
-from pipeline.build.remedies import Tried, is_last, label, may_be_cured, may_go_on, next_scheme, worth_most
+from pipeline.build.remedies import Tried, is_float, is_last, label, may_be_cured, may_go_on, next_scheme, worth_most
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import probe
 from pipeline.contracts import quantize as quantized
@@ -170,7 +170,7 @@ class Climber:
                 before = course.compiled()[:-1]
                 if missed and not may_be_cured(missed.miss.rung, scheme, before, left, float16=able.float16):
                     if course.fits:
-                        break  # what waits tells whether it is this precision, or what none cures
+                        break  # what waits is compiled now, and tells whether this precision alone is wrong
                     self._beyond.add(quantize.id)
                     return False
                 if missed and (incurable := self._incurable(chain, missed, component.thresholds)):
@@ -196,6 +196,8 @@ class Climber:
                 return False
             if scheme is None:
                 raise nothing_keeps(_name(quantize), course.attempts, course.tried, able)
+            if time.monotonic() - started > budget_s:
+                raise out_of_time(_name(quantize), course.attempts, scheme, component.budget_minutes or 0)
 
     def _try(self, scheme: Scheme, chain: Sequence[Step], course: _Course, *, wait: bool) -> Missed | None:
         """Build a precision and note what became of it; what it misses, if it may not ship.
@@ -221,8 +223,11 @@ class Climber:
         return missed
 
     def _is_lost(self, chain: Sequence[Step], missed: Missed, course: _Course) -> bool:
-        """Whether what is tried last, and all else, misses by what it takes in alone; what went wrong is known then."""
-        if course.fits or missed.step.stage != "emulate":
+        """Whether what is tried last, in float, and all else, misses by what it takes in alone.
+
+        What went wrong is known then.
+        """
+        if course.fits or missed.step.stage != "emulate" or not is_float(course.tried[-1].scheme):
             return False
         course.tried[-1].nodes()
         return self._found.is_lost_at_the_edge(chain, missed.step)

@@ -158,11 +158,16 @@ def room_for(rows: Sequence[RowFacts], has: float) -> float | None:
 
 
 def _beyond(row: RowFacts) -> float:
-    """How far a value that is cut off goes beyond what calibration saw, as a part of that range; 0 if it is not."""
-    if row.local is None or row.local.name != "saturated" or row.calibrated is None:
+    """How far a value goes beyond what calibration saw, as a part of that range; 0 if no room would hold it.
+
+    An end at zero gets none, nor does an encoding of 8 bits, such as that of a product's right operand.
+    """
+    wide = row.encoding is not None and row.encoding.dtype.endswith("16")
+    if row.local is None or row.local.name != "saturated" or row.calibrated is None or not wide:
         return 0.0
     (low, high), (least, most) = row.calibrated, row.observed
-    return max(low - least, most - high) / (high - low) if high > low else 0.0
+    beyond = max(low - least if low < 0 else 0.0, most - high if high > 0 else 0.0)
+    return beyond / (high - low) if high > low else 0.0
 
 
 def may_go_on(for_margin: int, spent_s: float, budget_s: float, *, alike: bool) -> bool:

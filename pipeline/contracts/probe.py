@@ -16,10 +16,13 @@ WORST = "worst.npz"
 
 @dataclass(frozen=True, kw_only=True)
 class Params(Measuring):
-    """`thresholds` has the SQNR in dB that a value of the compile rung must have; `quiet`: quieter samples count."""
+    """`thresholds` has the SQNR in dB that a value of the compile rung must have, `state_db` is what a state must have
+    against the original; `quiet`: quieter samples count.
+    """
 
     target: HtpTarget
     thresholds: Mapping[str, float]
+    state_db: float
     quiet: bool = True
 
 

@@ -17,6 +17,7 @@ from pipeline.contracts import (
     quantize,
     verify,
 )
+from pipeline.contracts.limits import STATE_DB
 from pipeline.contracts.measures import Buckets, OverBuckets, SamplePart, Truth
 from pipeline.graph.language.names import TABLE
 from pipeline.ladder import RUNGS
@@ -117,6 +118,7 @@ class Measurements(Wiring):
             **self._measuring(component, bucket),
             target=stage_params.of_target(target),
             thresholds=self._least(component, RUNGS[-1]),
+            state_db=self._state_db(component),
             quiet=self._config.verification.quiet,
         )
         return self._step("probe", component, bucket, params, inputs, target=target)
@@ -185,6 +187,12 @@ class Measurements(Wiring):
         # What the last of them may lose is bounded by the sum of all rungs, too.
         least[rungs[-1]] = max(thresholds.of(rungs[-1]), thresholds.total_db)
         return least
+
+    def _state_db(self, component: str) -> float:
+        """The least SQNR against the original that any output which is a state must have, in dB."""
+        thresholds = self._config.components[component].thresholds
+        own = (limits.total_db for limits in thresholds.outputs.values())
+        return min([thresholds.total_db + STATE_DB, *(db for db in own if db is not None)])
 
     def _measured(self, component: str, bucket: Bucket) -> tuple[Input, ...]:
         """What every measurement of a bucket on the CPU starts from."""

@@ -84,9 +84,9 @@ def run(request: StageRequest) -> StageResult:
     lost_db = lost_by_inputs(model, feeds, found.expected, found.got) if found.got else None
     inputs_db = lost_db if lost_db is not None and (wrong or lost_db < asked) else None
     edge_db = None
-    if states and inputs_db is not None and inputs_db < asked:
+    if states and inputs_db is not None and inputs_db < params.state_db:
         left_db = round(left_at_the_edge_db(shaped / MODEL, given.padded[:_MOST_ROUNDED], states), 1)
-        edge_db = left_db if left_db < asked else None
+        edge_db = left_db if left_db < params.state_db else None
     told = [
         *(row.line() for row in rows),
         f"{sample.name}: {len(wrong)} of {len(rows)} values are the first under {least:g} dB",

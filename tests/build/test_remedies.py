@@ -25,7 +25,7 @@ from pipeline.build.remedies import (
     worth_most,
 )
 from pipeline.contracts import forecast
-from pipeline.contracts.blame import RowFacts
+from pipeline.contracts.blame import EncodingFacts, RowFacts
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.measures import Reason
 from pipeline.contracts.scheme import ROOM, Rule, Scheme
@@ -63,10 +63,10 @@ def test_what_costs_more_and_is_no_better_is_not_gone_on_from() -> None:
         assert label(scheme) == named
 
 
-def row(observed: tuple[float, float], reason: str = "saturated") -> RowFacts:
-    """A value of which calibration saw -1 to 3."""
-    local = Reason(reason, "")
-    return RowFacts("v", "'n' (Mul)", "Mul", 9.0, 9.0, None, None, observed, (-1.0, 3.0), local, local)
+def row(observed: tuple[float, float], reason: str = "saturated", low: float = -1.0, dtype: str = "uint16") -> RowFacts:
+    """A value of which calibration saw `low` to 3."""
+    local, encoding = Reason(reason, ""), EncodingFacts(dtype, 0.1, 0, low, 3.0)
+    return RowFacts("v", "'n' (Mul)", "Mul", 9.0, 9.0, None, encoding, observed, (low, 3.0), local, local)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,8 @@ def row(observed: tuple[float, float], reason: str = "saturated") -> RowFacts:
         ([row((-1, 300))], ROOM, 4.0),
         ([row((-1, 300))], 4.0, None),
         ([row((-1, 300), "few_bits")], ROOM, None),
+        ([row((-1, 300), dtype="uint8")], ROOM, None),
+        ([row((-300, 3), low=0.0)], ROOM, None),
     ],
 )
 def test_room_is_what_leaves_values_uncut(rows: list[RowFacts], has: float, room: float | None) -> None:

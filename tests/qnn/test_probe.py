@@ -45,6 +45,7 @@ PARAMS: dict[str, Json] = {
     "component": "net", "bucket": "all", "axes": {}, "buckets": {"all": {}}, "padding": {}, "part": "all",
     "target": X_ELITE.to_json(),
     "thresholds": {"compile": 30},
+    "state_db": 50.0,
 }  # fmt: skip
 
 

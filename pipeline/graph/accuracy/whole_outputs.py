@@ -24,9 +24,12 @@ _ROUNDS = ("Ceil", "Floor", "Round")
 
 
 def without_whole(makeup: Mapping[str, Makeup], path: Path, feeds: Sequence[Arrays]) -> dict[str, Makeup]:
-    """`makeup` of the outputs of a static model, in which what is whole in all these samples is no rounded number."""
+    """`makeup` of the outputs of a static model, in which what is whole in all these samples is no rounded number.
+
+    Without samples nothing is known of any.
+    """
     numbers = [name for name, known in makeup.items() if known.zero is not None]
-    if not numbers:
+    if not numbers or not feeds:
         return dict(makeup)
     traced = TracedModel(path)
     rounded = {name: _rounded(traced.index, name) for name in numbers}
