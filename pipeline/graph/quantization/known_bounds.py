@@ -29,11 +29,12 @@ MOST_SUMMED = 256
 """The most that a sum of fractions gets room for, and in multiples of what was measured what is computed of counts: of
 65536 steps a value that is near 1 needs some hundred."""
 MOST_COUNTED = 65535 // 4
-"""The most that a sum of whole numbers gets room for. Each has four steps then: HTP's sums may be a step off. A sum that
-samples drive further has room for `MOST_GROWN` times as much; where samples stay below 65535, so does the room, and
-each whole number has a step at least."""
+"""The most that a sum of whole numbers gets room for. Each has four steps then: HTP's sums may be a step off. A sum
+that samples drive further has room for `MOST_GROWN` times as much; where samples stay below 65535, so does the room,
+and each whole number has a step at least."""
 MOST_GROWN = 4
-"""In multiples of what was measured: what sums of what is masked, and large counts, get room for. It costs 2 bits."""
+"""In multiples of what was measured: what sums of what is masked, and large counts, get room for. It costs 2 bits
+at most: a mean by a mask that was given went from 80.3 to 79.3 dB, with 4 of 4096 at most in the samples."""
 _STEPS = 65535
 _SMALL = 4096
 """Elements of a constant that is looked into."""
@@ -43,8 +44,8 @@ _SHARE = Range(0.0, 1.0)
 def known_bounds(index: GraphIndex, ranges: Mapping[str, Range] | None = None) -> dict[str, Range]:
     """The bounds of float values of a graph whose nodes are in topological order; of large sums, what gets room.
 
-    `ranges` are the measured ones. They tell which integers are masks (those that are 0 or 1 in all samples), and how far
-    sums went.
+    `ranges` are the measured ones. They tell which integers are masks (those that are 0 or 1 in all samples), and how
+    far sums went.
     """
     known = _Known(index, ranges or {})
     found = {name: known.with_room(name) for name in known.bounds if is_float(index, name)}
