@@ -41,7 +41,9 @@ def _is_free(index: GraphIndex, assignment: Assignment, node: NodeProto, exact: 
         return False
     if not _holds_zero(index, node):
         return False
-    if is_op(node, "Clip") and (node.output[0] in exact or index.sole_reader(node.output[0], "Relu", "Clip") is not None):
+    if is_op(node, "Clip") and (
+        node.output[0] in exact or index.sole_reader(node.output[0], "Relu", "Clip") is not None
+    ):
         return False
     given = node.input[0]
     maker = index.makers.get(given)
