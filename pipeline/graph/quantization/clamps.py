@@ -20,7 +20,7 @@ def drop_clamps(index: GraphIndex, assignment: Assignment, exact: frozenset[str]
 
     A Clip from above zero, or to below it, stays: every encoding holds zero, and would end there. So does a clamp
     behind an operator of :data:`WRAPPING`, and one behind a sum or quotient that HTP leaves out; a Clip to one of the
-    `exact` values, whose encodings reach further; and a Clip that another clamp reads, which would take its encoding away.
+    `exact` values, whose encodings reach further; and a Clip that another clamp reads, as its encoding would go.
     """
     graph = index.model.graph
     dropped = [number for number, node in enumerate(graph.node) if _is_free(index, assignment, node, exact)]
