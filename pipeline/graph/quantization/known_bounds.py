@@ -13,7 +13,7 @@ came out as 4; a row that is picked out of 32,000 by its number lost all but 3 d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 
 from onnx import NodeProto, TensorProto
@@ -186,11 +186,19 @@ class _Known:
         return name if name not in index.initializers else None
 
 
+_MONOTONE: Mapping[str, Callable[[float], float]] = {
+    "Ceil": math.ceil, "Floor": math.floor, "Relu": lambda value: max(value, 0.0), "Round": round,
+}  # fmt: skip
+"""Functions of one value that keep the order of values."""
+
+
 def _computed(node: NodeProto, given: Sequence[Range]) -> Range | None:
     """The range of an operator's result, of the ranges that it is given."""
     first, *others = given
     if is_op(node, "Sqrt") and first.low >= 0:
         return Range(math.sqrt(first.low), math.sqrt(first.high))
+    if node.op_type in _MONOTONE and is_op(node, node.op_type):
+        return Range(_MONOTONE[node.op_type](first.low), _MONOTONE[node.op_type](first.high))
     if is_op(node, "Neg"):
         return Range(-first.high, -first.low)
     if is_op(node, "Max", "Min"):

@@ -45,6 +45,8 @@ def test_equal_logits_are_right_where_samples_were_confident(body: str, tmp_path
         ("b = Greater (x, half) c = Cast <to = 1> (b) y = ReduceMean (c, last)", Range(0, 1)),
         ("b = Greater (x, half) c = Cast <to = 1> (b) t = Transpose (c) y = ReduceSum (t, first)", Range(0, 8)),
         ("b = Greater (x, half) c = Cast <to = 1> (b) s = ReduceSum (c, last) y = Log (s)", None),
+        ("b = Greater (x, half) c = Cast <to = 1> (b) s = ReduceSum (c, last) y = Round (s)", Range(0, 8)),
+        ("b = Greater (x, half) c = Cast <to = 1> (b) s = ReduceSum (c, last) d = Sub (s, half) y = Relu (d)", Range(0, 7.5)),
         ("e = Exp (x) y = ReduceSum (e, last)", None),
         ("m = ReduceMax (x, first) d = Sub (x, m) e = Exp (d) y = ReduceSum (e, last)", Range(0, 8)),
         ("m = ReduceMax (x, last) d = Sub (x, m) b = Max (d, low) e = Exp (b) s = ReduceSum (e, last) y = Log (s)",
@@ -160,6 +162,19 @@ def compared(component: Component, calibration: list[dict[str, Any]], feeds: lis
     sessions = [load_session(path / "model.onnx") for path in (component.rewrite["all"].folder, made.folder)]
     before, after = ([next(iter(run(session, feed).values())) for feed in feeds] for session in sessions)
     return np.stack(before), np.stack(after)
+
+
+@pytest.mark.parametrize("count", [3, 33, 64])
+def test_more_that_are_counted_than_in_any_sample_are_counted(count: int, tmp_path: Path) -> None:
+    """What is put in before the Cast has room for all as well."""
+    model = graph(
+        "g (float[1,64] x) => (int64[1,1] y)"
+        " { b = Greater (x, half) f = Cast <to = 1> (b) s = ReduceSum (f, last) y = Cast <to = 7> (s) }",
+        {"last": np.array([1]), "half": np.float32(0.5)}, opset=18,
+    )  # fmt: skip
+    few, many = ([{"x": (np.arange(64) < number).astype(np.float32)[None]}] for number in (7, count))
+    before, after = compared(Component(tmp_path, model, {"all": {}}), few, many)
+    assert before.tolist() == after.tolist()
 
 
 def test_few_that_are_counted_among_many_are_counted_rightly(tmp_path: Path) -> None:
