@@ -131,6 +131,14 @@ def test_no_stage_counts_the_defaults_of_thresholds(tmp_path: Path) -> None:
         assert not [path for path in reached if path.is_relative_to(root / "pipeline" / "config")]
 
 
+def test_a_change_of_a_rewrite_quantizes_nothing_anew(tmp_path: Path) -> None:
+    root = Path(keys.__file__).parents[2]
+    reached = CodeDigests(StatMemo(tmp_path / "memo")).closure(root / "pipeline" / "stages" / "quantize.py", root)
+    rewrites = root / "pipeline" / "graph" / "rewrites"
+    assert rewrites.is_dir()
+    assert not [path.name for path in reached if path.is_relative_to(rewrites)]
+
+
 def test_an_import_is_found_wherever_a_statement_may_be(tmp_path: Path) -> None:
     text = """
 import a.one

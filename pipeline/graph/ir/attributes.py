@@ -37,5 +37,13 @@ def text(node: NodeProto, name: str, default: str = "") -> str:
     return default if found is None else found.s.decode("utf-8", "replace")
 
 
+def is_special_lstm(node: NodeProto) -> bool:
+    """Whether an LSTM says more than its size and direction: activations, a clip, `layout` or `input_forget` of 1."""
+    return any(
+        entry.name not in ("hidden_size", "direction") and not (entry.type == AttributeProto.INT and entry.i == 0)
+        for entry in node.attribute
+    )
+
+
 def _find(node: NodeProto, name: str) -> AttributeProto | None:
     return next((each for each in node.attribute if each.name == name), None)

@@ -19,8 +19,8 @@ def drop_clamps(index: GraphIndex, assignment: Assignment, exact: frozenset[str]
         Conv -> x -> Relu -> y        becomes        Conv -> y
 
     A Clip from above zero, or to below it, stays: every encoding holds zero, and would end there. So does a clamp
-    behind an operator of :data:`WRAPPING`, and one behind a sum or quotient that HTP leaves out; and a Clip to one of
-    the `exact` values, whose encodings reach further.
+    behind an operator of :data:`WRAPPING`, and one behind a sum or quotient that HTP leaves out; a Clip to one of the
+    `exact` values, whose encodings reach further; and a Clip that another clamp reads, as its encoding would go.
     """
     graph = index.model.graph
     dropped = [number for number, node in enumerate(graph.node) if _is_free(index, assignment, node, exact)]
@@ -39,7 +39,11 @@ def drop_clamps(index: GraphIndex, assignment: Assignment, exact: frozenset[str]
 def _is_free(index: GraphIndex, assignment: Assignment, node: NodeProto, exact: frozenset[str]) -> bool:
     if not is_op(node, "Relu", "Clip") or any(name and name not in index.initializers for name in node.input[1:]):
         return False
-    if not _holds_zero(index, node) or (is_op(node, "Clip") and node.output[0] in exact):
+    if not _holds_zero(index, node):
+        return False
+    if is_op(node, "Clip") and (
+        node.output[0] in exact or index.sole_reader(node.output[0], "Relu", "Clip") is not None
+    ):
         return False
     given = node.input[0]
     maker = index.makers.get(given)

@@ -114,11 +114,13 @@ def _decisions(index: GraphIndex) -> dict[str, Range]:
     """The outputs that a Sigmoid makes, from 0 to 1, and what they are taken of, which is as large on either side."""
     found: dict[str, Range] = {}
     waiting: list[tuple[str, tuple[str, ...]]] = [(name, (name,)) for name in index.outputs]
+    seen = set[tuple[str, tuple[str, ...]]]()
     while waiting:
         name, moved = waiting.pop()
         node = index.makers.get(name)
-        if node is None:
+        if node is None or (name, moved) in seen:
             continue
+        seen.add((name, moved))
         if is_op(node, "Sigmoid"):
             found |= dict.fromkeys(moved, _SHARE)
             found |= dict.fromkeys(_taken_of(index, str(node.input[0])), _ANY)

@@ -57,19 +57,19 @@ def prepare_casts(index: GraphIndex, ranges: Mapping[str, Range], scheme: Scheme
     added, rules = Additions(index), list[Rule]()
     for node in found:
         given, result, first = str(node.input[0]), str(node.output[0]), len(added.nodes)
-        made = {"": given}
+        cast, made = given, dict[str, str]()
         if given in sums:
-            made[""] = made["rounded"] = added.op("Round", given, out=f"{result}_rounded")
+            cast = made["rounded"] = added.op("Round", given, out=f"{result}_rounded")
         if _is_signed(index, node, ranges):
-            _split(index, added, made, result)
+            made |= _split(index, added, cast, result)
         else:
-            added.replace("Cast", made[""], out=result, to=element_type(index, result))
+            added.replace("Cast", cast, out=result, to=element_type(index, result))
         rules.append(
             Rule(nodes=tuple(each.name for each in added.nodes[first:]), activations=assignment.computes_in(node))
         )
         for spans in (measured, *chosen.values()):
             if given in spans:
-                spans |= {made[part]: _PARTS[part](spans[given]) for part in made if part}
+                spans |= {made[part]: _PARTS[part](spans[given]) for part in made}
     added.join()
     return PreparedCasts(Ranges(measured, chosen), scheme.with_rules(rules))
 
@@ -83,14 +83,14 @@ _PARTS: Mapping[str, Callable[[Range], Range]] = {
 """The range of each value that is put in, by that of what is cast."""
 
 
-def _split(index: GraphIndex, added: Additions, made: dict[str, str], result: str) -> None:
-    """The Cast of ``made[""]`` by its magnitudes; `made` gets the float values."""
+def _split(index: GraphIndex, added: Additions, cast: str, result: str) -> dict[str, str]:
+    """Cast a value by its magnitudes. Returns the float values that this puts in, by part."""
     to = element_type(index, result)
-    made["above"] = added.op("Relu", made[""], out=f"{result}_above")
-    made["negative"] = added.op("Neg", made[""], out=f"{result}_negative")
-    made["below"] = added.op("Relu", made["negative"], out=f"{result}_below")
-    integers = [added.op("Cast", made[part], out=f"{made[part]}_whole", to=to) for part in ("above", "below")]
-    added.replace("Sub", *integers, out=result)
+    above = added.op("Relu", cast, out=f"{result}_above")
+    negative = added.op("Neg", cast, out=f"{result}_negative")
+    below = added.op("Relu", negative, out=f"{result}_below")
+    added.replace("Sub", *(added.op("Cast", each, out=f"{each}_whole", to=to) for each in (above, below)), out=result)
+    return {"above": above, "negative": negative, "below": below}
 
 
 def _is_quantized(index: GraphIndex, node: NodeProto, assignment: Assignment) -> bool:

@@ -120,18 +120,20 @@ class ValueEncodings:
 
     def _is_moved_input(self, name: str) -> bool:
         """Whether nodes that only move and join stand between an input of the model and a value, one at least."""
-        pending, moved = [name], False
+        pending, seen = [name], set[str]()
         while pending:
-            maker = self._index.makers.get(pending[-1])
+            each = pending.pop()
+            if each in seen:
+                continue
+            seen.add(each)
+            maker = self._index.makers.get(each)
             if maker is None:
-                if moved and pending[-1] not in self._index.initializers:
+                if each != name and each not in self._index.initializers:
                     return True
-                pending.pop()
-            elif is_op(maker, "Concat") or moves_data(self._index, maker):
-                pending[-1:] = maker.input if is_op(maker, "Concat") else maker.input[:1]
-                moved = True
-            else:
-                pending.pop()
+            elif is_op(maker, "Concat"):
+                pending += maker.input
+            elif moves_data(self._index, maker):
+                pending.append(maker.input[0])
         return False
 
     def _origin(self, name: str) -> str:

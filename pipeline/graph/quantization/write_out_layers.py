@@ -39,11 +39,10 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from pipeline.graph.files.model_file import external_range, inline_tensor, is_external, set_external
 from pipeline.graph.files.stored_form import form_of
-from pipeline.graph.ir.attributes import text
+from pipeline.graph.ir.attributes import is_special_lstm, text
 from pipeline.graph.ir.index import GraphIndex, is_op, prune, substitute
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.traverse import input_at
-from pipeline.graph.rewrites.decompose_lstm_step import says_more
 
 _MOST_NODES = 10_000
 """What all layers of a model may become: six both ways over 50 places.
@@ -111,7 +110,7 @@ _X, _W, _R, _B, _LENGTHS, _H, _C, _PEEPHOLES = range(8)
 def _read(index: GraphIndex, node: NodeProto) -> _Layer | None:
     """A layer that can be written out."""
     given = (*node.input, *[""] * 8)[:8]
-    if any(says_more(entry) for entry in node.attribute) or given[_LENGTHS]:
+    if is_special_lstm(node) or given[_LENGTHS]:
         return None
     constants = [index.initializers.get(name) for name in (*given[_W : _B + 1], given[_PEEPHOLES]) if name]
     if any(tensor is None or tensor.data_type != TensorProto.FLOAT for tensor in constants):

@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, helper
 
-from pipeline.graph.ir.attributes import integer, integers, text
+from pipeline.graph.ir.attributes import integer, integers, settings, text
 from pipeline.graph.ir.index import is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -39,8 +39,9 @@ def apply(added: Additions, node: NodeProto) -> bool:
     if text(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return False
     node.input[1] = added.constant(f"{weights}_two_taps", np.concatenate([kernel, np.zeros_like(kernel)], axis=2))
-    kept = [each for each in node.attribute if each.name not in ("kernel_shape", "pads", "auto_pad", "dilations")]
+    made = settings(node) | {"kernel_shape": [2, 1], "pads": [0, 0, 1, 0]}
     del node.attribute[:]
-    made = {"kernel_shape": [2, 1], "pads": [0, 0, 1, 0]}
-    node.attribute.extend([*kept, *(helper.make_attribute(name, values) for name, values in made.items())])
+    node.attribute.extend(
+        helper.make_attribute(name, value) for name, value in made.items() if name not in ("auto_pad", "dilations")
+    )
     return True

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
+from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import FLOATS, element_type, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -32,7 +33,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
     if depth is None or values is None:
         return False
     rank = len(added.shape(result))
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1) % rank
+    axis = integer(node, "axis", -1) % rank
     dims = [1] * rank
     dims[axis] = int(depth)
     if element_type(added.index, indices) != TensorProto.INT32:

@@ -24,14 +24,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from onnx import AttributeProto, NodeProto
+from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import is_special_lstm
 from pipeline.graph.ir.index import GraphIndex, is_float32, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
-
-_PLAIN = {"hidden_size", "direction"}
-"""Attributes that change nothing over one place: it is the first and the last."""
 
 
 @each_node
@@ -44,7 +42,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
 
 
 def _matches(index: GraphIndex, node: NodeProto) -> bool:
-    if not is_op(node, "LSTM") or any(says_more(entry) for entry in node.attribute):
+    if not is_op(node, "LSTM") or is_special_lstm(node):
         return False
     source, weights, recurrent, bias, lengths, hidden, cell, peepholes = (*node.input, *[""] * 8)[:8]
     if lengths or peepholes or source not in index.types or any(name not in index.types for name in (hidden, cell)):
@@ -53,12 +51,6 @@ def _matches(index: GraphIndex, node: NodeProto) -> bool:
     if not constant or not is_float32(index, source) or index.initializers[weights].dims[0] != 1:
         return False
     return shape_of(index.types[source])[0] == 1
-
-
-def says_more(attribute: AttributeProto) -> bool:
-    """Whether an attribute makes a step another one; `layout` and `input_forget` do when they are not 0."""
-    zero = attribute.type == AttributeProto.INT and attribute.i == 0
-    return attribute.name not in _PLAIN and not zero
 
 
 def _write(index: GraphIndex, added: Additions, node: NodeProto) -> None:

@@ -16,19 +16,24 @@ and where n is computed, or may be negative, so that the remainder has the sign 
 
 With `fmod` the remainder has the sign of x. It is `rest` itself of integers, and of floats::
 
-    size, step = Abs(x), Abs(n)
-    Mul(Sign(x), Sub(size, Mul(Floor(Div(size, step)), step)))
+    size = Abs(x)
+    Mul(Sign(x), Sub(size, Mul(Floor(Div(size, |n|)), |n|)))
+
+where |n| is a constant power of two from 1 to 32768, whose quotients are exact and which float16 holds. Any other
+quotient is rounded: just below a multiple of n it becomes whole, and the remainder is 0 in place of nearly n.
 
 QNN EP 2.7 leaves Mod with `fmod` to the CPU. HTP (2.51, emulated) computes Mod in float16, wrongly above 2048 (4097 mod
 3 is 0), and Div of integers rightly, but for one thing: by a constant power of two it rounds a negative quotient down
 instead of to zero. The second line makes the remainder right for either; with `fmod`, negate_divisors does.
 
-The result keeps its name. Left alone: constant divisors of which one is 0; types other than int32, int64 and float32.
+The result keeps its name. Left alone: constant divisors of which one is 0; other divisors of floats, and those that
+are computed; types other than int32, int64 and float32.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
 from pipeline.graph.ir.attributes import integer
@@ -36,6 +41,8 @@ from pipeline.graph.ir.index import element_type, is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
 _KINDS = (TensorProto.INT32, TensorProto.INT64)
+_LARGEST = 32768
+"""The largest power of two that float16 holds."""
 
 
 @each_node
@@ -47,10 +54,12 @@ def apply(added: Additions, node: NodeProto) -> bool:
     divisor = added.index.constant(node.input[1])
     if divisor is not None and not divisor.all():
         return False
-    if is_float32(added.index, node.output[0]):
-        _of_floats(added, node)
-    else:
+    if not is_float32(added.index, node.output[0]):
         _of_integers(added, node)
+        return True
+    if divisor is None or not _divides_exactly(np.abs(divisor)):
+        return False
+    _of_floats(added, node, np.abs(divisor))
     return True
 
 
@@ -58,11 +67,14 @@ def _has_sign_of_x(node: NodeProto) -> bool:
     return bool(integer(node, "fmod"))
 
 
-def _of_floats(added: Additions, node: NodeProto) -> None:
-    x, n, result = node.input[0], node.input[1], node.output[0]
-    divisor, size = added.index.constant(n), added.op("Abs", x, out=f"{result}_size")
-    name = f"{result}_step"
-    step = added.op("Abs", n, out=name) if divisor is None else added.constant(name, np.abs(divisor))
+def _divides_exactly(step: NDArray[np.float32]) -> bool:
+    """Whether a quotient by each of these is exact, whatever is divided, and none is infinite."""
+    return bool(((np.frexp(step)[0] == 0.5) & (step >= 1) & (step <= _LARGEST)).all())
+
+
+def _of_floats(added: Additions, node: NodeProto, divisor: NDArray[np.float32]) -> None:
+    x, result = node.input[0], node.output[0]
+    size, step = added.op("Abs", x, out=f"{result}_size"), added.constant(f"{result}_step", divisor)
     whole = added.op("Floor", added.op("Div", size, step, out=f"{result}_quotient"), out=f"{result}_times")
     rest = added.op("Sub", size, added.op("Mul", whole, step, out=f"{result}_whole"), out=f"{result}_rest")
     added.replace("Mul", added.op("Sign", x, out=f"{result}_sign"), rest, out=result)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from onnx import NodeProto
 
+from pipeline.graph.ir.attributes import integer, real
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
 
@@ -43,7 +44,7 @@ def apply(added: Additions, node: NodeProto) -> bool:
 
 
 def _has_factors(node: NodeProto) -> bool:
-    return any(attribute.name in ("alpha", "beta") and attribute.f != 1 for attribute in node.attribute)
+    return any(real(node, name, 1.0) != 1 for name in ("alpha", "beta"))
 
 
 def _is_row(index: GraphIndex, name: str) -> bool:
@@ -53,7 +54,7 @@ def _is_row(index: GraphIndex, name: str) -> bool:
 def _turned(added: Additions, node: NodeProto, place: int) -> str:
     """One of the two matrices, as MatMul takes it."""
     name = str(node.input[place])
-    if not any(attribute.name == ("transA", "transB")[place] and attribute.i for attribute in node.attribute):
+    if not integer(node, ("transA", "transB")[place]):
         return name
     constant = added.index.constant(name)
     if constant is not None:

@@ -4,20 +4,23 @@ Before, with x of [2, 4, 6] and a constant scale and bias::
 
     LayerNormalization(x, scale, bias, axis=1)
 
-After, with scale and bias as 24 numbers::
+After, with scale and bias as 24 numbers, spread over the axes if they were fewer::
 
     Reshape(LayerNormalization(Reshape(x, [2, 24]), scale, bias, axis=-1), [2, 4, 6])
 
 QNN EP 2.7 leaves a norm over several axes to the CPU.
 
-The result keeps its name. Left alone: a scale or bias that is computed; mean and deviation that are read.
+The result keeps its name. Left alone: a scale or bias that is computed, or that differs along an axis in front
+of the normalized ones; mean and deviation that are read.
 """
 
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import NodeProto
 
 from pipeline.graph.ir.attributes import settings
@@ -34,18 +37,28 @@ def apply(added: Additions, node: NodeProto) -> bool:
     given = settings(node)
     result, dims = node.output[0], added.shape(node.input[0])
     axis = given.get("axis", -1) % len(dims)
-    factors = [index.constant(name) for name in node.input[1:] if name]
+    over = dims[axis:]
+    factors = [_spread(index.constant(name), over) for name in node.input[1:] if name]
     read = [name for name in node.output[1:] if name in index.readers or name in index.outputs]
     if axis == len(dims) - 1 or read or any(values is None for values in factors):
         return False
-    over = dims[axis:]
     flat = added.integers(f"{result}_flat_dims", *dims[:axis], prod(over))
     rows = added.op("Reshape", node.input[0], flat, out=f"{result}_flat")
     named = [
-        added.constant(f"{result}_{name}", np.ascontiguousarray(np.broadcast_to(values, over)).reshape(-1))
+        added.constant(f"{result}_{name}", values)
         for name, values in zip(("gamma", "beta"), factors, strict=False)
         if values is not None
     ]
     normed = added.op("LayerNormalization", rows, *named, out=f"{result}_normed", **{**given, "axis": -1})
     added.replace("Reshape", normed, added.integers(f"{result}_dims", *dims), out=result)
     return True
+
+
+def _spread(values: NDArray[Any] | None, over: tuple[int, ...]) -> NDArray[Any] | None:
+    """A scale or bias as one number for each place of the normalized axes `over`, flat; None if it has others."""
+    if values is None:
+        return None
+    in_front = max(values.ndim - len(over), 0)
+    if any(size != 1 for size in values.shape[:in_front]):
+        return None
+    return np.ascontiguousarray(np.broadcast_to(values.reshape(values.shape[in_front:]), over)).reshape(-1)

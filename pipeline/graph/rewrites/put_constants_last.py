@@ -18,8 +18,8 @@ float16; with more tokens it is more.
 Behind a transposed convolution, clamped or not, the constant comes first: as the second one HTP (2.51, emulated) adds
 something else in integers, 0 to 14 dB. (fold_biases puts it into the bias where it can.)
 
-Left alone: constants of one number, or of as many as the result has; types other than float32; Sub, whose order
-matters.
+Left alone: constants of one number, or of as many as the result has, but behind a transposed convolution, where they
+come first, too; types other than float32; Sub, whose order matters.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,21 @@ def test_others_are_read_as_they_are(form: str) -> None:
     assert made is not None
     assert read[1] is not None
     assert read[1].scale != made.scale
+
+
+def test_what_is_joined_to_itself_many_times_is_looked_at_once() -> None:
+    doubled = [
+        f"c{number} = Concat <axis = 2> (v{number}, v{number}) v{number + 1} = Slice (c{number}, none, four, two)"
+        for number in range(22)
+    ]
+    text = f"g (float[2,8,4] z) => (float[2,8,4] v22) {{ v0 = Mul (z, z) {' '.join(doubled)} }}"
+    constants = {"none": np.array([0]), "four": np.array([4]), "two": np.array([2])}
+    model = graph(text, constants, opset=21)
+    feeds = {"z": NARROW}
+    ranges = observed(model, feeds)
+    begun = time.process_time()
+    quantize(model, Path(), ranges, Scheme("uint16", "uint8", per_channel=True))
+    assert time.process_time() - begun < 5
 
 
 @pytest.mark.parametrize("activations", ["uint16", "uint8"])

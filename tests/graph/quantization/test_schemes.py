@@ -294,6 +294,7 @@ def quantized_graph(
 CLAMPS = {
     "behind a convolution": ("c = Conv (x, w) y = Relu (c)", 0),
     "two in a row": ("c = Conv (x, w) r = Relu (c) y = Clip (r, , top)", 0),
+    "before another clamp": ("c = Conv (x, w) k = Clip (c, low, top) y = Relu (k)", 1),
     "what it bounds is read elsewhere": ("c = Conv (x, w) r = Relu (c) y = Add (r, c)", 1),
     "behind what moves data": ("t = Reshape (x, same) r = Relu (t) y = Conv (r, w)", 1),
     "a bound above zero": ("c = Conv (x, w) y = Clip (c, top)", 1),
@@ -313,7 +314,7 @@ def test_a_clamp_is_dropped_where_the_encoding_does_its_work(case: str, tmp_path
     weights = {
         "w": np.random.default_rng(0).normal(size=(4, 4, 1)).astype(np.float32), "top": np.float32(1.5),
         "same": np.array([1, 4, 8]), "none": np.zeros(8, np.float32), "little": np.float32(1e-12),
-        "one": np.float32(1), "two": np.array(2),
+        "one": np.float32(1), "two": np.array(2), "low": np.float32(-1.5),
     }  # fmt: skip
     text = f"g (float[1,4,8] x) => (float[1,4,8] y) {{ {body} }}"
     used = {name: array for name, array in weights.items() if re.search(rf"\b{name}\b", body)}

@@ -25,6 +25,19 @@ def test_bytes_become_floats_by_way_of_int32(tmp_path: Path) -> None:
     assert cast_by_int32.apply(model, tmp_path) == 0
 
 
+FLAG = "g (float[1,64] x) => (int64[1,64] y) { a = Greater (x, third) y = Cast <to = 7> (a) }"
+
+
+def test_a_flag_that_goes_out_is_cast_by_int32(tmp_path: Path) -> None:
+    raw, model, feeds = graph(FLAG, THIRD), graph(FLAG, THIRD), {"x": np.linspace(-1, 1, 64, dtype=np.float32)[None]}
+    assert apply_all(model, tmp_path)["cast_by_int32"] == 1
+    assert cast_by_int32.apply(model, tmp_path) == 0
+    found = run_batch([raw, model], [feeds] * 2, tmp_path / "work")
+    assert found[0].on_cpu or found[0].refused, "QNN casts booleans to int64 now: leave them alone"
+    assert (found[1].refused, found[1].on_cpu) == ("", ())
+    np.testing.assert_array_equal(found[1].outputs[0], outputs(raw, feeds)["y"])
+
+
 @pytest.mark.parametrize(
     ("source", "target", "to"), [("int32", "float", 1), ("uint8", "int32", 6), ("bool", "float", 1)]
 )

@@ -61,20 +61,35 @@ def test_a_remainder_with_the_sign_of_x(divisor: object, kind: type[np.integer],
     assert decompose_mod.apply(model, tmp_path) == 0
 
 
-REAL = np.linspace(-20, 20, 64, dtype=np.float32)[None]
+def real_values(step: float) -> NDArray[np.float32]:
+    """Multiples of half a step, what lies right beside them, and what is anywhere, up to the largest float."""
+    halves = np.arange(-4000, 4000, dtype=np.float32) * np.float32(step / 2)
+    below, above = (np.nextafter(halves, np.float32(end)) for end in (-np.inf, np.inf))
+    size = np.float32(2) ** np.linspace(-100, 127, 8000, dtype=np.float32)
+    return np.concatenate([halves, below, above, size, -size]).astype(np.float32)[None]
 
 
-@pytest.mark.parametrize("divisor", [0.7, -3.0, None])
-def test_a_remainder_of_floats(divisor: float | None, tmp_path: Path) -> None:
-    text = FLOATS if divisor is not None else FLOATS.replace("(float[1,64] x)", "(float[1,64] x, float[1,64] n)")
-    model = graph(text, {} if divisor is None else {"n": np.float32(divisor)})
-    feeds = {"x": REAL} | ({"n": np.flip(REAL, 1) + 0.05} if divisor is None else {})
+@pytest.mark.parametrize("divisor", [0.1, 0.7, 0.25, 1, 2, -2, 3, 32768])
+def test_a_remainder_of_floats_is_the_same_bit_for_bit(divisor: float, tmp_path: Path) -> None:
+    text = FLOATS.replace("64", str(real_values(1).size))
+    model, feeds = graph(text, {"n": np.float32(divisor)}), {"x": real_values(divisor)}
     before = outputs(model, feeds)["y"]
 
-    assert decompose_mod.apply(model, tmp_path) == 1
+    changed = decompose_mod.apply(model, tmp_path)
 
-    assert operators(model)["Mod"] == 0
-    np.testing.assert_allclose(outputs(model, feeds)["y"], before, atol=1e-5)
+    assert changed == (divisor in (1, 2, -2, 32768))
+    assert operators(model)["Mod"] == 1 - changed
+    np.testing.assert_array_equal(outputs(model, feeds)["y"], before)
+    np.testing.assert_array_equal(before, np.fmod(feeds["x"], np.float32(divisor)))
+
+
+@pytest.mark.parametrize("divisor", [0.1, 0.25, 3, -3, 65536, np.inf, np.nan, [2] * 63 + [3]], ids=str)
+def test_other_remainders_of_floats_are_left_alone(divisor: object, tmp_path: Path) -> None:
+    assert decompose_mod.apply(graph(FLOATS, {"n": np.asarray(divisor, np.float32)}), tmp_path) == 0
+
+
+def test_the_remainder_of_floats_by_a_computed_divisor_is_left_alone(tmp_path: Path) -> None:
+    model = graph(FLOATS.replace("(float[1,64] x)", "(float[1,64] x, float[1,64] n)"))
     assert decompose_mod.apply(model, tmp_path) == 0
 
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import ArrayLike
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, fold_biases
+from pipeline.graph.rewrites import apply_all, fold_biases, put_constants_last
 from tests.conformance.batches import run_batch
 from tests.conformance.formats import in_format
 from tests.support.graphs import graph, operators, outputs
@@ -30,6 +30,7 @@ FOLDED = {
     "a constant first": UP + "y = Add (b, c)",
     "one number": UP + "y = Add (c, half)",
     "a bias before": BIASED + "y = Add (c, b)",
+    "a sum of a sum": BIASED + "d = Add (c, b) e = Add (half, d) y = Add (e, b)",
 }
 
 
@@ -49,6 +50,20 @@ def test_what_is_added_is_a_bias(form: str, tmp_path: Path) -> None:
     assert fold_biases.apply(model, tmp_path) == 0
 
 
+def test_sums_are_folded_at_once(tmp_path: Path) -> None:
+    model = build(FOLDED["a sum of a sum"])
+    assert fold_biases.apply(model, tmp_path) == 1
+    assert fold_biases.apply(model, tmp_path) == 0
+
+
+def test_sums_are_folded_up_to_one_that_can_not_be(tmp_path: Path) -> None:
+    model = build(UP + "d = Add (c, b) e = Add (d, half) f = Add (e, whole) y = Add (f, b)")
+    before = outputs(model, {"x": X})["y"]
+    assert apply_all(model, tmp_path)["fold_biases"] == 1
+    assert operators(model) == {"ConvTranspose": 1, "Add": 2}
+    np.testing.assert_allclose(outputs(model, {"x": X})["y"], before, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -63,6 +78,13 @@ def test_what_is_added_is_a_bias(form: str, tmp_path: Path) -> None:
 )
 def test_others_are_left_alone(body: str, tmp_path: Path) -> None:
     assert fold_biases.apply(build(body, ", float[4] u" if "u)" in body else ""), tmp_path) == 0
+
+
+@pytest.mark.parametrize("constant", ["b", "half", "whole"])
+def test_whatever_is_added_behind_a_clamp_comes_first(constant: str, tmp_path: Path) -> None:
+    model = build(UP + f"d = Relu (c) y = Add (d, {constant})")
+    assert put_constants_last.apply(model, tmp_path) == 1
+    assert model.graph.node[-1].input[0] == constant
 
 
 CLAMPED = [UP + "d = Relu (c) y = Add (d, b)", UP + "d = Clip (c, low, half) y = Add (d, b)"]

@@ -35,6 +35,25 @@ def test_the_axes_are_put_together(axis: int, factors: str, tmp_path: Path) -> N
     assert normalize_along_last_axis.apply(model, tmp_path) == 0
 
 
+@pytest.mark.parametrize("dims", [(1, 1, 4, 6), (1, 4, 6), (4, 1), (1, 1, 1, 6), (1, 1, 1), (1,), ()])
+def test_factors_are_spread_over_the_axes(dims: tuple[int, ...], tmp_path: Path) -> None:
+    model, feeds = single("LayerNormalization", [X, of(*dims), of(*dims)], constants=(1, 2), axis=2)
+    before = outputs(model, feeds)["y0"]
+    assert normalize_along_last_axis.apply(model, tmp_path) == 1
+    np.testing.assert_allclose(outputs(model, feeds)["y0"], before, atol=1e-5)
+
+
+@pytest.mark.parametrize("dims", [(2, 3, 4, 6), (2, 1, 1, 1), (3, 1, 1), (1, 3, 4, 6)])
+@pytest.mark.parametrize("place", ["scale", "bias"])
+def test_factors_that_differ_in_front_of_the_axes_are_left_alone(
+    dims: tuple[int, ...], place: str, tmp_path: Path
+) -> None:
+    factors = [of(*dims)] if place == "scale" else [of(4, 6), of(*dims)]
+    model, feeds = single("LayerNormalization", [X, *factors], constants=(1, 2)[: len(factors)], axis=2)
+    assert outputs(model, feeds)["y0"].shape == X.shape
+    assert normalize_along_last_axis.apply(model, tmp_path) == 0
+
+
 @pytest.mark.parametrize(
     ("axis", "constants", "results"),
     [(3, (1,), 1), (-1, (1,), 1), (2, (), 1), (2, (1,), 2)],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pipeline.graph.rewrites import REWRITES, name_of
 
 
@@ -12,3 +14,8 @@ def test_every_rewrite_follows_what_it_says_it_must_follow() -> None:
     for name, before in said.items():
         for earlier, why in before.items():
             assert order.index(earlier) < order.index(name), f"{name} must follow {earlier}: {why}"
+
+
+def test_every_rewrite_is_in_the_docs() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "rewrites.md").read_text()
+    assert not [name for name in map(name_of, REWRITES) if f"`{name}`" not in text]
