@@ -149,8 +149,10 @@ def test_what_is_wrong_for_several_steps_is_said_once(tiny: Project) -> None:
     tiny.write("configs/tiny.yaml", CONFIG + "fixed: {sequnce: 1}\n")
     run = tiny.doit("build", check=False)
     assert run.status == 10
-    assert run.text.count("has an axis named 'sequnce'; did you mean 'sequence'?") == 1
-    assert "FAILED: 1 step(s)" in run.text
+    what = "has an axis named 'sequnce'; did you mean 'sequence'?"
+    full, end = run.text.split("FAILED: ")[-2:]
+    assert (full.count(what), end.count(what)) == (1, 1), "once with what to do about it, once with the steps it met"
+    assert end.startswith("3 step(s)")
 
 
 def test_without_it_what_waits_is_started(slow: Project) -> None:

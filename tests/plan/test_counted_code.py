@@ -209,6 +209,7 @@ def test_no_module_reads_a_private_name_of_another(counted_files: list[Path]) ->
 # Why these handlers may read the error that they caught.
 HANDLERS = {
     "answers.py": "hands the error on to the thread that waits, which raises it",
+    "arrays.py": "hands the refusal on to the steps that read the samples, which raise it",
     "child.py": "hands the error on to the process that waits, which raises it; looks for the number of a full disk",
     "compile.py": "adds the model to where it was, and raises it again",
     "dlc.py": "has it in the error that it raises",
@@ -219,6 +220,7 @@ HANDLERS = {
     "genie.py": "hands the refusal on to the process that waits; what was refused does not ship",
     "interface.py": "hands the refusal on to the process that waits; what was refused does not ship",
     "judge.py": "its text is in messages; the fact is its class",
+    "request.py": "hands the refusal on to the steps that read the samples, which raise it",
     "static_shapes.py": "names the value that decides in the error that it raises",
     "text.py": "looks whether it is a panic",
     "user_code.py": "adds the line to where it was, and raises it again",

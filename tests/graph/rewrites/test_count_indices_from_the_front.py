@@ -51,7 +51,8 @@ def test_negative_indices_are_counted_from_the_front(reader: str, tmp_path: Path
 
     assert apply_all(model, tmp_path)[NAME] == 1
 
-    assert operators(model) == (BOUNDED if reader == "OneHot" else COUNTED) | {reader: 1}
+    compared = {"Cast": 2, "Equal": 1, "Reshape": 1}  # what `compare_one_hots` makes of a OneHot
+    assert operators(model) == (BOUNDED | compared if reader == "OneHot" else COUNTED | {reader: 1})
     np.testing.assert_array_equal(outputs(model, feeds)["y"], before)
     assert apply_all(model, tmp_path)[NAME] == 0
 
