@@ -99,6 +99,6 @@ def test_the_chip_weaves_what_the_cpu_does(tmp_path: Path) -> None:
         chip = on_chip(quantized, [{"x": X}], tmp_path / name / "out")
         figures.append(sqnr_db(on_cpu(quantized, [{"x": X}]), chip.outputs, "pairs"))
 
-    # QNN takes what is moved into a join in the encoding of the join; slices are rescaled before it (`value_encodings`).
+    # What is moved into a join is taken in the encoding of the join: slices are rescaled before it (`value_encodings`).
     assert figures[0] > 60
     assert figures[1] > 60
