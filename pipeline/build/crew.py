@@ -24,7 +24,7 @@ from pipeline.errors import ConfigError
 from pipeline.model import StageRequest, StageResult
 from pipeline.plan.steps import ON_DEMAND, Step
 from pipeline.plan.workspace import Workspace
-from pipeline.processes import process
+from pipeline.processes import addresses, process
 from pipeline.processes.memory import STEP_VARIABLE, budget_bytes, given_bytes, oom_kills, total_bytes
 from pipeline.store.costs import Cost, Costs
 
@@ -239,11 +239,9 @@ class Crew:
         environ = dict(self._environ)
         paths = (str(self._workspace.root), environ.get("PYTHONPATH", ""))
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        environ["PYTHONHASHSEED"] = "0"  # set order must not reach the output
         environ["PYTHONUNBUFFERED"] = "1"  # the log is read while the step runs
         environ["PYTHONUTF8"] = "1"
-        environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's sums must not depend on the number of cores
-        environ["ORT_DISABLE_TELEMETRY"] = "1"  # else onnxruntime starts a thread that calls home
+        environ |= addresses.ENVIRONMENT
         for pattern in (*_ALLOCATOR, SIGNING_KEY, *SHARED_STORE):
             for name in fnmatch.filter(environ, pattern):
                 del environ[name]

@@ -31,7 +31,7 @@ from typing import NoReturn
 
 import pipeline.stages
 from pipeline.build import worker
-from pipeline.processes import forked, lifeline
+from pipeline.processes import addresses, forked, lifeline
 from pipeline.processes.memory import go_first
 
 assert sys.platform != "win32"
@@ -45,6 +45,7 @@ def main() -> int:
     lifeline.hold()
     gc.disable()
     stamps = _stamps()
+    addresses.settle_libraries()
     _import_stages()
     if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208  # names are all that is wanted
         print("an import started a thread: a copy of this process could hang", file=sys.stderr, flush=True)

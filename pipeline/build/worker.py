@@ -20,7 +20,7 @@ from typing import Any
 
 from pipeline.errors import BY_NAME, PipelineError, StoreError, WorkerError
 from pipeline.model import FileEntry, StageInput, StageRequest, StageResult
-from pipeline.processes import lifeline
+from pipeline.processes import addresses, lifeline
 from pipeline.processes.memory import go_first, peak_bytes
 from pipeline.store.durable import is_full, no_room
 
@@ -188,4 +188,5 @@ def _origin(error: BaseException) -> str:
 if __name__ == "__main__":
     lifeline.hold()
     go_first()
+    addresses.settle_libraries()
     sys.exit(main(sys.argv[1]))

@@ -24,7 +24,7 @@ from pipeline.contracts.context import CompiledModel
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import BY_NAME, CompileError, PipelineError, StoreError, VerificationError, WorkerError
 from pipeline.model import Json
-from pipeline.processes import forked, lifeline
+from pipeline.processes import addresses, forked, lifeline
 from pipeline.processes.exit_status import exit_reason
 from pipeline.processes.log_tail import log_tail
 from pipeline.qnn import compose, failures, raw
@@ -234,7 +234,8 @@ def ask(
     path.write_text(json.dumps(request), "utf-8")
     if forks is not None and forked.is_allowed():
         return AskedChild(work, forked.start(partial(forks, str(path)), log).wait)
-    return AskedChild(work, _started([sys.executable, "-m", program, str(path)], log, environment or {}).wait)
+    command = [sys.executable, "-m", addresses.__name__, program, str(path)]
+    return AskedChild(work, _started(command, log, environment or {}).wait)
 
 
 def _started(command: Sequence[str], log: Path | None, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -243,7 +244,7 @@ def _started(command: Sequence[str], log: Path | None, environment: Mapping[str,
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **environment},
+            env={**os.environ, **addresses.ENVIRONMENT, **environment},
             stdout=stream,
             stderr=stream,
             pass_fds=lifeline.inherited(),

@@ -15,13 +15,12 @@ from pipeline.contracts.context import CompiledModel
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import PipelineError
 from pipeline.graph.files.model_file import load_graph, save_graph
-from pipeline.qnn.compiler import Source, claim_process, on_a_fresh_heap, run_compiler, workshop
+from pipeline.qnn.compiler import Source, claim_process, run_compiler, workshop
 from pipeline.qnn.format.context_model import binary_names, rename_binary
 from pipeline.qnn.format.flexible import in_record_order, without_timestamps
 from pipeline.qnn.readback import check_pack, read_context
 
 
-@on_a_fresh_heap
 def compile_context(model: Path, name: str, target: HtpTarget, out: Path) -> CompiledModel:
     """Compile the model file `model` into `<name>_ctx.onnx` and `<name>_ctx_qnn.bin` in the folder `out`.
 
@@ -42,7 +41,6 @@ def compile_context(model: Path, name: str, target: HtpTarget, out: Path) -> Com
     return context
 
 
-@on_a_fresh_heap
 def compile_flexible(model: Path, name: str, targets: Sequence[HtpTarget], out: Path) -> CompiledModel:
     """Like :func:`compile_context` for several targets, which share the weights in one binary.
 
@@ -63,7 +61,6 @@ def compile_flexible(model: Path, name: str, targets: Sequence[HtpTarget], out: 
     return context
 
 
-@on_a_fresh_heap
 def compile_shared(
     models: Mapping[str, Path], target: HtpTarget, out: Path, *, binary: str
 ) -> dict[str, CompiledModel]:

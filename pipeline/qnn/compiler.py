@@ -3,20 +3,18 @@
 Four things are kept fixed. The compiler runs in an empty folder with relative names only: ONNX Runtime derives the
 graph's name from the model's path as given, so `<component>_<bucket>.onnx` makes it differ between buckets, which may
 then share a binary, and between nothing else. External tensors are handed over as mapped memory instead of paths. A
-process compiles once: the second binary of a process differs from the first, for the same input. And it compiles in a
-thread of its own: see :func:`on_a_fresh_heap`.
+process compiles once: the second binary of a process differs from the first, for the same input. And it compiles at
+addresses that are the same in every process: see :mod:`pipeline.qnn.compiler_threads`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -27,12 +25,14 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, PipelineError
 from pipeline.graph.files.model_file import is_external, load_graph, save_graph, tensor_array
 from pipeline.graph.files.stored_form import form_of, without_forms
+from pipeline.processes.addresses import Place, settle
 from pipeline.qnn import admission, failures, hints
+from pipeline.qnn.compiler_threads import compiler_threads, load_compiler
 from pipeline.qnn.format.context_model import binary_names
 from pipeline.qnn.lean_memory import return_freed, return_large_blocks, unread
 from pipeline.qnn.native_log import NativeLog, recorded
 from pipeline.qnn.readback import OpTrace, read_trace
-from pipeline.qnn.session import session_options
+from pipeline.qnn.session import check_installed, session_options
 from pipeline.store.durable import no_room
 
 COMPILE_OPTIONS = {
@@ -52,8 +52,8 @@ COMPILE_OPTIONS = {
     "profiling_file_path": "profile.csv",
 }
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Weight = tuple[str, int, NDArray[Any]]
+"""Name, type of TensorProto and value of an external tensor."""
 _compiled = False
 
 
@@ -110,23 +110,6 @@ def claim_process(name: str) -> None:
     _compiled = True
 
 
-def on_a_fresh_heap(compiles: Callable[P, R]) -> Callable[P, R]:
-    """Make a function run in a thread of its own, for its caller as if it did not.
-
-    QNN's compiler fills the space behind some constants by the order of addresses on the heap (outputs are the same).
-    glibc gives a new thread a heap of its own, on which that order does not depend on what the process did before.
-    Compiles of a two-layer encoder, each with another environment and folder, gave other bytes in 8 of 180 cases in
-    the main thread, and in none of 600 in a thread of their own (QNN EP 2.7, Linux x86_64).
-    """
-
-    @functools.wraps(compiles)
-    def in_a_thread(*args: P.args, **kwargs: P.kwargs) -> R:
-        with ThreadPoolExecutor(1) as executor:
-            return executor.submit(compiles, *args, **kwargs).result()
-
-    return in_a_thread
-
-
 @contextlib.contextmanager
 def workshop(out: Path) -> Iterator[Path]:
     """An empty folder on the file system of `out`, for the compiler to run in; it is gone afterwards."""
@@ -142,43 +125,46 @@ def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None =
         CompileError: the compiler failed, or left nothing.
         StoreError: there was no room for what it writes.
     """
-    settings = session_options(source.targets, COMPILE_OPTIONS | {"framework_op_trace_dir": source.trace_folder})
-    for key, value in (entries or {}).items():
-        settings.add_session_config_entry(key, value)
-    # The arrays must live until the compiler is done with them.
-    arrays = give_model(settings, source, work)
+    check_installed()  # not on a heap of the compiler's
+    weights = _written(source, work)
     return_large_blocks(several=bool(entries))
     return_freed()
-    with contextlib.chdir(work), unread(arrays):
-        _compile(settings, source)
-    del arrays
+    threads = compiler_threads()
+    with contextlib.chdir(work), recorded() as log, unread([array for _, _, array in weights]):
+        settings = threads.preparing.submit(_settings, source, weights, entries or {}).result()
+        settle(Place.COMPILE)
+        failure = threads.compiling.submit(_compile, source, settings).result()
+        if failure is not None:
+            raise _failed(source, failure, log)
 
 
 def give_model(settings: ort.SessionOptions, source: Source, work: Path) -> list[NDArray[Any]]:
     """Put `<name>.onnx` into the folder `work` and its weights into `settings`.
 
-    The arrays returned must live until the session or compiler that gets the settings is done with them.
+    The arrays returned must live until the session that gets the settings is done with them.
     """
+    weights = _written(source, work)
+    _hand_over(settings, weights)
+    return [array for _, _, array in weights]
+
+
+def _written(source: Source, work: Path) -> list[Weight]:
+    """Put `<name>.onnx` into the folder `work`; its external tensors."""
     model = source.model
-    arrays = _hand_over_external(settings, model, source.path.parent)
+    external = [tensor for tensor in model.graph.initializer if is_external(tensor)]
     if any(form_of(tensor) for tensor in model.graph.initializer):
         save_graph(without_forms(model), work / f"{source.name}.onnx")
     else:
         shutil.copyfile(source.path, work / f"{source.name}.onnx")
-    return arrays
+    folder = source.path.parent
+    return [(tensor.name, tensor.data_type, _packed(tensor_array(tensor, folder))) for tensor in external]
 
 
-def _hand_over_external(settings: ort.SessionOptions, model: ModelProto, folder: Path) -> list[NDArray[Any]]:
-    """Give the session the model's external tensors; the arrays returned must live until it is done."""
-    external = [tensor for tensor in model.graph.initializer if is_external(tensor)]
-    arrays = [_packed(tensor_array(tensor, folder)) for tensor in external]
-    if external:
-        values = [
-            ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type)
-            for tensor, array in zip(external, arrays, strict=True)
-        ]
-        settings.add_external_initializers([tensor.name for tensor in external], values)
-    return arrays
+def _hand_over(settings: ort.SessionOptions, weights: Sequence[Weight]) -> None:
+    """Give a session its model's external tensors; the arrays must live until it is done."""
+    if weights:
+        values = [ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, kind) for _, kind, array in weights]
+        settings.add_external_initializers([name for name, _, _ in weights], values)
 
 
 def _packed(array: NDArray[Any]) -> NDArray[Any]:
@@ -194,19 +180,29 @@ def _packed(array: NDArray[Any]) -> NDArray[Any]:
     return memory
 
 
-def _compile(settings: ort.SessionOptions, source: Source) -> None:
-    """Compile `<name>.onnx` of the current folder into the current folder."""
-    with recorded() as log:
-        try:
-            compiler = ort.ModelCompiler(
-                settings, f"{source.name}.onnx", flags=ort.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
-            )
-            compiler.compile_to_file(source.context_model)
-        except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
-            raise _failed(source, str(error), log) from error
-        written = Path(source.context_model)
-        if not written.exists() or not binary_names(load_graph(written)):
-            raise _failed(source, "it reported no error", log)
+def _settings(source: Source, weights: Sequence[Weight], entries: Mapping[str, str]) -> ort.SessionOptions:
+    settings = session_options(source.targets, COMPILE_OPTIONS | {"framework_op_trace_dir": source.trace_folder})
+    settings.intra_op_num_threads = settings.inter_op_num_threads = 1  # others map memory, one for each core
+    for key, value in entries.items():
+        settings.add_session_config_entry(key, value)
+    _hand_over(settings, weights)
+    load_compiler()
+    return settings
+
+
+def _compile(source: Source, settings: ort.SessionOptions) -> str | None:
+    """Compile `<name>.onnx` of the current folder into the current folder; what was said if nothing came of it."""
+    try:
+        compiler = ort.ModelCompiler(
+            settings, f"{source.name}.onnx", flags=ort.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
+        )
+        compiler.compile_to_file(source.context_model)
+    except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
+        return str(error)
+    written = Path(source.context_model)
+    if not written.exists() or not binary_names(load_graph(written)):
+        return "it reported no error"
+    return None
 
 
 def _failed(source: Source, message: str, log: NativeLog) -> PipelineError:

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.processes.addresses import Place, settle
+from pipeline.qnn.compiler_threads import compiler_threads, load_compiler
 from pipeline.qnn.format.context_binary import system_interface
 from pipeline.qnn.interface import Qnn, QnnError, QnnInterface, answer_and_end, check
 
@@ -145,14 +147,18 @@ _COMPOSE = ctypes.CFUNCTYPE(
 
 
 def _run(request: Mapping[str, Any], _: Path) -> Mapping[str, str]:
-    compose(
+    threads = compiler_threads()
+    threads.preparing.submit(load_compiler).result()
+    settle(Place.COMPILE)
+    threads.compiling.submit(
+        compose,
         Path(request["dlc"]),
         request["graph"],
         request["soc_model"],
         Path(request["binary"]),
         vtcm_mb=request["vtcm_mb"],
         optimization=request["optimization"],
-    )
+    ).result()
     return {}
 
 

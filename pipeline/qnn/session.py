@@ -7,6 +7,7 @@ an option it does not know, and reads a value it does not understand as 0.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,12 @@ def bundled_sdk() -> str:
     return str(onnxruntime_qnn.build_and_package_info.qnn_version)
 
 
+@functools.cache
+def check_installed() -> None:
+    """:func:`check_versions` for what is installed here."""
+    check_versions({name: importlib.metadata.version(name) for name in TESTED})
+
+
 def check_versions(installed: Mapping[str, str]) -> None:
     """Refuse a pair of packages that was not tested together.
 
@@ -75,7 +82,7 @@ def _htp_options(targets: Sequence[HtpTarget]) -> dict[str, str]:
 
 
 def _devices() -> list[ort.OrtEpDevice]:
-    check_versions({name: importlib.metadata.version(name) for name in TESTED})
+    check_installed()
     devices = [device for device in ort.get_ep_devices() if device.ep_name == EP]
     if devices:
         return devices
