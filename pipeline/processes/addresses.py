@@ -7,8 +7,10 @@ addresses, no memory. docs/adr/0011 says what it is for.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import importlib
 import importlib.util
 import platform
 import runpy
@@ -33,6 +35,7 @@ _HIGHEST = 0x6F00_0000_0000
 _APART = 1 << 37  # addresses for what is mapped between two places; SmolLM2's compile takes 5 GB
 _FOR_THE_STACK = 1 << 27  # which grows; the kernel maps nothing there by itself
 _PRIVATE, _ANONYMOUS, _NO_RESERVE, _NO_REPLACE = 0x2, 0x20, 0x4000, 0x100000  # of MAP_* in <sys/mman.h>
+_LIBRARIES = ("onnx", "onnxruntime", "tokenizers")
 _EXTENSION = "capi/onnxruntime_pybind11_state*.so"
 
 
@@ -87,6 +90,9 @@ def settle_libraries() -> None:
     for folder in (found and found.submodule_search_locations) or ():
         for path in Path(folder).glob(_EXTENSION):
             ctypes.CDLL(str(path))
+    for name in _LIBRARIES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 def main() -> None:

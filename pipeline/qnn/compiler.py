@@ -27,12 +27,12 @@ from pipeline.graph.files.model_file import is_external, load_graph, save_graph,
 from pipeline.graph.files.stored_form import form_of, without_forms
 from pipeline.processes.addresses import Place, settle
 from pipeline.qnn import admission, failures, hints
-from pipeline.qnn.compiler_threads import compiler_threads, load_compiler
+from pipeline.qnn.compiler_threads import compiler_threads
 from pipeline.qnn.format.context_model import binary_names
 from pipeline.qnn.lean_memory import return_freed, return_large_blocks, unread
 from pipeline.qnn.native_log import NativeLog, recorded
 from pipeline.qnn.readback import OpTrace, read_trace
-from pipeline.qnn.session import check_installed, session_options
+from pipeline.qnn.session import session_options
 from pipeline.store.durable import no_room
 
 COMPILE_OPTIONS = {
@@ -125,7 +125,6 @@ def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None =
         CompileError: the compiler failed, or left nothing.
         StoreError: there was no room for what it writes.
     """
-    check_installed()  # not on a heap of the compiler's
     weights = _written(source, work)
     return_large_blocks(several=bool(entries))
     return_freed()
@@ -186,7 +185,6 @@ def _settings(source: Source, weights: Sequence[Weight], entries: Mapping[str, s
     for key, value in entries.items():
         settings.add_session_config_entry(key, value)
     _hand_over(settings, weights)
-    load_compiler()
     return settings
 
 

@@ -19,27 +19,33 @@ import onnxruntime_qnn
 
 from pipeline.processes.addresses import SETTLED, Place, settle
 from pipeline.qnn.libraries import sdk_library
+from pipeline.qnn.session import check_installed, devices
 
 _ARENA_MAX = -8
 """glibc's M_ARENA_MAX (mallopt(3)): how many heaps, which it calls arenas, it makes for threads."""
 _SPARE = 24  # the compiler starts 12 threads; an arena takes a few pages until it is used
+_HANDLERS, _BLOCK_BYTES = 32, 1056  # of a block of glibc's, which malloc(3) rounds up from 1040
 _FROM_THE_HEAP = 1 << 12  # bytes; Python keeps up to 512 in heaps of its own
 
 
 class Threads(NamedTuple):
     """The two threads of a process that compiles. Nothing else is done in them, so that their heaps stay alike."""
 
-    preparing: ThreadPoolExecutor
     compiling: ThreadPoolExecutor
+    preparing: ThreadPoolExecutor
 
 
 @functools.cache
 def compiler_threads() -> Threads:
-    """The threads of this process, each with a heap of its own.
+    """The threads of this process, each with a heap of its own, with the compiler's libraries loaded.
 
     glibc gives a thread the heap of one that has ended, or else maps a new one. The threads that the compiler starts
     would map theirs whenever each gets its turn. So here are enough that have ended, and none when these two begin.
+
+    Raises:
+        CompileError: the EP can't be loaded here.
     """
+    check_installed()
     threads = Threads(ThreadPoolExecutor(1), ThreadPoolExecutor(1))
     if not SETTLED:
         return threads
@@ -55,14 +61,35 @@ def compiler_threads() -> Threads:
             thread.submit(_take_a_heap).result()
         together.wait()
     settle(Place.PROVIDER)  # by this thread: to find out what is free takes room on a heap
+    threads.preparing.submit(_load_compiler).result()
     return threads
 
 
-def load_compiler() -> None:
-    """Load QNN's libraries, which the compiler would: what that takes on a heap depends on what else is loaded."""
-    if SETTLED:
-        for path in (onnxruntime_qnn.get_qnn_htp_path(), sdk_library("QnnSystem")):
-            ctypes.CDLL(str(path))
+def _load_compiler() -> None:
+    """Load what the compiler would: what that takes on a heap depends on what else is loaded."""
+    devices()
+    for path in (onnxruntime_qnn.get_qnn_htp_path(), sdk_library("QnnSystem")):
+        ctypes.CDLL(str(path))
+    _begin_exit_handlers()
+
+
+def _begin_exit_handlers() -> None:
+    """Have glibc begin a block of handlers of exit(3), which it would on the compiler's heap in one of 32 cases.
+
+    There, libraries that are loaded register some of theirs; how many others did before depends on the process.
+    """
+    libc = ctypes.CDLL("libc.so.6")
+    with contextlib.suppress(AttributeError):  # a glibc older than 2.33
+        libc.mallinfo2.restype = _MallocInfo
+        for _ in range(_HANDLERS):
+            before = libc.mallinfo2().used
+            libc.__cxa_atexit(libc.free, None, None)  # free(NULL): nothing to do
+            if libc.mallinfo2().used == before + _BLOCK_BYTES:
+                return
+
+
+class _MallocInfo(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_size_t) for name in (*"abcdefg", "used", "free", "top"))
 
 
 def _hold_a_heap(together: Barrier) -> None:

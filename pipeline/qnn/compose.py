@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.processes.addresses import Place, settle
-from pipeline.qnn.compiler_threads import compiler_threads, load_compiler
+from pipeline.qnn.compiler_threads import compiler_threads
 from pipeline.qnn.format.context_binary import system_interface
 from pipeline.qnn.interface import Qnn, QnnError, QnnInterface, answer_and_end, check
 
@@ -148,7 +148,6 @@ _COMPOSE = ctypes.CFUNCTYPE(
 
 def _run(request: Mapping[str, Any], _: Path) -> Mapping[str, str]:
     threads = compiler_threads()
-    threads.preparing.submit(load_compiler).result()
     settle(Place.COMPILE)
     threads.compiling.submit(
         compose,

@@ -39,7 +39,7 @@ def session_options(
     settings.log_severity_level = 2  # warnings: the EP reports an option it doesn't understand as one
     targets = [target] if isinstance(target, HtpTarget) else target
     own = dict(targets[0].options or ())  # those of a pack are equal
-    settings.add_provider_for_devices(_devices(), _htp_options(targets) | dict(options or {}) | own)
+    settings.add_provider_for_devices(devices(), _htp_options(targets) | dict(options or {}) | own)
     return settings
 
 
@@ -81,7 +81,12 @@ def _htp_options(targets: Sequence[HtpTarget]) -> dict[str, str]:
     return chosen | {"vtcm_mb": ",".join(str(target.vtcm_mb or 0) for target in targets)}
 
 
-def _devices() -> list[ort.OrtEpDevice]:
+def devices() -> list[ort.OrtEpDevice]:
+    """What the EP offers here, which is loaded for it.
+
+    Raises:
+        CompileError: as for :func:`session_options`.
+    """
     check_installed()
     devices = [device for device in ort.get_ep_devices() if device.ep_name == EP]
     if devices:
