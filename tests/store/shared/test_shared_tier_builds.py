@@ -306,6 +306,7 @@ def test_a_mistake_is_an_error_with_its_place(origin: Project, tmp_path: Path) -
     doctor = first.doit("doctor", check=False)
     assert "this kind of URL is not known" in doctor.text
     first.doit("build", PIPELINE_SHARED_STORE="")
+    assert "Nothing to do" in first.doit("build", PIPELINE_SHARED_STORE="").text
     assert first.doit("build", check=False).status == 10, "also of a build with nothing to do but to write there"
     first.write("configs/project.yaml", f"store: {{shared: '{tmp_path / 'shared'}'}}\n")
     first.doit("build")
