@@ -112,8 +112,9 @@ def test_a_server_that_dies_while_it_is_written_to(origin: Project, tmp_path: Pa
         first, second = two(origin, tmp_path, server.environ() | {VARIABLE: url})
         plain = checkout(origin, tmp_path / "plain", "")
         plain.doit("build")
+        system = server.system()
         with Build(first, "build", log=tmp_path / "log") as build:
-            assert until(lambda: len(server.system().find(f"{url}/manifests")) >= 3, build, _LONG_S)
+            assert until(lambda: len(system.find(f"{url}/manifests")) >= 3, build, _LONG_S)
             server.kill()
             ended = build.end(_LONG_S)
         assert ended.status == 0, ended.text
