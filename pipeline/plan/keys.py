@@ -50,6 +50,8 @@ READER_TOOLS: Mapping[str, Mapping[str, str]] = {"images": {"pillow": "images"}}
 # Modules that can't change what a step produces. `errors` is about steps that failed. `failures` decides how often the
 # network is asked, and what is said then; what `fetch` keeps has the hash that it must have.
 _NOT_COUNTED = frozenset({"pipeline.errors", "pipeline.inputs.hub.failures"})
+COUNTED = f"code {RULES}"
+"""What a memo calls that which counts of a file of code."""
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _CODE = _PACKAGE_ROOT / "pipeline"
 
@@ -211,7 +213,7 @@ class CodeDigests:
         """What counts of one file."""
         found = self._counted.get(path)
         if found is None:
-            value = self._memo.value(path, f"code {RULES}", _remembered)
+            value = self._memo.value(path, COUNTED, _remembered)
             assert isinstance(value, dict)
             found = self._counted[path] = CountedCode.from_json(value)
         return found
