@@ -18,7 +18,7 @@ from pipeline.store.manifests import parse_manifest
 from pipeline.store.shared.address import VARIABLE
 from tests.support import tiny_project
 from tests.support.build_processes import Build, leftovers, until
-from tests.support.project import Project, Run
+from tests.support.project import Project, Run, remember_code
 from tests.support.s3_server import SECRET, Deaf, Relay, S3Server, s3_fixture  # noqa: F401
 from tests.support.small_disk import SmallDisk, is_available
 
@@ -38,6 +38,7 @@ def origin(tmp_path: Path) -> Project:
 def checkout(origin: Project, root: Path, url: str, **environ: str) -> Project:
     """Another checkout of it with an empty store of its own."""
     shutil.copytree(origin.root, root / "project", ignore=shutil.ignore_patterns(".build", "artifacts"))
+    remember_code(root / "project")
     return Project(root / "project", root / "store", {VARIABLE: url, **environ})
 
 
@@ -112,8 +113,9 @@ def test_a_server_that_dies_while_it_is_written_to(origin: Project, tmp_path: Pa
         first, second = two(origin, tmp_path, server.environ() | {VARIABLE: url})
         plain = checkout(origin, tmp_path / "plain", "")
         plain.doit("build")
+        system = server.system()
         with Build(first, "build", log=tmp_path / "log") as build:
-            assert until(lambda: len(server.system().find(f"{url}/manifests")) >= 3, build, _LONG_S)
+            assert until(lambda: len(system.find(f"{url}/manifests")) >= 3, build, _LONG_S)
             server.kill()
             ended = build.end(_LONG_S)
         assert ended.status == 0, ended.text
@@ -306,6 +308,7 @@ def test_a_mistake_is_an_error_with_its_place(origin: Project, tmp_path: Path) -
     doctor = first.doit("doctor", check=False)
     assert "this kind of URL is not known" in doctor.text
     first.doit("build", PIPELINE_SHARED_STORE="")
+    assert "Nothing to do" in first.doit("build", PIPELINE_SHARED_STORE="").text
     assert first.doit("build", check=False).status == 10, "also of a build with nothing to do but to write there"
     first.write("configs/project.yaml", f"store: {{shared: '{tmp_path / 'shared'}'}}\n")
     first.doit("build")
