@@ -32,8 +32,11 @@ def pytest_configure() -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """A process for each core when all tests run; files that are named run in this one, where a debugger works."""
-    return 0 if config.args_source is pytest.Config.ArgsSource.ARGS else os.cpu_count() or 1
+    """Half as many processes again as cores when all tests run: many wait for processes, servers and the clock.
+
+    Files that are named run in this one, where a debugger works.
+    """
+    return 0 if config.args_source is pytest.Config.ArgsSource.ARGS else (os.cpu_count() or 1) * 3 // 2
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ from pipeline.inputs.hub import remembered
 from pipeline.inputs.pins import pin
 from pipeline.model import FileEntry, Manifest, StageInput, StageRequest, StageResult
 from pipeline.plan import hosts
-from pipeline.plan.keys import CodeDigests
 from pipeline.plan.resolve import Resolved, resolve
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -291,7 +290,7 @@ def _compare_with_known(made: Manifest, step: Step, workspace: Workspace) -> Non
 
 def _check_unchanged(resolved: Resolved, workspace: Workspace) -> None:
     """Refuse an output whose inputs were edited while it was made: it must not be kept under the key of either."""
-    again = resolve(resolved.step, replace(workspace, code=CodeDigests(workspace.memo)))
+    again = resolve(resolved.step, replace(workspace, code=workspace.code.now()))
     if again is not None and again.key == resolved.key:
         return
     what = f"something that {resolved.step.id} is made from changed while it ran"

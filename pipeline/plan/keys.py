@@ -16,9 +16,10 @@ from pathlib import Path
 
 from pipeline.errors import WorkerError
 from pipeline.model import Json, Manifest
+from pipeline.plan import known_code
 from pipeline.plan.counted_code import RULES, CountedCode, counted_code
 from pipeline.store.digests import StatMemo
-from pipeline.store.files_read import note_file
+from pipeline.store.files_read import NEVER, is_settled, note_file, stamp_of
 
 # Packages whose version can change a stage's output: those that its code computes with, which a test holds against the
 # imports, and the SDK inside onnxruntime-qnn. `fetch` parses ONNX files only to see which files they name.
@@ -166,6 +167,12 @@ class CodeDigests:
         self._own: dict[tuple[Path, Path], list[Path]] = {}
         self._counted: dict[Path, CountedCode] = {}
         self._direct: dict[tuple[Path, Path], Set[Path]] = {}
+        self._stamps: dict[Path, str] = {}
+
+    def now(self) -> CodeDigests:
+        """These, if each file that they are of looks as it did; else such as have looked at none yet."""
+        stamps = [*self._stamps.items()]
+        return self if all(stamp_of(str(path)) == stamp for path, stamp in stamps) else CodeDigests(self._memo)
 
     def stage(self, stage: str) -> str:
         """Digest of a stage's module and of every module of this package that it reaches."""
@@ -178,6 +185,7 @@ class CodeDigests:
         """
         with self._lock:
             known = self._script(path, root)
+            known_code.beside_bytecode().save()
         own = self._own[(path, root)]
         for each in {*own, *(file.parent for file in own)}:  # a new module beside one may be what an import finds
             note_file(each)
@@ -211,9 +219,11 @@ class CodeDigests:
         """What counts of one file."""
         found = self._counted.get(path)
         if found is None:
+            stamp = stamp_of(str(path))
             value = self._memo.value(path, f"code {RULES}", _remembered)
             assert isinstance(value, dict)
             found = self._counted[path] = CountedCode.from_json(value)
+            self._stamps[path] = stamp if is_settled(path) else NEVER
         return found
 
     def _imported(self, path: Path, root: Path) -> Set[Path]:
@@ -228,7 +238,9 @@ class CodeDigests:
 
 
 def _remembered(path: Path) -> Json:
-    return counted_code(path.read_bytes(), own=path.is_relative_to(_CODE)).to_json()
+    if path.is_relative_to(_CODE):
+        return known_code.beside_bytecode().counted(path)
+    return counted_code(path.read_bytes(), own=False).to_json()
 
 
 def _absolute(name: str, package: Sequence[str]) -> str:

@@ -111,8 +111,8 @@ class Unchanged:
         Does nothing in a project with rules for hosts, a cluster or a shared store: builds there have more to look at.
         """
         settings = workspace.project.settings
-        if settings.stages or settings.engine or workspace.shared is not None:
-            return
+        if settings.stages or settings.engine or settings.store.shared or workspace.shared is not None:
+            return  # who said in the environment that there is no shared store need not say so the next time
         on_request = {name: config.on_request for name, config in configs.items()}
         known = self.on_request(workspace)
         if known is not None and on_request.items() <= known.items():

@@ -17,6 +17,8 @@ from pipeline.model import FileEntry, Manifest
 
 MISSING = ""
 """The stamp of what is missing, or can't be reached."""
+NEVER = "never"
+"""A stamp that nothing has."""
 # A file changed again within the clock's granularity keeps its mtime; such a stamp is not remembered (git's "racy"
 # rule). 100 ms is above the timer tick of every supported kernel and below what a person notices.
 RACY_NS = 100_000_000
@@ -110,6 +112,15 @@ def stamp_of(path: str) -> str:
         return stamp_of_status(os.stat(path))
     except OSError:
         return MISSING
+
+
+def is_settled(path: Path) -> bool:
+    """Whether a file changed so long ago that another change would show in its stamp."""
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > RACY_NS
 
 
 def stamp_of_status(status: os.stat_result) -> str:

@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipeline.plan.known_code import KnownCode
+
 ROOT = Path(__file__).resolve().parents[2]
 _OUTCOMES = ("built", "restored", "shared")
 _LINE = re.compile(r"^\[ *\d+/\d+\] (built|restored|shared) .*?(\w+:\S+)$", re.MULTILINE)
@@ -114,16 +116,20 @@ class Project:
 
 @cache
 def _compiled_code() -> Path:
-    """Our code with its bytecode, in a folder of this process.
+    """Our code with its bytecode and what counts of it in keys, in a folder of this process.
 
-    Each copy of a project would otherwise compile all of it again. Bytecode is valid for a source of the same time and
-    size, which a copy keeps: an edit is seen.
+    Each copy of a project would otherwise compile and parse all of it again. Bytecode is valid for a source of the same
+    time and size, which a copy keeps, and what counts for the same bytes: an edit is seen.
     """
     folder = Path(tempfile.mkdtemp(prefix="code-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     code = folder / "pipeline"
     shutil.copytree(ROOT / "pipeline", code, ignore=shutil.ignore_patterns("__pycache__"))
     compileall.compile_dir(code, quiet=1)
+    known = KnownCode(code / "plan" / "__pycache__")
+    for path in (ROOT / "pipeline").rglob("*.py"):
+        known.counted(path)
+    known.save()
     return code
 
 

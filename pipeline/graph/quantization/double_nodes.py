@@ -118,9 +118,13 @@ def _hard_swish(made: DoubleNodes, node: NodeProto, inputs: Sequence[str], out: 
 
 
 def _rms_norm(made: DoubleNodes, node: NodeProto, inputs: Sequence[str], out: str, shapes: Shapes) -> bool:
-    rank = len(shapes[node.input[0]])
-    axes = made.vector(*range(integer(node, "axis", -1) % rank, rank))
-    mean = made.op("ReduceMean", made.op("Mul", inputs[0], inputs[0]), axes, keepdims=1)
+    dims = shapes[node.input[0]]
+    axis = integer(node, "axis", -1) % len(dims)
+    count = math.prod(dims[axis:])
+    # A product, as ReduceMean is told its axes otherwise before opset 18, and onnxruntime's norm is in any.
+    squares = made.op("Reshape", made.op("Mul", inputs[0], inputs[0]), made.vector(*dims[:axis], count))
+    mean = made.op("MatMul", squares, made.constant(np.full((count, 1), 1 / count)))
+    mean = made.op("Reshape", mean, made.vector(*dims[:axis], *(1 for _ in dims[axis:])))
     size = made.op("Sqrt", made.op("Add", mean, made.number(real(node, "epsilon", 1e-5))))
     made.op("Mul", made.op("Div", inputs[0], size), inputs[1], out=out)
     return True
@@ -133,6 +137,7 @@ FUNCTIONS: Mapping[str, Writer] = {
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish,
     "RMSNormalization": _rms_norm,
+    "SimplifiedLayerNormalization": _rms_norm,
     "Softplus": _softplus,
 }
 """By operator, ONNX's own and onnxruntime's of the same name: what is made of each number alone, or of a row."""

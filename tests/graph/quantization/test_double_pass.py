@@ -93,9 +93,10 @@ def test_gelu(how: str) -> None:
 
 
 @pytest.mark.parametrize(("axis", "size"), [(-1, (99,)), (1, (4, 99))])
-def test_rms_norm(axis: int, size: tuple[int, ...]) -> None:
-    text = f"net (float[2, 4, 99] x) => (float[2, 4, 99] y) {{ y = RMSNormalization <axis = {axis}> (x, gamma) }}"
-    single, double = both(text, {"gamma": drawn(*size)}, {"x": 3 * drawn(2, 4, 99)}, opset=23)
+@pytest.mark.parametrize(("kind", "opset"), [("RMSNormalization", 23), ("SimplifiedLayerNormalization", 17)])
+def test_rms_norm(axis: int, size: tuple[int, ...], kind: str, opset: int) -> None:
+    text = f"net (float[2, 4, 99] x) => (float[2, 4, 99] y) {{ y = {kind} <axis = {axis}> (x, gamma) }}"
+    single, double = both(text, {"gamma": drawn(*size)}, {"x": 3 * drawn(2, 4, 99)}, opset=opset)
     assert np.abs(double - single).max() < 2e-6 * np.abs(single).max()
 
 
