@@ -38,7 +38,7 @@ OF_RESCALING = (
     Finding(
         "clamped-transposed-sums", ("ConvTranspose+Relu+Add",), _QUANTIZED, ("*of channels",),
         "off by up to 1.5 of 3: 0 dB", "79 dB in uint16, with the constant as the first operand",
-        "a constant for each channel behind a Relu or Clip", "rewrite put_constants_first",
+        "a constant for each channel behind a Relu or Clip", "rewrite put_constants_last",
         lambda: _named("ConvTranspose+Relu+Add/u16/ordinary/ConvTranspose+Relu+Add of channels"),
     ),
     Finding(

@@ -74,7 +74,7 @@ from pipeline.graph.rewrites import (
     negate_divisors,
     normalize_along_last_axis,
     pool_volumes,
-    put_constants_first,
+    put_constants_last,
     put_scores_first,
     replace_dropouts,
     replace_lengths_by_gates,
@@ -182,7 +182,7 @@ REWRITES: tuple[Rewrite, ...] = (
     flatten_rows,  # behind all that look for products, and for what reads them
     add_spare_rows,  # behind all that write lookups
     merge_dims,  # behind all, of which some write more dims
-    put_constants_first,  # behind all that write sums
+    put_constants_last,  # behind all that write sums
 )
 """In the order they are applied."""
 

@@ -12,7 +12,7 @@ as PaddlePaddle exports the bias of such a layer; what is added to that sum goes
 emulated) adds something else: one layer has 7 dB in 8 and in 16 bits, and 47 and 76 with a bias. PP-OCR's detectors
 ended in float16 for that.
 
-The result keeps its name. Left alone: a convolution that others read too (put_constants_first turns the sum around,
+The result keeps its name. Left alone: a convolution that others read too (put_constants_last turns the sum around,
 which HTP computes right), a bias that is computed, types other than float32.
 """
 

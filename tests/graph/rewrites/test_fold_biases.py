@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import ArrayLike
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, fold_biases, put_constants_first
+from pipeline.graph.rewrites import apply_all, fold_biases, put_constants_last
 from tests.conformance.batches import run_batch
 from tests.conformance.formats import in_format
 from tests.support.graphs import graph, operators, outputs
@@ -83,7 +83,7 @@ def test_others_are_left_alone(body: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("constant", ["b", "half", "whole"])
 def test_whatever_is_added_behind_a_clamp_comes_first(constant: str, tmp_path: Path) -> None:
     model = build(UP + f"d = Relu (c) y = Add (d, {constant})")
-    assert put_constants_first.apply(model, tmp_path) == 1
+    assert put_constants_last.apply(model, tmp_path) == 1
     assert model.graph.node[-1].input[0] == constant
 
 
@@ -95,7 +95,7 @@ SHARED = UP + "d = Add (c, b) e = Exp (c) y = Add (d, e)"
 def test_what_can_not_be_folded_has_its_constant_first(body: str, tmp_path: Path) -> None:
     model = build(body)
     before = outputs(model, {"x": X})["y"]
-    assert apply_all(model, tmp_path)["put_constants_first"] == 1
+    assert apply_all(model, tmp_path)["put_constants_last"] == 1
     assert next(node for node in model.graph.node if node.op_type == "Add").input[0] == "b"
     np.testing.assert_array_equal(outputs(model, {"x": X})["y"], before)
     assert not any(apply_all(model, tmp_path).values())
