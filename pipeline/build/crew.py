@@ -153,7 +153,7 @@ class Crew:
         template = self._started_template()
         if template is not None:
             try:
-                return template.run(path, log=log, cwd=path.parent, env=environ, during=during)
+                return template.run(path, step.stage, log=log, cwd=path.parent, env=environ, during=during)
             except NotForkedError:
                 pass  # a fresh process may find room where a copy of the template did not
             except TemplateLostError:

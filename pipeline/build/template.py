@@ -1,15 +1,16 @@
-"""A process with everything imported that stages need, of which each step gets a copy.
+"""A process with what the stages of a build need imported, of which each step gets a copy.
 
 It is started as `python -m pipeline.build.template`.
 
-Its standard input is a Unix socket. Every byte that comes has a channel of its own with it, another socket, and the
-read end of a :mod:`pipeline.processes.lifeline`. The template forks, and writes the child's process id and later its
-exit status into the channel, a line each; the child reads one line of JSON from it: the path of its request, its log,
-its folder and its environment. If there can be no child now, the template writes a 0 and closes the channel. See
-:mod:`pipeline.build.warm` for the other end.
+Its standard input is a Unix socket of messages. Each is the name of a stage and has a channel of its own with it,
+another socket, and the read end of a :mod:`pipeline.processes.lifeline`. The template imports the stage, if it is the
+first of its kind, forks, and writes the child's process id and later its exit status into the channel, a line each; the
+child reads one line of JSON from it: the path of its request, its log, its folder and its environment. If there can be
+no child now, the template writes a 0 and closes the channel. See :mod:`pipeline.build.warm` for the other end.
 
 The template itself runs no stage, starts no thread and loads no QNN library, so that a child is what a fresh process
-would be after its imports. When its standard input ends, its build has died; it ends its children and itself.
+would be after its imports. When its standard input ends, its build has died; it ends its children and itself, as it
+does when an import starts a thread.
 """
 
 from __future__ import annotations
@@ -19,17 +20,15 @@ import gc
 import importlib
 import json
 import os
-import pkgutil
 import select
 import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-import pipeline.stages
 from pipeline.build import worker
 from pipeline.processes import forked, lifeline
 from pipeline.processes.memory import go_first
@@ -37,30 +36,33 @@ from pipeline.processes.memory import go_first
 assert sys.platform != "win32"
 _PACKAGE = Path(__file__).resolve().parents[1]
 _APART = frozenset({"fetch"})  # the hub's client reads the environment, tokens included, when it is imported
+_WITH: Mapping[str, Sequence[str]] = {"context": ("pipeline.qnn.compile",)}
+"""What a stage imports when it runs, as it need not in each case, and takes longer than a fork."""
+_LONGEST = 256
+"""Bytes of a message."""
 _FAILED = 70  # EX_SOFTWARE of sysexits.h: the child did not get as far as its worker
 
 
 def main() -> int:
-    """Serve until standard input ends; 1 at once if a process with these imports is not safe to fork."""
+    """Serve until standard input ends; 1 once a process with these imports is not safe to fork."""
     lifeline.hold()
     gc.disable()
-    stamps = _stamps()
-    _import_stages()
+    return _serve(socket.socket(fileno=0), _stamps())
+
+
+def _import_stage(stage: str) -> bool:
+    """Import what a stage needs; whether this process is still safe to fork."""
+    if stage not in _APART:
+        try:
+            for name in (f"pipeline.stages.{stage}", *_WITH.get(stage, ())):
+                importlib.import_module(name)
+        except Exception:
+            traceback.print_exc()  # the step that needs it meets the same, and says so
     if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208  # names are all that is wanted
         print("an import started a thread: a copy of this process could hang", file=sys.stderr, flush=True)
-        return 1
+        return False
     gc.freeze()  # a collection in a child would copy the pages that it shares
-    _serve(socket.socket(fileno=0), stamps)
-    return 0
-
-
-def _import_stages() -> None:
-    for module in pkgutil.iter_modules(pipeline.stages.__path__):
-        if module.name not in _APART:
-            try:
-                importlib.import_module(f"pipeline.stages.{module.name}")
-            except Exception:
-                traceback.print_exc()  # the step that needs it meets the same, and says so
+    return True
 
 
 def _stamps() -> Mapping[str, tuple[int, int, int]]:
@@ -74,7 +76,9 @@ def _stamps() -> Mapping[str, tuple[int, int, int]]:
     return found
 
 
-def _serve(control: socket.socket, stamps: Mapping[str, tuple[int, int, int]]) -> None:
+def _serve(control: socket.socket, stamps: Mapping[str, tuple[int, int, int]]) -> int:
+    imported: set[str] = set()
+    status = 0
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
@@ -87,10 +91,15 @@ def _serve(control: socket.socket, stamps: Mapping[str, tuple[int, int, int]]) -
             woken.recv(4096)
             _reap(channels)
         if control in ready:
-            _, descriptors, _, _ = socket.recv_fds(control, 1, 2)
+            message, descriptors, _, _ = socket.recv_fds(control, _LONGEST, 2)
             if not descriptors:
                 break
             channel, line = socket.socket(fileno=descriptors[0]), descriptors[1]
+            stage = message.decode()
+            if stage not in imported and not _import_stage(stage):
+                status = 1
+                break
+            imported.add(stage)
             try:
                 child = os.fork()
             except OSError as error:  # no memory, or no process left: of this step alone
@@ -108,6 +117,7 @@ def _serve(control: socket.socket, stamps: Mapping[str, tuple[int, int, int]]) -
     for child in channels:
         with contextlib.suppress(OSError):
             os.killpg(child, signal.SIGKILL)
+    return status
 
 
 def _reap(channels: dict[int, socket.socket]) -> None:

@@ -36,7 +36,8 @@ class Template:
 
     def __init__(self, *, log: Path, cwd: Path, env: Mapping[str, str]) -> None:
         self._lock = threading.Lock()
-        self._control, theirs = socket.socketpair()
+        # Of messages, not of bytes: two requests never run into one.
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, log.open("wb") as stream:
             command = [sys.executable, "-P", "-m", "pipeline.build.template"]
@@ -45,6 +46,7 @@ class Template:
     def run(
         self,
         request: Path,
+        stage: str,
         *,
         log: Path,
         cwd: Path,
@@ -62,7 +64,7 @@ class Template:
         with ours, ExitStack() as unowned:
             replies = self._replies(ours)
             try:
-                writing = self._ask(theirs)
+                writing = self._ask(theirs, stage)
                 unowned.callback(os.close, writing)
                 job = {"request": str(request), "log": str(log), "cwd": str(cwd), "environ": dict(env)}
                 with contextlib.suppress(ConnectionError):  # nobody reads it: the replies say why, or end
@@ -104,13 +106,13 @@ class Template:
             return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
         return False
 
-    def _ask(self, channel: socket.socket) -> int:
-        """Ask for a child at the other end of `channel`; our end of its lifeline."""
+    def _ask(self, channel: socket.socket, stage: str) -> int:
+        """Ask for a child for a step of a stage, at the other end of `channel`; our end of its lifeline."""
         reading, writing = os.pipe()
         try:
             with channel, self._lock:
                 if sys.platform != "win32":  # where AVAILABLE is false
-                    socket.send_fds(self._control, [b"+"], [channel.fileno(), reading])
+                    socket.send_fds(self._control, [stage.encode()], [channel.fileno(), reading])
         except BaseException:
             os.close(writing)
             raise

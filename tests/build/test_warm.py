@@ -21,6 +21,7 @@ from pipeline.build.warm import AVAILABLE, NotForkedError, Template, TemplateLos
 from pipeline.build.worker import dump_request, load_answer
 from pipeline.errors import ModelError
 from pipeline.model import StageRequest
+from pipeline.plan.keys import TOOLS
 from tests.support.pids import alive, gone
 from tests.support.project import ROOT
 
@@ -28,7 +29,11 @@ pytestmark = pytest.mark.skipif(not AVAILABLE, reason="there are only fresh work
 
 # A stage that does as it is told.
 TOLD = """\
+import os
+import onnxruntime
 from pipeline.model import StageResult
+
+IMPORTED_BY = os.getpid()
 
 def run(request):
     facts = {}
@@ -58,13 +63,13 @@ class Warm:
     template: Template
     count: int = 0
 
-    def request(self, code: str) -> Path:
+    def request(self, code: str, stage: str = "told") -> Path:
         """A request file for that code, in a folder of its own; its `out` is the folder's."""
         self.count += 1
         folder = self.root / f"step{self.count}"
         (folder / "out").mkdir(parents=True)
         request = StageRequest(f"told:{self.count}", {"code": code}, {}, {}, folder / "out")
-        (folder / "request.json").write_text(dump_request(request, "told", folder / "answer.json"))
+        (folder / "request.json").write_text(dump_request(request, stage, folder / "answer.json"))
         return folder / "request.json"
 
     def run(self, code: str, **environ: str) -> tuple[int, dict[str, object], str]:
@@ -76,7 +81,9 @@ class Warm:
 
     def start(self, request: Path, **environ: str) -> int:
         """The exit status of a request."""
-        return self.template.run(request, log=request.with_name("log"), cwd=request.parent, env=self.environ | environ)
+        stage = json.loads(request.read_text())["stage"]
+        log = request.with_name("log")
+        return self.template.run(request, stage, log=log, cwd=request.parent, env=self.environ | environ)
 
     def template_pid(self) -> int:
         """The template's process id."""
@@ -109,12 +116,32 @@ def appears(path: Path, within_s: float = 20) -> str:
 
 
 def test_each_step_has_a_process_of_its_own_with_all_imports_done(warm: Warm) -> None:
-    code = "import os, sys; facts['pid'] = os.getpid(); facts['loaded'] = 'onnxruntime' in sys.modules; sys.seen = {}"
-    first, second = (warm.run(code.format("hasattr(sys, 'seen')"))[1] for _ in range(2))
-    assert first["loaded"] is True
+    told = "__import__('pipeline.stages.told').stages.told"
+    code = f"import os, sys; facts['pid'] = os.getpid(); facts['by'] = {told}.IMPORTED_BY; sys.seen = True"
+    first, second = (warm.run(code)[1] for _ in range(2))
+    assert first["by"] == second["by"] == warm.template_pid()
     assert first["pid"] != second["pid"]
     code = "import sys; facts['seen'] = hasattr(sys, 'seen')"
     assert warm.run(code)[1] == {"seen": False}, "what one step leaves behind is not there for the next"
+
+
+def test_only_stages_that_run_are_imported(warm: Warm) -> None:
+    code = "import sys; facts['stages'] = sorted(name for name in sys.modules if name.startswith('pipeline.stages.'))"
+    assert warm.run(code)[1] == {"stages": ["pipeline.stages.told"]}
+    warm.start(warm.request("", stage="shape"))
+    assert warm.run(code)[1] == {"stages": ["pipeline.stages.shape", "pipeline.stages.told"]}
+
+
+def test_a_context_is_compiled_with_what_the_template_has_imported(warm: Warm) -> None:
+    warm.start(warm.request("", stage="context"))
+    code = "import sys; facts['there'] = {'pipeline.qnn.compile', 'onnxruntime_qnn'} <= set(sys.modules)"
+    assert warm.run(code)[1] == {"there": True}
+
+
+def test_a_stage_that_can_not_be_imported_is_its_own_error(warm: Warm) -> None:
+    (warm.root / "pipeline" / "stages" / "broken.py").write_text("import nothing_of_the_kind\n")
+    assert warm.start(warm.request("", stage="broken"))
+    assert warm.run("facts['fine'] = True")[1] == {"fine": True}
 
 
 def test_a_step_sees_its_own_folder_log_and_environment(warm: Warm) -> None:
@@ -163,6 +190,8 @@ def test_a_step_and_its_children_read_from_nowhere(warm: Warm, edited: bool) -> 
 
 
 def test_the_template_has_one_thread_and_no_qnn(warm: Warm) -> None:
+    for stage in TOOLS:
+        warm.start(warm.request("", stage=stage))
     pid = warm.template_pid()
     assert len(list(Path(f"/proc/{pid}/task").iterdir())) == 1
     assert "libQnn" not in Path(f"/proc/{pid}/maps").read_text()
@@ -249,7 +278,7 @@ class KillsTheChild(UserDict[str, str]):
 def test_a_step_that_is_killed_before_it_has_its_job_costs_no_other(warm: Warm) -> None:
     environ = KillsTheChild(warm.environ, warm.template_pid())
     request = warm.request("facts['fine'] = True")
-    status = warm.template.run(request, log=request.with_name("log"), cwd=request.parent, env=environ)
+    status = warm.template.run(request, "told", log=request.with_name("log"), cwd=request.parent, env=environ)
     assert status == -signal.SIGKILL
     assert warm.run("facts['fine'] = True")[1] == {"fine": True}
 
@@ -259,6 +288,7 @@ def test_a_step_for_which_there_is_no_process_is_not_started_and_costs_no_other(
     forks.write_text(NO_PROCESS)
     (tmp_path / "go").touch()
     warm.template = Template(log=tmp_path / "second.log", cwd=tmp_path, env=warm.environ)
+    warm.start(warm.request("", stage="forks"))
     thread, came_to, step, _ = spinning(warm)
     (tmp_path / "go").unlink()
     with pytest.raises(NotForkedError):
@@ -323,7 +353,7 @@ def test_a_template_whose_import_starts_a_thread_refuses_to_be_one(tmp_path: Pat
     stage.write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
     template = Template(log=tmp_path / "second.log", cwd=tmp_path, env=warm.environ)
     with pytest.raises(TemplateLostError):
-        template.run(warm.request(""), log=tmp_path / "log", cwd=tmp_path, env=warm.environ)
+        template.run(warm.request(""), "threads", log=tmp_path / "log", cwd=tmp_path, env=warm.environ)
     template.close()
     assert "an import started a thread" in (tmp_path / "second.log").read_text()
 
@@ -346,7 +376,7 @@ def test_a_build_that_is_killed_leaves_no_step_running(warm: Warm, with_template
         "import json, sys; from pathlib import Path; from pipeline.build.warm import Template\n"
         "request, environ = Path(sys.argv[1]), json.loads(sys.argv[2])\n"
         "template = Template(log=request.with_name('t.log'), cwd=request.parent, env=environ)\n"
-        "template.run(request, log=request.with_name('log'), cwd=request.parent, env=environ)\n"
+        "template.run(request, 'told', log=request.with_name('log'), cwd=request.parent, env=environ)\n"
     )
     command = [sys.executable, "-c", build, str(request), json.dumps(warm.environ)]
     process = subprocess.Popen(command, cwd=warm.root)

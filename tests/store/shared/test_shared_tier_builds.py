@@ -29,10 +29,11 @@ _LONG_S = 300
 _PROMPT_S = 20  # what is not prompt takes minutes
 
 
-@pytest.fixture
-def origin(tmp_path: Path) -> Project:
-    """A tiny model, not built yet."""
-    return tiny_project.create(tmp_path / "origin", tmp_path / "origin-store", buckets=[8], targets=["sm8650"])
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A tiny model, not built yet, that :func:`tiny_built` is a build of. For tests to copy."""
+    folder = tmp_path_factory.mktemp("origin")
+    return tiny_project.create(folder / "project", folder / "store", buckets=[8], targets=["sm8650"])
 
 
 def checkout(origin: Project, root: Path, url: str, **environ: str) -> Project:
@@ -40,6 +41,14 @@ def checkout(origin: Project, root: Path, url: str, **environ: str) -> Project:
     shutil.copytree(origin.root, root / "project", ignore=shutil.ignore_patterns(".build", "artifacts"))
     remember_code(root / "project")
     return Project(root / "project", root / "store", {VARIABLE: url, **environ})
+
+
+def filled(tiny_built: Project, root: Path, environ: dict[str, str]) -> Project:
+    """A checkout that was built without a shared store, and has written all it has to one."""
+    project = tiny_built.copy(root / "project", root / "store")
+    project.environ |= environ
+    assert "Nothing to do" in project.doit("build").text
+    return project
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -94,9 +103,8 @@ def test_a_second_checkout_restores_everything_and_ends_identical(
     assert len(third.doit("ingest").restored) == 2
 
 
-def test_a_build_with_nothing_to_do_neither_imports_nor_asks(origin: Project, tmp_path: Path, s3: S3Server) -> None:
-    first, _ = two(origin, tmp_path, s3.environ() | {VARIABLE: f"{s3.bucket()}/store"})
-    first.doit("build")
+def test_a_build_with_nothing_to_do_neither_imports_nor_asks(tiny_built: Project, tmp_path: Path, s3: S3Server) -> None:
+    first = filled(tiny_built, tmp_path, s3.environ() | {VARIABLE: f"{s3.bucket()}/store"})
     with Deaf() as endpoint:
         command = [sys.executable, "-X", "importtime", "-m", "doit", "build"]
         environ = os.environ | first.environ | {"AWS_ENDPOINT_URL": endpoint, "PIPELINE_STORE": str(first.store)}
@@ -133,9 +141,12 @@ def test_a_server_that_dies_while_it_is_written_to(origin: Project, tmp_path: Pa
         assert second.artifacts() == plain.artifacts()
 
 
-def test_a_server_that_dies_while_it_is_read(origin: Project, tmp_path: Path, s3: S3Server) -> None:
-    first, second = two(origin, tmp_path, s3.environ() | {VARIABLE: f"{s3.bucket()}/store"})
-    first.doit("build")
+def test_a_server_that_dies_while_it_is_read(
+    origin: Project, tiny_built: Project, tmp_path: Path, s3: S3Server
+) -> None:
+    environ = s3.environ() | {VARIABLE: f"{s3.bucket()}/store"}
+    first = filled(tiny_built, tmp_path / "first", environ)
+    second = checkout(origin, tmp_path / "second", "", **environ)
     asked: list[str] = []
 
     def dies(_: str, path: str) -> bool:
@@ -229,10 +240,9 @@ def test_two_builds_that_write_at_once(origin: Project, shared: dict[str, str], 
 
 
 def test_what_was_built_before_there_was_a_shared_store_is_written_by_a_later_build(
-    origin: Project, shared: dict[str, str], tmp_path: Path
+    origin: Project, tiny_built: Project, shared: dict[str, str], tmp_path: Path
 ) -> None:
-    first, second = two(origin, tmp_path, {VARIABLE: ""})
-    first.doit("build")
+    first, second = tiny_built.copy(tmp_path / "first", tmp_path / "store"), checkout(origin, tmp_path / "second", "")
     assert not (first.root / ".build" / "shared.json").exists()
     first.environ |= shared
     assert "Nothing to do" in first.doit("build").text
@@ -243,10 +253,9 @@ def test_what_was_built_before_there_was_a_shared_store_is_written_by_a_later_bu
 
 
 def test_what_is_damaged_there_is_made_again_and_healed(
-    origin: Project, shared: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
+    origin: Project, tiny_built: Project, shared: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    first, second = two(origin, tmp_path, shared)
-    first.doit("build")
+    first, second = filled(tiny_built, tmp_path / "first", shared), checkout(origin, tmp_path / "second", "", **shared)
     if shared[VARIABLE][0] == "/":
         for path in Path(shared[VARIABLE]).glob("objects/*/*"):
             path.write_bytes(path.read_bytes()[:-1] + b"?")
@@ -262,9 +271,12 @@ def test_what_is_damaged_there_is_made_again_and_healed(
     assert len(third.doit("build").shared) == STEPS
 
 
-def test_what_is_damaged_there_and_only_others_may_make_comes_back_from_them(origin: Project, tmp_path: Path) -> None:
-    first, second = two(origin, tmp_path, {VARIABLE: str(tmp_path / "shared")})
-    first.doit("build")
+def test_what_is_damaged_there_and_only_others_may_make_comes_back_from_them(
+    origin: Project, tiny_built: Project, tmp_path: Path
+) -> None:
+    environ = {VARIABLE: str(tmp_path / "shared")}
+    first = filled(tiny_built, tmp_path / "first", environ)
+    second = checkout(origin, tmp_path / "second", "", **environ)
     second.write("configs/project.yaml", "stages: {quantize: {hosts: [quantizer]}}\n")
     for path in (tmp_path / "shared").glob("objects/*/*"):
         path.write_bytes(path.read_bytes()[:-1] + b"?")
