@@ -51,8 +51,6 @@ READER_TOOLS: Mapping[str, Mapping[str, str]] = {"images": {"pillow": "images"}}
 # Modules that can't change what a step produces. `errors` is about steps that failed. `failures` decides how often the
 # network is asked, and what is said then; what `fetch` keeps has the hash that it must have.
 _NOT_COUNTED = frozenset({"pipeline.errors", "pipeline.inputs.hub.failures"})
-COUNTED = f"code {RULES}"
-"""What a memo calls that which counts of a file of code."""
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _CODE = _PACKAGE_ROOT / "pipeline"
 
@@ -222,7 +220,7 @@ class CodeDigests:
         found = self._counted.get(path)
         if found is None:
             stamp = stamp_of(str(path))
-            value = self._memo.value(path, COUNTED, _remembered)
+            value = self._memo.value(path, f"code {RULES}", _remembered)
             assert isinstance(value, dict)
             found = self._counted[path] = CountedCode.from_json(value)
             self._stamps[path] = stamp if is_settled(path) else NEVER

@@ -12,7 +12,6 @@ from pipeline.plan import keys
 from pipeline.plan.counted_code import RULES, CountedCode, counted_code
 from pipeline.plan.keys import CodeDigests
 from pipeline.store.digests import StatMemo
-from tests.support.project import Project
 
 ROOT = Path(keys.__file__).parents[2]
 
@@ -252,21 +251,3 @@ def _outside_raise(node: ast.AST) -> list[ast.Name]:
 
 def test_which_errors_a_handler_catches_is_clear_from_their_names() -> None:
     assert all(cls.__bases__ == (PipelineError,) for cls in BY_NAME.values() if cls is not PipelineError)
-
-
-def test_a_project_of_the_tests_knows_what_counts_of_its_code_until_it_is_edited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def parsed(path: Path) -> None:
-        raise AssertionError(f"{path.name} is parsed")
-
-    first = Project.create(tmp_path / "first", tmp_path / "store")
-    asked = first.root / "pipeline/stages/ingest.py"
-    as_parsed = CodeDigests(StatMemo(tmp_path / "memo.json")).stage("ingest")
-    monkeypatch.setattr(keys, "_remembered", parsed)
-    for project in (first, first.copy(tmp_path / "copy")):
-        code = CodeDigests(StatMemo(project.root / ".build/memo.json"))
-        assert code.script(project.root / "pipeline/stages/ingest.py", project.root) == as_parsed
-    first.write("pipeline/stages/ingest.py", asked.read_text("utf-8"))
-    with pytest.raises(AssertionError, match=r"ingest.py is parsed"):
-        CodeDigests(StatMemo(first.root / ".build/memo.json")).script(asked, first.root)

@@ -14,6 +14,7 @@ from pipeline.plan import counted_code, keys, known_code
 from pipeline.plan.keys import CodeDigests
 from pipeline.plan.known_code import KnownCode
 from pipeline.store.digests import StatMemo
+from tests.support.project import ROOT, Project
 
 
 @pytest.fixture
@@ -152,3 +153,10 @@ def test_modules_of_ours_are_looked_up_there(tmp_path: Path, monkeypatch: pytest
     assert not asked
     code.counted(Path(keys.__file__))
     assert asked == [Path(keys.__file__)]
+
+
+def test_projects_of_tests_know_what_counts_of_their_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Project.create(tmp_path / "first", tmp_path / "store").copy(tmp_path / "second")
+    known = KnownCode(project.root / "pipeline" / "plan" / "__pycache__")
+    monkeypatch.setattr(counted_code, "counted_code", None)
+    assert {path.name for path in (ROOT / "pipeline").rglob("*.py") if known.counted(path)} > {"keys.py"}

@@ -16,10 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.model import Json
-from pipeline.plan.counted_code import counted_code
-from pipeline.plan.keys import COUNTED
-from pipeline.store.digests import StatMemo
+from pipeline.plan.known_code import KnownCode
 
 ROOT = Path(__file__).resolve().parents[2]
 _OUTCOMES = ("built", "restored", "shared")
@@ -69,13 +66,11 @@ class Project:
         shutil.copy(ROOT / "dodo.py", root)
         (root / "configs").mkdir()
         (root / "calibration").mkdir()
-        remember_code(root)
         return cls(root, store)
 
     def copy(self, root: Path, store: Path | None = None) -> Project:
         """The same project, its last build included, in another folder, and with a copy of its store in `store`."""
         shutil.copytree(self.root, root, symlinks=True)
-        remember_code(root)
         if store:
             shutil.copytree(self.store, store)
         return Project(root, store or self.store, dict(self.environ))
@@ -121,35 +116,21 @@ class Project:
 
 @cache
 def _compiled_code() -> Path:
-    """Our code with its bytecode, in a folder of this process.
+    """Our code with its bytecode and what counts of it in keys, in a folder of this process.
 
-    Each copy of a project would otherwise compile all of it again. Bytecode is valid for a source of the same time and
-    size, which a copy keeps: an edit is seen.
+    Each copy of a project would otherwise compile and parse all of it again. Bytecode is valid for a source of the same
+    time and size, which a copy keeps, and what counts for the same bytes: an edit is seen.
     """
     folder = Path(tempfile.mkdtemp(prefix="code-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     code = folder / "pipeline"
     shutil.copytree(ROOT / "pipeline", code, ignore=shutil.ignore_patterns("__pycache__"))
     compileall.compile_dir(code, quiet=1)
+    known = KnownCode(code / "plan" / "__pycache__")
+    for path in (ROOT / "pipeline").rglob("*.py"):
+        known.counted(path)
+    known.save()
     return code
-
-
-def remember_code(root: Path) -> None:
-    """Note in the memo of a project at `root` what counts of our code, as a build there would.
-
-    A build in a new place parses all of it, which takes a third of the time that a tiny model does. What a test edits
-    has another stat afterwards, and is parsed.
-    """
-    memo = StatMemo(root / ".build" / "memo.json")
-    for path in (root / "pipeline").rglob("*.py"):
-        memo.value(path, COUNTED, lambda file: _counted(file.read_bytes()))
-    memo.save()
-
-
-@cache
-def _counted(source: bytes) -> Json:
-    """What counts of a file of our own; by its content, as edited copies are copied, too."""
-    return counted_code(source, own=True).to_json()
 
 
 def shipped(project: Project, soc: str = "sm8650") -> dict[str, Any]:

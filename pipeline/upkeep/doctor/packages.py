@@ -10,8 +10,11 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from email.message import Message
+from email.parser import HeaderParser
+from importlib.metadata import PackageMetadata
 from pathlib import Path
 
 from pipeline.frozen import dataclass
@@ -247,14 +250,28 @@ def _is_plugin(distribution: Distribution) -> bool:
 def _installed() -> Iterator[Distribution]:
     for found in importlib.metadata.distributions():
         try:
-            name, version = normal(found.metadata["Name"] or ""), found.version or ""
+            metadata, requirements = _metadata(found)
+            name, version = normal(metadata["Name"] or ""), metadata["Version"] or ""
             modules = _installed_modules(found)
-            required = (re.match(r"[A-Za-z0-9._-]+", line) for line in found.requires or () if "extra ==" not in line)
+            required = (re.match(r"[A-Za-z0-9._-]+", line) for line in requirements if "extra ==" not in line)
             requires = frozenset(normal(match[0]) for match in required if match)
         except (KeyError, TypeError, OSError, ValueError):
             continue  # a folder that pip left half removed
         if name:
             yield Distribution(name, version, modules, str(found.locate_file("")).rstrip("/\\"), requires)
+
+
+def _metadata(found: importlib.metadata.Distribution) -> tuple[PackageMetadata | Message, Sequence[str]]:
+    """The fields of a distribution, and what it requires.
+
+    Each property of `importlib.metadata` parses all, with the description, which is most of it: a tenth of a second
+    for 150 distributions.
+    """
+    text = found.read_text("METADATA")
+    if not text:  # an older form, whose requirements are in another file
+        return found.metadata, found.requires or ()
+    fields = HeaderParser().parsestr(text.partition("\n\n")[0])
+    return fields, fields.get_all("Requires-Dist") or ()
 
 
 def _installed_modules(found: importlib.metadata.Distribution) -> frozenset[str]:

@@ -18,7 +18,7 @@ from pipeline.store.manifests import parse_manifest
 from pipeline.store.shared.address import VARIABLE
 from tests.support import tiny_project
 from tests.support.build_processes import Build, leftovers, until
-from tests.support.project import Project, Run, remember_code
+from tests.support.project import Project, Run
 from tests.support.s3_server import SECRET, Deaf, Relay, S3Server, s3_fixture  # noqa: F401
 from tests.support.small_disk import SmallDisk, is_available
 
@@ -39,7 +39,6 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def checkout(origin: Project, root: Path, url: str, **environ: str) -> Project:
     """Another checkout of it with an empty store of its own."""
     shutil.copytree(origin.root, root / "project", ignore=shutil.ignore_patterns(".build", "artifacts"))
-    remember_code(root / "project")
     return Project(root / "project", root / "store", {VARIABLE: url, **environ})
 
 

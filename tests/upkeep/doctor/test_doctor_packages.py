@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +98,28 @@ def test_a_module_that_is_imported_from_elsewhere(module: str, code: int) -> Non
     assert "/junk" in found.what
     assert "PYTHONPATH" in found.remedy
     assert found in [*packages.refusals(facts)]
+
+
+def test_distributions_are_what_importlib_says_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of both forms; and what a description says is no field, whatever it looks like."""
+    files = {
+        "New_One-1.5.dist-info/METADATA": "Metadata-Version: 2.1\nName: New_One\nVersion: 1.5\n"
+        "Requires-Dist: other>=1\nRequires-Dist: more; extra == 'all'\n\nRequires-Dist: told\n\nName: another\n",
+        "New_One-1.5.dist-info/RECORD": "new_one/__init__.py,,\n",
+        "old-2.egg-info/PKG-INFO": "Metadata-Version: 1.0\nName: old\nVersion: 2\n",
+        "old-2.egg-info/requires.txt": "needed>=3\n",
+        "half-1.dist-info/RECORD": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    found = {each.name: each for each in packages._installed()}
+    place = str(tmp_path)
+    assert found == {
+        "new-one": packages.Distribution("new-one", "1.5", frozenset({"new_one"}), place, frozenset({"other"})),
+        "old": packages.Distribution("old", "2", frozenset(), place, frozenset({"needed"})),
+    }
 
 
 def test_every_module_here_is_imported_from_where_it_was_installed() -> None:
