@@ -81,6 +81,7 @@ from pipeline.graph.rewrites import (
     replace_tanh,
     resize_axes_apart,
     resize_by_products,
+    round_norm_scales,
     scale_magnitudes,
     scale_spectra,
     scale_weights,
@@ -183,6 +184,7 @@ REWRITES: tuple[Rewrite, ...] = (
     add_spare_rows,  # behind all that write lookups
     merge_dims,  # behind all, of which some write more dims
     put_constants_last,  # behind all that write sums
+    round_norm_scales,  # behind all, which would copy the weights that it makes
 )
 """In the order they are applied."""
 
