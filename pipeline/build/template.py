@@ -9,8 +9,8 @@ child reads one line of JSON from it: the path of its request, its log, its fold
 no child now, the template writes a 0 and closes the channel. See :mod:`pipeline.build.warm` for the other end.
 
 The template itself runs no stage, starts no thread and loads no QNN library, so that a child is what a fresh process
-would be after its imports. When its standard input ends, its build has died; it ends its children and itself, as it
-does when an import starts a thread.
+would be after its imports. Once an import starts a thread, there are no more children. When its standard input ends,
+its build has died; it ends its children and itself.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ assert sys.platform != "win32"
 _PACKAGE = Path(__file__).resolve().parents[1]
 _APART = frozenset({"fetch"})  # the hub's client reads the environment, tokens included, when it is imported
 _WITH: Mapping[str, Sequence[str]] = {"context": ("pipeline.qnn.compile",)}
-"""What a stage imports when it runs, as it need not in each case, and takes longer than a fork."""
+"""Modules that a stage imports only when it needs them, and that take longer to import than a fork takes."""
 _LONGEST = 256
 """Bytes of a message."""
 _FAILED = 70  # EX_SOFTWARE of sysexits.h: the child did not get as far as its worker
 
 
 def main() -> int:
-    """Serve until standard input ends; 1 once a process with these imports is not safe to fork."""
+    """Serve until standard input ends."""
     lifeline.hold()
     gc.disable()
     stamps = _stamps()
     addresses.settle_libraries()
-    return _serve(socket.socket(fileno=0), stamps)
+    _serve(socket.socket(fileno=0), stamps)
+    return 0
 
 
 def _import_stage(stage: str) -> bool:
@@ -78,9 +79,9 @@ def _stamps() -> Mapping[str, tuple[int, int, int]]:
     return found
 
 
-def _serve(control: socket.socket, stamps: Mapping[str, tuple[int, int, int]]) -> int:
+def _serve(control: socket.socket, stamps: Mapping[str, tuple[int, int, int]]) -> None:
     imported: set[str] = set()
-    status = 0
+    forks = True  # until an import starts a thread
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
@@ -98,14 +99,15 @@ def _serve(control: socket.socket, stamps: Mapping[str, tuple[int, int, int]]) -
                 break
             channel, line = socket.socket(fileno=descriptors[0]), descriptors[1]
             stage = message.decode()
-            if stage not in imported and not _import_stage(stage):
-                status = 1
-                break
-            imported.add(stage)
+            if stage not in imported:
+                imported.add(stage)
+                forks = forks and _import_stage(stage)
             try:
-                child = os.fork()
+                child = os.fork() if forks else None
             except OSError as error:  # no memory, or no process left: of this step alone
                 print(f"a step can't be forked: {error}", file=sys.stderr, flush=True)
+                child = None
+            if child is None:
                 os.close(line)
                 with channel:
                     _tell(channel, 0)
@@ -119,7 +121,6 @@ def _serve(control: socket.socket, stamps: Mapping[str, tuple[int, int, int]]) -
     for child in channels:
         with contextlib.suppress(OSError):
             os.killpg(child, signal.SIGKILL)
-    return status
 
 
 def _reap(channels: dict[int, socket.socket]) -> None:

@@ -41,8 +41,9 @@ class KnownCode:
         name, digest = path.relative_to(_ROOT).as_posix(), hashlib.sha256(source).hexdigest()
         with self._lock:
             known = self._entries.get(name)
-        if isinstance(known, list) and known[0] == digest:
-            return known[1]
+        match known:
+            case [str(noted), dict(code)] if noted == digest:
+                return code
         found = counted_code.counted_code(source, own=True).to_json()
         with self._lock:
             self._entries[name] = [digest, found]

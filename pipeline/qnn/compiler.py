@@ -25,7 +25,7 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, PipelineError
 from pipeline.graph.files.model_file import is_external, load_graph, save_graph, tensor_array
 from pipeline.graph.files.stored_form import form_of, without_forms
-from pipeline.processes.addresses import Place, settle
+from pipeline.processes.addresses import Milestone, settle
 from pipeline.qnn import admission, failures, hints
 from pipeline.qnn.compiler_threads import compiler_threads
 from pipeline.qnn.format.context_model import binary_names
@@ -131,10 +131,14 @@ def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None =
     threads = compiler_threads()
     with contextlib.chdir(work), recorded() as log, unread([array for _, _, array in weights]):
         settings = threads.preparing.submit(_settings, source, weights, entries or {}).result()
-        settle(Place.COMPILE)
-        failure = threads.compiling.submit(_compile, source, settings).result()
-        if failure is not None:
-            raise _failed(source, failure, log)
+        settle(Milestone.COMPILE)
+        try:
+            threads.compiling.submit(_compile, source, settings).result()
+        except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
+            raise _failed(source, str(error), log) from error
+        written = Path(source.context_model)
+        if not written.exists() or not binary_names(load_graph(written)):
+            raise _failed(source, "it reported no error", log)
 
 
 def give_model(settings: ort.SessionOptions, source: Source, work: Path) -> list[NDArray[Any]]:
@@ -188,19 +192,12 @@ def _settings(source: Source, weights: Sequence[Weight], entries: Mapping[str, s
     return settings
 
 
-def _compile(source: Source, settings: ort.SessionOptions) -> str | None:
-    """Compile `<name>.onnx` of the current folder into the current folder; what was said if nothing came of it."""
-    try:
-        compiler = ort.ModelCompiler(
-            settings, f"{source.name}.onnx", flags=ort.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
-        )
-        compiler.compile_to_file(source.context_model)
-    except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
-        return str(error)
-    written = Path(source.context_model)
-    if not written.exists() or not binary_names(load_graph(written)):
-        return "it reported no error"
-    return None
+def _compile(source: Source, settings: ort.SessionOptions) -> None:
+    """Compile `<name>.onnx` of the current folder into the current folder."""
+    compiler = ort.ModelCompiler(
+        settings, f"{source.name}.onnx", flags=ort.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
+    )
+    compiler.compile_to_file(source.context_model)
 
 
 def _failed(source: Source, message: str, log: NativeLog) -> PipelineError:

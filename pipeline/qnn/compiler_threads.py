@@ -1,4 +1,4 @@
-"""The threads that QNN's compiler is prepared and run in, whose heaps lie at the same addresses in every process.
+"""The threads that QNN's compiler is prepared and run in, with heaps at addresses that don't depend on the process.
 
 Where the compiler lays out a small constant of 16 bits for HTP, it reads past the end of a block of memory
 (`extract_tile_vmemu_u16`, called when constants are folded; valgrind, QNN EP 2.7, Linux x86_64) and writes up to 126
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import onnxruntime_qnn
 
-from pipeline.processes.addresses import SETTLED, Place, settle
+from pipeline.processes.addresses import SETTLED, Milestone, settle
 from pipeline.qnn.libraries import sdk_library
 from pipeline.qnn.session import check_installed, devices
 
@@ -45,51 +45,32 @@ def compiler_threads() -> Threads:
     Raises:
         CompileError: the EP can't be loaded here.
     """
-    check_installed()
     threads = Threads(ThreadPoolExecutor(1), ThreadPoolExecutor(1))
     if not SETTLED:
         return threads
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL("libc.so.6").mallopt(_ARENA_MAX, 2 * _SPARE)
-    together = Barrier(_SPARE + 1)
-    with ThreadPoolExecutor(_SPARE) as spare:
-        for _ in range(_SPARE):
-            spare.submit(_hold_a_heap, together)
-        together.wait()
-        settle(Place.HEAP)
-        for thread in threads:
-            thread.submit(_take_a_heap).result()
-        together.wait()
-    settle(Place.PROVIDER)  # by this thread: to find out what is free takes room on a heap
+    check_installed()
+    with contextlib.suppress(RuntimeError):  # the system gives no more threads: bytes may differ, which is all
+        _take_heaps(threads)
+    settle(Milestone.PROVIDER)  # by this thread: to find out what is free takes room on a heap
     threads.preparing.submit(_load_compiler).result()
     return threads
 
 
-def _load_compiler() -> None:
-    """Load what the compiler would: what that takes on a heap depends on what else is loaded."""
-    devices()
-    for path in (onnxruntime_qnn.get_qnn_htp_path(), sdk_library("QnnSystem")):
-        ctypes.CDLL(str(path))
-    _begin_exit_handlers()
-
-
-def _begin_exit_handlers() -> None:
-    """Have glibc begin a block of handlers of exit(3), which it would on the compiler's heap in one of 32 cases.
-
-    There, libraries that are loaded register some of theirs; how many others did before depends on the process.
-    """
-    libc = ctypes.CDLL("libc.so.6")
-    with contextlib.suppress(AttributeError):  # a glibc older than 2.33
-        libc.mallinfo2.restype = _MallocInfo
-        for _ in range(_HANDLERS):
-            before = libc.mallinfo2().used
-            libc.__cxa_atexit(libc.free, None, None)  # free(NULL): nothing to do
-            if libc.mallinfo2().used == before + _BLOCK_BYTES:
-                return
-
-
-class _MallocInfo(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_size_t) for name in (*"abcdefg", "used", "free", "top"))
+def _take_heaps(threads: Threads) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL("libc.so.6").mallopt(_ARENA_MAX, 2 * _SPARE)
+    together = Barrier(_SPARE + 1)
+    with ThreadPoolExecutor(_SPARE) as spare:
+        try:
+            for _ in range(_SPARE):
+                spare.submit(_hold_a_heap, together)
+            together.wait()
+            settle(Milestone.HEAP)
+            for thread in threads:
+                thread.submit(_take_a_heap).result()
+            together.wait()
+        finally:
+            together.abort()  # else those that were started wait for ever for one that could not be
 
 
 def _hold_a_heap(together: Barrier) -> None:
@@ -100,3 +81,31 @@ def _hold_a_heap(together: Barrier) -> None:
 
 def _take_a_heap() -> None:
     bytearray(_FROM_THE_HEAP)
+
+
+def _load_compiler() -> None:
+    """Load what the compiler would: what that takes on a heap depends on what else is loaded."""
+    devices()
+    with contextlib.suppress(OSError):  # QNN can't load it either, and says so
+        for path in (onnxruntime_qnn.get_qnn_htp_path(), sdk_library("QnnSystem")):
+            ctypes.CDLL(str(path))
+    _begin_exit_handlers()
+
+
+def _begin_exit_handlers() -> None:
+    """Have glibc begin a block of handlers of exit(3), which it would on the compiler's heap in one of 32 cases.
+
+    Libraries that the compiler loads register handlers; how many others did so before depends on the process.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library, or a glibc older than 2.33
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallinfo2.restype = _MallocInfo
+        for _ in range(_HANDLERS):
+            before = libc.mallinfo2().used
+            libc.__cxa_atexit(libc.free, None, None)  # free(NULL): nothing to do
+            if libc.mallinfo2().used == before + _BLOCK_BYTES:
+                return
+
+
+class _MallocInfo(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_size_t) for name in (*"abcdefg", "used", "free", "top"))

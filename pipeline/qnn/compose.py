@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.processes.addresses import Place, settle
+from pipeline.processes.addresses import Milestone, settle
 from pipeline.qnn.compiler_threads import compiler_threads
 from pipeline.qnn.format.context_binary import system_interface
 from pipeline.qnn.interface import Qnn, QnnError, QnnInterface, answer_and_end, check
@@ -148,7 +148,7 @@ _COMPOSE = ctypes.CFUNCTYPE(
 
 def _run(request: Mapping[str, Any], _: Path) -> Mapping[str, str]:
     threads = compiler_threads()
-    settle(Place.COMPILE)
+    settle(Milestone.COMPILE)
     threads.compiling.submit(
         compose,
         Path(request["dlc"]),

@@ -12,7 +12,9 @@ import threading
 import time
 from collections import UserDict
 from collections.abc import Iterator, KeysView
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -348,12 +350,21 @@ def test_closing_ends_the_template_and_its_steps(warm: Warm) -> None:
     assert gone(child)
 
 
-def test_a_template_whose_import_starts_a_thread_refuses_to_be_one(tmp_path: Path, warm: Warm) -> None:
+def test_an_import_that_starts_a_thread_ends_the_forks_and_no_step(tmp_path: Path, warm: Warm) -> None:
     stage = warm.root / "pipeline" / "stages" / "threads.py"
     stage.write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
     template = Template(log=tmp_path / "second.log", cwd=tmp_path, env=warm.environ)
-    with pytest.raises(TemplateLostError):
-        template.run(warm.request(""), "threads", log=tmp_path / "log", cwd=tmp_path, env=warm.environ)
+    run = partial(template.run, cwd=tmp_path, env=warm.environ)
+    with ThreadPoolExecutor(1) as beside:
+        began = tmp_path / "began"
+        request = warm.request(f"import time; open({str(began)!r}, 'w').close(); time.sleep(2)")
+        running = beside.submit(run, request, "told", log=tmp_path / "running.log")
+        while not began.exists():
+            time.sleep(0.05)
+        for name in ("threads", "told"):
+            with pytest.raises(NotForkedError):
+                run(warm.request(""), name, log=tmp_path / "log")
+        assert running.result() == 0
     template.close()
     assert "an import started a thread" in (tmp_path / "second.log").read_text()
 

@@ -105,7 +105,9 @@ def _rest(scale: NDArray[np.float64], bias: NDArray[np.float64] | None) -> NDArr
         return np.ones(scale.size)
     zero = np.rint(-low / step)
     whole = np.clip(np.rint(scale / step) + zero, 0, _STEPS) - zero
-    whole = np.where(whole == 0, np.sign(scale), whole)
+    # What would be 0 is one step, inside of what 8 bits hold: with its own sign, else with the other one.
+    faint = np.clip(np.sign(scale), -zero, _STEPS - zero)
+    whole = np.where(whole == 0, np.where(faint == 0, -np.sign(scale), faint), whole)
     rest = np.divide(scale, whole * step, out=np.ones(scale.size), where=whole != 0)
     if bias is not None:
         rest = np.where(np.abs(bias) > 2 * np.abs(bias).max() * np.abs(rest), 1.0, rest)
