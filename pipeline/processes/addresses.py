@@ -23,20 +23,24 @@ _FOR_THE_STACK = 1 << 27  # bytes at least, in which the kernel maps nothing by 
 
 
 def _stack_bytes() -> int | None:
-    """For how far below it a main thread's stack may grow; None where memory is not known to be mapped from the top."""
+    """For how far below it a main thread's stack may grow; None where nothing is to be reserved."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return None
     import resource
 
-    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    return None if soft == resource.RLIM_INFINITY else max(soft, _FOR_THE_STACK)
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if stack == resource.RLIM_INFINITY or space != resource.RLIM_INFINITY:
+        return None
+    return max(stack, _FOR_THE_STACK)
 
 
 _STACK_BYTES = _stack_bytes()
 SETTLED = _STACK_BYTES is not None
 """Whether this is a host on which QNN's compiler runs, and whose address space is known here.
 
-With `ulimit -s unlimited` Linux maps from the bottom up, and it is not.
+With `ulimit -s unlimited` Linux maps from the bottom up, and with `ulimit -v` reserved addresses would be taken from
+what the process may have: nothing is done then.
 """
 
 ENVIRONMENT: Mapping[str, str] = {
