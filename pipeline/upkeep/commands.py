@@ -95,6 +95,7 @@ def _tell_damaged(workspace: Workspace) -> None:
                 workspace.store.tell(f"moved out of the way: {path} is a folder")
             if _is_damaged(path, member):
                 workspace.store.tell(f"damaged, and not used: {path}")
+                path.unlink()  # else it is told of until something is learnt that goes into it
 
 
 def _is_damaged(path: Path, member: str) -> bool:

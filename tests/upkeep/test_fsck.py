@@ -139,6 +139,13 @@ def test_a_build_names_damage_of_what_only_saves_time(project: Project, name: st
     sealed_json.load(path.read_bytes())
 
 
+def test_a_damaged_file_that_nothing_writes_anew_is_told_of_once(project: Project) -> None:
+    path = project.store / "costs.json"
+    path.write_bytes(b"[1, 2]")
+    assert f"damaged, and not used: {path}" in project.doit("build").text
+    assert "damaged" not in project.doit("build").text
+
+
 def test_rotten_artifacts_are_found_and_the_next_build_puts_them_back(project: Project) -> None:
     before = project.artifacts()
     folder = next(path.parent for path in (project.root / "artifacts").rglob("*_ctx.onnx"))

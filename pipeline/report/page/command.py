@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.load import ModelConfig
+from pipeline.errors import StoreError
 from pipeline.model import Manifest
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -24,7 +25,11 @@ Models = Sequence[tuple[ModelConfig, Sequence[Step]]]
 
 
 def report(models: Models, name: str, workspace: Workspace, *, no_browser: bool = False) -> int:
-    """Write the pages of these models, print where they are, and open that of `name`, or of all where it is empty."""
+    """Write the pages of these models, print where they are, and open that of `name`, or of all where it is empty.
+
+    Raises:
+        StoreError: a page can't be written.
+    """
     known = {config.name for config, _ in models}
     wanted = [(config, steps) for config, steps in models if not name or config.name == name]
     built = []
@@ -39,7 +44,15 @@ def report(models: Models, name: str, workspace: Workspace, *, no_browser: bool 
     if not built:
         print("No model is built: run 'doit build' first.")
         return 0
-    write_pages(built, _last_run(workspace), known, workspace)
+    refused: list[str] = []
+    write_pages(built, _last_run(workspace), known, workspace, refused.append)
+    if refused:
+        raise StoreError(
+            refused[0],
+            where=str(workspace.artifacts),
+            why="the disk refused it; pages that are there are of an earlier build",
+            remedy="make room, or the folder writable, then run the same command again",
+        )
     path = workspace.artifacts / name / PAGE if name else workspace.artifacts / PAGE
     for written in sorted({path, *(workspace.artifacts / model.config.name / PAGE for model in built)}):
         print(written.relative_to(workspace.root).as_posix())

@@ -127,6 +127,16 @@ def test_a_change_is_told_and_so_is_what_it_missed(built: Project) -> None:
 
 
 @pytest.mark.slow
+def test_a_page_that_cant_be_written_is_an_error_of_the_report(built: Project) -> None:
+    page = built.root / PAGES[0]
+    page.unlink()
+    page.mkdir()
+    run = built.doit("report", "--no-browser", check=False)
+    assert run.status == 17
+    assert "the report can't be written: Is a directory" in run.text
+
+
+@pytest.mark.slow
 def test_report_writes_and_names_the_pages(built: Project, tmp_path: Path) -> None:
     for name in PAGES:
         (built.root / name).unlink()
