@@ -24,7 +24,7 @@ from pipeline.errors import ConfigError
 from pipeline.model import StageRequest, StageResult
 from pipeline.plan.steps import ON_DEMAND, Step
 from pipeline.plan.workspace import Workspace
-from pipeline.processes import addresses, process
+from pipeline.processes import process
 from pipeline.processes.memory import STEP_VARIABLE, budget_bytes, given_bytes, oom_kills, total_bytes
 from pipeline.store.costs import Cost, Costs
 
@@ -236,6 +236,8 @@ class Crew:
         return min(_LONGEST_PATIENCE_S, remaining * _PATIENCE) if ahead else 0.0
 
     def _environment(self, step: Work | None = None, log: Path | None = None) -> Mapping[str, str]:
+        from pipeline.processes import addresses  # loads ctypes: a build with nothing to do need not pay for it
+
         environ = dict(self._environ)
         paths = (str(self._workspace.root), environ.get("PYTHONPATH", ""))
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

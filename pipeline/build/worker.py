@@ -20,7 +20,7 @@ from typing import Any
 
 from pipeline.errors import BY_NAME, PipelineError, StoreError, WorkerError
 from pipeline.model import FileEntry, StageInput, StageRequest, StageResult
-from pipeline.processes import addresses, lifeline
+from pipeline.processes import lifeline
 from pipeline.processes.memory import go_first, peak_bytes
 from pipeline.store.durable import is_full, no_room
 
@@ -186,6 +186,8 @@ def _origin(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
+    from pipeline.processes import addresses  # loads ctypes, and a build that has nothing to do imports this module
+
     lifeline.hold()
     go_first()
     addresses.settle_libraries()
