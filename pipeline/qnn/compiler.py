@@ -25,7 +25,6 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, PipelineError
 from pipeline.graph.files.model_file import is_external, load_graph, save_graph, tensor_array
 from pipeline.graph.files.stored_form import form_of, without_forms
-from pipeline.processes.addresses import Milestone, settle
 from pipeline.qnn import admission, failures, hints
 from pipeline.qnn.compiler_threads import compiler_threads
 from pipeline.qnn.format.context_model import binary_names
@@ -130,10 +129,9 @@ def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None =
     return_freed()
     threads = compiler_threads()
     with contextlib.chdir(work), recorded() as log, unread([array for _, _, array in weights]):
-        settings = threads.preparing.submit(_settings, source, weights, entries or {}).result()
-        settle(Milestone.COMPILE)
+        settings = threads.preparing.run(_settings, source, weights, entries or {})
         try:
-            threads.compiling.submit(_compile, source, settings).result()
+            threads.compile(_compile, source, settings)
         except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
             raise _failed(source, str(error), log) from error
         written = Path(source.context_model)

@@ -11,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import onnxruntime_qnn
 
 from pipeline.processes.addresses import SETTLED, Milestone, settle
+from pipeline.processes.quiet_thread import QuietThread, map_pools, take_own_heap
 from pipeline.qnn.libraries import sdk_library
 from pipeline.qnn.session import check_installed, devices
 
@@ -25,14 +27,26 @@ _ARENA_MAX = -8
 """glibc's M_ARENA_MAX (mallopt(3)): how many heaps, which it calls arenas, it makes for threads."""
 _SPARE = 24  # the compiler starts 12 threads; an arena takes a few pages until it is used
 _HANDLERS, _BLOCK_BYTES = 32, 1056  # of a block of glibc's, which malloc(3) rounds up from 1040
-_FROM_THE_HEAP = 1 << 12  # bytes; Python keeps up to 512 in heaps of its own
+
+
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
 
 
 class Threads(NamedTuple):
     """The two threads of a process that compiles. Nothing else is done in them, so that their heaps stay alike."""
 
-    compiling: ThreadPoolExecutor
-    preparing: ThreadPoolExecutor
+    compiling: QuietThread
+    preparing: QuietThread
+
+    def compile(self, function: Callable[_Given, _Answer], *given: _Given.args, **named: _Given.kwargs) -> _Answer:
+        """What a function that has QNN compile answers, or raises: at the same addresses in every process."""
+        pools = map_pools()
+        settle(Milestone.COMPILE)
+        try:
+            return self.compiling.run(function, *given, **named)
+        finally:
+            del pools
 
 
 @functools.cache
@@ -45,14 +59,14 @@ def compiler_threads() -> Threads:
     Raises:
         CompileError: the EP can't be loaded here.
     """
-    threads = Threads(ThreadPoolExecutor(1), ThreadPoolExecutor(1))
+    threads = Threads(QuietThread(), QuietThread())
     if not SETTLED:
         return threads
     check_installed()
     with contextlib.suppress(RuntimeError):  # the system gives no more threads: bytes may differ, which is all
         _take_heaps(threads)
     settle(Milestone.PROVIDER)  # by this thread: to find out what is free takes room on a heap
-    threads.preparing.submit(_load_compiler).result()
+    threads.preparing.run(_load_compiler)
     return threads
 
 
@@ -67,20 +81,16 @@ def _take_heaps(threads: Threads) -> None:
             together.wait()
             settle(Milestone.HEAP)
             for thread in threads:
-                thread.submit(_take_a_heap).result()
+                thread.run(take_own_heap)
             together.wait()
         finally:
             together.abort()  # else those that were started wait for ever for one that could not be
 
 
 def _hold_a_heap(together: Barrier) -> None:
-    _take_a_heap()
+    take_own_heap()
     together.wait()
     together.wait()
-
-
-def _take_a_heap() -> None:
-    bytearray(_FROM_THE_HEAP)
 
 
 def _load_compiler() -> None:

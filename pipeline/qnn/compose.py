@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.processes.addresses import Milestone, settle
 from pipeline.qnn.compiler_threads import compiler_threads
 from pipeline.qnn.format.context_binary import system_interface
 from pipeline.qnn.interface import Qnn, QnnError, QnnInterface, answer_and_end, check
@@ -147,9 +146,7 @@ _COMPOSE = ctypes.CFUNCTYPE(
 
 
 def _run(request: Mapping[str, Any], _: Path) -> Mapping[str, str]:
-    threads = compiler_threads()
-    settle(Milestone.COMPILE)
-    threads.compiling.submit(
+    compiler_threads().compile(
         compose,
         Path(request["dlc"]),
         request["graph"],
@@ -157,7 +154,7 @@ def _run(request: Mapping[str, Any], _: Path) -> Mapping[str, str]:
         Path(request["binary"]),
         vtcm_mb=request["vtcm_mb"],
         optimization=request["optimization"],
-    ).result()
+    )
     return {}
 
 

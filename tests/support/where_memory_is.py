@@ -10,18 +10,15 @@ import mmap
 import os
 import sys
 
-from pipeline.processes.addresses import Milestone, settle
 from pipeline.qnn.compiler_threads import compiler_threads
 
 
-def _allocated() -> int:
+def _found() -> list[str]:
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
-    return int(libc.malloc(ctypes.c_size_t(5000)))
-
-
-def _mapped() -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(mmap.mmap(-1, 1 << 20)))
+    allocated = [libc.malloc(ctypes.c_size_t(size)) for size in (16, 24, 40, 1000, 5000)]
+    mapped = ctypes.addressof(ctypes.c_char.from_buffer(mmap.mmap(-1, 1 << 20)))
+    return [hex(address) for address in (*allocated, mapped)]
 
 
 def main() -> None:
@@ -31,9 +28,7 @@ def main() -> None:
         if child:
             assert kept
             sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    compiling = compiler_threads().compiling
-    settle(Milestone.COMPILE)
-    print(*(hex(compiling.submit(where).result()) for where in (_allocated, _mapped)))
+    print(*compiler_threads().compile(_found))
 
 
 if __name__ == "__main__":

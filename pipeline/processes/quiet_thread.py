@@ -1,0 +1,103 @@
+"""A thread whose heap holds nothing but what it was told to do: QNN's compiler needs it, see docs/adr/0011."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import ctypes
+import gc
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+
+_FROM_A_HEAP = 1 << 13  # bytes: more than Python keeps in pools of its own, and than glibc keeps of what was freed
+_HEAP_BITS = 26  # heaps of threads begin at multiples of 64 MB (HEAP_MAX_SIZE of glibc's malloc, on 64 bits)
+_KEPT_SIZES, _KEPT_OF_EACH = range(24, 1033, 16), 7  # what glibc keeps of what a thread freed, whosever heap it is of
+_POOLED, _MAPPED_POOLS = 512, 2 << 20  # bytes: Python's largest pooled object; twice what it maps at once for pools
+
+
+class QuietThread:
+    """A thread that shares nothing with others that allocates memory.
+
+    One of :mod:`threading` shares locks with the thread that starts it. Which of the two lets go of one last, and keeps
+    its memory for what it allocates next, depends on which of them runs first: on a busy machine one in two hundred
+    compiles found its heap 48 bytes further up.
+    """
+
+    def __init__(self) -> None:
+        """It starts when it is first needed, and ends with the process."""
+        self._wanted, self._done = _thread.allocate_lock(), _thread.allocate_lock()
+        self._wanted.acquire()
+        self._done.acquire()
+        self._todo: Callable[[], None] | None = None
+        self._started = False
+
+    def run(self, function: Callable[_Given, _Answer], *given: _Given.args, **named: _Given.kwargs) -> _Answer:
+        """What a function answers there, or raises.
+
+        Raises:
+            RuntimeError: the system gives no more threads.
+        """
+        answers: list[_Answer] = []
+        errors: list[BaseException] = []
+
+        def answer() -> None:
+            try:
+                answers.append(function(*given, **named))
+            except BaseException as error:
+                errors.append(error)
+
+        if not self._started:
+            _thread.start_new_thread(self._serve, ())
+            self._started = True
+        self._todo = answer
+        with _no_collection():
+            self._wanted.release()
+            self._done.acquire()
+        if errors:
+            raise errors[0]
+        return answers[0]
+
+    def _serve(self) -> None:
+        while True:
+            self._wanted.acquire()
+            assert self._todo
+            self._todo()
+            self._done.release()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Meanwhile Python looks for no garbage: the thread in which it does keeps what it frees, other threads' too."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def take_own_heap() -> None:
+    """Have this thread's heap made, and nothing of another one left to be given out in this thread.
+
+    glibc keeps a few blocks that a thread freed and gives them out there first. The first is from the thread that
+    started it, as Python hands its arguments over in it.
+    """
+    malloc = ctypes.CDLL(None).malloc
+    malloc.argtypes, malloc.restype = [ctypes.c_size_t], ctypes.c_size_t
+    heap = malloc(_FROM_A_HEAP) >> _HEAP_BITS
+    for size in _KEPT_SIZES:
+        for _ in range(_KEPT_OF_EACH + 1):
+            if malloc(size) >> _HEAP_BITS == heap:
+                break
+
+
+def map_pools() -> list[bytes]:
+    """Have Python map memory for small objects now, so that it needs no more in the next calls.
+
+    There is room for some as long as the answer is kept.
+    """
+    return [bytes(_POOLED - 64) for _ in range(_MAPPED_POOLS // _POOLED)][-1:]
