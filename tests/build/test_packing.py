@@ -25,12 +25,9 @@ VERIFIED = BERT[BERT.index("verification:") : BERT.index("targets:")]
 
 
 @pytest.fixture(scope="module")
-def bert_here(bert_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The built encoder over a store of its own: tests of other files pack it, too, and steps are counted here."""
-    project = bert_project.copy(tmp_path_factory.mktemp("packing") / "project")
-    project.store = tmp_path_factory.mktemp("packing-store")
-    project.doit("build")
-    return project
+def bert_here(bert_first: tuple[Project, Project]) -> Project:
+    """The built encoder over a store with nothing else: other files pack it, too, and steps are counted here."""
+    return bert_first[1]
 
 
 @pytest.fixture
