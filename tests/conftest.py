@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib
 import os
+import re
 import shutil
 import signal
 import sys
@@ -65,6 +66,22 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         for path in sorted((ROOT / "tests").rglob("test_*.py"))[share]:
             with contextlib.suppress(Exception, pytest.skip.Exception):  # whoever collects it says so
                 importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the slow tests that CI runs; where they are asked for, their files come first, as `.ci/slow` orders them."""
+    lines = (ROOT / ".ci" / "slow").read_text("utf-8").splitlines()
+    ranks = {ROOT / line: rank for rank, line in enumerate(lines) if line and not line.startswith("#")}
+
+    def rank(item: pytest.Item) -> int:
+        return min((ranks[path] for path in (item.path, *item.path.parents) if path in ranks), default=len(lines))
+
+    for item in items:
+        if rank(item) < len(lines) and item.get_closest_marker("slow"):
+            item.add_marker("ci")
+    if "ci" in re.findall(r"\w+", config.option.markexpr):
+        items.sort(key=rank)
 
 
 def pytest_collection_finish() -> None:
