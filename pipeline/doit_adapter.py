@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from getopt import GetoptError
 from typing import Any
 
@@ -16,10 +18,12 @@ from doit.exceptions import BaseFail, TaskFailed, UnmetDependency
 from doit.runner import MThreadRunner
 from doit.task import Task
 
+from pipeline.build import interrupt
 from pipeline.build.schedule import WithdrawnError
 from pipeline.errors import ConfigError, PipelineError, WaitingError
 from pipeline.plain_text import did_you_mean
 from pipeline.report.reporter import TRACEBACK_VARIABLE, Reporter, refuse
+from pipeline.shortage import shortage
 
 _THREADS = 32  # each waits for the turn of one step; among more that wait, the order would hardly matter
 _AWAKE_S = 0.2
@@ -75,6 +79,23 @@ class Runner(MThreadRunner):  # type: ignore[misc]  # doit is untyped
         super().__init__(manager, reporter, continue_, always, stream, max(_THREADS, num_process))
         reporter.project.crew.set_up(num_process, keep_going=continue_)
 
+    def run_all(self, task_dispatcher: object) -> Any:
+        """Run the tasks, or end in one message where the system gives no more memory, addresses or threads.
+
+        Threads that are left may wake as the interpreter ends, and ending a thread takes memory, too (pthread_exit
+        loads a library, and else aborts): so the process does not wait for them.
+        """
+        try:
+            return super().run_all(task_dispatcher)
+        except Exception as error:
+            found = shortage(error)
+            if found is None:
+                raise
+            if os.environ.get(TRACEBACK_VARIABLE):
+                traceback.print_exception(error)
+            say_error = partial(print, file=sys.stderr)
+            interrupt.leave(say_error, message=f"error: {found}", exit_code=found.exit_code)
+
     def _handle_task_error(self, node: Any, base_fail: BaseFail) -> None:
         """Go on with what doesn't stand on a step that waits for another host; a failure stops as it did.
 
@@ -128,6 +149,10 @@ def reported(run: Callable[[], None]) -> TaskFailed | None:
         return _failure(error)
     except WithdrawnError:
         return TaskFailed("not started, as another step failed", report=False)
+    except Exception as error:
+        if found := shortage(error):
+            return _failure(found)
+        raise
     return None
 
 
