@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import re
+import sys
 
 from pipeline.errors import WorkerError
 
@@ -33,6 +34,12 @@ def shortage(error: BaseException) -> WorkerError | None:
         why=limited + said,
         remedy=f"{first}, then run the same command again: what was built is kept",
     )
+
+
+def shortage_handled() -> WorkerError | None:
+    """The same of the exception that is being handled, if one is."""
+    error = sys.exc_info()[1]
+    return None if error is None else shortage(error)
 
 
 def _is_one(error: BaseException) -> bool:

@@ -23,7 +23,7 @@ from pipeline.report.account import Account
 from pipeline.report.console import Console
 from pipeline.report.output_stream import LastingStream, end_with_reader
 from pipeline.report.summary import BuildFailure
-from pipeline.shortage import shortage
+from pipeline.shortage import shortage_handled
 
 TRACEBACK_VARIABLE = "PIPELINE_TRACEBACK"
 _BUG = 3
@@ -238,7 +238,7 @@ class Reporter:
             with contextlib.suppress(Exception):  # an error must not keep us from stopping
                 self._record(self._ran(), interrupt.INTERRUPTED)
             interrupt.leave(self._console.line)
-        if (error := sys.exc_info()[1]) and (short := shortage(error)):
+        if short := shortage_handled():
             self._refusal = short  # the runner says it; tables and pages would need what there is too little of
             self._record(self._ran(), short.exit_code)
             return
