@@ -80,14 +80,19 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def take_own_heap() -> None:
+def allocator() -> Callable[[int], int]:
+    """malloc(3): takes bytes, answers an address. To be made in another thread than uses it: making it allocates."""
+    malloc = ctypes.CDLL(None).malloc
+    malloc.argtypes, malloc.restype = [ctypes.c_size_t], ctypes.c_size_t
+    return malloc
+
+
+def take_own_heap(malloc: Callable[[int], int]) -> None:
     """Have this thread's heap made, and nothing of another one left to be given out in this thread.
 
     glibc keeps a few blocks that a thread freed and gives them out there first. The first is from the thread that
     started it, as Python hands its arguments over in it.
     """
-    malloc = ctypes.CDLL(None).malloc
-    malloc.argtypes, malloc.restype = [ctypes.c_size_t], ctypes.c_size_t
     heap = malloc(_FROM_A_HEAP) >> _HEAP_BITS
     for size in _KEPT_SIZES:
         for _ in range(_KEPT_OF_EACH + 1):

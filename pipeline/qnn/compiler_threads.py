@@ -19,7 +19,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 import onnxruntime_qnn
 
 from pipeline.processes.addresses import SETTLED, Milestone, settle
-from pipeline.processes.quiet_thread import QuietThread, map_pools, take_own_heap
+from pipeline.processes.quiet_thread import QuietThread, allocator, map_pools, take_own_heap
 from pipeline.qnn.libraries import sdk_library
 from pipeline.qnn.session import check_installed, devices
 
@@ -73,22 +73,23 @@ def compiler_threads() -> Threads:
 def _take_heaps(threads: Threads) -> None:
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL("libc.so.6").mallopt(_ARENA_MAX, 2 * _SPARE)
+    malloc = allocator()
     together = Barrier(_SPARE + 1)
     with ThreadPoolExecutor(_SPARE) as spare:
         try:
             for _ in range(_SPARE):
-                spare.submit(_hold_a_heap, together)
+                spare.submit(_hold_a_heap, together, malloc)
             together.wait()
             settle(Milestone.HEAP)
             for thread in threads:
-                thread.run(take_own_heap)
+                thread.run(take_own_heap, malloc)
             together.wait()
         finally:
             together.abort()  # else those that were started wait for ever for one that could not be
 
 
-def _hold_a_heap(together: Barrier) -> None:
-    take_own_heap()
+def _hold_a_heap(together: Barrier, malloc: Callable[[int], int]) -> None:
+    take_own_heap(malloc)
     together.wait()
     together.wait()
 
