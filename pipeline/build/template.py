@@ -61,6 +61,8 @@ def _import_stage(stage: str) -> bool:
                 importlib.import_module(name)
         except Exception:
             traceback.print_exc()  # the step that needs it meets the same, and says so
+        if definitions := sys.modules.get("onnx.defs"):
+            definitions.has("Identity")  # ONNX makes its definitions when it is first asked for one: 10 ms
     if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208  # names are all that is wanted
         print("an import started a thread: a copy of this process could hang", file=sys.stderr, flush=True)
         return False

@@ -41,9 +41,14 @@ class GraphIndex:
         self.makers: dict[str, NodeProto] = {}
         self.readers: dict[str, list[NodeProto]] = {}
         for node in graph.node:
-            self.makers |= {name: node for name in node.output if name}
+            for name in node.output:
+                if name:
+                    self.makers[name] = node
             for name in dict.fromkeys(reads(node)):
-                self.readers.setdefault(name, []).append(node)
+                if name in self.readers:
+                    self.readers[name].append(node)
+                else:
+                    self.readers[name] = [node]
 
     def constant(self, name: str) -> NDArray[Any] | None:
         """The value of an initializer, None for any other value. Raises ModelError if its data is damaged."""

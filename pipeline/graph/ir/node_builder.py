@@ -119,16 +119,27 @@ class Additions:
         return None if values is None or values.size > 1024 else numpy_helper.from_array(values, name)
 
 
+class _OnDemand(GraphIndex):
+    """An index that is made when something in it is asked for: most rewrites find nothing by a node's kind."""
+
+    def __init__(self, model: ModelProto, folder: Path) -> None:
+        self.model, self._folder = model, folder
+
+    def __getattr__(self, name: str) -> Any:
+        super().__init__(self.model, self._folder)
+        return object.__getattribute__(self, name)
+
+
 def each_node(change: Callable[[Additions, NodeProto], bool]) -> Callable[[ModelProto, Path], int]:
     """The rewrite of a model that lets `change` look at each of its nodes, in their order.
 
     `change` adds what makes the results of the node, or gives the node other inputs, and returns True; it returns False
-    for a node that it leaves alone. The index is made before the first change, and not made anew.
+    for a node that it leaves alone. The index is made when it is first asked for, and not made anew.
     """
 
     @functools.wraps(change)
     def apply(model: ModelProto, folder: Path) -> int:
-        added = Additions(GraphIndex(model, folder))
+        added = Additions(_OnDemand(model, folder))
         changed = sum(change(added, node) for node in list(model.graph.node))
         if changed:
             added.join()

@@ -32,7 +32,7 @@ from pipeline.graph.quantization.chip_limits import (
 from pipeline.graph.quantization.forecast_of_integers import OF_INTEGERS
 from pipeline.graph.quantization.known_encodings import KnownEncodings
 from pipeline.graph.quantization.operand_rules import PRODUCTS
-from pipeline.graph.quantization.qdq import Encoding, computing_node, encoding_of
+from pipeline.graph.quantization.qdq import Encoding, computing_node
 from pipeline.graph.quantization.ranges import Range
 
 _RAISED = 1.01 * REQUANTIZE
@@ -163,7 +163,7 @@ def _compares_unequal(known: KnownEncodings) -> Iterator[Forecast]:
     for node in known.nodes:
         if not is_op(node, *_COMPARISONS):
             continue
-        left, right = (encoding_of(known.index, name) for name in node.input)
+        left, right = (known.given(name) for name in node.input)
         if left is not None and right is not None and left != right:
             makers = (computing_node(known.index, name) for name in node.input)
             nodes = (*(maker.name for maker in makers if maker is not None), node.name)

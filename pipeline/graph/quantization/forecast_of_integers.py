@@ -24,7 +24,7 @@ from pipeline.graph.quantization.chip_limits import (
     TANGENT_LARGEST,
 )
 from pipeline.graph.quantization.known_encodings import KnownEncodings
-from pipeline.graph.quantization.qdq import Encoding, encoding_of
+from pipeline.graph.quantization.qdq import Encoding
 from pipeline.graph.quantization.ranges import Range
 
 
@@ -51,7 +51,7 @@ def _is_coarse_in_integers(known: KnownEncodings) -> Iterator[Forecast]:
 
 def _width(known: KnownEncodings, name: str) -> float:
     """How much the encoding of a value covers; without limit where it has none."""
-    encoding = encoding_of(known.index, name)
+    encoding = known.given(name)
     return encoding.covers.width if encoding is not None else math.inf
 
 
@@ -72,7 +72,7 @@ def _rescales_too_far(known: KnownEncodings) -> Iterator[Forecast]:
         if stored is None or known.in_float(node):
             continue
         for name in node.input:
-            given = encoding_of(known.index, name) if name in known.index.makers else None
+            given = known.given(name) if name in known.index.makers else None
             limit = _rescale_limit(node, given) if given is not None else math.inf
             if given is not None and given.scale / stored[1].scale > limit:
                 figure = given.scale / stored[1].scale
@@ -97,7 +97,7 @@ def _divides_by_nothing(known: KnownEncodings) -> Iterator[Forecast]:
         if not is_op(node, "Div", "Reciprocal") or known.encoding(node) is None or known.in_float(node):
             continue
         divisor, results = node.input[-1], known.largest(node.output[0])
-        given, encoding = _most(known, node.input[0]) if is_op(node, "Div") else 1.0, encoding_of(known.index, divisor)
+        given, encoding = _most(known, node.input[0]) if is_op(node, "Div") else 1.0, known.given(divisor)
         maker = known.maker(divisor)
         if encoding is None or not given or not results:
             continue
@@ -110,7 +110,7 @@ def _divides_by_nothing(known: KnownEncodings) -> Iterator[Forecast]:
 
 def _most(known: KnownEncodings, name: str) -> float:
     """The largest magnitude of a value, or what the encoding of a constant ends at."""
-    encoding = encoding_of(known.index, name)
+    encoding = known.given(name)
     ends = encoding.covers if encoding is not None else Range(0.0, 0.0)
     return known.largest(name) or max(-ends.low, ends.high)
 

@@ -23,6 +23,9 @@ class KnownEncodings:
         self.nodes = [node for node in index.model.graph.node if node.op_type not in Q_OPS]
         self._ranges = ranges
         self._stored: dict[str, tuple[str, Encoding] | None] = {}
+        self._given: dict[str, Encoding | None] = {}
+        self._scalars: dict[str, float | None] = {}
+        self._in_float: dict[str, bool] = {}
 
     def range(self, name: str) -> Range | None:
         """The range of the value of the float model that one of the QDQ model stands for."""
@@ -38,7 +41,9 @@ class KnownEncodings:
 
     def largest(self, name: str) -> float:
         """The largest magnitude of a value or a constant of one number, 0 where nothing is known of it."""
-        scalar = self.index.scalar(name)
+        if name not in self._scalars:
+            self._scalars[name] = self.index.scalar(name)
+        scalar = self._scalars[name]
         if scalar is not None:
             return abs(scalar)
         found = self.range(name)
@@ -59,11 +64,17 @@ class KnownEncodings:
             self._stored[name] = self._found_stored(name)
         return self._stored[name]
 
+    def given(self, name: str) -> Encoding | None:
+        """The encoding of what a DequantizeLinear gives; None as for :func:`encoding_of`."""
+        if name not in self._given:
+            self._given[name] = encoding_of(self.index, name)
+        return self._given[name]
+
     def _found_stored(self, name: str) -> tuple[str, Encoding] | None:
         for reader in self.index.readers.get(name, []):
             if reader.op_type == Q_OPS[0]:
                 for dequantizer in self.index.readers.get(reader.output[0], []):
-                    found = encoding_of(self.index, dequantizer.output[0])
+                    found = self.given(dequantizer.output[0])
                     if found is not None:
                         return name.removesuffix(QUANTIZER_INPUT), found
         return None
@@ -74,7 +85,10 @@ class KnownEncodings:
 
     def in_float(self, node: NodeProto) -> bool:
         """Whether a node makes its result in float16."""
-        return is_float(self.index, node.output[0]) and computes_in_float(self.index, node)
+        name = node.output[0]
+        if name not in self._in_float:
+            self._in_float[name] = is_float(self.index, name) and computes_in_float(self.index, node)
+        return self._in_float[name]
 
     def scale_of(self, name: str) -> NDArray[np.float64] | None:
         """The size of the scale, or of those of each channel, that a DequantizeLinear reads a value with."""

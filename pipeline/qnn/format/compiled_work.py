@@ -9,14 +9,16 @@ layout was read off binaries of onnxruntime-qnn 2.7 for all SoCs of the catalogu
 from __future__ import annotations
 
 import hashlib
+import mmap
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.qnn.format.context_binary import BinaryInfo
 
-_MAGICS = (b"\x5c\xfa\x90\x37", b"\x2b\xf7\x09\x73")
+_MAGICS = tuple(re.compile(re.escape(magic)) for magic in (b"\x5c\xfa\x90\x37", b"\x2b\xf7\x09\x73"))
+"""One pattern each: one of both takes eight times as long, and binaries have hundreds of MB."""
 _PREFIX = 8  # magic, length of the header in words, flags
 _OPTIONS, _FIRST = b"Op", b"Id"
 _PADDING = b"\0" * 64
@@ -26,42 +28,37 @@ _NOT_ZERO = re.compile(rb"[^\0]")
 
 def work_digest(binary: Path, info: BinaryInfo) -> str | None:
     """The digest of what a binary for one SoC computes; `info` is what it says of itself. None for another layout."""
-    data = binary.read_bytes()
-    digest = hashlib.sha256(repr((info.htp_arch, info.sdk, info.graphs)).encode())
-    headers = [found for place in _places(data) if (found := _header(data, place))]
-    ends = [*(start for start, _, _ in headers), len(data)][1:]
-    for (_, body, records), end in zip(headers, ends, strict=True):
-        parts: list[Sequence[bytes | memoryview]] = [(record,) for record in records]
-        for pieces in [*parts, _without_padding(data, body, end)]:
-            digest.update(sum(map(len, pieces)).to_bytes(8, "little"))
-            for piece in pieces:
-                digest.update(piece)
+    with binary.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        digest = hashlib.sha256(repr((info.htp_arch, info.sdk, info.graphs)).encode())
+        headers = [found for place in _places(data) if (found := _header(data, place))]
+        ends = [*(start for start, _, _ in headers), len(data)][1:]
+        with memoryview(data) as view:
+            for (_, body, records), end in zip(headers, ends, strict=True):
+                for record in records:
+                    digest.update(len(record).to_bytes(8, "little") + record)
+                pieces = [*_without_padding(data, body, end)]
+                digest.update(sum(until - start for start, until in pieces).to_bytes(8, "little"))
+                for start, until in pieces:
+                    with view[start:until] as piece:
+                        digest.update(piece)
     return digest.hexdigest() if headers else None
 
 
-def _places(data: bytes) -> list[int]:
-    """Where headers may begin. `find` is several times faster than a pattern, and binaries have hundreds of MB."""
-    found = []
-    for magic in _MAGICS:
-        place = data.find(magic)
-        while place >= 0:
-            found.append(place)
-            place = data.find(magic, place + len(magic))
-    return sorted(found)
+def _places(data: mmap.mmap) -> list[int]:
+    """Where headers may begin."""
+    return sorted(match.start() for magic in _MAGICS for match in magic.finditer(data))
 
 
-def _without_padding(data: bytes, start: int, end: int) -> list[memoryview]:
-    """The pieces of a section between its runs of padding."""
-    view = memoryview(data)
-    pieces = []
+def _without_padding(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Where the pieces of a section between its runs of padding begin and end."""
     while (padding := data.find(_PADDING, start, end)) >= 0:
-        pieces.append(view[start:padding])
+        yield start, padding
         after = _NOT_ZERO.search(data, padding + len(_PADDING), end)
         start = after.start() if after else end
-    return [*pieces, view[start:end]]
+    yield start, end
 
 
-def _header(data: bytes, start: int) -> tuple[int, int, list[bytes]] | None:
+def _header(data: mmap.mmap, start: int) -> tuple[int, int, list[bytes]] | None:
     """Where a header begins and ends, and its records without the options; None if there is none at `start`."""
     if start + _PREFIX > len(data):
         return None

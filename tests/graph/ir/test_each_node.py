@@ -40,6 +40,22 @@ def test_a_graph_without_matches_stays_as_it_is(tmp_path: Path) -> None:
     assert model.SerializeToString() == before
 
 
+def test_no_index_is_made_that_nobody_asks_for(tmp_path: Path) -> None:
+    known: list[list[str]] = []
+
+    @each_node
+    def looks_at_a_relu(added: Additions, node: NodeProto) -> bool:
+        known.append(sorted(vars(added.index)))
+        return is_op(node, "Relu") and added.index.maker(node.input[0], "Sqrt") is not None
+
+    assert (
+        looks_at_a_relu(graph("g (float[4] x) => (float[4] y) { a = Abs (x) b = Relu (a) y = Neg (b) }"), tmp_path) == 0
+    )
+    without, _, after = known
+    assert "makers" not in without
+    assert {"makers", "readers", "types"} <= {*after}
+
+
 def test_nodes_that_nothing_replaces_are_removed_when_asked(tmp_path: Path) -> None:
     model = graph("g (float[4] x) => (float[4] y) { a = Abs (x) b = Abs (a) y = Neg (b) }")
     added = Additions(GraphIndex(model, tmp_path))
