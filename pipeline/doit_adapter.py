@@ -5,21 +5,29 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from getopt import GetoptError
-from typing import Any
+from typing import Any, NoReturn
 
 from doit.action import PythonAction
-from doit.cmdparse import CmdParseError
+from doit.cmd_base import DodoTaskLoader
+from doit.cmd_help import Help
+from doit.cmdparse import CmdOption, CmdParseError
+from doit.doit_cmd import DoitMain
 from doit.exceptions import BaseFail, TaskFailed, UnmetDependency
 from doit.runner import MThreadRunner
 from doit.task import Task
 
+from pipeline.build import interrupt
 from pipeline.build.schedule import WithdrawnError
-from pipeline.errors import ConfigError, PipelineError, WaitingError
+from pipeline.command_line import WHERE, CommandLine
+from pipeline.errors import ConfigError, PipelineError, UsageError, WaitingError
 from pipeline.plain_text import did_you_mean
 from pipeline.report.reporter import TRACEBACK_VARIABLE, Reporter, refuse
+from pipeline.shortage import shortage
 
 _THREADS = 32  # each waits for the turn of one step; among more that wait, the order would hardly matter
 _AWAKE_S = 0.2
@@ -75,6 +83,23 @@ class Runner(MThreadRunner):  # type: ignore[misc]  # doit is untyped
         super().__init__(manager, reporter, continue_, always, stream, max(_THREADS, num_process))
         reporter.project.crew.set_up(num_process, keep_going=continue_)
 
+    def run_all(self, task_dispatcher: object) -> Any:
+        """Run the tasks, or end in one message where the system gives no more memory, addresses or threads.
+
+        Threads that are left may wake as the interpreter ends, and ending a thread takes memory, too (pthread_exit
+        loads a library, and else aborts): so the process does not wait for them.
+        """
+        try:
+            return super().run_all(task_dispatcher)
+        except Exception as error:
+            found = shortage(error)
+            if found is None:
+                raise
+            if os.environ.get(TRACEBACK_VARIABLE):
+                traceback.print_exception(error)
+            say_error = partial(print, file=sys.stderr)
+            interrupt.leave(say_error, message=f"error: {found}", exit_code=found.exit_code)
+
     def _handle_task_error(self, node: Any, base_fail: BaseFail) -> None:
         """Go on with what doesn't stand on a step that waits for another host; a failure stops as it did.
 
@@ -102,7 +127,16 @@ class ProjectTask(Task):  # type: ignore[misc]  # doit is untyped
         except CmdParseError as error:
             wrong = error.__context__
             word = wrong.opt if isinstance(wrong, GetoptError) else ""
+            if word in ("help", "h"):
+                self._help()
             refuse(self._not_understood(args or (), f"--{word}" if len(word) > 1 else f"-{word}", str(wrong)))
+
+    def _help(self) -> NoReturn:
+        """What `doit help` prints of a task; nothing is done."""
+        print(f"{self.name}  {self.doc}")
+        for option in self.params:
+            print("\n".join(CmdOption(option).help_doc()))
+        raise SystemExit(0)
 
     def _not_understood(self, args: Sequence[str], asked: str, why: str) -> ConfigError:
         known = [f"--{option['long']}" for option in self.params]
@@ -113,6 +147,31 @@ class ProjectTask(Task):  # type: ignore[misc]  # doit is untyped
             why=why,
             remedy=f"it takes {', '.join(known) or 'none'}; options of a build come before: doit -n 2 build",
         )
+
+
+def check_options(line: CommandLine) -> None:
+    """Refuse the beginning of an option of doit's, which Python's getopt takes for it: `run --al` does all anew.
+
+    Raises UsageError.
+    """
+    own = line.options[: len(line.options) - sum(word.startswith("-") for word in line.rest)]
+    if not any(option.startswith("--") for option in own):
+        return
+    commands = {each.get_name(): each for each in DoitMain.DOIT_CMDS if each is not Help}
+    if line.command not in commands:
+        return
+    options = commands[line.command](task_loader=DodoTaskLoader()).get_options()
+    known = [f"--{name}" for option in options for name in (option.long, option.inverse) if name]
+    for each in own:
+        word = each.partition("=")[0]
+        if len(word) > len("--") and word.startswith("--") and word not in known:
+            meant = [option for option in known if option.startswith(word)]
+            if meant:
+                raise UsageError(
+                    f"doit {line.command} has no option {word}; did you mean '{meant[0]}'?",
+                    where=WHERE,
+                    remedy=f"write options in full; 'doit help {line.command}' lists them",
+                )
 
 
 def say(line: str) -> None:
@@ -128,6 +187,10 @@ def reported(run: Callable[[], None]) -> TaskFailed | None:
         return _failure(error)
     except WithdrawnError:
         return TaskFailed("not started, as another step failed", report=False)
+    except Exception as error:
+        if found := shortage(error):
+            return _failure(found)
+        raise
     return None
 
 

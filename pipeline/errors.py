@@ -53,6 +53,12 @@ class PipelineError(Exception):
         return (("where", self.where), ("why", self.why), ("next", self.remedy))
 
 
+class UsageError(PipelineError):
+    """The command line can't be understood. Nothing was looked at for it, and nothing has run."""
+
+    exit_code = 3
+
+
 class ConfigError(PipelineError):
     """A config file is wrong: unknown key, bad value, target that does not exist. Nothing has run."""
 

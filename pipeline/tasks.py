@@ -22,7 +22,7 @@ from pipeline.command_line import CommandLine
 from pipeline.config import project_file
 from pipeline.config.file_names import model_names
 from pipeline.config.load import ModelConfig, load_healthy
-from pipeline.doit_adapter import Removal, Runner, group, reported, say, task
+from pipeline.doit_adapter import Removal, Runner, check_options, group, reported, say, task
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.plan import hosts
 from pipeline.plan.about import check_names, check_words, models_about, models_read, names_stages
@@ -63,8 +63,7 @@ class Project:
     def __init__(self, root: Path, line: CommandLine) -> None:
         self.workspace = Workspace.at(root)
         unchanged = self._unchanged = Unchanged(root)
-        variables = {name: value for name, value in line.variables.items() if name != ENGINE}
-        folder = root / "configs"
+        variables, folder = {name: value for name, value in line.variables.items() if name != ENGINE}, root / "configs"
         self._models = {*model_names(folder)}
         check_words(line, self._models)
         configs, self.refusal = load_healthy(folder, None if variables else models_read(line, folder))
@@ -321,6 +320,7 @@ def declare(root: Path) -> tuple[Project, dict[str, Any]]:
         run_record.begin(root / ".build")
     line = command_line.parse(sys.argv[1:])
     try:
+        check_options(line)
         project = Project(root, line)
         if project.refusal is not None:
             print(f"error: {project.refusal}", file=sys.stderr)

@@ -7,7 +7,8 @@ from doit.doit_cmd import DoitMain
 
 from pipeline import command_line
 from pipeline.command_line import CommandLine, parse
-from pipeline.doit_adapter import task
+from pipeline.doit_adapter import check_options, task
+from pipeline.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -66,3 +67,37 @@ def test_an_option_that_a_task_does_not_take_is_refused_in_our_words(
     for text in told:
         assert text in printed.out + printed.err
     assert "CmdOption" not in printed.out + printed.err
+
+
+@pytest.mark.parametrize("given", [["--help"], ["--json", "-h"]])
+def test_a_task_that_is_asked_for_help_says_what_it_takes(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    params = [{"name": "json", "long": "json", "type": bool, "default": False, "help": "print JSON"}]
+    with pytest.raises(SystemExit) as ended:
+        task("fsck", "", doc="Hash it all.", actions=[], params=params).init_options(given)
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("fsck  Hash it all.\n  --json ")
+    assert "print JSON" in printed
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("list --al", "'--all'"),
+        ("--always-exec build", "'--always-execute'"),
+        ("run --no-cont build", "'--no-continue'"),
+        ("--proc=2 build", "'--process'"),
+    ],
+)
+def test_the_beginning_of_an_option_of_doit_s_is_none(line: str, meant: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_options(parse(line.split()))
+    assert f"did you mean {meant}?\n  where: command line\n  next: write options in full" in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "line", ["list --all", "--no-continue -n 2 build", "--process=2 build", "gc --day 3", "--help", "help --al"]
+)
+def test_whole_options_and_those_of_tasks_are_left_to_doit(line: str) -> None:
+    check_options(parse(line.split()))

@@ -35,16 +35,18 @@ def install() -> None:
     sys.excepthook = _at_the_end
 
 
-def leave(say: Callable[[str], object] = print) -> NoReturn:
+def leave(
+    say: Callable[[str], object] = print, *, message: str = f"\n{_MESSAGE}", exit_code: int = INTERRUPTED
+) -> NoReturn:
     """End every child, tidy up, say how to resume, and end the process without waiting for its threads."""
     stopping.ask()
     process.end_all()
     stopping.undo_all(_GRACE_S)
     with contextlib.suppress(Exception):  # whoever read it may be gone
-        say(f"\n{_MESSAGE}")
+        say(message)
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(INTERRUPTED)
+    os._exit(exit_code)
 
 
 def _interrupt(*_: object) -> None:

@@ -88,7 +88,7 @@ def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | 
     inputs = _inputs(step, manifests, buckets)
     if inputs is None:
         return None
-    digests = {role: workspace.memo.sha256(_readable(path, role, step, workspace)) for role, path in files.items()}
+    digests = {role: workspace.memo.sha256(readable(path, role, step, workspace)) for role, path in files.items()}
     for role, script in step.scripts.items():
         digests[role] = workspace.code.script(script, workspace.root)
     if isinstance(params, quantize.Params) and "precision" in inputs:
@@ -254,7 +254,8 @@ def _on_own_axes(step: Step, buckets: Mapping[str, OwnBuckets]) -> Contract:
     return params
 
 
-def _readable(path: Path, role: str, step: Step, workspace: Workspace) -> Path:
+def readable(path: Path, role: str, step: Step, workspace: Workspace) -> Path:
+    """`path`, which the config names for this role in a step; raises ConfigError if nothing can be read there."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise ConfigError(
             f"{path.name} is a device, a pipe or a socket",

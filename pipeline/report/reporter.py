@@ -23,6 +23,7 @@ from pipeline.report.account import Account
 from pipeline.report.console import Console
 from pipeline.report.output_stream import LastingStream, end_with_reader
 from pipeline.report.summary import BuildFailure
+from pipeline.shortage import shortage_handled
 
 TRACEBACK_VARIABLE = "PIPELINE_TRACEBACK"
 _BUG = 3
@@ -237,6 +238,10 @@ class Reporter:
             with contextlib.suppress(Exception):  # an error must not keep us from stopping
                 self._record(self._ran(), interrupt.INTERRUPTED)
             interrupt.leave(self._console.line)
+        if short := shortage_handled():
+            self._refusal = short  # the runner says it; tables and pages would need what there is too little of
+            self._record(self._ran(), short.exit_code)
+            return
         self._publish_rest()
         project.crew.close()
         project.workspace.memo.save()
@@ -289,7 +294,7 @@ class Reporter:
         if self._refusal:
             failures.append(BuildFailure(str(self._refusal), self._refusal))
         bug = sys.exc_info()[1]
-        if bug is not None and not isinstance(bug, SystemExit | KeyboardInterrupt):
+        if bug is not None and not (self._refusal or isinstance(bug, SystemExit | KeyboardInterrupt)):
             failures.append(BuildFailure(f"{type(bug).__name__}: {bug}"))
             exit_code = exit_code or _BUG
         workspace = self.project.workspace

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from pipeline import command_line
+from pipeline.shortage import shortage
 from pipeline.upkeep.doctor.finding import ENVIRONMENT, exit_code
 
 _MISUSED = 3  # doit's own exit code for a command line that it does not understand
@@ -55,6 +56,9 @@ def _importing() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if short := shortage(error):
+            print(f"error: {short}", file=sys.stderr)
+            raise SystemExit(short.exit_code) from None
         where = _imported_file(error)
         if where is None:
             raise

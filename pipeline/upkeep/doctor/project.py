@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pipeline.config.file_names import RESERVED
 from pipeline.config.load import LocalSource, ModelConfig, load
-from pipeline.errors import PipelineError
+from pipeline.errors import ConfigError, PipelineError
 from pipeline.inputs.pins import read_pins
 from pipeline.inputs.source import local_files
 from pipeline.plan.planner import plan
-from pipeline.plan.resolve import fetched_files
+from pipeline.plan.resolve import fetched_files, readable
 from pipeline.plan.workspace import Workspace
 from pipeline.processes.memory import given_bytes
 from pipeline.qnn import drivers
@@ -70,11 +70,15 @@ def check_files(configs: Sequence[ModelConfig], workspace: Workspace) -> Iterato
         if isinstance(config.source, LocalSource):
             yield _local_source(config, config.source, workspace)
         check = _CALIBRATION.about(config.name)
-        named = {path for step in plan(config) for path in (*step.files.values(), *step.scripts.values())}
-        missing = sorted(path for path in named if not path.exists())
-        for path in missing:
-            remedy = "create it, or correct the path in the config"
-            yield _absent(check, config, f"{path.name} does not exist", f"looked for {path}", remedy)
+        missing: dict[Path, ConfigError] = {}
+        for step in plan(config):
+            for role, path in {**step.files, **step.scripts}.items():
+                try:
+                    readable(path, role, step, workspace)
+                except ConfigError as problem:
+                    missing.setdefault(path, problem)
+        for lacking in missing.values():
+            yield _absent(check, config, f"{lacking.what} ({lacking.where})", lacking.why, lacking.remedy)
         if not missing:
             yield check.ok("what the config names is there")
 

@@ -425,3 +425,24 @@ def test_what_is_built_only_when_it_is_named_need_not_be_there(tmp_path: Path, o
     assert [(each.check, each.level) for each in found] == [("project.source", level), ("project.calibration", level)]
     assert "the model folder net does not exist" in found[0].what
     assert ("no build needs it but doit build:net" in found[0].why) == bool(on_request)
+
+
+def test_samples_that_are_not_there_are_told_of_as_a_build_tells_of_them(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "arrays").mkdir()
+    path = tmp_path / "configs" / "net.yaml"
+    path.write_text(
+        "source: {path: ../models/net}\ncomponents: {net: {file: a.onnx}}\n"
+        "calibration: {reader: npz, folder: array}\n"
+        "verification: {score: 'calibration/score.py:f'}\ntargets: [sm8650]\n",
+        "utf-8",
+    )
+    samples, score = [*project.check_files([load(path)], Workspace.at(tmp_path))][1:]
+    assert samples.what == (
+        "the folder of samples array does not exist; did you mean 'arrays'?"
+        " (configs/net.yaml:3:36, for samples:net/calibration)"
+    )
+    assert samples.why == f"looked for {tmp_path / 'array'}"
+    assert samples.remedy.startswith("put 32 or more .npz files with the model's inputs there, or correct the path")
+    assert samples.exit_code == 10
+    assert "score.py does not exist (configs/net.yaml:4:" in score.what, "once, and not for each bucket"
