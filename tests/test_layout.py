@@ -68,6 +68,14 @@ def test_no_folder_of_tests_is_passed_over(pytestconfig: pytest.Config) -> None:
     assert found == set()
 
 
+def test_each_file_that_ci_takes_slow_tests_from_is_there_and_has_some() -> None:
+    """They are chosen by their place: one that was moved would be left out, and nobody told."""
+    lines = (ROOT / ".ci" / "slow").read_text("utf-8").splitlines()
+    for path in (ROOT / line for line in lines if not line.startswith("#")):
+        files = sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
+        assert any("pytest.mark.slow" in file.read_text("utf-8") for file in files), path
+
+
 BY_STAGE = {"Params", "Facts", "Part", "PartFacts"}
 """Classes that every contract may have: they are named with their module."""
 

@@ -68,7 +68,7 @@ def test_a_held_out_sample_runs_only_verification(project: Project) -> None:
 
 def test_a_new_bucket_runs_its_own_steps_and_calibration(project: Project) -> None:
     project.edit(CONFIG, "[16, 32]", "[16, 32, 48]")
-    stages = project.doit("build").stages()
+    stages = project.doit("build", "targets=sm8650").stages()
     assert stages["shape"] == stages["rewrite"] == 1
     assert stages["calibrate"] == 1
     assert "ingest" not in stages

@@ -19,10 +19,15 @@ targets: [snapdragon-x-elite, sm8650]
 """
 
 
+def write_model(folder: Path) -> None:
+    """Its model: one layer has all that a step may meet in an encoder, and builds in four fifths of the time of two."""
+    bert.write(folder, layers=1)
+
+
 def create(root: Path, store: Path) -> Project:
     """The project, not built yet."""
     project = Project.create(root, store)
-    bert.write(root / "models" / "bert")
+    write_model(root / "models" / "bert")
     lines = (ROOT / "calibration" / "minilm" / "sentences.txt").read_text("utf-8").splitlines()
     words = [line.split() for line in lines if line]
     starts = [" ".join(line[: 2 + at]) for at, line in enumerate(words[:8])]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import atexit
 import compileall
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pipeline.plan.known_code import KnownCode
+from tests.support.made_once import made_once
 
 ROOT = Path(__file__).resolve().parents[2]
 _OUTCOMES = ("built", "restored", "shared")
@@ -62,7 +62,7 @@ class Project:
     def create(cls, root: Path, store: Path) -> Project:
         """Our own code in an otherwise empty project."""
         root.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(_compiled_code(), root / "pipeline")
+        _copy(_compiled_code(), root / "pipeline")
         shutil.copy(ROOT / "dodo.py", root)
         (root / "configs").mkdir()
         (root / "calibration").mkdir()
@@ -70,7 +70,7 @@ class Project:
 
     def copy(self, root: Path, store: Path | None = None) -> Project:
         """The same project, its last build included, in another folder, and with a copy of its store in `store`."""
-        shutil.copytree(self.root, root, symlinks=True)
+        _copy(self.root, root)
         if store:
             shutil.copytree(self.store, store)
         return Project(root, store or self.store, dict(self.environ))
@@ -114,15 +114,30 @@ class Project:
         return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
 
 
+def _copy(source: Path, target: Path) -> None:
+    """Copy a folder. Bytecode, half of a project, becomes links: Python replaces such files and never writes them."""
+    shutil.copytree(source, target, symlinks=True, copy_function=_copy_or_link)
+
+
+def _copy_or_link(source: str, target: str) -> None:
+    if source.endswith(".pyc"):
+        with contextlib.suppress(OSError):
+            os.link(source, target)
+            return
+    shutil.copy2(source, target)
+
+
 @cache
 def _compiled_code() -> Path:
-    """Our code with its bytecode and what counts of it in keys, in a folder of this process.
+    """Our code with its bytecode and what counts of it in keys.
 
     Each copy of a project would otherwise compile and parse all of it again. Bytecode is valid for a source of the same
     time and size, which a copy keeps, and what counts for the same bytes: an edit is seen.
     """
-    folder = Path(tempfile.mkdtemp(prefix="code-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return made_once("code", _compile_code) / "pipeline"
+
+
+def _compile_code(folder: Path) -> None:
     code = folder / "pipeline"
     shutil.copytree(ROOT / "pipeline", code, ignore=shutil.ignore_patterns("__pycache__"))
     compileall.compile_dir(code, quiet=1)
@@ -130,7 +145,6 @@ def _compiled_code() -> Path:
     for path in (ROOT / "pipeline").rglob("*.py"):
         known.counted(path)
     known.save()
-    return code
 
 
 def shipped(project: Project, soc: str = "sm8650") -> dict[str, Any]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support import tiny_project
+from tests.support.made_once import made_once
 from tests.support.project import Project
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def built() -> Project:
     """A small project with a store of its own, built. For tests to copy."""
-    folder = tmp_path_factory.mktemp("upkeep")
-    project = tiny_project.create(folder / "project", folder / "store", targets=["sm8650"])
-    project.doit("build")
-    return project
+
+    def make(folder: Path) -> None:
+        tiny_project.create(folder / "project", folder / "store", targets=["sm8650"]).doit("build")
+
+    folder = made_once("upkeep", make)
+    return Project(folder / "project", folder / "store")

@@ -8,14 +8,15 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 """The two spellings of ONNX's own operator domain."""
+_GRAPH, _GRAPHS = AttributeProto.GRAPH, AttributeProto.GRAPHS
 
 
 def attribute_graphs(node: NodeProto) -> Iterator[GraphProto]:
     """The subgraphs of a control-flow node (If, Loop, Scan, ...)."""
     for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
+        if attribute.type == _GRAPH:
             yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
+        elif attribute.type == _GRAPHS:
             yield from attribute.graphs
 
 
@@ -60,8 +61,13 @@ def other_input(node: NodeProto, name: str) -> str:
 def reads(node: NodeProto) -> list[str]:
     """Names of all values a node needs: its inputs, and what its subgraphs take from outside."""
     names = [name for name in node.input if name]
-    for inner in attribute_graphs(node):
-        names += captured(inner)
+    for attribute in node.attribute:  # as `attribute_graphs`, which takes half as long again: every index asks
+        kind = attribute.type
+        if kind == _GRAPH:
+            names += captured(attribute.g)
+        elif kind == _GRAPHS:
+            for inner in attribute.graphs:
+                names += captured(inner)
     return names
 
 

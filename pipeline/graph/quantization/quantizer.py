@@ -98,10 +98,11 @@ def quantize(
     # Before clamps are dropped: what an encoding does for a Clip from 0, it does not for one from a step.
     if raise_divisors(index, assignment, ValueEncodings(index, assignment, ranges, exact), ranges):
         index = GraphIndex(model, folder)
-    if drop_clamps(index, Assignment(index, scheme), exact):
+        assignment = Assignment(index, scheme)
+    if drop_clamps(index, assignment, exact):
         index = GraphIndex(model, folder)
+        assignment = Assignment(index, scheme)
     float_constants = set(index.initializers)
-    assignment = Assignment(index, scheme)
     values = ValueEncodings(index, assignment, ranges, exact)
     constants = ConstantEncodings(index, assignment, values, ranges, store, correlations)
     _Wiring(index, assignment, values, constants, store).run()

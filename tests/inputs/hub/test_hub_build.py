@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import encoder_project
 from tests.support.hub_server import HubServer, hub_fixture  # noqa: F401
-from tests.support.models import bert, supertonic
+from tests.support.models import supertonic
 from tests.support.project import ROOT, Project
 
 pytestmark = pytest.mark.slow
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.slow
 def served(hub: HubServer, bert_project: Project, tmp_path: Path) -> Project:
     """The small encoder, its source a branch of a hub repo."""
     project = bert_project.copy(tmp_path / "project")
-    bert.write(tmp_path / "bert")
+    encoder_project.write_model(tmp_path / "bert")
     hub.add("our/bert", tmp_path / "bert")
     project.edit("configs/bert.yaml", "{path: ../models/bert}", "{hub: our/bert, revision: main}")
     project.environ |= hub.environ(tmp_path / "home")

@@ -23,9 +23,9 @@ SIZE = WIDTH // HEADS
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
-def write(folder: Path) -> None:
+def write(folder: Path, layers: int = LAYERS) -> None:
     """Write ``onnx/model.onnx`` and ``tokenizer.json``, as a repository on the hub has them."""
-    save(encoder(), folder / "onnx" / "model.onnx")
+    save(encoder(layers), folder / "onnx" / "model.onnx")
     text = json.dumps(tokenizer(), ensure_ascii=False, indent=1)
     (folder / "tokenizer.json").write_text(text + "\n", "utf-8", newline="\n")
 
@@ -94,7 +94,7 @@ def tokenizer() -> dict[str, object]:
     }
 
 
-def encoder() -> ModelProto:
+def encoder(layers: int = LAYERS) -> ModelProto:
     """Token ids and mask to hidden states, float32 [batch, sequence, 64]."""
     g = Graph("bert", seed=0)
     ids = g.input("input_ids", "int64", ["batch", "sequence"])
@@ -106,11 +106,11 @@ def encoder() -> ModelProto:
         x = g.op("Add", words, g.op("Gather", g.normal("position_embeddings.weight", POSITIONS, WIDTH), places))
         x = _norm(g, x, "LayerNorm")
     bias = _mask_bias(g, mask)
-    for number in range(LAYERS):
+    for number in range(layers):
         with g.scope(f"encoder/layer.{number}"):
             x = _norm(g, g.op("Add", _attention(g, x, bias), x), "attention.LayerNorm")
             h = gelu(g, linear(g, x, WIDTH, 4 * WIDTH, "intermediate"))
-            last = number == LAYERS - 1
+            last = number == layers - 1
             h = g.op("Add", linear(g, h, 4 * WIDTH, WIDTH, "output"), x)
             x = _norm(g, h, "output.LayerNorm", out="last_hidden_state" if last else "")
     g.output("last_hidden_state", "float32", ["batch", "sequence", WIDTH])
