@@ -65,3 +65,26 @@ def test_the_model_may_end_before_it_as_it_says(tmp_path: Path) -> None:
     assert "end the component before it with cut: ['squares', 'z'] in the config" in run.text
     project.edit("configs/net.yaml", "model.onnx}", "model.onnx, cut: ['squares', 'z']}")
     assert project.doit("build").status == 0, "though samples have 'more', which nothing reads now"
+
+
+def test_labels_of_one_bucket_do_not_hide_behind_those_of_another(tmp_path: Path) -> None:
+    """The longer bucket names another class throughout, on few samples; the shorter one is right on many."""
+    text = """g (float[1,S,4] x) => (int64[1,S] y) {
+        length = Shape <start = 1, end = 2> (x)
+        long = Equal (length, whole)
+        wrong = Cast <to = 7> (long)
+        scores = MatMul (x, w)
+        label = ArgMax <axis = 2, keepdims = 0> (scores)
+        y = Add (label, wrong)
+    }"""
+    numbers = np.random.default_rng(1)
+    weights = numbers.standard_normal((4, 6)).astype(np.float32)
+    lengths = [*numbers.integers(3, 9, 120), *numbers.integers(20, 32, 8)]
+    samples = [{"x": numbers.standard_normal((1, length, 4)).astype(np.float32)} for length in lengths]
+    model = graph(text, {"whole": np.array([32]), "w": weights})
+    config = CONFIG + "buckets: {S: [8, 32]}\nquantization: {activations: uint16, weights: uint8}\n"
+    run = net_project.create(tmp_path, model, samples, config).doit("build", check=False)
+    assert run.status == 16
+    assert "the padding rung misses its threshold: output 'y' is 0.0 dB against the original model" in run.text
+    assert "where: net/net/32, worst of" in run.text
+    assert "Not tried, as verify:net/net/32 failed" in run.text
