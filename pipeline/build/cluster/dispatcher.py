@@ -5,6 +5,7 @@ What a worker has made is found by its key, so a worker, a scheduler or an answe
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
@@ -90,8 +91,6 @@ class Dispatcher:
                 continue
             if answer.refusal:
                 self._refuse(answer)
-                if not self._able(resolved, self._connected()):
-                    raise self._nobody(resolved)
                 continue
             if answer.failure:
                 raise answer.failure.error()
@@ -124,17 +123,20 @@ class Dispatcher:
         from distributed import CancelledError, KilledWorker
 
         client = self._connected()
-        # Whoever asks twice, as after a lost scheduler, asks a second time: workers know what was made by its key.
-        future = client.submit(
-            eval,
-            on_worker.CALL,
-            {"job": job.to_json()},
-            key=f"{job.stage}-{job.name.replace('/', '-')}-{uuid.uuid4().hex[:8]}",
-            pure=False,
-            resources=self._resources(resolved, client),
-            workers=self._others(client),
-        )
+        future = None
         try:
+            if self._refused and not self._able(resolved, client):
+                raise self._nobody(resolved)
+            # Whoever asks twice, as after a lost scheduler, asks a second time: workers know what was made by its key.
+            future = client.submit(
+                eval,
+                on_worker.CALL,
+                {"job": job.to_json()},
+                key=f"{job.stage}-{job.name.replace('/', '-')}-{uuid.uuid4().hex[:8]}",
+                pure=False,
+                resources=self._resources(resolved, client),
+                workers=self._others(client),
+            )
             self._wait(future, client, resolved)
             return Answer.from_json(future.result(timeout=_ANSWERS_S))
         except (CancelledError, KilledWorker, TimeoutError, OSError):
@@ -143,6 +145,9 @@ class Dispatcher:
         except PipelineError:
             raise
         except Exception as error:  # of Dask, or of a worker that was not started by us
+            if client.status != "running":  # one without a scheduler raises what it comes upon
+                self._drop(client)
+                return None
             raise WorkerError(
                 f"the cluster could not run {resolved.step.id}",
                 where=self._url,
@@ -150,8 +155,9 @@ class Dispatcher:
                 remedy="see that every worker was started by 'python -m pipeline.build.cluster' (docs/cluster.md)",
             ) from error
         finally:
-            if not future.done():
-                future.cancel()
+            if future is not None and not future.done():
+                with contextlib.suppress(Exception):  # the scheduler is gone, and nobody is at it any more
+                    future.cancel()
 
     def _wait(self, future: Future, client: Client, resolved: Resolved) -> None:
         """Wait until a future is done, or its scheduler is gone; raises WaitingError if no worker may run it."""

@@ -77,7 +77,7 @@ def apply(model: ModelProto, folder: Path) -> int:
 
 
 def _match(index: GraphIndex, node: NodeProto) -> _Norm | None:
-    if not is_op(node, "LayerNormalization") or any(node.output[1:]) or node.output[0] not in index.types:
+    if not is_op(node, "LayerNormalization") or node.output[0] not in index.types:
         return None
     dims = shape_of(index.types[node.output[0]])
     if integer(node, "axis", -1) not in (-1, len(dims) - 1):
@@ -119,9 +119,9 @@ def _follow(index: GraphIndex, name: str, width: int, moved: list[str], products
     if name in index.outputs:
         return False
     for reader in index.readers.get(name, []):
-        if _is_product(index, reader, name, width):
+        if _is_product(index, reader, name):
             products.append(reader)
-        elif _keeps_last(index, reader, name, width):
+        elif _keeps_last(index, reader, width):
             moved.append(reader.output[0])
             if not _follow(index, reader.output[0], width, moved, products):
                 return False
@@ -130,14 +130,12 @@ def _follow(index: GraphIndex, name: str, width: int, moved: list[str], products
     return True
 
 
-def _is_product(index: GraphIndex, node: NodeProto, name: str, width: int) -> bool:
-    """Whether a node multiplies rows of a value with a constant matrix."""
+def _is_product(index: GraphIndex, node: NodeProto, name: str) -> bool:
+    """Whether a node multiplies rows of a value with a constant matrix, and does nothing else with it."""
     if not is_op(node, "MatMul", "Gemm") or list(node.input).count(name) != 1 or node.input[0] != name:
         return False
     weight = index.initializers.get(node.input[1])
-    if weight is None or weight.data_type != TensorProto.FLOAT or len(weight.dims) != 2 or integer(node, "transA"):
-        return False
-    return int(weight.dims[_inputs(node)]) == width
+    return weight is not None and len(weight.dims) == 2 and not integer(node, "transA")
 
 
 def _inputs(product: NodeProto) -> int:
@@ -145,9 +143,9 @@ def _inputs(product: NodeProto) -> int:
     return 1 if integer(product, "transB") else 0
 
 
-def _keeps_last(index: GraphIndex, node: NodeProto, name: str, width: int) -> bool:
+def _keeps_last(index: GraphIndex, node: NodeProto, width: int) -> bool:
     """Whether a node makes a view of a value, or transposes it, whose last axis is the same."""
-    if not is_op(node, *VIEWS, "Transpose") or node.input[0] != name or node.output[0] not in index.types:
+    if not is_op(node, *VIEWS, "Transpose") or node.output[0] not in index.types:
         return False
     dims = shape_of(index.types[node.output[0]])
     if is_op(node, "Transpose"):
@@ -191,9 +189,9 @@ def _put(index: GraphIndex, name: str, values: NDArray[Any]) -> str:
 
 
 def _vector(index: GraphIndex, name: str, width: int) -> NDArray[np.float64] | None:
-    """A constant of float32 and [width], finite, in float64; None for anything else."""
+    """A constant of float32 and [width], in float64; None for anything else."""
     tensor = index.initializers.get(name)
     if tensor is None or tensor.data_type != TensorProto.FLOAT or list(tensor.dims) != [width] or not width:
         return None
     values = index.constant(name)
-    return values.astype(np.float64) if values is not None and np.isfinite(values).all() else None
+    return values.astype(np.float64) if values is not None else None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline.build.cluster import on_worker
+from pipeline.build.cluster import dispatcher, on_worker
 from pipeline.build.cluster.dispatcher import Dispatcher
 from pipeline.build.cluster.job import Answer, StepFailure, StepJob
 from pipeline.build.cluster.member import ClusterMember, _refusal
@@ -28,6 +29,7 @@ from pipeline.store.digests import StatMemo
 from pipeline.store.durable import no_room
 from pipeline.store.manifests import dump_manifest
 from tests.support import tiny_project
+from tests.support.cluster import cluster
 
 GIVEN = Manifest("ingest", "0" * 64, {"a/b": FileEntry("1" * 64, 7)}, {"inputs": []})
 
@@ -139,6 +141,36 @@ def test_a_stage_that_fails_is_asked_for_once_and_a_disk_that_fails_it_again(
         workspace.shared.close()
     assert len(answers) == asked
     assert caught.value.what == error.what
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", ["connecting", "closed"])
+def test_a_scheduler_that_is_lost_before_it_is_asked_is_looked_for_again(
+    status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shared").mkdir()
+    monkeypatch.setenv("PIPELINE_SHARED_STORE", str(tmp_path / "shared"))
+    monkeypatch.setattr(dispatcher, "_ANSWERS_S", 1.0)  # for which a client looks for its scheduler
+    project = tiny_project.create(tmp_path / "here", tmp_path / "here" / ".build" / "store")
+    step = next(step for step in plan(load(project.root / tiny_project.CONFIG)) if step.stage == "shape")
+    resolved = Resolved(step, step.params, {}, {}, "0" * 64)
+    asks = Dispatcher("", "here", Workspace.at(project.root).configured(ProjectFile()))
+    with cluster(tmp_path / "cluster") as made:
+        asks._url = made.url
+        client = asks._connected()
+        assert made.scheduler is not None
+        made.scheduler.kill()
+        made.scheduler.wait()
+        deadline = time.monotonic() + 30
+        while client.status != status and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert client.status == status
+        assert asks._asked(StepJob.of(resolved, "0" * 64, {}), resolved) is None
+        made.start_scheduler()
+        try:
+            assert asks._connected().status == "running"
+        finally:
+            asks.close()
 
 
 def test_dask_hardly_looks_at_what_threads_of_a_worker_do() -> None:

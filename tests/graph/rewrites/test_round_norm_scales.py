@@ -36,6 +36,10 @@ CONSTANTS: dict[str, NDArray[Any]] = {
     "first": np.array([0]),
     "u": RANDOM.normal(size=(16, 6)).astype(np.float32),
     "s": RANDOM.normal(size=(6, 6)).astype(np.float32),
+    "d": RANDOM.normal(size=32).astype(np.float32),
+    "square": RANDOM.normal(size=(32, 32)).astype(np.float32),
+    "last": np.array([2]),
+    "endless": np.where(np.arange(32) == 5, np.inf, SCALE).astype(np.float32),
     "m": RANDOM.normal(size=(1, 32, 6)).astype(np.float32),
 }
 MOVED = {
@@ -51,6 +55,7 @@ MOVED = {
     "Gemm, weights turned": "n = LayerNormalization (x, g, b)  r = Reshape (n, rows)  y = Gemm <transB = 1> (r, t, c)",
     "windows": "n = LayerNormalization (x, g, b)  r = Reshape (n, windows)  p = Transpose <perm = [1, 0, 2]> (r)"
     "  y = MatMul (p, w)",
+    "its mean is read, too": "n, mean = LayerNormalization (x, g, b)  p = MatMul (n, w)  y = Add (p, mean)",
     "one of two norms": "n = LayerNormalization (x, g, b)  p = MatMul (n, w)  o = LayerNormalization (x, g, b)"
     "  q = MatMul (o, v)  z = ReduceMax <axes = [2]> (o)  r = Add (p, q)  y = Add (r, z)",
 }
@@ -64,6 +69,16 @@ LEFT = {
     "  p = Transpose <perm = [1, 0, 2]> (r)  q = Reshape (p, rows)  z = MatMul (q, w)  y = Unsqueeze (z, first)",
     "others read the weights": "n = LayerNormalization (x, g, b)  p = MatMul (n, w)  q = MatMul (x, w)  y = Add (p, q)",
     "weights of three dims": "n = LayerNormalization (x, g, b)  y = MatMul (n, m)",
+    "weights of one dim": "n = LayerNormalization (x, g, b)  z = MatMul (n, d)  y = Unsqueeze (z, last)",
+    "added by a Gemm": "n = LayerNormalization (x, g, b)  r = Reshape (n, rows)  a = Reshape (x, rows)"
+    "  z = Gemm (a, square, r)  y = Unsqueeze (z, first)",
+    "multiplied and added by a Gemm": "n = LayerNormalization (x, g, b)  r = Reshape (n, rows)"
+    "  z = Gemm (r, square, r)  y = Unsqueeze (z, first)",
+    "columns of a Gemm": "n = LayerNormalization (x, g, b)  r = Reshape (n, rows)"
+    "  z = Gemm <transA = 1> (r, s)  y = Unsqueeze (z, first)",
+    "two axes": "n = LayerNormalization <axis = 1> (x, g, b)  y = MatMul (n, w)",
+    "biases that are computed": "k = Abs (b)  n = LayerNormalization (x, g, k)  y = MatMul (n, w)",
+    "scales without end": "n = LayerNormalization (x, endless, b)  y = MatMul (n, w)",
     "weights that are computed": "k = Abs (w)  n = LayerNormalization (x, g, b)  y = MatMul (n, k)",
     "scales that are computed": "k = Abs (g)  n = LayerNormalization (x, k, b)  y = MatMul (n, w)",
     "nobody": "n = LayerNormalization (x, g, b)  y = Abs (x)",
@@ -101,6 +116,19 @@ def test_transposed_rows_are_no_columns(tmp_path: Path) -> None:
     text = "n = LayerNormalization (x, g, b)  r = Transpose <perm = [0, 2, 1]> (n)  y = MatMul (r, w)"
     model = graph(f"net (float[1,32,32] x) => (float[1,32,6] y) {{ {text} }}", CONSTANTS)
     assert round_norm_scales.apply(model, tmp_path) == 0
+
+
+def test_other_types_than_float32_stay(tmp_path: Path) -> None:
+    doubles = {name: CONSTANTS[name].astype(np.float64) for name in ("g", "b", "w")}
+    model = graph(f"net (double[1,6,32] x) => (double[1,6,6] y) {{ {MOVED['MatMul']} }}", doubles)
+    assert round_norm_scales.apply(model, tmp_path) == 0
+
+
+def test_weights_of_two_products_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_norm_scales, "_MOST_BYTES", 4 * 32 * 6)
+    text = MOVED["the same weights twice"]
+    model = graph(f"net (float[1,6,32] x) => (float[1,6,6] y) {{ {text} }}", CONSTANTS)
+    assert round_norm_scales.apply(model, tmp_path) == 1
 
 
 def test_an_output_stays(tmp_path: Path) -> None:
