@@ -19,23 +19,27 @@ _POOLED, _MAPPED_POOLS = 512, 2 << 20  # bytes: Python's largest pooled object; 
 
 
 class QuietThread:
-    """A thread that shares nothing with others that allocates memory.
+    """A thread in which nothing is allocated, and nothing freed, but by what it is told to do.
 
     One of :mod:`threading` shares locks with the thread that starts it. Which of the two lets go of one last, and keeps
-    its memory for what it allocates next, depends on which of them runs first: on a busy machine one in two hundred
-    compiles found its heap 48 bytes further up.
+    its memory for what it allocates next, depends on which of them runs first (docs/adr/0011 says how often).
     """
 
     def __init__(self) -> None:
         """It starts when it is first needed, and ends with the process."""
+        self._turn = _thread.allocate_lock()
+        self._todo: Callable[[], None] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Leave the thread that was started to itself: the next call starts another one."""
         self._wanted, self._done = _thread.allocate_lock(), _thread.allocate_lock()
         self._wanted.acquire()
         self._done.acquire()
-        self._todo: Callable[[], None] | None = None
         self._started = False
 
     def run(self, function: Callable[_Given, _Answer], *given: _Given.args, **named: _Given.kwargs) -> _Answer:
-        """What a function answers there, or raises.
+        """What a function answers there, or raises. Who calls while another call lasts waits for it.
 
         Raises:
             RuntimeError: the system gives no more threads.
@@ -49,23 +53,32 @@ class QuietThread:
             except BaseException as error:
                 errors.append(error)
 
-        if not self._started:
-            _thread.start_new_thread(self._serve, ())
-            self._started = True
-        self._todo = answer
-        with _no_collection():
-            self._wanted.release()
-            self._done.acquire()
+        with self._turn:
+            if not self._started:
+                _thread.start_new_thread(self._serve, (self._wanted, self._done))
+                self._started = True
+            self._todo = answer
+            try:
+                with _no_collection():
+                    self._wanted.release()
+                    self._done.acquire()
+            except BaseException:  # Ctrl-C: the thread is at it still
+                self._forget()
+                raise
+            self._todo = None  # in this thread, which may free what was given; nothing of it is kept for longer
         if errors:
-            raise errors[0]
-        return answers[0]
+            raise errors.pop()
+        if not answers:
+            raise MemoryError(f"no memory for the answer of {function}")
+        return answers.pop()
 
-    def _serve(self) -> None:
+    def _serve(self, wanted: _thread.LockType, done: _thread.LockType) -> None:
         while True:
-            self._wanted.acquire()
+            wanted.acquire()
             assert self._todo
-            self._todo()
-            self._done.release()
+            with contextlib.suppress(MemoryError):  # even the error could not be noted
+                self._todo()
+            done.release()
 
 
 @contextlib.contextmanager
@@ -88,10 +101,10 @@ def allocator() -> Callable[[int], int]:
 
 
 def take_own_heap(malloc: Callable[[int], int]) -> None:
-    """Have this thread's heap made, and nothing of another one left to be given out in this thread.
+    """Make this thread's heap, and use up the freed blocks of other heaps that glibc would give to this thread first.
 
-    glibc keeps a few blocks that a thread freed and gives them out there first. The first is from the thread that
-    started it, as Python hands its arguments over in it.
+    glibc keeps a few blocks that a thread freed, and gives them to the same thread again. One is of the thread that
+    started it: Python hands its arguments over in it.
     """
     heap = malloc(_FROM_A_HEAP) >> _HEAP_BITS
     for size in _KEPT_SIZES:
@@ -100,9 +113,9 @@ def take_own_heap(malloc: Callable[[int], int]) -> None:
                 break
 
 
-def map_pools() -> list[bytes]:
-    """Have Python map memory for small objects now, so that it needs no more in the next calls.
-
-    There is room for some as long as the answer is kept.
-    """
-    return [bytes(_POOLED - 64) for _ in range(_MAPPED_POOLS // _POOLED)][-1:]
+@contextlib.contextmanager
+def pools_mapped() -> Iterator[None]:
+    """Meanwhile Python has memory for small objects, so that calls that make few of them map none."""
+    last = [bytes(_POOLED - 64) for _ in range(_MAPPED_POOLS // _POOLED)][-1:]  # the others are free, next to it
+    yield
+    del last

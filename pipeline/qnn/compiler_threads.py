@@ -19,7 +19,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 import onnxruntime_qnn
 
 from pipeline.processes.addresses import SETTLED, Milestone, settle
-from pipeline.processes.quiet_thread import QuietThread, allocator, map_pools, take_own_heap
+from pipeline.processes.quiet_thread import QuietThread, allocator, pools_mapped, take_own_heap
 from pipeline.qnn.libraries import sdk_library
 from pipeline.qnn.session import check_installed, devices
 
@@ -41,12 +41,9 @@ class Threads(NamedTuple):
 
     def compile(self, function: Callable[_Given, _Answer], *given: _Given.args, **named: _Given.kwargs) -> _Answer:
         """What a function that has QNN compile answers, or raises: at the same addresses in every process."""
-        pools = map_pools()
-        settle(Milestone.COMPILE)
-        try:
+        with pools_mapped():
+            settle(Milestone.COMPILE)
             return self.compiling.run(function, *given, **named)
-        finally:
-            del pools
 
 
 @functools.cache

@@ -30,6 +30,7 @@ _AWAKE_S = 0.2
 _KNOWN_S = 1.0  # for which it is believed who is there: among many workers, the answer is long
 _LOOKS_S = 5.0  # between two looks at who is there for a step that nobody takes
 _PATIENCE_S = 600.0  # for a scheduler that is gone, or for a worker that may run a step: clusters grow and restart
+_RETURN_S = 60.0  # the same where a worker was refused: a scheduler that restarted does not know the others yet
 _DEATHS = 5  # of workers at one step, one after the other
 _PAUSE_S = 2.0  # before a step is asked for again of which a worker could not read or write the data; then twice that
 
@@ -70,8 +71,9 @@ class Dispatcher:
         job = StepJob.of(resolved, workspace.code.stage(step.stage), tool_versions(step.stage))
         started()
         deaths, since = 0, time.monotonic()
+        answer = None
         while True:
-            answer = self._asked(job, resolved)
+            answer = self._asked(job, resolved, refused=answer is not None and bool(answer.refusal))
             if answer is not None and answer.log:
                 path = workspace.log(step)
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,14 +120,14 @@ class Dispatcher:
         if client is not None:
             client.close(timeout=1)
 
-    def _asked(self, job: StepJob, resolved: Resolved) -> Answer | None:
-        """A worker's answer; None if it died, or the scheduler did."""
+    def _asked(self, job: StepJob, resolved: Resolved, *, refused: bool = False) -> Answer | None:
+        """A worker's answer; None if it died, or the scheduler did. `refused`: one was, just now, for this step."""
         from distributed import CancelledError, KilledWorker
 
         client = self._connected()
         future = None
         try:
-            if self._refused and not self._able(resolved, client):
+            if refused and not self._able(resolved, client):
                 raise self._nobody(resolved)
             # Whoever asks twice, as after a lost scheduler, asks a second time: workers know what was made by its key.
             future = client.submit(
@@ -173,7 +175,7 @@ class Dispatcher:
             looked = time.monotonic()
             if self._able(resolved, client):
                 since = looked
-            elif looked - since > _PATIENCE_S or self._refused:
+            elif looked - since > (_RETURN_S if self._refused else _PATIENCE_S):
                 raise self._nobody(resolved)
 
     def _connected(self) -> Client:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from pipeline.build.crew import Crew
 from pipeline.build.worker import _error_text, load_answer
 from pipeline.config.load import load
 from pipeline.config.project_file import ProjectFile
-from pipeline.errors import CompileError, PipelineError, StoreError, WorkerError
+from pipeline.errors import CompileError, PipelineError, StoreError, WaitingError, WorkerError
 from pipeline.model import FileEntry, Manifest
 from pipeline.plan.keys import CodeDigests, step_key, tool_versions
 from pipeline.plan.planner import plan
@@ -126,7 +127,7 @@ def test_a_stage_that_fails_is_asked_for_once_and_a_disk_that_fails_it_again(
     answers: list[Answer] = []
 
     class Asks(Dispatcher):
-        def _asked(self, job: StepJob, _: Resolved) -> Answer:
+        def _asked(self, job: StepJob, _: Resolved, *, refused: bool = False) -> Answer:
             answers.append(Answer.from_json(json.loads(json.dumps(member.make(job).to_json()))))
             return answers[-1]
 
@@ -171,6 +172,32 @@ def test_a_scheduler_that_is_lost_before_it_is_asked_is_looked_for_again(
             assert asks._connected().status == "running"
         finally:
             asks.close()
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_refused_ends_no_step_that_waits_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler that started again knows none of its workers for a moment."""
+    (tmp_path / "shared").mkdir()
+    monkeypatch.setenv("PIPELINE_SHARED_STORE", str(tmp_path / "shared"))
+    monkeypatch.setattr(dispatcher, "_LOOKS_S", 0.2)
+    project = tiny_project.create(tmp_path / "here", tmp_path / "here" / ".build" / "store")
+    step = next(step for step in plan(load(project.root / tiny_project.CONFIG)) if step.stage == "shape")
+    resolved = Resolved(step, step.params, {}, {}, "0" * 64)
+    with cluster(tmp_path / "cluster") as made, ThreadPoolExecutor(1) as thread:
+        asks = Dispatcher(made.url, "here", Workspace.at(project.root).configured(ProjectFile()))
+        asks._refused["old"] = "it runs another commit"
+        answer = thread.submit(asks._asked, StepJob.of(resolved, "0" * 64, {}), resolved)
+        with pytest.raises(TimeoutError):
+            answer.result(timeout=2)
+        with pytest.raises(WaitingError, match="no worker"):
+            asks._asked(StepJob.of(resolved, "0" * 64, {}), resolved, refused=True)
+        assert made.scheduler is not None
+        made.scheduler.kill()
+        made.scheduler.wait()
+        assert answer.result(timeout=60) is None
+        asks.close()
 
 
 def test_dask_hardly_looks_at_what_threads_of_a_worker_do() -> None:
