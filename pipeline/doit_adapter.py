@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from getopt import GetoptError
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from doit.action import PythonAction
@@ -155,6 +156,7 @@ def check_options(line: CommandLine) -> None:
     Raises UsageError.
     """
     own = line.options[: len(line.options) - sum(word.startswith("-") for word in line.rest)]
+    own = [*takewhile(lambda word: word != "--", own)]  # what follows is a name, whatever it begins with
     if not any(option.startswith("--") for option in own):
         return
     commands = {each.get_name(): each for each in DoitMain.DOIT_CMDS if each is not Help}

@@ -19,7 +19,7 @@ class PipelineError(Exception):
 
     exit_code: ClassVar[int] = 1
     of_machine: bool = False
-    """Whether a disk of the machine that it happened on is at fault, so that another machine may do the same work."""
+    """Whether a disk or a limit of the machine is at fault, so that another machine may do the same work."""
     of_process: bool = False
     """Whether a process died, or was ended as it took too much, so that other work of the kind may be done."""
 

@@ -1,4 +1,4 @@
-"""Recognizes that the system gave this process no more memory, addresses or threads.
+"""Recognizes that the system gave this process no more memory, addresses, threads or processes.
 
 Needs the standard library alone.
 """
@@ -20,20 +20,22 @@ def shortage(error: BaseException) -> WorkerError | None:
     """The error for a user if `error` says that the system gave no more; None if it says anything else.
 
     Its `why` names the limit of addresses where there is one (ulimit -v): a process that reserves much and uses little
-    meets it long before memory is full.
+    meets it long before memory is full, and a thread reserves its stack.
     """
     if not _is_one(error):
         return None
     limit = _limit_bytes()
-    said = f"{type(error).__name__}: {error}".removesuffix(": ")
+    if limit is None and _is_thread(error):
+        return no_more_processes(error)
     limited = f"addresses are limited to {limit // _UNIT} MB here (ulimit -v); " if limit is not None else ""
     first = "run 'ulimit -v unlimited'" if limited else "end other programs, or use a machine with more memory"
-    return WorkerError(
-        "the system gave doit no more memory",
-        where="doit's own process, not a step",
-        why=limited + said,
-        remedy=f"{first}, then run the same command again: what was built is kept",
-    )
+    return _told("memory", limited + _said(error), first)
+
+
+def no_more_processes(error: BaseException) -> WorkerError:
+    """The error for a user where a process could not be started (EAGAIN, which says other things elsewhere)."""
+    first = "raise how many a user ('ulimit -u') or a container ('pids.max') may have, or end other programs"
+    return _told("threads or processes", _said(error), first)
 
 
 def shortage_handled() -> WorkerError | None:
@@ -49,7 +51,26 @@ def _is_one(error: BaseException) -> bool:
         return error.errno == errno.ENOMEM or bool(_UNMAPPED.search(str(error)))
     if isinstance(error, ImportError):
         return bool(_UNMAPPED.search(str(error)))
+    return _is_thread(error)
+
+
+def _is_thread(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and str(error) == _NO_THREAD
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def _told(what: str, why: str, first: str) -> WorkerError:
+    error = WorkerError(
+        f"the system gave doit no more {what}",
+        where="doit's own process, not a step",
+        why=why,
+        remedy=f"{first}, then run the same command again: what was built is kept",
+    )
+    error.of_machine = True
+    return error
 
 
 def _limit_bytes() -> int | None:

@@ -63,7 +63,8 @@ class Project:
     def __init__(self, root: Path, line: CommandLine) -> None:
         self.workspace = Workspace.at(root)
         unchanged = self._unchanged = Unchanged(root)
-        variables, folder = {name: value for name, value in line.variables.items() if name != ENGINE}, root / "configs"
+        variables = {name: value for name, value in line.variables.items() if name != ENGINE}
+        folder = root / "configs"
         self._models = {*model_names(folder)}
         check_words(line, self._models)
         configs, self.refusal = load_healthy(folder, None if variables else models_read(line, folder))
@@ -168,8 +169,7 @@ class Project:
     def command_tasks(self) -> Iterator[Task]:
         """The commands that are no steps, one task for each."""
         models = [(config, self._steps_of(config)) for config in self._planned.values()]
-        given = self._given
-        for command in commands(models, self._released(), self._targets, self.workspace, self.session, given):
+        for command in commands(models, self._released(), self._targets, self.workspace, self.session, self._given):
             takes = {"pos_arg": "given"} if command.takes_names else {}
             self._checks[command.name] = command.check
             yield task(

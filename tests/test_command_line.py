@@ -87,6 +87,7 @@ def test_a_task_that_is_asked_for_help_says_what_it_takes(given: list[str], caps
         ("--always-exec build", "'--always-execute'"),
         ("run --no-cont build", "'--no-continue'"),
         ("--proc=2 build", "'--process'"),
+        ("--proc=2 build -- --al", "'--process'"),
     ],
 )
 def test_the_beginning_of_an_option_of_doit_s_is_none(line: str, meant: str) -> None:
@@ -97,7 +98,16 @@ def test_the_beginning_of_an_option_of_doit_s_is_none(line: str, meant: str) -> 
 
 
 @pytest.mark.parametrize(
-    "line", ["list --all", "--no-continue -n 2 build", "--process=2 build", "gc --day 3", "--help", "help --al"]
+    "line",
+    [
+        "list --all",
+        "--no-continue -n 2 build",
+        "--process=2 build",
+        "gc --day 3",
+        "--help",
+        "help --al",
+        "list -- --al",
+    ],
 )
 def test_whole_options_and_those_of_tasks_are_left_to_doit(line: str) -> None:
     check_options(parse(line.split()))

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from pipeline.doit_adapter import StepFailed, reported
+from pipeline.errors import WorkerError
+from pipeline.plan.steps import Step
+from pipeline.report.reporter import Build, Reporter
 from pipeline.shortage import shortage
+from pipeline.store.durable import disk_errors
 from tests.support import tiny_project
 from tests.support.project import ROOT, inherited
 
@@ -50,6 +58,83 @@ def test_an_action_that_got_no_memory_fails_in_our_words() -> None:
     failed = reported(action)
     assert isinstance(failed, StepFailed)
     assert str(failed.error).startswith("the system gave doit no more memory\n")
+
+
+def test_what_a_process_that_got_no_memory_says_is_no_fault_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(WorkerError, match="the system gave doit no more memory") as caught, disk_errors(tmp_path):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory", sys.executable)
+    assert caught.value.exit_code == 18
+    assert caught.value.of_machine
+
+
+_LIMITED = """\
+import os, resource, sys, threading
+from pathlib import Path
+from pipeline.processes import process
+from pipeline.shortage import shortage
+from pipeline.store.durable import disk_errors
+
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+os.chdir(sys.argv[1])
+if not os.geteuid():
+    os.setuid(65533)  # root has no such limit
+try:
+    with disk_errors(Path()), open(os.devnull, "wb") as log:
+        process.start([sys.executable, "--version"], stdin=log.fileno(), log=log, cwd=Path("/"), env={})
+except Exception as error:
+    print(error)
+try:
+    threading.Thread(target=print).start()
+except RuntimeError as error:
+    print(shortage(error))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits processes")
+def test_who_may_have_no_more_processes_is_told_so() -> None:
+    """Under `ulimit -u` memory is not what lacks."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LIMITED, "/"], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.count("the system gave doit no more threads or processes\n") == 2, done.stdout + done.stderr
+    assert done.stdout.count("('ulimit -u') or a container ('pids.max')") == 2
+    assert "why: BlockingIOError: " in done.stdout
+    assert f"why: RuntimeError: {_NO_THREAD}\n" in done.stdout
+    assert "memory" not in done.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="opens a terminal")
+def test_a_terminal_has_its_cursor_again_even_if_the_record_fails_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # a reporter puts another one there
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = os.openpty()
+    project = SimpleNamespace(close=lambda: None, workspace=SimpleNamespace(log=lambda _: tmp_path / "log"))
+    monkeypatch.setattr(Reporter, "project", cast("Build", project), raising=False)
+
+    def record(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Reporter, "_record", record)
+    monkeypatch.setattr(Reporter, "_ran", lambda _: None)
+    with open(theirs, "w", encoding="utf-8") as terminal:
+        reporter = Reporter(terminal, {})
+        reporter._started(cast("Step", SimpleNamespace(id="shape:tiny/net")))
+        try:
+            raise RuntimeError(_NO_THREAD)
+        except RuntimeError:
+            reporter.complete_run()
+    said = b""
+    with contextlib.suppress(OSError):  # EIO: it has been closed, and all is read
+        while more := os.read(ours, 1 << 16):
+            said += more
+    os.close(ours)
+    shown = said.decode()
+    assert "\x1b[?25l" in shown
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+    assert shown.endswith("\x1b[2K"), "the live line is wiped for what is said next"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits addresses")

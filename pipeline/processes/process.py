@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.processes import lifeline
+from pipeline.shortage import no_more_processes
 
 During = Callable[[int], AbstractContextManager[object]]
 """Given the id of a child, returns the context that is open while the child runs."""
@@ -48,11 +49,17 @@ def run(
 def start(
     command: Sequence[str], *, stdin: int, log: IO[bytes], cwd: Path, env: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a command in its own group. :func:`end` ends the group, and the system does when we end."""
+    """Start a command in its own group. :func:`end` ends the group, and the system does when we end.
+
+    Raises WorkerError if no more processes may be.
+    """
     with _lock:
         if _closing:
             raise KeyboardInterrupt
-        process, ends = _begin(command, stdin, log, cwd, dict(env))
+        try:
+            process, ends = _begin(command, stdin, log, cwd, dict(env))
+        except BlockingIOError as error:
+            raise no_more_processes(error) from error
         _ends[process.pid] = ends
     return process
 

@@ -164,8 +164,7 @@ class Reporter:
     def _ended(self, step: Step) -> None:
         """Called when a step's worker has ended, whatever comes of it."""
         self._console.ended(step.id)
-        since = self._running.pop(step.id, None)
-        if since is not None:
+        if (since := self._running.pop(step.id, None)) is not None:
             self._runs.setdefault(step.id, []).append((since, self._clock.since() - since))
 
     def add_success(self, task: Task) -> None:
@@ -240,7 +239,10 @@ class Reporter:
             interrupt.leave(self._console.line)
         if short := shortage_handled():
             self._refusal = short  # the runner says it; tables and pages would need what there is too little of
-            self._record(self._ran(), short.exit_code)
+            with contextlib.suppress(Exception):  # either may meet the shortage, too
+                self._console.stop()
+            with contextlib.suppress(Exception):
+                self._record(self._ran(), short.exit_code)
             return
         self._publish_rest()
         project.crew.close()
@@ -266,11 +268,9 @@ class Reporter:
 
     def _publish_rest(self) -> None:
         """Publish the components that passed of models of which others failed."""
-        models = [
-            name.removeprefix("build:")
-            for name in self._needs
-            if name.startswith("build:") and summary.cause(name, self._needs) not in self.project.waiting
-        ]
+        waiting = self.project.waiting
+        built = [name for name in self._needs if name.startswith("build:")]
+        models = [name.removeprefix("build:") for name in built if summary.cause(name, self._needs) not in waiting]
         try:
             self._partial = self.project.publish_rest(models, self._checked)
         except PipelineError as error:

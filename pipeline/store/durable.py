@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.errors import StoreError
+from pipeline.shortage import shortage
 
 _WINDOWS = os.name == "nt"
 UNRELATED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -119,10 +120,12 @@ def _of_machine(what: str, *, where: str, why: str, remedy: str) -> StoreError:
 
 @contextmanager
 def disk_errors(where: Path, what: str = "the disk refused a write") -> Iterator[None]:
-    """Turn an OSError inside into a StoreError that begins with `what`."""
+    """Turn an OSError inside into a StoreError that begins with `what`, or into the error for a want of memory."""
     try:
         yield
     except OSError as error:
+        if found := shortage(error):
+            raise found from error
         raise _refused(error, where, what) from error
 
 

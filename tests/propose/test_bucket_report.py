@@ -114,7 +114,7 @@ def test_what_is_no_length_is_refused(tmp_path: Path, text: str, said: str) -> N
 
 @pytest.mark.slow
 def test_a_model_is_planned_by_its_calibration_set_or_by_a_file(tiny_built: Project, tmp_path: Path) -> None:
-    project = tiny_built.copy(tmp_path / "project")
+    project = tiny_built.copy(tmp_path / "project", tmp_path / "store")
     run = project.doit("buckets:tiny")
     assert "buckets of tiny, for the 4 samples of the calibration set: sequence 3 to 6" in run.text
     assert "buckets: {sequence: [" in run.text

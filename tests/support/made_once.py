@@ -17,19 +17,20 @@ VARIABLE = "TESTS_MADE_ONCE"
 
 
 def made_once(name: str, make: Callable[[Path], object]) -> Path:
-    """The folder `name`, which `make` filled in this process or another; others wait meanwhile.
+    """The folder for `name`, which `make` filled in this process or another; others wait meanwhile.
 
-    A folder stays where it was made, so what is in it may hold its path. If `make` raises, the next to ask tries again.
+    A folder stays where it was made, so what is in it may hold its path. If `make` raises, the next to ask tries again,
+    in another folder: what a maker that was killed has started may still write in its own.
     """
-    folder = _root() / name
-    made = folder.with_name(f"{name}.made")
-    with FileLock(folder.with_name(f"{name}.lock")):
+    root = _root()
+    made, half = root / f"{name}.made", root / f"{name}.half"
+    with FileLock(root / f"{name}.lock"):
         if not made.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
+            folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))
             make(folder)
-            made.touch()
-    return folder
+            half.write_text(folder.name, "utf-8")
+            half.replace(made)
+    return root / made.read_text("utf-8")
 
 
 @cache

@@ -122,10 +122,15 @@ class Additions:
 class _OnDemand(GraphIndex):
     """An index that is made when something in it is asked for: most rewrites find nothing by a node's kind."""
 
+    FIELDS = frozenset(("initializers", "outputs", "types", "makers", "readers"))
+    """What is made then."""
+
     def __init__(self, model: ModelProto, folder: Path) -> None:
         self.model, self._folder = model, folder
 
     def __getattr__(self, name: str) -> Any:
+        if name not in self.FIELDS:
+            raise AttributeError(name=name, obj=self)
         super().__init__(self.model, self._folder)
         return object.__getattribute__(self, name)
 

@@ -110,6 +110,8 @@ def _rest(scale: NDArray[np.float64], bias: NDArray[np.float64] | None) -> NDArr
     whole = np.where(whole == 0, np.where(faint == 0, -np.sign(scale), faint), whole)
     rest = np.divide(scale, whole * step, out=np.ones(scale.size), where=whole != 0)
     if bias is not None:
+        if not np.isfinite(bias).all():
+            return np.ones(scale.size)
         rest = np.where(np.abs(bias) > 2 * np.abs(bias).max() * np.abs(rest), 1.0, rest)
     return np.asarray(rest)
 

@@ -277,7 +277,7 @@ def _metadata(found: importlib.metadata.Distribution) -> tuple[PackageMetadata |
 def _installed_modules(found: importlib.metadata.Distribution) -> frozenset[str]:
     """The top packages and modules that a distribution installed, without namespace packages."""
     record = found.read_text("RECORD") or ""
-    # A pattern that begins with a letter of its own is found three times as fast as one with ^.
+    # A pattern that begins with a fixed character (`\n`) is found three times as fast as one with ^.
     modules = re.findall(r"\n([A-Za-z0-9_]+)(?:/__init__)?\.py,", f"\n{record}")
     return frozenset(modules or (found.read_text("top_level.txt") or "").split())
 

@@ -40,6 +40,8 @@ CONSTANTS: dict[str, NDArray[Any]] = {
     "square": RANDOM.normal(size=(32, 32)).astype(np.float32),
     "last": np.array([2]),
     "endless": np.where(np.arange(32) == 5, np.inf, SCALE).astype(np.float32),
+    "huge": np.where(np.arange(32) == 5, -np.inf, SCALE).astype(np.float32),
+    "unknown": np.where(np.arange(32) == 5, np.nan, SCALE).astype(np.float32),
     "m": RANDOM.normal(size=(1, 32, 6)).astype(np.float32),
 }
 MOVED = {
@@ -79,6 +81,8 @@ LEFT = {
     "two axes": "n = LayerNormalization <axis = 1> (x, g, b)  y = MatMul (n, w)",
     "biases that are computed": "k = Abs (b)  n = LayerNormalization (x, g, k)  y = MatMul (n, w)",
     "scales without end": "n = LayerNormalization (x, endless, b)  y = MatMul (n, w)",
+    "biases without end": "n = LayerNormalization (x, g, huge)  y = MatMul (n, w)",
+    "biases that are no numbers": "n = LayerNormalization (x, g, unknown)  y = MatMul (n, w)",
     "weights that are computed": "k = Abs (w)  n = LayerNormalization (x, g, b)  y = MatMul (n, k)",
     "scales that are computed": "k = Abs (g)  n = LayerNormalization (x, k, b)  y = MatMul (n, w)",
     "nobody": "n = LayerNormalization (x, g, b)  y = Abs (x)",

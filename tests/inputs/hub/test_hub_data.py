@@ -60,7 +60,7 @@ def test_a_folder_beyond_bounds_is_refused(commit: str, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_samples_of_the_hub_are_pinned_fetched_and_read(hub: HubServer, tiny_built: Project, tmp_path: Path) -> None:
-    project = tiny_built.copy(tmp_path / "project")
+    project = tiny_built.copy(tmp_path / "project", tmp_path / "store")
     folder = project.root / "calibration/calibration"
     repo = hub.add("datasets/our/data", {f"arrays/{path.name}": path.read_bytes() for path in folder.iterdir()})
     project.edit(CONFIG, "folder: calibration/calibration", "folder: {hub: our/data, revision: main, path: arrays}")
