@@ -166,7 +166,7 @@ def provenance(source: PageSource) -> Element:
         pinned = pinned_revision(config.source.hub, config.source.revision, source.workspace.pins)
         row("source", code(config.source.hub), " at ", code(pinned or config.source.revision))
     else:
-        row("source", "a folder of this project: ", code(config.source.path.name))
+        row("source", "a folder of the machine that built it: ", code(config.source.path.name))
     row("configuration", code(f"configs/{config.path.name}"))
     row("targets", ", ".join(source.targets))
     if source.run is not None:
