@@ -220,6 +220,7 @@ HANDLERS = {
     "genie.py": "hands the refusal on to the process that waits; what was refused does not ship",
     "interface.py": "hands the refusal on to the process that waits; what was refused does not ship",
     "judge.py": "its text is in messages; the fact is its class",
+    "quiet_thread.py": "hands the error on to the thread that waits, which raises it",
     "request.py": "hands the refusal on to the steps that read the samples, which raise it",
     "static_shapes.py": "names the value that decides in the error that it raises",
     "text.py": "looks whether it is a panic",

@@ -121,7 +121,9 @@ def test_mistakes_of_a_project_are_all_found_at_once(fresh: Project) -> None:
     found = examined(fresh, status=10, PIPLINE_MEMORY="12G")
     assert worst(found, "project.configs")["subject"] == "configs/wrong.yaml"
     assert "pins.yaml can't be read" in worst(found, "project.pins")["what"]
-    assert worst(found, "project.calibration")["what"] == "lines.txt does not exist"
+    where = "configs/bert.yaml:6:35, for samples:bert/calibration"
+    told = f"the file of samples calibration/lines.txt does not exist ({where})"
+    assert worst(found, "project.calibration")["what"] == told
     assert "the model folder has no file onnx/model.onnx" in worst(found, "project.source")["what"]
     assert worst(found, "project.variables")["remedy"] == "write PIPELINE_MEMORY"
     assert worst(found, "compiler.compile")["level"] == "ok"
