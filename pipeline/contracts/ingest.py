@@ -38,7 +38,8 @@ class GivenConstant(Contract):
 @dataclass(frozen=True)
 class Table(Contract):
     """The `rows` of the smallest constant table in which an input looks rows up, and the `nodes` that do, as messages
-    name them."""
+    name them.
+    """
 
     rows: int
     nodes: tuple[str, ...]

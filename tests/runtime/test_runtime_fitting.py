@@ -158,7 +158,11 @@ def looking_up(least: int = 0, most: int = 49) -> Fitting:
 @pytest.mark.parametrize(
     ("given_ids", "why", "remedy"),
     [
-        ([3, -1, 2], "-1 at [0, 1] is beyond 0 to 49, the rows of its table", "; ONNX counts a negative one from the end: that is 49"),
+        (
+            [3, -1, 2],
+            "-1 at [0, 1] is beyond 0 to 49, the rows of its table",
+            "; ONNX counts a negative one from the end: that is 49",
+        ),
         ([3, 50, 2], "50 at [0, 1] is beyond 0 to 49, the rows of its table", ""),
         ([-51], "-51 at [0, 0] is beyond 0 to 49, the rows of its table", ""),
         ([2**40, 0, -7], "1099511627776 at [0, 0] is beyond 0 to 49, the rows of its table; so are 1 more", ""),
