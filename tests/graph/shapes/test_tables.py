@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
 from pipeline.graph.shapes.tables import tables
 from tests.support.graphs import graph
 
-CONSTANTS = {
+CONSTANTS: dict[str, ArrayLike] = {
     "words": np.zeros((50, 4), np.float32),
     "few": np.zeros((7, 4), np.float32),
     "wide": np.zeros((4, 30), np.float32),
