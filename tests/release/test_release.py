@@ -84,8 +84,8 @@ def test_the_index_is_what_its_schema_says_and_what_the_build_said(packaged: Pro
     encoder, built = index["components"]["encoder"], manifest["components"]["encoder"]["buckets"]
     assert [bucket["axes"] for bucket in encoder["buckets"]] == [{"sequence": 16}, {"sequence": 32}]
     assert encoder["inputs"] == [
-        {"name": name, "dtype": "int64", "dims": [1, "sequence"], "padding": 0}
-        for name in ("input_ids", "attention_mask")
+        {"name": "input_ids", "dtype": "int64", "dims": [1, "sequence"], "padding": 0, "range": [0, 139]},
+        {"name": "attention_mask", "dtype": "int64", "dims": [1, "sequence"], "padding": 0},
     ]
     dims = [{"size": 1}, {"axis": "sequence"}, {"size": 64}]
     assert encoder["outputs"] == [{"name": "last_hidden_state", "dtype": "float32", "dims": dims}]
