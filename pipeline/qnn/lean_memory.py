@@ -17,14 +17,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-"""glibc's M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD (mallopt(3)): what may be free at the end of a heap before it
-is returned, by how much more than is needed a heap grows, and from which size on memory is mapped, and unmapped when it
-is freed."""
+"""glibc's M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD (mallopt(3)): what may be free at a heap's end before it is
+returned, by how much more than is needed a heap grows, and from which size on memory is mapped, and unmapped when freed.
+"""
 _FROM_BYTES, _FROM_BYTES_OF_SEVERAL = 1 << 20, 1 << 14
 """Where several graphs are in one process, less counts: a matrix of a small language model has 0.1 to 0.9 MB in 8 bits.
 """
 _SMALL_BYTES = 64 << 20
-"""Up to here weights are few enough to keep what is freed: 50 MB more of MiniLM's 410 spare an eighth of its compile."""
+"""Up to here weights are few enough to keep what is freed: MiniLM's 50 MB more spare an eighth of a compile."""
 _KEPT_FROM_BYTES, _KEPT_FREE, _GROWN_BY = 32 << 20, 64 << 20, 1 << 20
 """glibc comes to the first two by itself, as it sees large blocks freed. Set, they are the same in every process."""
 _EVERY_S = 1.0
