@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """glibc's M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD (mallopt(3)): what may be free at a heap's end before it is
-returned, by how much more than is needed a heap grows, and from which size on memory is mapped, and unmapped when freed.
+returned, by how much more than is needed a heap grows, and from which size on memory is mapped, and unmapped again.
 """
 _FROM_BYTES, _FROM_BYTES_OF_SEVERAL = 1 << 20, 1 << 14
 """Where several graphs are in one process, less counts: a matrix of a small language model has 0.1 to 0.9 MB in 8 bits.
