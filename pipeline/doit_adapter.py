@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from getopt import GetoptError
 from itertools import takewhile
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from doit.action import PythonAction
 from doit.cmd_base import DodoTaskLoader
@@ -40,6 +40,10 @@ class Removal(PythonAction):  # type: ignore[misc]  # doit is untyped
     def __str__(self) -> str:
         """What doit says that it executes."""
         return f"remove artifacts/{self.args[0]}"
+
+    def execute(self, out: TextIO | None = None, err: TextIO | None = None) -> Any:
+        """What doit does, with an error told: it would keep it for the end of an action that ends the process."""
+        return super().execute(out, err or sys.stderr)
 
 
 class StepFailed(TaskFailed):  # type: ignore[misc]  # doit is untyped

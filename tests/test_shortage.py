@@ -104,6 +104,58 @@ def test_who_may_have_no_more_processes_is_told_so() -> None:
     assert "memory" not in done.stdout
 
 
+_LIMITED_STEP = """\
+import os, resource, sys
+from pipeline.build.worker import _no_more
+from pipeline.errors import CompileError
+from pipeline.shortage import shortage_behind
+
+failed = CompileError("QNN compiled nothing")
+if sys.argv[1] == "addresses":
+    resource.setrlimit(resource.RLIMIT_AS, (900 << 20, 900 << 20))
+    taken = bytearray(500 << 20)
+    print(shortage_behind(failed, "context:a"))
+    raise SystemExit
+assert shortage_behind(failed, "context:a") is None
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+if not os.geteuid():
+    os.setuid(65533)
+print(shortage_behind(failed, "context:a"))
+try:
+    os.fork()
+except BlockingIOError as error:
+    print(_no_more(error, "verify:a"))
+print(_no_more(OSError("ONNX Runtime could not be set up"), "verify:b"))
+"""
+
+
+def _limited_step(what: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", _LIMITED_STEP, what], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits processes")
+def test_a_step_that_got_no_threads_or_processes_is_no_fault_of_the_model() -> None:
+    """Native code says that it compiled nothing, not that it could start no thread."""
+    said = _limited_step("processes")
+    for step in ("context:a", "verify:a", "verify:b"):
+        assert f"the system gave {step} no more threads or processes\n  where: the step's process\n" in said
+    assert "why: of 32 threads more 0 could be started, and this failed: QNN compiled nothing\n" in said
+    assert "why: BlockingIOError: " in said
+    assert "and this failed: OSError: ONNX Runtime could not be set up\n" in said
+    assert said.count("raise how many a user ('ulimit -u')") == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits addresses")
+def test_a_step_whose_addresses_ran_out_is_no_fault_of_the_model() -> None:
+    said = _limited_step("addresses")
+    assert "the system gave context:a no more memory\n" in said
+    assert "addresses are limited to 943 MB here (ulimit -v); 512 MB more can't be had, and this failed: QNN" in said
+    assert "next: run 'ulimit -v unlimited'" in said
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="opens a terminal")
 def test_a_terminal_has_its_cursor_again_even_if_the_record_fails_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -18,10 +18,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import BY_NAME, PipelineError, StoreError, WorkerError
+from pipeline.errors import BY_NAME, CompileError, PipelineError, StoreError, VerificationError, WorkerError
 from pipeline.model import FileEntry, StageInput, StageRequest, StageResult
 from pipeline.processes import lifeline
 from pipeline.processes.memory import go_first, peak_bytes
+from pipeline.shortage import no_more_processes, shortage, shortage_behind
 from pipeline.store.durable import is_full, no_room
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -96,13 +97,15 @@ def main(request_path: str) -> int:
         status = 0
     except PipelineError as error:
         _log_traceback()
-        text = _error_text(error)
-        status = error.exit_code
+        native = isinstance(error, CompileError | VerificationError)
+        told = (shortage_behind(error, raw["step"]) if native else None) or error
+        text = _error_text(told)
+        status = told.exit_code
     except Exception as error:
         _log_traceback()
         told = (
             _no_room(error, raw["step"])
-            or _no_memory(error, raw["step"])
+            or _no_more(error, raw["step"])
             or WorkerError(
                 f"{raw['step']} hit a bug: {type(error).__name__}: {error}",
                 where=_origin(error),
@@ -169,15 +172,11 @@ def _no_room(error: Exception, step: str) -> StoreError | None:
     return no_room(f"what {step} writes", error) if isinstance(error, OSError) and is_full(error) else None
 
 
-def _no_memory(error: Exception, step: str) -> WorkerError | None:
-    if not isinstance(error, MemoryError):
-        return None
-    return WorkerError(
-        f"the system gave {step} no more memory",
-        where=_origin(error),
-        why=str(error),
-        remedy="run fewer steps at a time (doit -n 1), use a smaller bucket, or a machine with more memory",
-    )
+def _no_more(error: Exception, step: str) -> WorkerError | None:
+    """The error for what the system gave no more of; whatever a library says then, it may be no word of that."""
+    if isinstance(error, BlockingIOError):  # of a fork: nothing here reads or writes without waiting
+        return no_more_processes(error, step)
+    return shortage(error, step) or shortage_behind(f"{type(error).__name__}: {error}", step)
 
 
 def _origin(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from pipeline.config.quantization import Auto, Fp16, Quantization
 from pipeline.config.readers import Reader
 from pipeline.config.targets import Target
 from pipeline.config.thresholds import Thresholds
-from pipeline.config.written_values import PythonFunction
+from pipeline.config.written_values import CONFIGS, PythonFunction
 from pipeline.contracts.codec import NumberTree
 from pipeline.contracts.context import Compiler
 from pipeline.contracts.export import ExportKind
@@ -74,6 +74,11 @@ class ModelConfig:
     language: LanguageModel | None = None
     outputs: tuple[ExportKind, ...] = ()
     compiler: Compiler = "onnxruntime-qnn"
+
+    def place(self, *names: str) -> str:
+        """Where the config says the first of these that it has, as `configs/demo.yaml:12:3`; the file, if none."""
+        file = f"{CONFIGS}/{self.path.name}"
+        return next((self.places[name] for name in names if name in self.places), file)
 
     @property
     def twins(self) -> tuple[Bucket, ...]:

@@ -91,7 +91,7 @@ _TOLD: Mapping[str, tuple[str, str]] = {
         "give the model smaller integers: hash, offset or scale them before, or take this part out of it",
     ),
     "negative_index": (
-        "a lookup in integers takes no index from the end: it gives 0",
+        "a lookup in integers takes no index from the end: it gives the lowest number of its encoding",
         "add the size of the table to negative ones before, or keep the lookup in float16",
     ),
     "quiet_logarithm": (

@@ -36,13 +36,23 @@ class GivenConstant(Contract):
 
 
 @dataclass(frozen=True)
+class Table(Contract):
+    """The `rows` of the smallest constant table in which an input looks rows up, and the `nodes` that do, as messages
+    name them.
+    """
+
+    rows: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Facts(Signature):
     """Dims are sizes or names. `constants` were inputs, `axes` has the inputs that carry each, `opset` is ONNX's.
 
     `language` is there where it is a language model, whose output has `tokenizer.json`, too; `rounds` is the file where
     it was quantized, which rounds otherwise than the float model that was made of it. `gone` are inputs of the file
     that nothing reads any more, as the component ends before. `layers`: it has an LSTM, which takes another form where
-    it stays in float.
+    it stays in float. `tables` are of the inputs that are ids.
     """
 
     constants: Mapping[str, GivenConstant]
@@ -53,3 +63,4 @@ class Facts(Signature):
     rounds: str | None = left_out()
     gone: tuple[str, ...] | None = left_out()
     layers: bool | None = left_out()
+    tables: Mapping[str, Table] | None = left_out()

@@ -133,7 +133,7 @@ def _by_nature(step: Step, params: Contract) -> HostRule:
     if target is not None and params.compile == DEVICE:
         index = step.config.targets.index(target)
         why = _DEVICE if catalog.resolve(target.soc).htp_arch == ON_DEVICE_HTP_ARCH else _ASKED
-        return HostRule((target.soc,), why, step.config.places.get(f"targets[{index}]", step.config.path.name))
+        return HostRule((target.soc,), why, step.config.place(f"targets[{index}]"))
     alone = target is not None and (params.form == "separate" or len(params.buckets) == 1)
     if target is not None and alone:
         return HostRule((X86_64, target.soc), "on ARM64 the compiler works for the host's own SoC only")

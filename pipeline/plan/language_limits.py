@@ -23,14 +23,14 @@ def check_language(config: ModelConfig, facts: Mapping[str, ingest.Facts]) -> No
         if longest > model.context:
             raise ConfigError(
                 f"the context of {longest} tokens is longer than {config.name} was made for",
-                where=config.places.get("language_model.context", config.path.name),
+                where=config.place("language_model.context"),
                 why=f"the model, or a window that some of its layers see, ends at {model.context}",
                 remedy=f"write language_model: {{context: {model.context}}} or less",
             )
         if language.parts != "auto" and language.parts > model.layers + 1:
             raise ConfigError(
                 f"{config.name} can't be split into {language.parts} parts",
-                where=config.places.get("language_model.parts", config.path.name),
+                where=config.place("language_model.parts"),
                 why=f"it has {model.layers} layers, and a head behind them; layers are not split",
                 remedy=f"write language_model: {{parts: {model.layers + 1}}} or less, or parts: auto",
             )

@@ -65,7 +65,7 @@ def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | 
         found = {name: manifests[id_].read(ingest.Facts.from_json) for name, id_ in step.ingests.items()}
         if step.in_float is not None and _came_out_in_float(step, manifests):
             # A component that came to float16 and one that the config wants in it have the same steps and keys.
-            return resolve(step.in_float, workspace, outputs)
+            return resolve(step.in_float(step.id), workspace, outputs)
     except ContractError:  # an older version of ours left it
         return None
     buckets = {name: OwnBuckets.of(step.config, facts) for name, facts in found.items()}
@@ -140,7 +140,7 @@ def _reader_tools(step: Step, params: Contract) -> Mapping[str, str]:
         purpose = "calibration" if step.name.endswith("/calibration") else "verification.samples"
         raise ConfigError(
             f"the package {error.package} is not installed in this Python environment",
-            where=step.config.places.get(f"{purpose}.reader", step.config.path.name),
+            where=step.config.place(f"{purpose}.reader"),
             why=f"reader {params.calibration.reader!r} needs it, and it comes with the extra '{error.extra}' alone",
             remedy=f"run 'uv sync --inexact --extra {error.extra}', then the same command again",
         ) from None
@@ -186,7 +186,7 @@ def check_axes(config: ModelConfig, available: Mapping[str, Collection[str]]) ->
         if axis not in known:
             raise ConfigError(
                 f"no component of {config.name} has an axis named '{axis}'{did_you_mean(axis, known)}",
-                where=config.places.get("fixed" if axis in config.fixed else "buckets", config.path.name),
+                where=config.place("fixed" if axis in config.fixed else "buckets"),
                 why=f"the models' inputs have these axes: {', '.join(known) or 'none'}",
                 remedy="use the name that the ONNX file gives the axis",
             )
@@ -203,7 +203,7 @@ def check_constants(config: ModelConfig, facts: Mapping[str, ingest.Facts]) -> N
                 who = component if own in config.places or len(known) == 1 else f"any component of {config.name}"
                 raise ConfigError(
                     f"'{name}' is no input of {who}{did_you_mean(name, candidates)}",
-                    where=config.places.get(own, config.places.get(dotted(("constants", name)), config.path.name)),
+                    where=config.place(own, dotted(("constants", name))),
                     why=f"the inputs are {', '.join(sorted(candidates)) or 'none'}",
                     remedy="use the name that the ONNX file gives the input, or take it out of 'constants'",
                 )
@@ -295,4 +295,4 @@ def _place_named(role: str, step: Step) -> str:
     else:
         reader = "calibration" if step.name == f"{config.name}/calibration" else "verification.samples"
         names = [f"{reader}.run"] if role == "code" else [f"{reader}.file", f"{reader}.folder"]
-    return next((config.places[name] for name in names if name in config.places), config.path.name)
+    return config.place(*names)

@@ -34,7 +34,7 @@ def print_plans(
         many = "has no buckets to plan" if not axes else f"has buckets of {len(axes)} axes"
         raise ConfigError(
             f"{config.name} {many}",
-            where=config.places.get("buckets", config.path.name),
+            where=config.place("buckets"),
             why="plans are made for one axis, or two that grow together",
             remedy="put one or two axes under 'buckets', with any values" if not axes else "plan two of them at a time",
         )
@@ -50,7 +50,7 @@ def print_plans(
         if step is None:
             raise ConfigError(
                 f"{config.name} has no calibration set",
-                where=config.path.name,
+                where=config.place(),
                 remedy=f"give a file with a length a line: doit buckets:{config.name} --lengths FILE",
             )
         found = of_calibration(axes, _made(step, workspace), known, workspace.store)

@@ -11,7 +11,7 @@ from pipeline.build.crew import Crew
 from pipeline.config.file_names import RESERVED
 from pipeline.config.load import ModelConfig, load
 from pipeline.config.written_values import NAME
-from pipeline.errors import ConfigError, ModelError, PipelineError, StoreError, WaitingError, WorkerError
+from pipeline.errors import ConfigError, ModelError, PipelineError, WaitingError, WorkerError
 from pipeline.plan.planner import plan
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -21,6 +21,7 @@ from pipeline.propose.found_model import FoundModel, chosen, find, no_models, si
 from pipeline.propose.interface import GuessedComponent, look_at
 from pipeline.propose.language_files import config_of, language_files, longest_context
 from pipeline.qnn import catalog
+from pipeline.store.durable import disk_errors
 
 DEFAULT_TARGET = "snapdragon-x-elite"
 _TRIED = ("fetch", "ingest", "shape", "rewrite")
@@ -97,16 +98,13 @@ def _targets(text: str) -> list[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with disk_errors(path, f"configs/{path.name} can't be written"):
         path.parent.mkdir(exist_ok=True)
-        with path.open("x", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-    except FileExistsError:
-        raise ConfigError(f"configs/{path.name} is there already", remedy="take another name") from None
-    except OSError as error:
-        raise StoreError(
-            f"configs/{path.name} can't be written", where=str(path), why=error.strerror or str(error)
-        ) from error
+        try:
+            with path.open("x", encoding="utf-8", newline="\n") as stream:
+                stream.write(text)
+        except FileExistsError:
+            raise ConfigError(f"configs/{path.name} is there already", remedy="take another name") from None
 
 
 def _named(found: FoundModel) -> dict[str, str]:

@@ -34,6 +34,7 @@ from pipeline.qnn.format.context_binary import read_binaries
 from pipeline.qnn.format.context_edges import contradictions, is_edge, paired
 from pipeline.qnn.format.context_model import binary_names, partition_name, partitions
 from pipeline.qnn.format.graph_io import EdgeTensor
+from pipeline.shortage import shortage_behind
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -198,6 +199,8 @@ class _Reading:
         with tempfile.TemporaryDirectory(dir=self._work) as work:
             made = run_raw_apart(binary, name, self._target, given, Path(work))
         if isinstance(made, str):
+            if lacking := shortage_behind(made, "a run without ONNX Runtime"):
+                raise lacking  # it says nothing about the binary
             yield f"graph {name!r} does not run without ONNX Runtime: {made}"
             return
         by_name = {tensor.name: array for tensor, array in zip(graph.outputs, made, strict=True)}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline.config.load import Auto, Bucket, LocalSource, ModelConfig, Quantization, Target
 from pipeline.config.quantization import FOR_SEARCH
-from pipeline.contracts import climb, context, export, ingest, rewrite
+from pipeline.contracts import climb, context, export, ingest, quantize, rewrite
 from pipeline.errors import StoreError
 from pipeline.frozen import dataclass
 from pipeline.inputs.pins import pinned_revision
@@ -25,6 +25,7 @@ from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.qnn import catalog
 from pipeline.release import engine_files
+from pipeline.release.id_ranges import with_ranges
 from pipeline.release.index import constants_of, text_of
 from pipeline.report import report
 from pipeline.store.manifests import read_manifest
@@ -182,7 +183,7 @@ def _bucket(
         "binaries": [*made.binaries],
         "files": _entries({**part.files, **others}),
         **({"exports": {kind: each[made.bucket].to_json() for kind, each in graphs.items()}} if graphs else {}),
-        "inputs": part.facts["inputs"],
+        "inputs": _inputs(step, bucket, made, manifests),
         "outputs": part.facts["outputs"],
         "padding": dict(step.config.components[step.component].padding),
         "partitions": made.partitions,
@@ -194,6 +195,16 @@ def _bucket(
         "rewrites": _rewrites(step, bucket, manifests),
         "verification": _verification(step, bucket, manifests),
     }
+
+
+def _inputs(step: Step, bucket: Bucket, made: context.PartFacts, manifests: Mapping[str, Manifest]) -> list[Json]:
+    """The inputs of a context, with the range of those that are ids."""
+    assert step.component is not None
+    quantized = manifests.get(report.quantization(step))
+    part = quantized.part(made.bucket) if quantized else None
+    in_float = part.read(quantize.PartFacts.from_json).float_nodes if part else None
+    tables = manifests[step.ingests[step.component]].read(ingest.Facts.from_json).tables
+    return with_ranges(made.inputs, tables or {}, in_float, _rewrites(step, bucket, manifests))
 
 
 def _forecasts(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> Json:

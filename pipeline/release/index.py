@@ -20,6 +20,8 @@ INDEX = "release.json"
 PROVENANCE = "provenance.json"
 SIGNATURE = "release.dsse.json"
 SBOM = "sbom.cdx.json"
+RANGE = "range"
+"""What an input that is ids may be, in manifest.json and release.json: the least and the most."""
 UNLISTED = frozenset({INDEX, PROVENANCE, SIGNATURE})
 """Files that release.json can't list: itself, and those that hold its digest."""
 
@@ -96,7 +98,9 @@ def _component(
         if None in dims:
             raise _untold(name, given["name"], dims.index(None))
         padding = example["padding"].get(given["name"], 0)
-        inputs.append({"name": given["name"], "dtype": given["dtype"], "dims": dims, "padding": padding})
+        ranges = [bucket["inputs"][at][RANGE] for _, bucket in built if RANGE in bucket["inputs"][at]]
+        ids: dict[str, Json] = {RANGE: [max(least for least, _ in ranges), ranges[0][1]]} if ranges else {}
+        inputs.append({"name": given["name"], "dtype": given["dtype"], "dims": dims, "padding": padding, **ids})
     outputs: list[Json] = []
     for at, made in enumerate(example["outputs"]):
         rules: list[Json] = [dim.of_output() for dim in _dims("outputs", at, built, declared.outputs, fixed)]

@@ -91,7 +91,7 @@ def release_of(config: ModelConfig) -> ReleaseSettings:
     if config.release is None:
         raise ConfigError(
             f"{config.name} has no release",
-            where=config.path.name,
+            where=config.place(),
             remedy="say in the config what goes into it, at least  release: {version: '1.0'}",
         )
     return config.release
@@ -119,7 +119,7 @@ def _package(
     }
     components = index.components_of(contexts, qdq, declared, config.fixed)
 
-    where = config.places.get("release", config.path.name)
+    where = config.place("release")
     lapses = [*skipped.failed(steps, manifests), *skipped.skipped(components)]
     skipped.check_names(release.unverified, skipped.artifacts_of(components), where)
     skipped.may_ship(lapses, release.unverified, config.name, where)

@@ -28,6 +28,7 @@ class Fitting:
         self._constants = {constant.name: constant.value for constant in component.constants}
         self._buckets = [bucket.axes for bucket in component.buckets]
         self._limits = component.limits
+        self._ids = [(tensor, *tensor.range) for tensor in component.inputs if tensor.range is not None]
         self._tells = list(_tells(component))
         self._known = {tensor.name: _known(tensor) for tensor in component.inputs}
         self._padded = [
@@ -58,6 +59,10 @@ class Fitting:
                     raise self._wrong(
                         tensor, f"dim {place} is {shape[place]}, not {size}", "give an array of this shape"
                     )
+        for tensor, least, most in self._ids:
+            array = inputs[tensor.name]
+            if array.size and (array.min() < least or array.max() > most):
+                raise self._no_such_row(tensor, array, least, most)
         lengths: Lengths = {}
         for axis, name, place, dim in self._tells:
             size = inputs[name].shape[place]
@@ -151,6 +156,20 @@ class Fitting:
     def _wrong(self, tensor: Tensor, why: str, remedy: str) -> InputError:
         what = f"input {tensor.name} is not as {self._name} takes it"
         return InputError(what, where=f"{self._name}, {described(tensor)}", why=why, next=remedy)
+
+    def _no_such_row(self, tensor: Tensor, array: NDArray[Any], least: int, most: int) -> InputError:
+        beyond = (array < least) | (array > most)
+        place = [int(at) for at in np.argwhere(beyond)[0]]
+        value = int(array[tuple(place)])
+        remedy = f"give ids from {least} to {most}"
+        if -most - 1 <= value < 0:
+            remedy += f"; ONNX counts a negative one from the end: that is {value + most + 1}"
+        return self._wrong(
+            tensor,
+            f"{value} at {place} is beyond {least} to {most}, the rows of its table"
+            + (f"; so are {more - 1} more" if (more := int(beyond.sum())) > 1 else ""),
+            remedy,
+        )
 
     def _disagreement(self, axis: str, inputs: Mapping[str, NDArray[Any]]) -> InputError:
         told = [

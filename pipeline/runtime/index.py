@@ -72,12 +72,13 @@ class Dim:
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or an output; inputs are padded with `padding`."""
+    """An input or an output; inputs are padded with `padding`, and ids are in `range`, from the least to the most."""
 
     name: str
     dtype: np.dtype[np.generic]
     dims: tuple[Dim, ...]
     padding: float = 0
+    range: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +275,17 @@ def _tensor(entry: Field, axes: set[str]) -> Tensor:
     if not isinstance(value, int | float) or not _exact(value, kind):
         raise padding.wrong(f"a number of type {kind}")
     dims = tuple(_dim(dim, axes) for dim in entry.get("dims").items())
-    return Tensor(entry.get("name").text(), kind, dims, value)
+    return Tensor(entry.get("name").text(), kind, dims, value, _range(entry.get("range"), kind))
+
+
+def _range(entry: Field, kind: np.dtype[np.generic]) -> tuple[int, int] | None:
+    """The least and the most that an input of integers may be."""
+    if entry.value is None:
+        return None
+    ends = [end.integer(-(1 << 63)) for end in entry.items()]
+    if kind.kind not in "iu" or len(ends) != 2 or ends[0] > ends[1]:
+        raise entry.wrong("the least and the most of an input of integers")
+    return ends[0], ends[1]
 
 
 def _exact(value: float, dtype: np.dtype[np.generic]) -> bool:

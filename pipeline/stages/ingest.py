@@ -24,6 +24,7 @@ from pipeline.graph.shapes.axes import model_axes
 from pipeline.graph.shapes.empty_values import fix_empty_inputs
 from pipeline.graph.shapes.normal_form import inline_functions, lift_opset, normalize
 from pipeline.graph.shapes.strings import check_strings
+from pipeline.graph.shapes.tables import tables
 from pipeline.inputs.gguf.source import gguf_source
 from pipeline.inputs.language_source import ingest_language
 from pipeline.inputs.safetensors.index import is_safetensors
@@ -103,6 +104,7 @@ def run(request: StageRequest) -> StageResult:
         rounds=file if quantized else None,
         gone=gone or None,
         layers=any(node.op_type == "LSTM" for node in all_nodes(graph)) or None,
+        tables=tables(model) or None,
     )
     reused = {name: ("fetch", of) for name, of in weights.kept.items()}
     return StageResult(facts.to_json(), reused)

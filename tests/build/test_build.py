@@ -53,7 +53,7 @@ def test_the_manifest_says_what_was_built(bert_built: Project) -> None:
     assert [node["op"] for node in bucket["cpu_nodes"]] == ["DequantizeLinear"]
     assert "graph output" in bucket["cpu_nodes"][0]["reason"]
     assert bucket["quantization"]["scheme"] == "w8a16 in blocks of 32"
-    assert bucket["inputs"][0] == {"name": "input_ids", "dtype": "int64", "shape": [1, 16]}
+    assert bucket["inputs"][0] == {"name": "input_ids", "dtype": "int64", "shape": [1, 16], "range": [0, 139]}
 
 
 @pytest.mark.parametrize("target", ["snapdragon-x-elite", "sm8650"])

@@ -152,6 +152,21 @@ def test_a_disk_that_became_read_only(where: str, tmp_path: Path) -> None:
     assert again.status == 0, again.text
 
 
+def test_what_can_not_be_cleaned_or_begun_names_the_file_and_what_to_do(tmp_path: Path) -> None:
+    project = create(tmp_path)
+    disk = SmallDisk(project.root / "artifacts", "64m")
+    disk.doit(project, "build")
+    disk.remount("ro")
+    disk.doit(project, "clean")
+    configs = SmallDisk(project.root / "configs", "1m")
+    configs.remount("ro")
+    configs.doit(project, "init", "other", "model")
+    _, cleaned = disk.run()
+    (begun,) = configs.run()
+    for done, file in ((cleaned, f"artifacts/{tiny_project.NAME}/report.html"), (begun, "configs/other.yaml")):
+        one_clear_error(done, "Read-only file system", f"{project.root / file}", "next: the file system is read-only")
+
+
 def test_a_read_only_store_gives_what_it_has(tmp_path: Path) -> None:
     """As a store of a team does, to who may not write there."""
     project = create(tmp_path)

@@ -230,7 +230,8 @@ FINDINGS = (
     Finding(
         "negative-computed-indices", ("Gather", "GatherElements", "ScatterElements", "ScatterND", "OneHot"),
         (FP16, *_QUANTIZED), ("*negative*computed*", "node test/*"),
-        "0 of a lookup; nothing is written by a scatter or OneHot", "the element, counted from the end",
+        "0 of GatherElements, the lowest number of the encoding of Gather; nothing is written by a scatter or OneHot",
+        "the element, counted from the end",
         "negative indices that are computed (Gather: in integers); constants are right, and GatherND",
         "rewrite count_indices_from_the_front",
         canary("GatherElements", FP16, [[[1.0, 2.0, 3.0]], np.array([[-1, -2]])], axis=1),

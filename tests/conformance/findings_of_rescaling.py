@@ -113,7 +113,7 @@ OF_RESCALING = (
     ),
     Finding(
         "negative-indices-of-a-table", ("Gather",), _QUANTIZED, ("*negative of a constant",),
-        "-4.65 for 1.81: another element", "the element, counted from the end",
+        "-4.65 for 1.81: the lowest number of the encoding", "the element, counted from the end",
         "a constant table in integers, negative indices that are an input", "forecast negative_index",
         lambda: _named("Gather/u16/axes/rank 2, axis 0 negative of a constant"),
     ),

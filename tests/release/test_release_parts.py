@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from pipeline.config.load import load
+from pipeline.contracts.ingest import Table
+from pipeline.contracts.values import TensorSpec
 from pipeline.errors import ConfigError, StoreError, VerificationError
 from pipeline.model import Json
 from pipeline.plan.workspace import Workspace
 from pipeline.release import commands, provenance, skipped
 from pipeline.release.archive import Member
 from pipeline.release.dims import Dim
+from pipeline.release.id_ranges import with_ranges
 from pipeline.release.notices import notices
 from pipeline.release.sbom import sbom
 from tests.support.releases import index_of, payload
@@ -93,6 +96,28 @@ def components(cpu: Json, emulator: Json) -> dict[str, dict[str, Any]]:
     bucket["verification"]["cpu"] = cpu
     bucket["contexts"]["sm8650"]["verification"] = emulator
     return found
+
+
+@pytest.mark.parametrize(
+    ("dtype", "in_float", "rewrites", "expected"),
+    [
+        ("int64", (), (), [0, 49]),
+        ("int64", ("a", "b", "c"), (), [-50, 49]),
+        ("int64", ("a",), (), [0, 49]),
+        ("int64", None, (), [-50, 49]),
+        ("int64", None, ("add_spare_rows",), [0, 49]),
+        ("int32", None, (), [0, 49]),
+    ],
+)
+def test_ids_count_from_the_end_where_htp_does(
+    dtype: str, in_float: tuple[str, ...] | None, rewrites: tuple[str, ...], expected: list[int]
+) -> None:
+    given = (TensorSpec("ids", dtype, (1, 8)), TensorSpec("mask", "int64", (1, 8)))
+    ids, mask = with_ranges(given, {"ids": Table(50, ("a", "b"))}, in_float, rewrites)
+    assert isinstance(ids, dict)
+    assert isinstance(mask, dict)
+    assert ids["range"] == expected
+    assert "range" not in mask
 
 
 def test_what_was_not_measured_is_a_skipped_gate() -> None:

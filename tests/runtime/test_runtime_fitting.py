@@ -150,6 +150,45 @@ def test_what_is_no_input_is_refused(change: dict[str, Any], message: str) -> No
     assert "next: " in str(raised.value)
 
 
+def looking_up(least: int = 0, most: int = 49) -> Fitting:
+    raw = {"name": "ids", "dtype": "int64", "dims": [1, "sequence"], "padding": 0, "range": [least, most]}
+    return Fitting(index({"inputs": [raw], "outputs": [], "buckets": [bucket(sequence=4)]}).components["c"])
+
+
+@pytest.mark.parametrize(
+    ("given_ids", "why", "remedy"),
+    [
+        (
+            [3, -1, 2],
+            "-1 at [0, 1] is beyond 0 to 49, the rows of its table",
+            "; ONNX counts a negative one from the end: that is 49",
+        ),
+        ([3, 50, 2], "50 at [0, 1] is beyond 0 to 49, the rows of its table", ""),
+        ([-51], "-51 at [0, 0] is beyond 0 to 49, the rows of its table", ""),
+        ([2**40, 0, -7], "1099511627776 at [0, 0] is beyond 0 to 49, the rows of its table; so are 1 more", ""),
+    ],
+)  # fmt: skip
+def test_ids_that_no_row_is_for_are_refused(given_ids: list[int], why: str, remedy: str) -> None:
+    with pytest.raises(InputError) as raised:
+        looking_up().lengths({"ids": np.array([given_ids])})
+    assert raised.value.what == "input ids is not as c takes it"
+    assert (raised.value.why, raised.value.next) == (why, f"give ids from 0 to 49{remedy}")
+
+
+def test_ids_from_either_end_of_a_table_are_taken() -> None:
+    assert looking_up().lengths({"ids": np.array([[0, 49]])}) == {"sequence": 2}
+    assert looking_up(-50).lengths({"ids": np.array([[-50, -1, 49]])}) == {"sequence": 3}
+    with pytest.raises(InputError, match="the input is empty"):
+        looking_up().lengths({"ids": np.zeros((1, 0), np.int64)})
+
+
+@pytest.mark.parametrize("ends", [[0], [3, 2], "0-9", [0, 1.5], [0, None]])
+def test_ranges_that_no_release_would_have(ends: Any) -> None:
+    raw = {"name": "ids", "dtype": "int64", "dims": [2], "padding": 0, "range": ends}
+    with pytest.raises(FormatError):
+        index({"inputs": [raw], "outputs": [], "buckets": [bucket()]})
+
+
 def test_too_long_says_the_limits() -> None:
     fitting = Fitting(component(IDS, OUT, bucket(sequence=4), bucket(sequence=16)))
     with pytest.raises(TooLongError) as raised:

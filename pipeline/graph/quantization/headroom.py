@@ -8,7 +8,8 @@ The right operand of a product of two computed values gets less room: HTP rounds
 **A decision gets all of its range**: an output that a Sigmoid makes may be anything from 0 to 1, and what the Sigmoid
 is taken of as far above 0 as below. A detector of rare events is calibrated on samples without any: a wake word model
 whose logits were below 0 in all of them could not say more than 0.4979, and never heard its word. So does what ends
-somewhere by what computes it (:mod:`pipeline.graph.quantization.known_bounds`).
+somewhere by what computes it (:mod:`pipeline.graph.quantization.known_bounds`), and a mean over a mask that may be
+short (:mod:`pipeline.graph.quantization.grown_means`), whatever range calibration chose for it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 
 from pipeline.contracts.scheme import ROOM
 from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.quantization.grown_means import grown_means
 from pipeline.graph.quantization.known_bounds import known_bounds
 from pipeline.graph.quantization.operand_rules import moves_data
 from pipeline.graph.quantization.ranges import Range, Ranges
@@ -53,7 +55,11 @@ def with_headroom(index: GraphIndex, ranges: Mapping[str, Range], room: float = 
     for name, known in known_bounds(index, ranges).items():
         if name in wider:
             wider[name] |= known
-    return Ranges(ranges, {**chosen, _BITS: {**wider, **already}})
+    encoded = {**wider, **already}
+    for name, grown in grown_means(index, ranges, encoded, right).items():
+        low, high = _bounds(index, name)
+        encoded[name] |= Range(max(grown.low, low), min(grown.high, high))
+    return Ranges(ranges, {**chosen, _BITS: encoded})
 
 
 def with_padding(index: GraphIndex, ranges: Mapping[str, Range]) -> Ranges:

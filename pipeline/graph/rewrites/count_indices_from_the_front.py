@@ -11,11 +11,12 @@ After (n is the size of the axis)::
 The same for Gather, ScatterElements and OneHot, and for ScatterND, whose indices have a size for each place. An index
 of OneHot below -n is outside of the axis, and nothing is added to it. HTP (2.51,
 emulated) takes a computed index as it is: of a negative one GatherElements makes 0, scatters and OneHot write nothing,
-and a Gather is right in float16 and makes 0 in integers. Constants are right, and so is GatherND.
+and a Gather is right in float16 and makes the lowest number of its encoding in integers. Constants are right, and so is
+GatherND.
 
 Left alone: constants; what the operators make whose results are never negative, and what is made of that by moving and
 adding; indices of a Gather that are an input of the model, or its elements moved: rows of a table, which nobody counts
-from its end.
+from its end; manifest.json has the range of such ids, and the runtime refuses others.
 """
 
 from __future__ import annotations

@@ -197,8 +197,14 @@ def _signatures(source: PageSource) -> Iterator[Content]:
         manifest = source.manifests.get(f"ingest:{source.config.name}/{component}")
         if manifest is not None:
             found = ingest.Facts.from_json(manifest.facts)
-            rows += [(component, "input", str(each)) for each in found.inputs]
+            rows += [(component, "input", f"{each}{_ids(found, each.name)}") for each in found.inputs]
             rows += [(component, "output", str(each)) for each in found.outputs]
     made = table([("component", "", "name and shape"), *rows], "Inputs and outputs of the model", codes=(2,))
     if made is not None:
         yield folded("Inputs and outputs of the model", made)
+
+
+def _ids(found: ingest.Facts, name: str) -> str:
+    """What an input may be that looks rows up in a table, after its type."""
+    table = (found.tables or {}).get(name)
+    return f", ids from 0 to {table.rows - 1}" if table else ""

@@ -26,7 +26,7 @@ from pipeline.plan.workspace import Workspace
 from pipeline.report.page import PAGE
 from pipeline.report.run_report import RunRecord
 from pipeline.report.summary import Ran
-from pipeline.store.durable import write_atomically
+from pipeline.store.durable import disk_errors, write_atomically
 
 _PAGES = "pages"
 _MOST_BYTES = 16 << 20
@@ -153,10 +153,13 @@ def _on_demand(run: RunRecord, model: str) -> Iterable[RunRecord]:
 
 
 def remove_page(model: str, workspace: Workspace) -> list[Path]:
-    """Delete the page of a model, and the one over all, which the next build writes. Returns the deleted files."""
+    """Delete the page of a model, and the one over all, which the next build writes. Returns the deleted files.
+
+    Raises StoreError if one can't be deleted.
+    """
     removed = []
     for path in (_state(model, workspace), path_of(model, workspace), workspace.artifacts / PAGE):
-        with contextlib.suppress(OSError):
+        with disk_errors(path, "the report can't be removed"), contextlib.suppress(FileNotFoundError):
             path.unlink()
             removed.append(path)
     return [path for path in removed if path.name == PAGE]

@@ -37,6 +37,8 @@ class ChildRun:
     what: str = ""
     why: str = ""
     remedy: str = ""
+    of_machine: bool = False
+    """Whether a limit of this machine is at fault, and not what is installed."""
     status: int | None = 0
     """Exit status, negative for a signal; None: it reached the time limit and was killed."""
     log: str = ""
@@ -112,6 +114,8 @@ def _part(check: Check, part: str, run: ChildRun | None, facts: CompilerFacts) -
         log = "".join(f"\n| {line}" for line in run.log.splitlines()[-6:])
         why = f"how the process ended: {exit_reason(run.status)}" + (f"; the end of its output:{log}" if log else "")
         told, remedy = "", "see the findings on the host and its packages first"
+    if run.of_machine:
+        return check.about("", ENVIRONMENT).error(f"{what} failed{told}", why, remedy)
     if facts.machine != "x86_64":  # it was to be expected there
         return check.warning(f"{what} failed{told}", why, _ELSEWHERE)
     return check.error(f"{what} failed{told}", why, remedy)

@@ -78,7 +78,7 @@ def _hold_driver_rule(step: Step) -> None:
         if drivers.refuses(sdk, target.driver_sdk):
             raise ConfigError(
                 f"contexts for {target.soc} would be made with QAIRT {sdk}, and its driver is of {target.driver_sdk}",
-                where=step.config.places.get(f"targets[{index}].driver_sdk", step.config.path.name),
+                where=step.config.place(f"targets[{index}].driver_sdk"),
                 why=drivers.RULE,
                 remedy=f"{drivers.remedy(sdk, target.driver_sdk)}; 'doit doctor' says more",
             )

@@ -114,7 +114,7 @@ def check_drivers(configs: Sequence[ModelConfig], sdk: str) -> Iterator[Finding]
             elif not sdk:
                 yield check.unchecked("the driver rule", "onnxruntime-qnn does not say which QAIRT it has")
             elif drivers.refuses(sdk, driver):
-                where = config.places.get(f"targets[{index}].driver_sdk", config.path.name)
+                where = config.place(f"targets[{index}].driver_sdk")
                 what = f"its driver is of QAIRT {driver}, and contexts are made with {sdk} here ({where})"
                 yield check.error(what, drivers.RULE, drivers.remedy(sdk, driver))
             elif seen := drivers.is_stale(sdk, driver):

@@ -54,9 +54,12 @@ def main(what: str, folder: Path, soc_model: int, htp_arch: int) -> None:
         else:
             _emulate(folder, soc_model, htp_arch, part)
     except Exception as error:  # the doctor reports it, whatever it is
+        from pipeline.shortage import shortage, shortage_behind
+
+        lacking = shortage(error, "the trial") or shortage_behind(error, "the trial")
         fields = ("what", "why", "remedy")
-        told = {field: str(getattr(error, field, "")) for field in fields}
-        part("error", told | {"what": told["what"] or str(error)})
+        told = {field: str(getattr(lacking or error, field, "")) for field in fields}
+        part("error", told | {"what": told["what"] or str(error), "of_machine": lacking is not None})
 
 
 def _asked_api() -> tuple[int, int]:

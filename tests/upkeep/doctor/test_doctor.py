@@ -362,6 +362,14 @@ def test_the_trial(facts: compiler.CompilerFacts, stages: str, parts: tuple[str,
     assert set(codes.values()) <= {15, 16, 18}
 
 
+def test_a_limit_of_the_machine_is_no_fault_of_the_compiler() -> None:
+    short = compiler.ChildRun(
+        {}, 1.0, "the system gave the trial no more memory", "limited", "raise it", of_machine=True
+    )
+    found = the(compiler.check(replace(X86, compiled=short, emulated=None)), "compiler.compile")
+    assert (found.level, found.exit_code) == ("error", 18)
+
+
 def test_a_crash_is_decoded_with_its_last_words() -> None:
     found = the(compiler.check(replace(X86, compiled=CRASH, emulated=None)), "compiler.compile")
     assert "signal 11 (SIGSEGV)" in found.why
