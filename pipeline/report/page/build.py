@@ -108,7 +108,7 @@ def changes(source: PageSource) -> Element | None:
         return None
     if source.since is None:
         return section(
-            "Since the last run", "changes", note("There is no earlier run in this checkout to compare with.")
+            "Since the last run", "changes", note("No earlier run in this checkout left artifacts to compare with.")
         )
     began, found = source.since
     shown = [change.cells() for change in found.changes[:_CHANGES]]
