@@ -13,7 +13,7 @@ from pipeline.errors import ConfigError
 from pipeline.frozen import dataclass
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.about import nobody_to_talk_to
-from pipeline.plan.planner import plan
+from pipeline.plan.planner import plan, plan_all
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.release.commands import (
@@ -229,7 +229,7 @@ def _gc(workspace: Workspace, session: upkeep.StoreSession, **options: Any) -> i
 
 def _all_steps(workspace: Workspace) -> list[Step]:
     """Those of all configs, whatever the command line says."""
-    return [step for config in load_healthy(workspace.root / "configs")[0].values() for step in plan(config)]
+    return plan_all(load_healthy(workspace.root / "configs")[0].values())
 
 
 def engine(variables: Mapping[str, str], workspace: Workspace) -> Dispatcher | None:

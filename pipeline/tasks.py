@@ -27,7 +27,7 @@ from pipeline.errors import ConfigError, PipelineError
 from pipeline.plan import hosts
 from pipeline.plan.about import check_names, check_words, models_about, models_read, names_stages
 from pipeline.plan.compile_order import compiled_after
-from pipeline.plan.planner import plan
+from pipeline.plan.planner import plan, plan_all
 from pipeline.plan.steps import ON_DEMAND, STAGES, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.project_commands import ENGINE, ProjectCommand, choose, commands, engine
@@ -85,7 +85,7 @@ class Project:
         if self._keeper and not self.workspace.project.settings.stages:  # rules are held against each step
             self.unchanged = unchanged.accounts(names, self.workspace)
         self._planned = {name: self.configs[name] for name in names if name not in self.unchanged}
-        self.steps = {step.id: step for step in self._plan(self._planned)}
+        self.steps = {step.id: step for step in plan_all(self._planned.values()) if self._wanted(step)}
         self._by_stage: dict[str, list[Step]] = {stage: [] for stage in STAGES}
         self._built: dict[str, list[Step]] = {name: [] for name in self.configs}
         for step in self.steps.values():

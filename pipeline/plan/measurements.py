@@ -75,9 +75,9 @@ class Measurements(Wiring):
         if not self._config.twins:  # which tokens of a language model are run does not follow from what the CPU made
             inputs += (
                 # What it shows to readers is no input.
-                replace(self._of("verify", component, bucket), facts=verify.Facts, files=(verify.REFERENCES,)),
+                self._of("verify", component, bucket, facts=verify.Facts, files=(verify.REFERENCES,)),
                 *(
-                    replace(self._of("verify", component, each, "bucket/{bucket}"), facts=verify.Basis)
+                    self._of("verify", component, each, "bucket/{bucket}", facts=verify.Basis)
                     for each in self._config.buckets
                 ),
             )
@@ -169,16 +169,7 @@ class Measurements(Wiring):
     def _per_engines(
         self, stage: str, component: str, target: Target, params: OverBuckets, inputs: tuple[Input, ...]
     ) -> Step:
-        return Step(
-            stage,
-            f"{self._name}/{component}/{target.soc}",
-            self._config,
-            params,
-            inputs,
-            component=component,
-            targets=(target,),
-            ingests=self._ingests,
-        )
+        return self._made(stage, f"{component}/{target.soc}", component, params, inputs, targets=(target,))
 
     def _least(self, component: str, *rungs: str) -> dict[str, float]:
         """The SQNR in dB that a search for the values that went wrong asks of each of these rungs."""

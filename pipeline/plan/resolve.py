@@ -65,7 +65,7 @@ def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | 
         found = {name: manifests[id_].read(ingest.Facts.from_json) for name, id_ in step.ingests.items()}
         if step.in_float is not None and _came_out_in_float(step, manifests):
             # A component that came to float16 and one that the config wants in it have the same steps and keys.
-            return resolve(step.in_float, workspace, outputs)
+            return resolve(step.in_float(step.id), workspace, outputs)
     except ContractError:  # an older version of ours left it
         return None
     buckets = {name: OwnBuckets.of(step.config, facts) for name, facts in found.items()}

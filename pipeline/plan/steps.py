@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -82,8 +82,9 @@ class Step:
     `bucket` and `target` are there where the step is about one alone, `targets` are all it is about. Buckets in
     `params` are those of the config: which of their axes the component has is known once it was ingested. `climb` is
     there where the step quantizes a component whose scheme may be changed to keep to the gates. `in_float` is there
-    where that may leave all of it in float: the step as `precision: fp16` has it. `asked` is the repository of the hub
-    that the step fetches from, at the commit, branch or tag that the config names.
+    where the step reads a component that may be left in float as a whole: it gives the step of an id as `precision:
+    fp16` has it. `asked` is the repository of the hub that the step fetches from, at the commit, branch or tag that the
+    config names.
     """
 
     stage: str
@@ -98,7 +99,7 @@ class Step:
     targets: tuple[Target, ...] = ()
     ingests: Mapping[str, str] = field(default_factory=dict)
     climb: ClimbBasis | None = None
-    in_float: Step | None = None
+    in_float: Callable[[str], Step] | None = field(default=None, compare=False)
     asked: Commit | None = None
 
     @property

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from pipeline.config.load import Bucket, Fp16, ModelConfig, Target
+from pipeline.config.load import Auto, Bucket, Fp16, ModelConfig, Target
 from pipeline.config.targets import DEVICE
 from pipeline.contracts import samples
 from pipeline.contracts.codec import Contract
 from pipeline.contracts.measures import Buckets, SamplePart
 from pipeline.contracts.packing import Form
+from pipeline.contracts.scheme import FP16
+from pipeline.plan import stage_params
 from pipeline.plan.steps import FORMS, Input, Step
 
 _BY_LENGTH: Mapping[SamplePart, SamplePart] = {
@@ -23,8 +26,12 @@ _BY_LENGTH: Mapping[SamplePart, SamplePart] = {
 }
 
 
-class Wiring:
+class Wiring(ABC):
     """The steps of one model, by component, bucket and target."""
+
+    @abstractmethod
+    def steps(self) -> Iterator[Step]:
+        """All of them, each after the ones it needs."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._config = config
@@ -42,18 +49,9 @@ class Wiring:
         target: Target | None = None,
     ) -> Step:
         """A step of one bucket, or of one target of it."""
-        return Step(
-            stage,
-            f"{self._name}/{component}/{bucket.name}" + (f"/{target.soc}" if target else ""),
-            self._config,
-            params,
-            inputs,
-            scripts=scripts or {},
-            component=component,
-            bucket=bucket,
-            targets=(target,) if target else (),
-            ingests=self._ingests,
-        )
+        name = f"{component}/{bucket.name}/{target.soc}" if target else f"{component}/{bucket.name}"
+        targets = (target,) if target else ()
+        return self._made(stage, name, component, params, inputs, scripts, bucket, targets)
 
     def _per_component(
         self,
@@ -69,18 +67,76 @@ class Wiring:
             Input("rewrite/{bucket}", f"rewrite:{self._name}/{component}/{bucket.name}", bucket)
             for bucket in (*self._config.buckets, *more)
         )
+        return self._made(stage, f"{component}{suffix}", component, params, (*inputs, *rewritten))
+
+    def _made(
+        self,
+        stage: str,
+        name: str,
+        component: str,
+        params: Contract,
+        inputs: tuple[Input, ...],
+        scripts: Mapping[str, Path] | None = None,
+        bucket: Bucket | None = None,
+        targets: tuple[Target, ...] = (),
+    ) -> Step:
+        """A step of a component; `name` is the part of its name that follows the model's."""
+        may_change = any(given.step in self._may_be_float for given in inputs)
         return Step(
             stage,
-            f"{self._name}/{component}{suffix}",
+            f"{self._name}/{name}",
             self._config,
             params,
-            (*inputs, *rewritten),
+            inputs,
+            scripts=scripts or {},
             component=component,
+            bucket=bucket,
+            targets=targets,
             ingests=self._ingests,
+            in_float=self._in_float if may_change else None,
         )
 
-    def _of(self, stage: str, component: str, bucket: Bucket, role: str | None = None) -> Input:
-        return Input(role or stage, f"{stage}:{self._name}/{component}/{bucket.name}", bucket)
+    def _in_float(self, step: str) -> Step:
+        """The step of an id where each component that may be left in float is."""
+        return self._steps_in_float[step]
+
+    @cached_property
+    def _steps_in_float(self) -> Mapping[str, Step]:
+        components = dict(self._config.components)
+        for name, each in components.items():
+            if f"quantize:{self._name}/{name}" in self._may_be_float:
+                components[name] = replace(each, quantization=Fp16("fp16"))
+        planned = type(self)(replace(self._config, components=components)).steps()
+        return {step.id: replace(step, config=self._config) for step in planned}
+
+    @cached_property
+    def _may_be_float(self) -> Collection[str]:
+        """Steps that quantize a component which may come out in float as it is, as no language model's does."""
+        components = () if self._config.language else self._config.components
+        return {f"quantize:{self._name}/{name}" for name in components if self._is_open(name)}
+
+    def _is_open(self, component: str) -> bool:
+        """Whether how a component is quantized is not known before it is tried, or is float for all of it."""
+        quantization = self._config.components[component].quantization
+        if isinstance(quantization, Fp16):
+            return False
+        if isinstance(quantization, Auto) or self._climbs(component):
+            return True
+        return stage_params.of_quantization(quantization).name == FP16
+
+    def _climbs(self, component: str) -> bool:
+        return self._held_out and self._config.components[component].budget_minutes is not None
+
+    def _of(
+        self,
+        stage: str,
+        component: str,
+        bucket: Bucket,
+        role: str = "",
+        facts: type[Contract] | None = None,
+        files: tuple[str, ...] = (),
+    ) -> Input:
+        return Input(role or stage, f"{stage}:{self._name}/{component}/{bucket.name}", bucket, None, facts, files)
 
     def _quantized(self, component: str, bucket: Bucket) -> tuple[Input, ...]:
         """A bucket's part of the QDQ models; nothing for a component that stays in float."""
@@ -90,8 +146,9 @@ class Wiring:
 
     def _last(self, component: str, bucket: Bucket, role: str = "model") -> Input:
         """What is compiled for a bucket: its QDQ model, or the float model where that stays."""
-        found = (*self._quantized(component, bucket), self._of("rewrite", component, bucket))
-        return replace(found[0], role=role, bucket=bucket)
+        if not self._quantized(component, bucket):
+            return self._of("rewrite", component, bucket, role)
+        return Input(role, f"quantize:{self._name}/{component}", bucket, part=bucket)
 
     @cached_property
     def _forms(self) -> tuple[Form, ...]:

@@ -125,7 +125,7 @@ def run_compiler(source: Source, work: Path, entries: Mapping[str, str] | None =
         StoreError: there was no room for what it writes.
     """
     weights = _written(source, work)
-    return_large_blocks(several=bool(entries))
+    return_large_blocks(sum(array.nbytes for _, _, array in weights), several=bool(entries))
     return_freed()
     threads = compiler_threads()
     with contextlib.chdir(work), recorded() as log, unread([array for _, _, array in weights]):

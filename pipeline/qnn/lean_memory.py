@@ -16,22 +16,33 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-_MMAP_THRESHOLD = -3
-"""glibc's M_MMAP_THRESHOLD (mallopt(3)): from this size on, memory is mapped, and unmapped when it is freed."""
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+"""glibc's M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD (mallopt(3)): what may be free at a heap's end before it is
+returned, by how much more than is needed a heap grows, and from which size on memory is mapped, and unmapped again.
+"""
 _FROM_BYTES, _FROM_BYTES_OF_SEVERAL = 1 << 20, 1 << 14
-"""Left alone, glibc raises it to 32 MiB as it sees large blocks freed, and keeps those below in its heaps. Where
-several graphs are in one process, less counts: a matrix of a small language model has 0.1 to 0.9 MB in 8 bits. Mapping
-takes time, a tenth of a compile."""
+"""Where several graphs are in one process, less counts: a matrix of a small language model has 0.1 to 0.9 MB in 8 bits.
+"""
+_SMALL_BYTES = 64 << 20
+"""Up to here weights are few enough to keep what is freed: MiniLM's 50 MB more spare an eighth of a compile."""
+_KEPT_FROM_BYTES, _KEPT_FREE, _GROWN_BY = 32 << 20, 64 << 20, 1 << 20
+"""glibc comes to the first two by itself, as it sees large blocks freed. Set, they are the same in every process."""
 _EVERY_S = 1.0
 
 
-def return_large_blocks(*, several: bool = False) -> None:
+def return_large_blocks(weights_bytes: int, *, several: bool = False) -> None:
     """Have glibc return large blocks when they are freed, from now on; no other C library is changed.
 
-    With `several` graphs to compile in this process, smaller ones, too.
+    With `several` graphs to compile in this process, smaller ones, too. Of a small model, alone, nothing is returned:
+    to map memory, and to have it cleared, takes time.
     """
     with contextlib.suppress(OSError, AttributeError):  # no such library, or another one
-        ctypes.CDLL("libc.so.6").mallopt(_MMAP_THRESHOLD, _FROM_BYTES_OF_SEVERAL if several else _FROM_BYTES)
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        if several or weights_bytes > _SMALL_BYTES:
+            mallopt(_MMAP_THRESHOLD, _FROM_BYTES_OF_SEVERAL if several else _FROM_BYTES)
+            return
+        for option, size in ((_MMAP_THRESHOLD, _KEPT_FROM_BYTES), (_TRIM_THRESHOLD, _KEPT_FREE), (_TOP_PAD, _GROWN_BY)):
+            mallopt(option, size)
 
 
 def return_freed() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MEMBERS: Mapping[str, type] = {
     "steps": list, "tables": list, "unmeasured": list, "silent": list, "still": list, "flipping": list,
-    "rounding": list, "is_verified": bool, "guessed": str, "artifacts": dict,
+    "rounding": list, "long": list, "is_verified": bool, "guessed": str, "artifacts": dict,
 }  # fmt: skip
 
 
@@ -29,8 +29,9 @@ class Account:
 
     `steps` are those that are up to date; `tables` are :func:`tables_of`; `unmeasured` buckets had no sample, `silent`
     outputs no sample that says yes; `still` ones are one number on all samples; of `flipping` ones other inputs will
-    have choices made otherwise; files of `rounding` components are far from their own floats; `guessed` is a line on
-    what of its config nobody has looked at, "" if nothing is; `artifacts` are as in run.json.
+    have choices made otherwise; files of `rounding` components are far from their own floats; `long` are axes on which
+    no sample is short; `guessed` is a line on what of its config nobody has looked at, "" if nothing is; `artifacts`
+    are as in run.json.
     """
 
     steps: Sequence[str] = ()
@@ -40,6 +41,7 @@ class Account:
     still: Sequence[str] = ()
     flipping: Sequence[str] = ()
     rounding: Sequence[str] = ()
+    long: Sequence[str] = ()
     is_verified: bool = True
     guessed: str = ""
     artifacts: Mapping[str, Json] = field(default_factory=dict)
@@ -80,6 +82,7 @@ def account_of(
         remarks.still(steps, current, manifests),
         remarks.flipping(steps, current, manifests),
         remarks.rounding(steps, current, manifests),
+        remarks.long(steps, current, manifests),
         any(step.stage == "verify" for step in steps),
         still_guessed(path.name, found) if (found := guesses(path)) else "",
         dict(artifacts(steps, seen, manifests)),

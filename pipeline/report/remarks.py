@@ -1,4 +1,4 @@
-"""What a build remarks on below its tables: outputs that nothing measured, that tell nothing, that may be otherwise."""
+"""What a build remarks on below its tables: what nothing measured, outputs that tell nothing or may be otherwise."""
 
 from __future__ import annotations
 
@@ -38,6 +38,26 @@ def still(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, 
         spans = facts.spans.items() if facts.samples > 1 else ()
         found += [f"{step.name} {label!r} ({low:g})" for label, (low, high) in spans if low == high]
     return found
+
+
+def long(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """Axes, as `net/encoder (sequence 29 to 128, smallest bucket 32)`, that no sample is much shorter on than a bucket.
+
+    The shortest is longer than half of the smallest bucket, and does not fill it: a model whose samples all do may
+    well take nothing else.
+    """
+    spans: dict[tuple[str, str], tuple[int, int, int]] = {}
+    for step, facts in _verified(steps, seen, manifests):
+        sizes = step.bucket.axes if step.bucket is not None and facts.truth == "unpadded" else {}
+        for axis in sizes.keys() & facts.lengths.keys():
+            place, lengths = (f"{step.config.name}/{step.component}", axis), facts.lengths[axis]
+            smallest = min(sizes[axis], spans[place][2]) if place in spans else sizes[axis]
+            spans[place] = min(lengths), max(lengths), smallest
+    return [
+        f"{component} ({axis} {low} to {high}, smallest bucket {smallest})"
+        for (component, axis), (low, high, smallest) in sorted(spans.items())
+        if smallest / 2 < low < smallest
+    ]
 
 
 def rounding(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:

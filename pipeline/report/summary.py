@@ -153,6 +153,11 @@ def last_lines(ran: Ran) -> str:
             "Not shown, as the original gives one number everywhere on all held-out samples:"
             f" {_listed(still)}. Look whether the samples, and the exported model, are what was meant."
         )
+    if long := [name for account in accounts.values() for name in account.long]:
+        lines.append(
+            f"Not shown, as no sample is short: what fewer tokens, frames or pixels give of {_listed(long)}. Add short"
+            " ones to 'calibration' and 'verification' if the application has them."
+        )
     if flipping := [name for account in accounts.values() for name in account.flipping]:
         lines.append(
             "More than a choice in a thousand will be another on other inputs, by margins and errors:"

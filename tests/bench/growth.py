@@ -36,9 +36,9 @@ _BASE = "base"
 _PLAN = """\
 from pathlib import Path
 from pipeline.config.load import load_healthy
-from pipeline.plan.planner import plan
+from pipeline.plan.planner import plan_all
 configs, _ = load_healthy(Path("configs").absolute())
-print(len([step for config in configs.values() for step in plan(config)]))
+print(len(plan_all(configs.values())))
 """
 COMMANDS: Mapping[str, Sequence[str]] = {
     "import doit": ["-c", "import doit"],

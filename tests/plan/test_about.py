@@ -70,6 +70,7 @@ def test_only_configs_of_named_models_are_read_and_planned_whatever_rules_for_ho
         return plan_one(config)
 
     monkeypatch.setattr(config_load, "_read", noted_read)
+    monkeypatch.setattr(planner, "plan", noted_plan)
     monkeypatch.setattr(tasks, "plan", noted_plan)
     for line, expected in (("build:two", {"two"}), ("build", {"tiny", "one", "two", "three"})):
         read.clear()

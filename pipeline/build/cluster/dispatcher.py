@@ -9,12 +9,14 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from pipeline.build.cluster import REFUSALS_REMEDY, on_worker
 from pipeline.build.cluster.job import Answer, StepJob
+from pipeline.build.cluster.together import Together
 from pipeline.errors import ConfigError, PipelineError, StoreError, WaitingError, WorkerError
+from pipeline.frozen import dataclass
 from pipeline.plan import hosts
 from pipeline.plan.keys import tool_versions
 from pipeline.plan.resolve import Resolved
@@ -26,13 +28,23 @@ Client: TypeAlias = Any
 Future: TypeAlias = Any
 """Both of distributed, an optional package without types."""
 _ANSWERS_S = 15.0  # within which a scheduler answers that is there
-_AWAKE_S = 0.2
+_AWAKE_S = 0.5  # between two looks at whether to stop: with hundreds of steps under way, each look counts
 _KNOWN_S = 1.0  # for which it is believed who is there: among many workers, the answer is long
 _LOOKS_S = 5.0  # between two looks at who is there for a step that nobody takes
 _PATIENCE_S = 600.0  # for a scheduler that is gone, or for a worker that may run a step: clusters grow and restart
 _RETURN_S = 60.0  # the same where a worker was refused: a scheduler that restarted does not know the others yet
 _DEATHS = 5  # of workers at one step, one after the other
 _PAUSE_S = 2.0  # before a step is asked for again of which a worker could not read or write the data; then twice that
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A step to be made by a worker that announces some resources and, unless it is None, has one of these names."""
+
+    client: Client
+    job: StepJob
+    resources: Mapping[str, float]
+    workers: Sequence[str] | None
 
 
 class Dispatcher:
@@ -48,8 +60,9 @@ class Dispatcher:
                 remedy="write store: {shared: URL} into configs/project.yaml, here and for the workers",
             )
         self._url, self._where, self._workspace, self._shared = url, where, workspace, workspace.shared
-        self._lock = threading.Lock()
+        self._lock, self._asking = threading.Lock(), threading.Lock()
         self._client: Client = None
+        self._submit = Together(_submitted)
         self._refused: dict[str, str] = {}
         self._known: tuple[float, Client, dict[str, set[str]]] = (0.0, None, {})
 
@@ -130,15 +143,7 @@ class Dispatcher:
             if refused and not self._able(resolved, client):
                 raise self._nobody(resolved)
             # Whoever asks twice, as after a lost scheduler, asks a second time: workers know what was made by its key.
-            future = client.submit(
-                eval,
-                on_worker.CALL,
-                {"job": job.to_json()},
-                key=f"{job.stage}-{job.name.replace('/', '-')}-{uuid.uuid4().hex[:8]}",
-                pure=False,
-                resources=self._resources(resolved, client),
-                workers=self._others(client),
-            )
+            future = self._submit(_Wanted(client, job, self._resources(resolved, client), self._others(client)))
             self._wait(future, client, resolved)
             return Answer.from_json(future.result(timeout=_ANSWERS_S))
         except (CancelledError, KilledWorker, TimeoutError, OSError):
@@ -224,11 +229,11 @@ class Dispatcher:
 
     def _resources(self, resolved: Resolved, client: Client) -> Mapping[str, float]:
         """What a worker must announce: a name for each rule of hosts. Those of one that is there come first."""
-        known = {name for names in self._names(client).values() for name in names}
-        wanted = {}
-        for names in hosts.rules(resolved.step, resolved.params, resolved.inputs, self._workspace.project):
-            wanted[on_worker.resource(next((name for name in names if name in known), names[0]))] = 0.0
-        return wanted
+        rules = hosts.rules(resolved.step, resolved.params, resolved.inputs, self._workspace.project)
+        known: set[str] = set()
+        if any(len(names) > 1 for names in rules):  # most steps leave no choice, and nobody is asked who is there
+            known.update(*self._names(client).values())
+        return {on_worker.resource(next((name for name in names if name in known), names[0])): 0.0 for names in rules}
 
     def _able(self, resolved: Resolved, client: Client) -> bool:
         """Whether a worker is there that may run a step, and was not refused."""
@@ -238,12 +243,13 @@ class Dispatcher:
 
     def _names(self, client: Client) -> dict[str, set[str]]:
         """The host names that each worker announces, by its name, as they were a second ago at most."""
-        asked_s, of, names = self._known
-        if of is not client or time.monotonic() - asked_s > _KNOWN_S:
-            workers = client.scheduler_info(n_workers=-1)["workers"].values()
-            names = {str(each["name"]): on_worker.host_names(each["resources"]) for each in workers}
-            self._known = time.monotonic(), client, names
-        return names
+        with self._asking:  # one thread asks, and the others wait for what it gets
+            asked_s, of, names = self._known
+            if of is not client or time.monotonic() - asked_s > _KNOWN_S:
+                workers = client.scheduler_info(n_workers=-1)["workers"].values()
+                names = {str(each["name"]): on_worker.host_names(each["resources"]) for each in workers}
+                self._known = time.monotonic(), client, names
+            return names
 
     def _others(self, client: Client) -> list[str] | None:
         """The workers that were not refused; None if none was: newcomers may then take a step as well."""
@@ -269,3 +275,23 @@ class Dispatcher:
             hosts=tuple(rules[0]) if rules else (),
             step=resolved.step.id,
         )
+
+
+def _submitted(wanted: Sequence[_Wanted]) -> list[Future]:
+    """The futures of several steps; the scheduler gets a message for all whose demands are the same."""
+    alike: dict[object, list[_Wanted]] = {}
+    for each in wanted:
+        alike.setdefault((each.client, *each.resources, None, *(each.workers or ())), []).append(each)
+    futures: dict[int, Future] = {}
+    for several in alike.values():
+        made = several[0].client.map(
+            eval,
+            [on_worker.CALL] * len(several),
+            [{"job": each.job.to_json()} for each in several],
+            key=[f"{each.job.stage}-{each.job.name.replace('/', '-')}-{uuid.uuid4().hex[:8]}" for each in several],
+            pure=False,
+            resources=several[0].resources,
+            workers=several[0].workers,
+        )
+        futures.update(zip(map(id, several), made, strict=True))
+    return [futures[id(each)] for each in wanted]

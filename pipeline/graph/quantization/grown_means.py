@@ -4,7 +4,8 @@ Of many tokens most averages out; of one token the mean is that token. Calibrate
 MiniLM ended at 0.8, and that of one token was 6.3: of its embedding 1.7 dB were left, where the held-out samples, full
 as well, had 35. So a mean ends where what it is taken of does, and what is computed of it goes as much further: a norm,
 squares, what a layer makes of it. What is divided by its own norm ends at 1. The steps that this takes cost full
-sentences nothing that shows, with weights of 16 bits either: 41.3 dB before and after.
+sentences of that MiniLM nothing, with weights of 16 bits either (41.3 dB before and after), and those of a net that is
+two layers around a mean 10 of 85 dB.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ MOST_OF_MEANS = 16
 """How many times as far as in the samples a mean gets room for: 4 of its 16 bits. A MiniLM's of 32 tokens takes 6."""
 _MOST = MOST_OF_MEANS**2
 """The same for what is computed of it, as its squares."""
+_MOST_POWER = 8.0
+"""More than this is beyond `_MOST` from 2 times on."""
 _SHARE, _UNIT = Range(0.0, 1.0), Range(-1.0, 1.0)
 _SCALED = (
     "Abs", "Cast", "Clip", "Conv", "ConvTranspose", "Elu", "Gelu", "Gemm", "HardSwish", "LeakyRelu", "Max", "Min",
@@ -90,7 +93,7 @@ class _Growth:
             return self._by(node, self._times(given[0]) * self._times(given[1]))
         if is_op(node, "Sqrt", "Pow"):
             power = self._index.scalar(given[1]) if is_op(node, "Pow") else 0.5
-            return self._by(node, self._times(given[0]) ** power) if power is not None else None
+            return self._by(node, self._times(given[0]) ** min(power, _MOST_POWER)) if power is not None else None
         return self._by(node, self._times(given[0])) if is_op(node, "Div", *_SCALED) else None
 
     def _by(self, node: NodeProto, times: float, bound: Range | None = None) -> Range:

@@ -1,7 +1,8 @@
 """Means over a mask: which values of a graph are one, and of what.
 
 Known are sums and means of a product or a Where, and products of matrices with the mask, divided by the sum or mean of
-the same mask or by a number that the model is given; or with the mask divided first::
+the same mask, by what it is told from (a length), or by a number that the model is given; or with the mask divided
+first::
 
     Div(ReduceSum(Mul(x, mask)), Max(ReduceSum(mask), floor))          MatMul(Div(mask, ReduceSum(mask)), x)
 """
@@ -20,6 +21,7 @@ from pipeline.graph.quantization.ranges import Range
 _SUMS = ("ReduceMean", "ReduceSum")
 _BOUNDED = ("Add", "Clip", "Max", "Min")
 """What keeps a count from being zero."""
+_COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not")
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,12 @@ class _Finder:
                 if self._index.scalar(other) == 0:
                     yield value, condition
         elif product is not None:
-            left, right = map(str, product.input)
-            yield from ((left, right), (right, left))
+            while len(factors := self._computed(product)) == 1 and is_op(product, "Mul"):
+                if (inner := self._index.maker(self._kept(factors[0]), "Mul")) is None:
+                    return
+                product = inner
+            if len(factors) == 2:
+                yield from ((factors[0], factors[1]), (factors[1], factors[0]))
 
     def _quotients(self, node: NodeProto) -> Iterator[tuple[str, str, str]]:
         """What a node divides, by what, and the inverse of that if it multiplies by one."""
@@ -90,29 +96,55 @@ class _Finder:
         """Whether a value is how much there is of a mask, or a number of things that the model is given."""
         name = self._kept(name)
         while (node := self._index.maker(name, *_BOUNDED)) is not None:
-            computed = [str(each) for each in node.input if each and each not in self._index.initializers]
-            if len(computed) != 1:
+            if len(computed := self._computed(node)) != 1:
                 return False
             name = self._kept(computed[0])
         summed = self._index.maker(name, *_SUMS)
         counted = self._mask(str(summed.input[0])) if summed is not None else None
         given = name in self._inputs and element_type(self._index, name) in WHOLE
-        return mask is not None and (given or counted == mask)
+        return mask is not None and (given or mask in (counted, name))
 
     def _mask(self, name: str) -> str | None:
-        """What a mask is made of by moving it and changing its type; None if a value is no mask."""
-        root = self._kept(name)
-        seen = [self._ranges[each] for each in (name, root) if each in self._ranges]
-        if root in self._index.initializers or any(each.low < 0 or each.high > 1 for each in seen):
-            return None
-        made = self._index.maker(root, "Mul", "Sub")
-        if made is not None:
-            inverted = is_op(made, "Sub") and self._index.scalar(made.input[0]) == 1
-            parts = [None] if is_op(made, "Sub") and not inverted else map(self._mask, made.input[int(inverted) :])
-            return root if None not in parts else None
-        kind = element_type(self._index, root)
-        given = root in self._inputs and is_float(self._index, root) and root in self._ranges
-        return root if given or kind == TensorProto.BOOL or kind in WHOLE else None
+        """What a mask is told from: the value that is compared, moved and cast to it. None if a value is no mask.
+
+        What masks and constants are multiplied to is one, too: so tokens are weighed by their places.
+        """
+        sources = dict[str, None]()
+        roots, waiting = set[str](), [name]
+        while waiting:
+            each = waiting.pop()
+            root = self._kept(each)
+            made, kind = self._index.makers.get(root), element_type(self._index, root)
+            seen = [self._ranges[value] for value in (each, root) if value in self._ranges]
+            if root in self._index.initializers or any(values.low < 0 for values in seen):
+                return None
+            given = root in self._inputs and is_float(self._index, root) and root in self._ranges
+            if kind == TensorProto.BOOL:
+                sources[self._compared(root)] = None
+            elif made is not None and (is_op(made, "Mul") or self._is_rest(made)):
+                waiting += self._computed(made) if root not in roots else []
+            elif (given or kind in WHOLE) and all(values.high <= 1 for values in seen):
+                sources[root] = None
+            else:
+                return None
+            roots.add(root)
+        if len(sources) > 1:
+            return self._kept(name)
+        return next(iter(sources), None)
+
+    def _is_rest(self, node: NodeProto) -> bool:
+        """Whether a node gives 1 less a value."""
+        return is_op(node, "Sub") and self._index.scalar(node.input[0]) == 1
+
+    def _compared(self, name: str) -> str:
+        """What a boolean is told from."""
+        while (node := self._index.maker(name, *_COMPARISONS)) is not None and len(self._computed(node)) == 1:
+            name = self._kept(self._computed(node)[0])
+        return name
+
+    def _computed(self, node: NodeProto) -> list[str]:
+        """The inputs of a node that are no constants."""
+        return [str(name) for name in node.input if name and name not in self._index.initializers]
 
     def _kept(self, name: str) -> str:
         """The value that one is but for its type and where its elements stand."""

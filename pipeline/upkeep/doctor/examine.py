@@ -79,11 +79,11 @@ def _project(root: Path, qairt: str) -> Generator[Finding, None, Sequence[ModelC
 def _space(workspace: Workspace, configs: Sequence[ModelConfig]) -> Iterator[Finding]:
     import psutil
 
-    from pipeline.plan.planner import plan
+    from pipeline.plan.planner import plan_all
     from pipeline.processes.memory import budget_bytes
     from pipeline.upkeep.doctor import space
 
-    steps = [step for config in configs if not config.on_request for step in plan(config)]
+    steps = plan_all(config for config in configs if not config.on_request)
     needs = space.needs(steps, workspace)
     for disk in space.disks(needs, workspace, space.hf_cache_folder()):
         yield space.check_disk(disk)

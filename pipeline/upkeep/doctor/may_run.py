@@ -13,7 +13,7 @@ from pipeline.config.project_file import ProjectFile, load
 from pipeline.contracts import context
 from pipeline.errors import PipelineError, WaitingError
 from pipeline.plan import hosts
-from pipeline.plan.planner import plan
+from pipeline.plan.planner import plan_all
 from pipeline.plan.steps import Step
 from pipeline.qnn import catalog
 from pipeline.upkeep.doctor.finding import CONFIG, Check, Finding
@@ -39,7 +39,7 @@ def check(
     called = f"this host is {', '.join(host.names)}"
     given = host_names.given_names(environ.get(VARIABLE, ""))
     yield from _slips(project, given, host)
-    steps = [step for config in configs for step in plan(config)]
+    steps = plan_all(configs)
     try:
         hosts.check(steps, project)
     except PipelineError as problem:

@@ -23,7 +23,7 @@ MEAN = """f = Cast <to = 1> (m) u = Unsqueeze (f, two) p = Mul (h, u) t = Reduce
 CONSTANTS: dict[str, Any] = {
     "one": np.array([1]), "two": np.array([2]), "least": np.float32(1e-9), "half": np.full(8, 0.5, np.float32),
     "square": np.float32(2), "root": np.float32(0.5), "low": np.float32(-2), "high": np.float32(3),
-    "weight": np.eye(8, dtype=np.float32), "column": np.ones((8, 1), np.float32),
+    "weight": np.eye(8, dtype=np.float32), "power": np.float32(900), "none": np.int64(0), "zero": np.float32(0),
 }  # fmt: skip
 
 
@@ -66,6 +66,7 @@ def test_a_sum_may_be_of_one_too() -> None:
         ("y = Mul (z, a)", Range(-1, 1), Range(-8, 8)),
         ("y = Mul (a, a)", Range(0, 1), Range(0, 64)),
         ("y = Pow (a, square)", Range(0, 1), Range(0, 64)),
+        ("y = Pow (a, power)", Range(0, 1), Range(0, 256)),
         ("q = Mul (a, a) s = ReduceSum (q, one) y = Sqrt (s)", Range(0, 2), Range(0, 16)),
         ("n = ReduceL2 (a, one) b = Max (n, least) y = Div (a, b)", Range(-0.25, 0.25), Range(-1, 1)),
         ("q = Mul (a, a) s = ReduceSum (q, one) b = Sqrt (s) y = Div (a, b)", Range(-0.25, 0.25), Range(-1, 1)),
@@ -103,6 +104,8 @@ ENCODERS = {
     "squares": f"{MEAN} q = Mul (a, a) s = ReduceSum (q, one) r = Sqrt (s) b = Max (r, least) y = Div (a, b)",
     "matrix": "f = Cast <to = 1> (m) c = ReduceSum (f, one) d = Max (c, least) v = Div (f, d) w = Unsqueeze (v, one)"
     " a = MatMul (w, h) y = Squeeze (a, one)",
+    "filled": "b = Equal (m, none) u = Unsqueeze (b, two) p = Where (u, zero, h) t = ReduceSum <keepdims = 0> (p, one)"
+    " k = ReduceSum (m, one) c = Cast <to = 1> (k) y = Div (t, c)",
     "layer": f"{MEAN} x = MatMul (a, weight) e = Add (x, half) y = Tanh (e)",
 }
 
