@@ -128,7 +128,7 @@ class Project:
         """`build`, which is all models but those marked on_request, and `build:<model>` for each."""
         looked_at = {*self._planned, *self.unchanged}
         built = [name for name, each in self.configs.items() if self._named or not each.on_request]
-        doc = "Build the artifacts of every model (on_request models only when named)."
+        doc = "Build every model but those on request: doit [-n STEPS] build[:MODEL] [models=A,B] [targets=sm8650,…]."
         yield group("build", doc, [f"build:{name}" for name in built if name in looked_at])
         for name in self.unchanged:
             yield task(f"build:{name}", "build", doc=f"build artifacts/{name}", actions=[], uptodate=[True])

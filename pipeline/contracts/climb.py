@@ -14,7 +14,7 @@ class Attempt(Contract):
     """One precision: `label`, the step whose gate it missed and why (empty: it keeps to all of them).
 
     `sqnr_db` has the least figure of each rung over buckets, targets and outputs, None for what is no number;
-    `weight_bytes` is what its quantized weights take.
+    `weight_bytes` is what its weights take, those that stay in float in 16 bits.
     """
 
     label: str

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pipeline.build.bring import is_current
 from pipeline.config.load import Fp16, ModelConfig, Quantization
 from pipeline.config.quantization import of_weights
-from pipeline.contracts import ingest
+from pipeline.contracts import ingest, quantize
 from pipeline.errors import ConfigError, WorkerError
 from pipeline.graph.files.model_file import MODEL
 from pipeline.model import Manifest
@@ -75,11 +76,21 @@ def _cost(
         )
         entry = _made(step, workspace).files[MODEL]
         shaped.append(ShapedBucket.of(bucket.axes, workspace.store.object_path(entry.sha256)))
+    built = next((each for each in steps if each.stage == "quantize" and each.component == component), None)
+    if built is not None and is_current(built, workspace):
+        return ComponentCost(shaped, _mean_bits(_made(built, workspace), shaped[-1].graph.constant_bytes))
     quantization = config.components[component].quantization
     if isinstance(quantization, Fp16):
         return ComponentCost(shaped, 16)
     dtype, _ = of_weights(quantization.weights if isinstance(quantization, Quantization) else None)
     return ComponentCost(shaped, int(re.sub(r"\D", "", dtype or "") or 8))
+
+
+def _mean_bits(quantized: Manifest, float_bytes: int) -> float:
+    """Bits that each large constant of a component has come to, of 32."""
+    parts = quantized.read(quantize.Facts.from_json).parts.values()
+    sizes = [sum(count.bytes for count in part.facts.constants.values()) for part in parts]
+    return 32 * max(sizes) / float_bytes if float_bytes else 8
 
 
 def _made(step: Step, workspace: Workspace) -> Manifest:

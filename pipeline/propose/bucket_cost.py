@@ -30,10 +30,13 @@ class ShapedBucket:
 
 @dataclass(frozen=True)
 class ComponentCost:
-    """What is known of a component, by buckets of the config; `weight_bits` of each constant of 32 there."""
+    """What is known of a component, by buckets of the config; `weight_bits` of each constant of 32 there.
+
+    Where it was quantized they are a mean: tables that are looked up may have more bits than other weights.
+    """
 
     buckets: Sequence[ShapedBucket]
-    weight_bits: int = 8
+    weight_bits: float = 8
 
     def work(self, axes: Mapping[str, int]) -> int:
         """Multiply-accumulates of one run at these lengths.
@@ -47,7 +50,7 @@ class ComponentCost:
         """What decides the size of a binary at these lengths."""
         last = self.buckets[-1].graph
         elements = _at([(each.axes, each.graph.elements) for each in self.buckets], axes)
-        blobs = {name: size * self.weight_bits // 32 for name, size in last.blobs.items()}
+        blobs = {name: round(size * self.weight_bits / 32) for name, size in last.blobs.items()}
         return Graph(last.nodes, elements, blobs)
 
 

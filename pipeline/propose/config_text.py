@@ -118,8 +118,8 @@ def _lines(
         yield from _comment(note)
     yield from _section("calibration", made.reader, spaced=False)
     yield ""
-    yield "# Without 'quantization:' w8a16 is built, and what misses a threshold gets more bits. {precision: fp16}"
-    yield "# needs no samples."
+    yield "# Without 'quantization:' w8a16 in blocks is built, and what misses a threshold gets another precision."
+    yield "# {precision: fp16} needs no samples."
     yield f"targets: [{', '.join(map(quoted, targets))}]    # chips to build for: docs/config.md lists their names"
 
 

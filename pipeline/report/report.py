@@ -93,7 +93,10 @@ def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
                 share = thresholds.overlap if subject.reads == "level" else thresholds.choices
                 told = f"{100 * share:g} %" if subject.reads in ("likeliest", "level") else "-"
                 what = "levels alike" if subject.reads == "level" else "choices alike"
-                rows.append((label, *place, what, f"{100 * alike.share:.4g} % of {alike.of}", told, alike.worst_sample))
+                counted = f"{100 * alike.share:.4g} % of {alike.of}" + (
+                    "" if subject.reads == "level" else " clear ones"
+                )
+                rows.append((label, *place, what, counted, told, alike.worst_sample))
                 if alike.flips is not None:
                     component = step.config.components[step.component or ""]
                     wished = component.wished.flips if component.wished else None

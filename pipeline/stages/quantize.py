@@ -10,6 +10,7 @@ the table of embeddings stays on the host.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 
 from onnx import ModelProto, TensorProto
@@ -169,12 +170,20 @@ def _is_of_one_bucket(tensor: TensorProto, ranges: Mapping[str, Range]) -> bool:
 
 
 def _constants(model: ModelProto) -> dict[str, ConstantCount]:
-    """How many constants are stored in each type, and their bytes."""
+    """How many constants are stored in each type, and their bytes; floats as HTP has them, in 16 bits.
+
+    Scales and zero points don't count.
+    """
     read = {node.input[0] for node in model.graph.node if node.op_type == "DequantizeLinear"}
+    in_float = {name for node in model.graph.node if node.op_type not in Q_OPS for name in node.input}
     found: dict[str, ConstantCount] = {}
     for tensor in sorted(model.graph.initializer, key=lambda tensor: tensor_dtype(tensor).name):
         if tensor.name in read:
-            kind = tensor_dtype(tensor).name
-            count = found.get(kind, ConstantCount(0, 0))
-            found[kind] = ConstantCount(count.tensors + 1, count.bytes + byte_size(tensor))
+            kind, size = tensor_dtype(tensor).name, byte_size(tensor)
+        elif tensor.name in in_float and tensor.data_type in FLOATS:
+            kind, size = "float16", 2 * prod(tensor.dims)
+        else:
+            continue
+        count = found.get(kind, ConstantCount(0, 0))
+        found[kind] = ConstantCount(count.tensors + 1, count.bytes + size)
     return found

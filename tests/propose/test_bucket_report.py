@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.contracts import quantize
+from pipeline.contracts.quantize import ConstantCount
 from pipeline.errors import ConfigError
+from pipeline.model import Manifest
+from pipeline.propose.bucket_command import _mean_bits
 from pipeline.propose.bucket_cost import ComponentCost, ShapedBucket, binary_bytes
 from pipeline.propose.bucket_report import bucket_report, suggested
 from pipeline.propose.lengths import KnownLengths, of_file
@@ -47,6 +51,15 @@ def test_packed_buckets_have_their_weights_once() -> None:
     alone, packed = (binary_bytes(costs, points, form) for form in ("separate", "buckets"))
     assert 2_000_000 < alone < 3_000_000, "8 bits for each of 32"
     assert packed < alone - 900_000
+
+
+def test_of_a_model_that_is_built_the_bytes_of_its_weights_are_known() -> None:
+    """Tables have 16 bits where other weights have 8."""
+    counts = {"int8": ConstantCount(36, 1_000_000), "uint16": ConstantCount(2, 2_000_000)}
+    facts = quantize.PartFacts((), (), "w8a16", 1, (), counts, ())
+    made = quantize.Facts("w8a16", {"32": quantize.Part({}, facts)})
+    assert _mean_bits(Manifest("quantize", "key", {}, made.to_json()), 8_000_000) == 12
+    assert ComponentCost(encoder(32).buckets, 12).graph({"sequence": 32}).constant_bytes == 1_500_000
 
 
 def test_one_bucket_more_has_to_be_worth_it() -> None:

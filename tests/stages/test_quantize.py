@@ -14,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
-from pipeline.contracts.scheme import Scheme
+from pipeline.contracts.quantize import PartFacts
+from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.errors import QuantizationError
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import load_graph, set_external, tensor_array
@@ -106,6 +107,16 @@ def test_the_weights_of_a_bucket_alone_are_in_a_blob_of_their_own(component: Com
     blobs = {tensor.name: tensor.external_data[0].value for tensor in long.graph.initializer if tensor.external_data}
     assert blobs.pop("positions_quantized") == "net_16_constants.bin"
     assert set(blobs.values()) == {"net_weights.bin"}
+
+
+def test_constants_that_stay_in_float_count_in_16_bits(component: Component, ranges: StageInput) -> None:
+    def bytes_of(*rules: Rule) -> dict[str, int]:
+        facts = PartFacts.from_json(component.quantize("16", ranges, rules=rules).facts)
+        return {kind: count.bytes for kind, count in facts.constants.items()}
+
+    mixed, in_float = bytes_of(), bytes_of(Rule(ops=("MatMul", "Gemm", "Gather"), precision="fp16"))
+    assert in_float["float16"] >= mixed.get("float16", 0) + 2 * mixed["uint8"]
+    assert in_float.get("uint8", 0) < mixed["uint8"]
 
 
 def test_quantization_costs_little(component: Component, ranges: StageInput) -> None:

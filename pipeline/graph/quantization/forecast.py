@@ -255,7 +255,7 @@ def _counts_too_far(known: KnownEncodings) -> Iterator[Forecast]:
 def _looks_up_from_the_end(known: KnownEncodings) -> Iterator[Forecast]:
     """Lookups in integers by indices that are computed, or an input of the model, and negative at times."""
     for node in known.nodes:
-        if is_op(node, "Gather") and known.encoding(node) is not None:
+        if is_op(node, "Gather") and known.encoding(node) is not None and not known.in_float(node):
             seen = known.integers.get(node.input[1])
             if seen is not None and seen.low < 0 and node.input[1] not in known.index.initializers:
                 yield Forecast(

@@ -126,7 +126,7 @@ def float_nodes(model: ModelProto) -> list[str]:
 
 def computes_in_float(index: GraphIndex, node: NodeProto) -> bool:
     """Whether a node of a QDQ model that is no Q or DQ itself reads or makes floats that have no encoding."""
-    return _reads_float(index, node) or _makes_float(index, node)
+    return _reads_float(index, node) or _makes_float(index, node) or _looks_up_floats(index, node)
 
 
 def _reads_float(index: GraphIndex, node: NodeProto) -> bool:
@@ -137,6 +137,12 @@ def _reads_float(index: GraphIndex, node: NodeProto) -> bool:
     return any(
         op != Q_OPS[1] if is_float(index, name) else op == "Cast" and name not in index.types for name, op in made
     )
+
+
+def _looks_up_floats(index: GraphIndex, node: NodeProto) -> bool:
+    """Whether a node takes rows of a constant table of floats, wherever they go."""
+    table = str(node.input[0]) if is_op(node, "Gather") else ""
+    return table in index.initializers and is_float(index, table)
 
 
 def _makes_float(index: GraphIndex, node: NodeProto) -> bool:

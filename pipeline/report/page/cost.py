@@ -14,10 +14,8 @@ from pipeline.report.page.markup import Content, figure, folded, note, section, 
 from pipeline.report.page.source import PageSource
 from pipeline.sizes import human_bytes
 
-_COSTS = (
-    "component", "bucket", "target", "formats", ">MACs", ">weights", ">activations", ">in and out",
-    ">VTCM", ">spill", ">DRAM read", ">DRAM written",
-)  # fmt: skip
+_COSTS = ("component", "bucket", "target", "formats", ">MACs", ">weights", ">activations", ">in and out")
+_MEMORY = ("component", "bucket", "target", ">VTCM", ">spill", ">DRAM read", ">DRAM written")
 _BOUNDS = ("component", "bucket", "target", ">to compute, at least", ">to move, at least", "from")
 _OPERATORS = ("compiler's operator", ">count", "from ONNX")
 _MOST_BARS = 24
@@ -32,7 +30,13 @@ def costs(source: PageSource) -> Element | None:
         (
             component, bucket, target, ", ".join(cost.macs) or "–", f"{cost.all_macs / 1e6:,.1f} M",
             human_bytes(cost.weight_bytes), human_bytes(cost.activation_bytes), human_bytes(cost.edge_bytes),
-            human_bytes(cost.vtcm_bytes), human_bytes(cost.spill_bytes) if cost.spill_bytes else "none",
+        )
+        for component, bucket, target, cost in found
+    ]  # fmt: skip
+    memory = [
+        (
+            component, bucket, target, human_bytes(cost.vtcm_bytes),
+            human_bytes(cost.spill_bytes) if cost.spill_bytes else "none",
             _told(cost.dram_read_bytes), _told(cost.dram_write_bytes),
         )
         for component, bucket, target, cost in found
@@ -44,6 +48,7 @@ def costs(source: PageSource) -> Element | None:
         "None of it is a time: docs/cost.md says how to read it."
     )
     parts: list[Content] = [said, table([_COSTS, *rows], "What one run takes")]
+    parts.append(table([_MEMORY, *memory], "Which memory one run uses"))
     parts += _bounds(found)
     parts += _operators(found)
     return section("Cost", "cost", *parts)

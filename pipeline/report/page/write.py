@@ -182,7 +182,8 @@ def _write_model(model: BuiltModel, kept: _Kept, run: RunRecord | None, path: Pa
     name = model.config.name
     artifacts = dict(artifacts_of(model))
     before = kept.before
-    if kept.artifacts and kept.artifacts != artifacts and kept.run:
+    another = run is not None and bool(kept.run) and kept.run["started"] != run["started"]
+    if kept.artifacts and kept.run and (kept.artifacts != artifacts or (another and not before)):
         before = {"started": kept.run["started"], "artifacts": kept.artifacts}
     asked = [step for step in model.steps if step.stage in ON_DEMAND and step.id in model.manifests]
     seen = {*model.seen, *(step.id for step in asked if _is_current(step, workspace))}

@@ -277,6 +277,22 @@ def test_negative_indices_that_the_model_is_given(tmp_path: Path) -> None:
         assert all(each.beyond > 0 for each in told)
 
 
+def test_a_lookup_in_a_table_of_floats_is_mended_though_its_rows_go_on_as_integers(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0)
+    tables = {name: numbers.standard_normal((16, 16)).astype(np.float32) for name in ("table", "w")}
+    model = graph("g (int64[1,4] ids) => (float[1,4,16] y) { e = Gather (table, ids) y = MatMul (e, w) }", {**tables})
+    for rules, expected, in_float in (
+        ((), ["negative_index"], []),
+        ((Rule(ops=("Gather",), precision="fp16"),), [], ["'Gather_0' (Gather)"]),
+    ):
+        component = without_rewrites(tmp_path / str(len(rules)), model)
+        ranges = component.calibrate([{"ids": np.array([[-1, 2, 0, 3]])}])
+        quantized = component.quantize("all", ranges, rules=rules)
+        told = of(quantized.folder, read_ranges(ranges.folder / "ranges.json"), read_integers(ranges.folder))
+        assert [each.rule for each in told] == expected
+        assert quantized.facts["float_nodes"] == in_float
+
+
 def test_a_logarithm_whose_quiet_part_has_no_step(tmp_path: Path) -> None:
     model = graph(
         "g (float[1,64] x) => (float[1,64] y) { p = Mul (x, x) f = Max (p, floor) y = Log (f) }",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,17 @@ def test_blame_puts_the_errors_along_the_graph_onto_the_page(built: Project) -> 
     assert timeline in said, "the page still tells of the build"
     record = json.loads((built.root / ".build" / "run.json").read_text("utf-8"))
     assert record["command"] == ["blame:tiny/net/8"]
+
+
+@pytest.mark.slow
+def test_a_run_that_left_the_same_is_compared_with_the_one_before(built: Project) -> None:
+    assert "No earlier run in this checkout left artifacts to compare with." in text(built)
+    time.sleep(1)  # runs are told apart by the second in which they began
+    (built.root / ".build/steps/verify/tiny/net/8.json").unlink()
+    built.doit("build")
+    assert re.search(
+        r"Compared with the artifacts of [^:]*:\d\d UTC: 1 artifact\(s\) compared, .* none missed", text(built)
+    )
 
 
 @pytest.mark.slow
