@@ -206,10 +206,12 @@ class Store:
                 raise _damaged([destination.name], source)
             destination.parent.mkdir(parents=True, exist_ok=True)
             try:
-                if copy_hashed(source, temporary) != entry.sha256:
+                with disk_errors(temporary):  # it may be on another disk, and a write that fails names no file
+                    copied = copy_hashed(source, temporary)
+                    sync_file(temporary)
+                if copied != entry.sha256:
                     self._drop(source, destination.name, "its SHA-256 is not the one that it was stored under")
                     raise _damaged([destination.name], source)
-                sync_file(temporary)
                 move(temporary, destination)
             finally:
                 temporary.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
@@ -59,6 +60,11 @@ class Cost:
         """Against one worker that does nothing but sleep."""
         return self.steps * self.sleep_s / self.wall_s
 
+    @property
+    def unfilled_s(self) -> float:
+        """For how long a step holds a worker beside an engine that costs nothing: the last round has too few steps."""
+        return self.sleep_s * (math.ceil(self.steps / self.workers) * self.workers / self.steps - 1)
+
     def line(self) -> str:
         """The figures in words."""
         overhead = (self.wall_s * self.workers / self.steps - self.sleep_s) * 1e3
@@ -67,7 +73,8 @@ class Cost:
         return (
             f"{self.steps} steps of {self.sleep_s:g} s on {self.workers} workers: {self.wall_s:.1f} s,"
             f" {self.speed_up:.1f} x one worker ({self.speed_up / self.workers:.2f} of {self.workers}); a step holds"
-            f" its worker {overhead:.1f} ms longer than it sleeps; CPU a step: {cpu}"
+            f" its worker {overhead:.1f} ms longer than it sleeps, {1e3 * self.unfilled_s:.1f} of them in a last round"
+            f" of too few steps; CPU a step: {cpu}"
         )
 
 

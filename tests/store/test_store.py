@@ -439,6 +439,18 @@ def test_a_failed_export_says_what_the_disk_said(store: Store, tmp_path: Path, s
         store.export(entry, tmp_path / "file" / "a.bin", staging)
 
 
+def test_a_full_disk_between_is_named_and_not_that_of_the_destination(
+    store: Store, tmp_path: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as a write that fails: it names no file
+
+    monkeypatch.setattr("pipeline.store.store.copy_hashed", full)
+    with pytest.raises(StoreError) as caught:
+        store.export(fill(store).files["sub/a.bin"], tmp_path / "out" / "a.bin", staging)
+    assert caught.value.where == str(staging / "a.bin")
+
+
 def test_a_full_disk_says_so_and_leaves_nothing(
     store: Store, tmp_path: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

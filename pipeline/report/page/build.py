@@ -207,4 +207,4 @@ def _signatures(source: PageSource) -> Iterator[Content]:
 def _ids(found: ingest.Facts, name: str) -> str:
     """What an input may be that looks rows up in a table, after its type."""
     table = (found.tables or {}).get(name)
-    return f", ids from 0 to {table.rows - 1}" if table else ""
+    return f", ids of a table of {table.rows} rows" if table else ""
