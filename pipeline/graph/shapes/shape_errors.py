@@ -40,10 +40,10 @@ _DECIDING_INPUTS: Mapping[str, Sequence[int]] = {
 }
 _STATIC_INSTEAD = "export the model so that shapes follow from the shapes of its inputs alone"
 _TOGETHER = (
-    "if some of these axes belong together, choose values that the model allows as a set; if it allows none but those it"
-    " was exported with, the exporter wrote these into it: export it again, with torch's dynamo=True for one"
+    "if some of these axes belong together, choose values that the model allows as a set; if it allows none but those"
+    " it was exported with, the exporter wrote these into it: export it again, say with torch's dynamo=True"
 )
-_AS_IT_IS = "no engine runs the model as it is: export it again, with torch's dynamo=True for one"
+_AS_IT_IS = "no engine runs the model as it is: export it again, say with torch's dynamo=True"
 _INSTEAD: Mapping[str, str] = {
     "NonZero": "keep all elements and mask those you don't want, with Where or a multiplication",
     "Compress": "keep all elements and mask those you don't want, with Where or a multiplication",
