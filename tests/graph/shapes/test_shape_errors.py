@@ -27,7 +27,8 @@ def test_axes_that_contradict_each_other(tmp_path: Path) -> None:
         "  where: 'x' float32 [1, 64], 'z' float32 [1, 32]\n"
         "  why: Incompatible dimensions; the axes are b = 1, text = 64, latent = 32\n"
         "  next: if some of these axes belong together, choose values that the model allows as a set; if it allows none"
-        " but those it was exported with, the exporter wrote these into it: export it again, say with torch's dynamo=True"
+        " but those it was exported with, the exporter wrote these into it: export it again, say with torch's"
+        " dynamo=True"
     )
 
 
