@@ -24,7 +24,7 @@ _FROM_BYTES, _FROM_BYTES_OF_SEVERAL = 1 << 20, 1 << 14
 """Where several graphs are in one process, less counts: a matrix of a small language model has 0.1 to 0.9 MB in 8 bits.
 """
 _SMALL_BYTES = 64 << 20
-"""Up to here weights are few enough to keep what is freed: MiniLM's 50 MB more spare an eighth of a compile."""
+"""Up to here weights are few enough to keep what is freed: MiniLM's 20 MB more spare a twelfth of a compile."""
 _KEPT_FROM_BYTES, _KEPT_FREE, _GROWN_BY = 32 << 20, 64 << 20, 1 << 20
 """glibc comes to the first two by itself, as it sees large blocks freed. Set, they are the same in every process."""
 _EVERY_S = 1.0

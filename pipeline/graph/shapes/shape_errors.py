@@ -39,6 +39,11 @@ _DECIDING_INPUTS: Mapping[str, Sequence[int]] = {
     "Unsqueeze": (1,),
 }
 _STATIC_INSTEAD = "export the model so that shapes follow from the shapes of its inputs alone"
+_TOGETHER = (
+    "if some of these axes belong together, choose values that the model allows as a set; if it allows none but those"
+    " it was exported with, the exporter wrote these into it: export it again, say with torch's dynamo=True"
+)
+_AS_IT_IS = "no engine runs the model as it is: export it again, say with torch's dynamo=True"
 _INSTEAD: Mapping[str, str] = {
     "NonZero": "keep all elements and mask those you don't want, with Where or a multiplication",
     "Compress": "keep all elements and mask those you don't want, with Where or a multiplication",
@@ -50,11 +55,12 @@ _INSTEAD: Mapping[str, str] = {
 
 def contradiction(node: NodeProto, types: Types, axes: Mapping[str, int], why: str) -> ModelError:
     """The error for a node whose inputs don't go together."""
+    given = "with these axis values " if axes else ""
     return ModelError(
-        f"with these axis values node {label(node)} gets inputs that contradict each other",
+        f"{given}node {label(node)} gets inputs that contradict each other",
         where=", ".join(f"{name!r} {spell(types[name])}" for name in dict.fromkeys(reads(node))),
-        why=f"{why}; the axes are {_spelled(axes)}",
-        remedy="some of these axes belong together: choose values that the model allows as a set",
+        why=f"{why}; the axes are {_spelled(axes)}" if axes else why,
+        remedy=_TOGETHER if axes else _AS_IT_IS,
     )
 
 

@@ -26,7 +26,23 @@ def test_axes_that_contradict_each_other(tmp_path: Path) -> None:
         "with these axis values node 'mix' (Add) gets inputs that contradict each other\n"
         "  where: 'x' float32 [1, 64], 'z' float32 [1, 32]\n"
         "  why: Incompatible dimensions; the axes are b = 1, text = 64, latent = 32\n"
-        "  next: some of these axes belong together: choose values that the model allows as a set"
+        "  next: if some of these axes belong together, choose values that the model allows as a set; if it allows none"
+        " but those it was exported with, the exporter wrote these into it: export it again, say with torch's"
+        " dynamo=True"
+    )
+
+
+def test_a_model_without_axes_that_contradicts_itself(tmp_path: Path) -> None:
+    source = model("g (float[b,64] x, float[c,32] z) => (float[b,n] y) { [mix] y = Add (x, z) }")
+    for value in source.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    with pytest.raises(ModelError) as caught:
+        shaped(tmp_path, source)
+    assert str(caught.value) == (
+        "node 'mix' (Add) gets inputs that contradict each other\n"
+        "  where: 'x' float32 [1, 64], 'z' float32 [1, 32]\n"
+        "  why: Incompatible dimensions\n"
+        "  next: no engine runs the model as it is: export it again, say with torch's dynamo=True"
     )
 
 
