@@ -47,6 +47,10 @@ class _Wanted:
     workers: Sequence[str] | None
 
 
+class SubmissionError(Exception):
+    """Dask did not take a step; each step has one of its own, as the steps of a message are waited for by threads."""
+
+
 class Dispatcher:
     """The cluster behind one scheduler, for one build. Safe to use from several threads."""
 
@@ -65,6 +69,7 @@ class Dispatcher:
         self._submit = Together(_submitted)
         self._refused: dict[str, str] = {}
         self._known: tuple[float, Client, dict[str, set[str]]] = (0.0, None, {})
+        self._met_s = 0.0
 
     def takes(self, resolved: Resolved) -> bool:
         """Whether a step is made there: those are made here that read files of this checkout or secrets."""
@@ -143,8 +148,9 @@ class Dispatcher:
             if refused and not self._able(resolved, client):
                 raise self._nobody(resolved)
             # Whoever asks twice, as after a lost scheduler, asks a second time: workers know what was made by its key.
-            future = self._submit(_Wanted(client, job, self._resources(resolved, client), self._others(client)))
-            self._wait(future, client, resolved)
+            workers = self._others(resolved, client)
+            future = self._submit(_Wanted(client, job, self._resources(resolved, client), workers))
+            self._wait(future, client, resolved, workers)
             return Answer.from_json(future.result(timeout=_ANSWERS_S))
         except (CancelledError, KilledWorker, TimeoutError, OSError):
             self._drop(client)
@@ -166,8 +172,13 @@ class Dispatcher:
                 with contextlib.suppress(Exception):  # the scheduler is gone, and nobody is at it any more
                     future.cancel()
 
-    def _wait(self, future: Future, client: Client, resolved: Resolved) -> None:
-        """Wait until a future is done, or its scheduler is gone; raises WaitingError if no worker may run it."""
+    def _wait(self, future: Future, client: Client, resolved: Resolved, workers: Sequence[str] | None) -> None:
+        """Wait until a future is done, asked of some workers or, if they are None, of all.
+
+        Raises:
+            OSError: its scheduler is gone, or only a worker that it was not asked of may run it by now.
+            WaitingError: no worker may run it.
+        """
         since = looked = time.monotonic()
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
@@ -178,8 +189,10 @@ class Dispatcher:
             if time.monotonic() - looked < _LOOKS_S:
                 continue
             looked = time.monotonic()
-            if self._able(resolved, client):
+            if self._able(resolved, client, workers):
                 since = looked
+            elif workers is not None and self._able(resolved, client):
+                raise OSError("the workers that the step was asked of are gone, and another has come")
             elif looked - since > (_RETURN_S if self._refused else _PATIENCE_S):
                 raise self._nobody(resolved)
 
@@ -210,6 +223,7 @@ class Dispatcher:
                     if not told:
                         told = True
                         self._workspace.store.tell(f"waiting for the scheduler of the cluster ({self._url})")
+                self._met_s = time.monotonic()  # those whom it is yet to know have from now on to come
             self._was_there = True
             return self._client
 
@@ -235,11 +249,12 @@ class Dispatcher:
             known.update(*self._names(client).values())
         return {on_worker.resource(next((name for name in names if name in known), names[0])): 0.0 for names in rules}
 
-    def _able(self, resolved: Resolved, client: Client) -> bool:
-        """Whether a worker is there that may run a step, and was not refused."""
+    def _able(self, resolved: Resolved, client: Client, among: Sequence[str] | None = None) -> bool:
+        """Whether a worker is there, among some or all, that may run a step, and was not refused."""
         rules = hosts.rules(resolved.step, resolved.params, resolved.inputs, self._workspace.project)
-        there = (names for address, names in self._names(client).items() if address not in self._refused)
-        return any(all(names & {*rule} for rule in rules) for names in there)
+        there = {name: names for name, names in self._names(client).items() if name not in self._refused}
+        able = (name for name, names in there.items() if all(names & {*rule} for rule in rules))
+        return any(among is None or name in among for name in able)
 
     def _names(self, client: Client) -> dict[str, set[str]]:
         """The host names that each worker announces, by its name, as they were a second ago at most."""
@@ -249,11 +264,30 @@ class Dispatcher:
                 workers = client.scheduler_info(n_workers=-1)["workers"].values()
                 names = {str(each["name"]): on_worker.host_names(each["resources"]) for each in workers}
                 self._known = time.monotonic(), client, names
+            if any(name not in self._refused for name in names):
+                self._met_s = time.monotonic()
             return names
 
-    def _others(self, client: Client) -> list[str] | None:
-        """The workers that were not refused; None if none was: newcomers may then take a step as well."""
-        return [name for name in self._names(client) if name not in self._refused] if self._refused else None
+    def _others(self, resolved: Resolved, client: Client) -> list[str] | None:
+        """The workers that were not refused; None if none was: newcomers may then take a step as well.
+
+        Where all were refused, it waits for another one: Dask takes no names for any worker, and each would refuse.
+
+        Raises:
+            OSError: the scheduler is gone.
+            WaitingError: no other was there for a minute. The steps of a build wait for the same one.
+        """
+        while self._refused:
+            others = [name for name in self._names(client) if name not in self._refused]
+            if others:
+                return others
+            stopping.check()
+            if client.status != "running":
+                raise OSError("the scheduler is gone")
+            if time.monotonic() - self._met_s > _RETURN_S:
+                raise self._nobody(resolved)
+            time.sleep(_AWAKE_S)
+        return None
 
     def _refuse(self, answer: Answer) -> None:
         with self._lock:
@@ -277,21 +311,29 @@ class Dispatcher:
         )
 
 
-def _submitted(wanted: Sequence[_Wanted]) -> list[Future]:
-    """The futures of several steps; the scheduler gets a message for all whose demands are the same."""
+def _submitted(wanted: Sequence[_Wanted]) -> list[Future | SubmissionError]:
+    """The futures of several steps; the scheduler gets a message for all whose demands are the same.
+
+    Those of a message that is not taken have errors, and the others their futures: one may be for a client that was
+    closed, while the steps of the next client go on.
+    """
     alike: dict[object, list[_Wanted]] = {}
     for each in wanted:
-        alike.setdefault((each.client, *each.resources, None, *(each.workers or ())), []).append(each)
-    futures: dict[int, Future] = {}
+        workers = None if each.workers is None else tuple(each.workers)
+        alike.setdefault((each.client, tuple(each.resources), workers), []).append(each)
+    futures: dict[int, Future | SubmissionError] = {}
     for several in alike.values():
-        made = several[0].client.map(
-            eval,
-            [on_worker.CALL] * len(several),
-            [{"job": each.job.to_json()} for each in several],
-            key=[f"{each.job.stage}-{each.job.name.replace('/', '-')}-{uuid.uuid4().hex[:8]}" for each in several],
-            pure=False,
-            resources=several[0].resources,
-            workers=several[0].workers,
-        )
+        try:
+            made = several[0].client.map(
+                eval,
+                [on_worker.CALL] * len(several),
+                [{"job": each.job.to_json()} for each in several],
+                key=[f"{each.job.stage}-{each.job.name.replace('/', '-')}-{uuid.uuid4().hex[:8]}" for each in several],
+                pure=False,
+                resources=several[0].resources,
+                workers=several[0].workers,
+            )
+        except Exception as error:  # of Dask
+            made = [SubmissionError(f"{type(error).__name__}: {error}") for _ in several]
         futures.update(zip(map(id, several), made, strict=True))
     return [futures[id(each)] for each in wanted]

@@ -18,14 +18,14 @@ class Together(Generic[Asked, Got]):
     makes one call for them all. So no thread waits for company, and the more there are, the fewer calls they cost.
     """
 
-    def __init__(self, call: Callable[[Sequence[Asked]], Sequence[Got]]) -> None:
-        """`call` gives a result for each that it is given, in their order."""
+    def __init__(self, call: Callable[[Sequence[Asked]], Sequence[Got | Exception]]) -> None:
+        """`call` gives for each that it is given, in their order, a result or the exception to raise to who asked."""
         self._function = call
         self._adding, self._calling = threading.Lock(), threading.Lock()
         self._waiting: list[tuple[Asked, Future[Got]]] = []
 
     def __call__(self, asked: Asked) -> Got:
-        """The result for one; what a call raises is raised to all whom it was made for."""
+        """The result for one. Raises its exception, and what a call raises to all whom it was made for."""
         mine: Future[Got] = Future()
         with self._adding:
             self._waiting.append((asked, mine))
@@ -44,4 +44,7 @@ class Together(Generic[Asked, Got]):
                 future.set_exception(error)
         else:
             for (_, future), got in zip(waiting, results, strict=True):
-                future.set_result(got)
+                if isinstance(got, Exception):
+                    future.set_exception(got)
+                else:
+                    future.set_result(got)

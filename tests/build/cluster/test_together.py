@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 
 from pipeline.build.cluster import dispatcher, on_worker
-from pipeline.build.cluster.dispatcher import Dispatcher
+from pipeline.build.cluster.dispatcher import Dispatcher, SubmissionError
 from pipeline.build.cluster.job import StepJob
 from pipeline.build.cluster.together import Together
+from pipeline.errors import WaitingError
 
 _PATIENCE_S = 30.0
 
@@ -25,14 +27,14 @@ class Held:
         self.begun, self.free = threading.Event(), threading.Event()
         self.calls: list[list[int]] = []
 
-    def __call__(self, numbers: Sequence[int]) -> list[int]:
+    def __call__(self, numbers: Sequence[int]) -> list[int | Exception]:
         self.calls.append([*numbers])
         if len(self.calls) == 1:
             self.begun.set()
             assert self.free.wait(_PATIENCE_S)
         if 13 in numbers:
             raise ValueError("unlucky")
-        return [2 * number for number in numbers]
+        return [2 * number if number != 7 else ValueError("odd") for number in numbers]
 
 
 def asked(
@@ -74,10 +76,19 @@ def test_what_a_call_raises_is_for_those_it_was_made_for() -> None:
     assert got == [2, "unlucky", "unlucky"]
 
 
+def test_an_exception_for_one_is_raised_to_none_of_those_asked_for_with_it() -> None:
+    held, got = asked([1, 2, 7, 3])
+    assert sorted(held.calls[1]) == [2, 3, 7]
+    assert got == [2, 4, "odd", 6]
+
+
 class Scheduler:
     """In place of a Dask client: notes the messages that it would send, and how often it was asked who is there."""
 
-    def __init__(self) -> None:
+    status = "running"
+
+    def __init__(self, *workers: str) -> None:
+        self.workers = [*workers] or ["a"]
         self.sent: list[tuple[list[str], object, object]] = []
         self.looks = 0
 
@@ -92,24 +103,118 @@ class Scheduler:
 
     def scheduler_info(self, n_workers: int) -> object:
         self.looks += 1
-        return {"workers": {"tcp://a": {"name": "a", "resources": on_worker.resources(["x86_64"])}}}
+        announced = on_worker.resources(["x86_64"])
+        return {"workers": {f"tcp://{name}": {"name": name, "resources": announced} for name in self.workers}}
+
+
+def wanted(client: object, name: str, resources: dict[str, float], workers: list[str] | None) -> dispatcher._Wanted:
+    job = StepJob("0" * 64, "shape", name, "m.yaml", 1, "", {}, "{}", {})
+    return dispatcher._Wanted(client, job, resources, workers)
 
 
 def test_a_message_has_the_steps_of_equal_demands_and_futures_are_in_the_order_of_steps() -> None:
     one, two = Scheduler(), Scheduler()
-    wanted = [
-        dispatcher._Wanted(client, StepJob("0" * 64, "shape", name, "m.yaml", 1, "", {}, "{}", {}), resources, workers)
-        for name, client, resources, workers in (
-            ("a", one, {}, None),
-            ("b", one, {"host x": 0.0}, None),
-            ("c", two, {}, None),
-            ("d", one, {}, ["w"]),
-            ("e", one, {}, None),
-        )
+    steps = [
+        wanted(one, "a", {}, None),
+        wanted(one, "b", {"host x": 0.0}, None),
+        wanted(two, "c", {}, None),
+        wanted(one, "d", {}, ["w"]),
+        wanted(one, "e", {}, None),
+        wanted(one, "f", {}, []),
     ]
-    assert dispatcher._submitted(wanted) == [f"future of {name}" for name in "abcde"]
-    assert one.sent == [(["a", "e"], {}, None), (["b"], {"host x": 0.0}, None), (["d"], {}, ["w"])]
+    assert dispatcher._submitted(steps) == [f"future of {name}" for name in "abcdef"]
+    assert one.sent == [(["a", "e"], {}, None), (["b"], {"host x": 0.0}, None), (["d"], {}, ["w"]), (["f"], {}, [])]
     assert two.sent == [(["c"], {}, None)]
+
+
+def test_a_client_that_is_closed_fails_its_own_steps_alone() -> None:
+    distributed = pytest.importorskip("distributed")
+    with cluster_of_threads() as at, distributed.Client(at, set_as_default=False) as live:
+        closed = distributed.Client(at, set_as_default=False)
+        closed.close()
+        steps = [wanted(client, name, {}, None) for client, name in ((closed, "a"), (live, "b"), (closed, "c"))]
+        one, other, two = dispatcher._submitted(steps)
+        assert [type(one), type(two)] == [SubmissionError] * 2
+        assert one is not two
+        assert str(one).startswith("ClosedClientError: ")
+        with pytest.raises(RuntimeError, match="was not started by"):  # the worker of a test is none of ours
+            other.result(timeout=_PATIENCE_S)
+
+
+@contextmanager
+def cluster_of_threads() -> Iterator[str]:
+    """The address of a scheduler with one worker, in this process."""
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as made:
+        yield made.scheduler_address
+
+
+@pytest.fixture
+def asks(monkeypatch: pytest.MonkeyPatch) -> Dispatcher:
+    """The dispatcher of a build whose steps run on any host."""
+    monkeypatch.setattr("pipeline.plan.hosts.rules", lambda *_: ())
+    return Dispatcher("tcp://nobody:1", "here", SimpleNamespace(shared=object(), project=None))  # type: ignore[arg-type]
+
+
+STEP = SimpleNamespace(step=SimpleNamespace(id="shape:m/x"), params=None, inputs={})
+
+
+def test_where_all_workers_were_refused_a_step_waits_for_another(
+    asks: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "_KNOWN_S", 0.0)
+    monkeypatch.setattr(dispatcher, "_AWAKE_S", 0.01)
+    client = Scheduler("old")
+    assert asks._others(STEP, client) is None  # type: ignore[arg-type]
+    asks._refused["old"] = "it runs another commit"
+    asks._met_s = time.monotonic()
+    with ThreadPoolExecutor(1) as thread:
+        others = thread.submit(asks._others, STEP, client)  # type: ignore[arg-type]
+        until_looked(client, 3)
+        assert not others.done()
+        client.workers.append("new")
+        assert others.result(_PATIENCE_S) == ["new"]
+
+        client.workers.remove("new")
+        looks = client.looks
+        others = thread.submit(asks._others, STEP, client)  # type: ignore[arg-type]
+        until_looked(client, looks + 3)
+        assert not others.done()
+        client.status = "closed"
+        with pytest.raises(OSError, match="scheduler"):
+            others.result(_PATIENCE_S)
+
+    client.status = "running"
+    monkeypatch.setattr(dispatcher, "_RETURN_S", 0.1)
+    with pytest.raises(WaitingError, match="no worker of the cluster may run shape:m/x"):
+        asks._others(STEP, client)  # type: ignore[arg-type]
+
+
+def until_looked(client: Scheduler, times: int) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while client.looks < times:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_a_step_asked_of_workers_that_are_gone_is_asked_again_of_one_that_has_come(
+    asks: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_KNOWN_S", "_AWAKE_S", "_LOOKS_S"):
+        monkeypatch.setattr(dispatcher, name, 0.01)
+    client = Scheduler("good")
+    future = SimpleNamespace(add_done_callback=lambda _: None, done=lambda: False)
+    with ThreadPoolExecutor(1) as thread:
+        waits = thread.submit(asks._wait, future, client, STEP, ["good"])  # type: ignore[arg-type]
+        until_looked(client, 3)
+        assert not waits.done()
+        client.workers = ["new"]
+        try:
+            with pytest.raises(OSError, match="another has come"):
+                waits.result(_PATIENCE_S)
+        finally:
+            client.status = "closed"  # ends the thread of a test that failed
 
 
 @pytest.mark.parametrize(
@@ -133,17 +238,23 @@ def test_who_is_there_is_asked_only_where_a_step_leaves_a_choice(
     assert client.looks == looks
 
 
-def test_threads_that_want_to_know_at_once_who_is_there_ask_once() -> None:
-    client, release = Scheduler(), threading.Event()
+def test_threads_that_want_to_know_at_once_who_is_there_ask_once(
+    asks: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "_KNOWN_S", _PATIENCE_S)
+    client, all_want = Scheduler(), threading.Barrier(8)
     at_once = client.scheduler_info
 
     def slowly(n_workers: int) -> object:
-        release.wait(0.3)
+        time.sleep(0.3)  # in which the other threads come to want the same
         return at_once(n_workers)
 
     client.scheduler_info = slowly  # type: ignore[method-assign]
-    workspace = SimpleNamespace(shared=object(), project=None)
-    asks = Dispatcher("tcp://nobody:1", "here", workspace)  # type: ignore[arg-type]
+
+    def names(_: int) -> dict[str, set[str]]:
+        all_want.wait(_PATIENCE_S)
+        return asks._names(client)
+
     with ThreadPoolExecutor(8) as threads:
-        assert [*threads.map(asks._names, [client] * 8)] == [{"a": {"x86_64"}}] * 8
+        assert [*threads.map(names, range(8))] == [{"a": {"x86_64"}}] * 8
     assert client.looks == 1
