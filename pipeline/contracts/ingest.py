@@ -38,11 +38,12 @@ class GivenConstant(Contract):
 @dataclass(frozen=True)
 class Table(Contract):
     """The `rows` of the smallest constant table in which an input looks rows up, and the `nodes` that do, as messages
-    name them.
+    name them. `floats`: all tables are of floats.
     """
 
     rows: int
     nodes: tuple[str, ...]
+    floats: bool
 
 
 @dataclass(frozen=True)
