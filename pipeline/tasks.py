@@ -105,7 +105,8 @@ class Project:
         self.session = upkeep.StoreSession(self.workspace)
         self.status = ConfigError.exit_code if self.refusal is not None else 0
         self._checks: dict[str, Callable[[Sequence[str], Mapping[str, Any]], None]] = {}
-        talking, every = {name for name, config in self.configs.items() if config.language}, self._plan(self.configs)
+        talking = {name for name, config in self.configs.items() if config.language}
+        every = (step for config in self.configs.values() for step in plan(config) if self._wanted(step))
         check_names(line, self.steps, self._models, talking, lambda: (step.id for step in every))
 
     def tasks(self, stage: str) -> Iterator[Task]:
@@ -224,9 +225,6 @@ class Project:
             return self.workspace.store.object_path(entry.sha256).read_text("utf-8").rstrip()
         except (OSError, ValueError):  # lost since, or damaged: the next build sees to it
             return ""
-
-    def _plan(self, configs: Mapping[str, ModelConfig]) -> Iterator[Step]:
-        return (step for config in configs.values() for step in plan(config) if self._wanted(step))
 
     def _wanted(self, step: Step) -> bool:
         wanted = step.config.targets if shares_binaries(step.config) else step.targets

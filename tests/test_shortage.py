@@ -143,7 +143,7 @@ def test_a_step_that_got_no_threads_or_processes_is_no_fault_of_the_model() -> N
     for step in ("context:a", "verify:a", "verify:b"):
         assert f"the system gave {step} no more threads or processes\n  where: the step's process\n" in said
     assert "why: of 32 threads more 0 could be started, and this failed: QNN compiled nothing\n" in said
-    assert "why: BlockingIOError: " in said
+    assert "and this failed: BlockingIOError: " in said
     assert "and this failed: OSError: ONNX Runtime could not be set up\n" in said
     assert said.count("raise how many a user ('ulimit -u')") == 3
 

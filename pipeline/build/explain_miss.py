@@ -55,10 +55,11 @@ def wanting(step: Step, workspace: Workspace) -> gates.Miss | None:
 
 
 def _is_small(step: Step, workspace: Workspace) -> bool:
-    """Whether twice the bytes of a component's weights are few."""
+    """Whether twice the bytes of a component's quantized weights are few; one without any has no finer scheme."""
     made = read_manifest(workspace.current(f"quantize:{step.config.name}/{step.component}"))
     parts = made.read(quantize.Facts.from_json).parts.values() if made else ()
-    sizes = [sum(count.bytes for count in part.facts.constants.values()) for part in parts]
+    counted = [part.facts.constants.items() for part in parts]
+    sizes = [sum(count.bytes for kind, count in counts if kind != quantize.FLOAT16) for counts in counted]
     return 0 < max(sizes, default=0) <= SMALL_BYTES
 
 

@@ -152,7 +152,7 @@ class Findings:
                     known = figures.get(rung, db)
                     figures[rung] = None if db is None or known is None else min(known, db)
         ordered = {rung: figures[rung] for rung in (*RUNGS[2:], "total", QUIET) if rung in figures}
-        sizes = [sum(count.bytes for count in part.constants.values()) for part in self._quantized(chain)]
+        sizes = [part.constant_bytes for part in self._quantized(chain)]
         at, why = (missed.step.id, missed.miss.error.what) if missed else ("", "")
         return Attempt(label(scheme), at, why, {**ordered}, max(sizes, default=0))
 

@@ -22,7 +22,7 @@ from pipeline.errors import BY_NAME, CompileError, PipelineError, StoreError, Ve
 from pipeline.model import FileEntry, StageInput, StageRequest, StageResult
 from pipeline.processes import lifeline
 from pipeline.processes.memory import go_first, peak_bytes
-from pipeline.shortage import no_more_processes, shortage, shortage_behind
+from pipeline.shortage import shortage, shortage_behind
 from pipeline.store.durable import is_full, no_room
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -174,8 +174,6 @@ def _no_room(error: Exception, step: str) -> StoreError | None:
 
 def _no_more(error: Exception, step: str) -> WorkerError | None:
     """The error for what the system gave no more of; whatever a library says then, it may be no word of that."""
-    if isinstance(error, BlockingIOError):  # of a fork: nothing here reads or writes without waiting
-        return no_more_processes(error, step)
     return shortage(error, step) or shortage_behind(f"{type(error).__name__}: {error}", step)
 
 

@@ -27,22 +27,25 @@ class Params(Contract):
 class GivenConstant(Contract):
     """An input that became a constant: what it is declared to be, and the value as the config gives it.
 
+    `axes` are those of its dims that have names; None if none has.
     One without elements, whose shape has a 0, has only one value; what stands for it here is of no account.
     """
 
     dtype: str
     shape: tuple[int, ...]
     value: NumberTree
+    axes: tuple[str, ...] | None = left_out()
 
 
 @dataclass(frozen=True)
 class Table(Contract):
     """The `rows` of the smallest constant table in which an input looks rows up, and the `nodes` that do, as messages
-    name them.
+    name them. `floats`: all tables are of floats.
     """
 
     rows: int
     nodes: tuple[str, ...]
+    floats: bool
 
 
 @dataclass(frozen=True)

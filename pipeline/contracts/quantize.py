@@ -25,9 +25,13 @@ class Params(OverBuckets):
     on_host: bool | None = left_out()
 
 
+FLOAT16 = "float16"
+"""The type by which constants are counted that stay in float, as HTP has them."""
+
+
 @dataclass(frozen=True)
 class ConstantCount(Contract):
-    """How many constants were quantized to a type, and their bytes."""
+    """How many constants are stored in a type, and their bytes."""
 
     tensors: int
     bytes: int
@@ -46,6 +50,11 @@ class PartFacts(Signature):
     constants: Mapping[str, ConstantCount]
     forecasts: tuple[Forecast, ...]
     edges: Edges = field(default_factory=dict)
+
+    @property
+    def constant_bytes(self) -> int:
+        """The bytes of all constants."""
+        return sum(count.bytes for count in self.constants.values())
 
 
 @dataclass(frozen=True)

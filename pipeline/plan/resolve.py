@@ -193,7 +193,10 @@ def check_axes(config: ModelConfig, available: Mapping[str, Collection[str]]) ->
 
 
 def check_constants(config: ModelConfig, facts: Mapping[str, ingest.Facts]) -> None:
-    """Raise ConfigError when the config fixes an input that the model does not have; `facts` are those of ingest."""
+    """Raise ConfigError when the config fixes an input that the model does not have, or one that has a length.
+
+    `facts` are those of ingest.
+    """
     known = {component: _inputs_of(found) for component, found in facts.items()}
     for component, names in known.items():
         for name in config.components[component].constants:
@@ -207,6 +210,21 @@ def check_constants(config: ModelConfig, facts: Mapping[str, ingest.Facts]) -> N
                     why=f"the inputs are {', '.join(sorted(candidates)) or 'none'}",
                     remedy="use the name that the ONNX file gives the input, or take it out of 'constants'",
                 )
+        for name, constant in facts[component].constants.items():
+            for axis in constant.axes or ():
+                if any(axis in bucket.axes for bucket in config.buckets):
+                    raise _fixed_along(axis, name, component, config)
+
+
+def _fixed_along(axis: str, name: str, component: str, config: ModelConfig) -> ConfigError:
+    own = dotted(("components", component, "constants", name))
+    return ConfigError(
+        f"'{name}' is fixed to a value along '{axis}', which has buckets",
+        where=config.place(own if own in config.places else dotted(("constants", name))),
+        why="what is shorter than a bucket is padded, and the model would not be told: a mask of ones calls it tokens",
+        remedy=f"fix the axis, too, so that other lengths are refused (fixed: {{{axis}: …}} in place of its buckets),"
+        " or take the input out of 'constants' and give samples in which it varies",
+    )
 
 
 def _inputs_of(found: ingest.Facts) -> set[str]:

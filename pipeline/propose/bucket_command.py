@@ -89,8 +89,8 @@ def _cost(
 def _mean_bits(quantized: Manifest, float_bytes: int) -> float:
     """Bits that each large constant of a component has come to, of 32."""
     parts = quantized.read(quantize.Facts.from_json).parts.values()
-    sizes = [sum(count.bytes for count in part.facts.constants.values()) for part in parts]
-    return 32 * max(sizes) / float_bytes if float_bytes else 8
+    largest = max((part.facts.constant_bytes for part in parts), default=0)
+    return min(32.0, 32 * largest / float_bytes) if float_bytes else 8  # `largest` has small constants, too
 
 
 def _made(step: Step, workspace: Workspace) -> Manifest:

@@ -1,8 +1,8 @@
 """What an input that is ids may be, so that a context takes the row that ONNX says.
 
-HTP (2.51, emulated) counts from the end of a table in float16 alone, and of ids of int64 alone. In integers it makes
-the lowest number of the encoding of all of a row, of negative ids and of those beyond the table, without an error; of
-int32, and in float16 beyond either end, the run fails.
+HTP (2.51, emulated) counts from the end of a table of floats in float16 alone, and of ids of int64 alone. In integers
+it makes the lowest number of the encoding of all of a row, of negative ids and of those beyond the table, without an
+error; of int32, and in float16 beyond either end, the run fails.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def with_ranges(
             continue
         counted = (
             given.dtype == "int64"
+            and table.floats  # of integers it counts from the end in no build
             and (in_float is None or {*table.nodes} <= {*in_float})
             and "add_spare_rows" not in rewrites  # they stand where an id from the end would look
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pipeline.contracts import ingest
@@ -144,7 +145,8 @@ def _engines(name: str, contexts: Sequence[Part]) -> dict[str, Json]:
 
 def constants_of(declared: ingest.Facts) -> dict[str, Json]:
     """The member `constants` of a component; empty where it has no constants."""
-    return {"constants": declared.to_json()["constants"]} if declared.constants else {}
+    constants: dict[str, Json] = {name: replace(each, axes=None).to_json() for name, each in declared.constants.items()}
+    return {"constants": constants} if constants else {}
 
 
 def _untold(component: str, name: str, position: int) -> ConfigError:

@@ -155,8 +155,8 @@ def last_lines(ran: Ran) -> str:
         )
     if long := [name for account in accounts.values() for name in account.long]:
         lines.append(
-            f"Not shown, as no sample is short: what fewer tokens, frames or pixels give of {_listed(long)}. Add short"
-            " ones to 'calibration' and 'verification' if the application has them."
+            f"Not shown, as no held-out sample is short: what fewer tokens, frames or pixels give of {_listed(long)}."
+            " Add short ones to the samples if the application has them."
         )
     if flipping := [name for account in accounts.values() for name in account.flipping]:
         lines.append(

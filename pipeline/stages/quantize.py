@@ -16,7 +16,7 @@ from pathlib import Path
 from onnx import ModelProto, TensorProto
 
 from pipeline.contracts.language import Edge
-from pipeline.contracts.quantize import ConstantCount, Facts, Params, Part, PartFacts
+from pipeline.contracts.quantize import FLOAT16, ConstantCount, Facts, Params, Part, PartFacts
 from pipeline.contracts.scheme import FP16, Rule, Scheme
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import (
@@ -181,7 +181,7 @@ def _constants(model: ModelProto) -> dict[str, ConstantCount]:
         if tensor.name in read:
             kind, size = tensor_dtype(tensor).name, byte_size(tensor)
         elif tensor.name in in_float and tensor.data_type in FLOATS:
-            kind, size = "float16", 2 * prod(tensor.dims)
+            kind, size = FLOAT16, 2 * prod(tensor.dims)
         else:
             continue
         count = found.get(kind, ConstantCount(0, 0))

@@ -134,7 +134,8 @@ def _refused(error: OSError, where: Path, what: str) -> StoreError:
         errno.ENOSPC: "free some space, then run the same command again; what was built is kept",
         errno.EDQUOT: "free some of your quota, then run the same command again; what was built is kept",
         errno.EROFS: "the file system is read-only: make it writable, or build in a copy of the project elsewhere",
-        errno.EACCES: "check the permissions of this folder, or choose another with PIPELINE_STORE",
+        errno.EACCES: "give this user the right to write there, then run the same command again"
+        + ("; PIPELINE_STORE chooses another store" if what.startswith("the store") else ""),
     }.get(error.errno or 0, "mend the cause, then run the same command again; what was built is kept")
     where_to = str(error.filename2 or error.filename or where)  # of a rename, the file to be replaced
     return _of_machine(what, where=where_to, why=error.strerror or str(error), remedy=remedy)

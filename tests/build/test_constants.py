@@ -100,3 +100,24 @@ def test_a_mistake_is_told_with_its_place(written: str, said: str, tmp_path: Pat
     done = project.doit("build:net", check=False)
     assert done.status == ConfigError.exit_code
     assert said in done.text
+
+
+@pytest.mark.slow
+def test_a_mask_that_is_fixed_where_lengths_differ_is_refused(tmp_path: Path) -> None:
+    """Padding would count as tokens: of one token 1 dB was left, untold, as all samples filled the bucket."""
+    text = "g (float[n,s] x, float[n,s] mask) => (float[n,s] y) { m = Mul (x, mask)  y = Relu (m) }"
+    numbers = np.random.default_rng(0)
+    samples: list[dict[str, ArrayLike]] = [{"x": numbers.standard_normal((1, 4)).astype(np.float32)} for _ in range(4)]
+    config = CONFIG.replace("{sr: 16000}", "{mask: [[1, 1, 1, 1]]}")
+    lengths = config.replace("fixed: {n: 8}", "fixed: {n: 1}\nbuckets: {s: [4]}")
+    project = net_project.create(tmp_path, graph(text, {}), samples, lengths)
+    done = project.doit("build:net", check=False)
+    assert done.status == ConfigError.exit_code
+    assert "error: 'mask' is fixed to a value along 's', which has buckets\n  where: configs/net.yaml:6:" in done.text
+    assert "fixed: {s: …}" in done.text
+
+    project.write("configs/net.yaml", config.replace("fixed: {n: 8}", "fixed: {n: 1, s: 4}"))
+    project.doit("package:net")
+    (archive,) = (project.root / "artifacts").rglob("*.zip")
+    with Release.open(archive, device="cpu") as release, pytest.raises(InputError, match="not 4"):
+        release.run("net", {"x": np.zeros((1, 2), np.float32)})

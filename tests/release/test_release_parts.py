@@ -99,21 +99,22 @@ def components(cpu: Json, emulator: Json) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "in_float", "rewrites", "expected"),
+    ("dtype", "floats", "in_float", "rewrites", "expected"),
     [
-        ("int64", (), (), [0, 49]),
-        ("int64", ("a", "b", "c"), (), [-50, 49]),
-        ("int64", ("a",), (), [0, 49]),
-        ("int64", None, (), [-50, 49]),
-        ("int64", None, ("add_spare_rows",), [0, 49]),
-        ("int32", None, (), [0, 49]),
+        ("int64", True, (), (), [0, 49]),
+        ("int64", True, ("a", "b", "c"), (), [-50, 49]),
+        ("int64", True, ("a",), (), [0, 49]),
+        ("int64", True, None, (), [-50, 49]),
+        ("int64", False, None, (), [0, 49]),
+        ("int64", True, None, ("add_spare_rows",), [0, 49]),
+        ("int32", True, None, (), [0, 49]),
     ],
 )
 def test_ids_count_from_the_end_where_htp_does(
-    dtype: str, in_float: tuple[str, ...] | None, rewrites: tuple[str, ...], expected: list[int]
+    dtype: str, floats: bool, in_float: tuple[str, ...] | None, rewrites: tuple[str, ...], expected: list[int]
 ) -> None:
     given = (TensorSpec("ids", dtype, (1, 8)), TensorSpec("mask", "int64", (1, 8)))
-    ids, mask = with_ranges(given, {"ids": Table(50, ("a", "b"))}, in_float, rewrites)
+    ids, mask = with_ranges(given, {"ids": Table(50, ("a", "b"), floats)}, in_float, rewrites)
     assert isinstance(ids, dict)
     assert isinstance(mask, dict)
     assert ids["range"] == expected

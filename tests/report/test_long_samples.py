@@ -46,6 +46,6 @@ def test_the_last_lines_say_what_to_add() -> None:
     named = "words/net (sequence 17 to 60, smallest bucket 32)"
     lines = last_lines(Ran(["build"], unchanged={"words": Account(long=[named])})).splitlines()
     assert (
-        f"Not shown, as no sample is short: what fewer tokens, frames or pixels give of {named}. Add short ones to"
-        " 'calibration' and 'verification' if the application has them."
+        f"Not shown, as no held-out sample is short: what fewer tokens, frames or pixels give of {named}."
+        " Add short ones to the samples if the application has them."
     ) in lines

@@ -36,7 +36,8 @@ def give_constants(model: ModelProto, given: Mapping[str, NumberTree]) -> dict[s
                 del model.graph.initializer[number]
                 break
         model.graph.initializer.append(numpy_helper.from_array(values, declared.name))
-        found[declared.name] = GivenConstant(values.dtype.name, values.shape, given[declared.name])
+        axes = tuple(dim for dim in value_signature(declared).shape if isinstance(dim, str))
+        found[declared.name] = GivenConstant(values.dtype.name, values.shape, given[declared.name], axes or None)
     return found
 
 

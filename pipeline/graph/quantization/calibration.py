@@ -172,7 +172,8 @@ class Calibration:
             where=f"{where}, which is {self._ranges[name].low:g} in all {self._samples} samples",
             why="an encoding made from that holds no other value: on the device the input would have no effect",
             remedy="add samples in which it varies: every step of a loop; for a mask, a sample shorter than its bucket;"
-            f" if it never varies where the model is used, say so in the config: constants: {{{fixed}}}",
+            f" if it never varies where the model is used, say so in the config: constants: {{{fixed}}}, in lists"
+            " where its dims are axes, which then are for 'fixed' and not for 'buckets'",
         )
 
 

@@ -4,6 +4,7 @@ An encoding of 16 bits has steps to spare, and a value beyond its end is cut off
 wide again cost 4 dB of 90; a few residual values cut off cost 15 of the 40 that 8 bit weights leave.
 
 The right operand of a product of two computed values gets less room: HTP rounds it to 8 bits whatever its encoding.
+What a mean over a mask has would take most of those, so there it has none, but where products are wide.
 
 **A decision gets all of its range**: an output that a Sigmoid makes may be anything from 0 to 1, and what the Sigmoid
 is taken of as far above 0 as below. A detector of rare events is calibrated on samples without any: a wake word model
@@ -36,10 +37,13 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
 """Where the results of an operator end whatever it is given."""
 
 
-def with_headroom(index: GraphIndex, ranges: Mapping[str, Range], room: float = ROOM) -> Ranges:
+def with_headroom(
+    index: GraphIndex, ranges: Mapping[str, Range], room: float = ROOM, *, wide_products: bool = False
+) -> Ranges:
     """`ranges`, with wider ones for the 16 bit encodings of values for which calibration chose none.
 
-    `room` is a part of a range's width, at each end that isn't zero.
+    `room` is a part of a range's width, at each end that isn't zero. With `wide_products` both operands of a product
+    have 16 bits.
     """
     chosen = dict(ranges.chosen) if isinstance(ranges, Ranges) else {}
     already = chosen.get(_BITS, {})
@@ -56,7 +60,7 @@ def with_headroom(index: GraphIndex, ranges: Mapping[str, Range], room: float = 
         if name in wider:
             wider[name] |= known
     encoded = {**wider, **already}
-    for name, grown in grown_means(index, ranges, encoded, right).items():
+    for name, grown in grown_means(index, ranges, encoded, () if wide_products else right).items():
         low, high = _bounds(index, name)
         encoded[name] |= Range(max(grown.low, low), min(grown.high, high))
     return Ranges(ranges, {**chosen, _BITS: encoded})

@@ -88,9 +88,10 @@ class _Finder:
         elif is_op(node, "Mul"):
             left, right = map(str, node.input)
             for given, name in ((left, right), (right, left)):
-                inverse = self._index.maker(self._kept(name), "Reciprocal")
-                if inverse is not None:
-                    yield given, str(inverse.input[0]), str(inverse.output[0])
+                inverse = self._index.maker(self._kept(name), "Reciprocal", "Div")
+                if inverse is None or (is_op(inverse, "Div") and self._index.scalar(inverse.input[0]) != 1):
+                    continue
+                yield given, str(inverse.input[-1]), str(inverse.output[0])
 
     def _counts(self, name: str, mask: str | None) -> bool:
         """Whether a value is how much there is of a mask, or a number of things that the model is given."""

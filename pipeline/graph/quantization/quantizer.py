@@ -90,10 +90,9 @@ def quantize(
         index = GraphIndex(model, folder)
     # The encodings of states are tied to each other, and their ranges say what they are.
     exact = held_exactly(index) if scheme.states is None else frozenset[str]()
-    measured, ranges = (
-        ranges,
-        with_headroom(index, with_padding(index, ranges), ROOM if scheme.room is None else scheme.room),
-    )
+    room = ROOM if scheme.room is None else scheme.room
+    padded = with_padding(index, ranges)
+    measured, ranges = ranges, with_headroom(index, padded, room, wide_products=scheme.wide_products)
     assignment = Assignment(index, scheme)
     # Before clamps are dropped: what an encoding does for a Clip from 0, it does not for one from a step.
     if raise_divisors(index, assignment, ValueEncodings(index, assignment, ranges, exact), ranges):

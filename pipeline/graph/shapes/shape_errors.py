@@ -43,7 +43,10 @@ _TOGETHER = (
     "if some of these axes belong together, choose values that the model allows as a set; if it allows none but those"
     " it was exported with, the exporter wrote these into it: export it again, say with torch's dynamo=True"
 )
-_AS_IT_IS = "no engine runs the model as it is: export it again, say with torch's dynamo=True"
+_AS_IT_IS = (
+    "no engine runs the model as it is: export it again, say with torch's dynamo=True, or mend what the config's"
+    " 'constants' give it"
+)
 _INSTEAD: Mapping[str, str] = {
     "NonZero": "keep all elements and mask those you don't want, with Where or a multiplication",
     "Compress": "keep all elements and mask those you don't want, with Where or a multiplication",

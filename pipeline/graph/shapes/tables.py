@@ -6,7 +6,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from pipeline.contracts.ingest import Table
 from pipeline.graph.ir.attributes import integer
-from pipeline.graph.ir.index import is_op
+from pipeline.graph.ir.index import FLOATS, is_op
 from pipeline.graph.ir.moves import KEEPING
 from pipeline.graph.ir.traverse import label
 
@@ -18,16 +18,16 @@ def tables(model: ModelProto) -> dict[str, Table]:
 
     An id that is computed, as one that a Where guards, may be anything; so may one of which only a part is looked up.
     """
-    sizes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    constants = {tensor.name: tensor for tensor in model.graph.initializer if 0 not in tensor.dims}
     given = {value.name: {value.name} for value in model.graph.input if value.type.tensor_type.elem_type in _WHOLE}
     found: dict[str, Table] = {}
     for node in model.graph.node:  # in an order in which what makes a value comes before what reads it
-        if is_op(node, "Gather") and node.input[0] in sizes:
-            dims = sizes[node.input[0]]
+        if is_op(node, "Gather") and (table := constants.get(node.input[0])) is not None:
+            rows, floats = table.dims[integer(node, "axis")], table.data_type in FLOATS
             for name in given.get(node.input[1], ()):
-                rows = dims[integer(node, "axis")]
-                before = found.get(name, Table(rows, ()))
-                found[name] = Table(min(rows, before.rows), (*before.nodes, label(node)))
+                before = found.get(name, Table(rows, (), floats))
+                nodes = (*before.nodes, label(node))
+                found[name] = Table(min(rows, before.rows), nodes, floats and before.floats)
         elif _keeps_all(node):
             moved = node.input if is_op(node, "Concat") else node.input[:1]
             given[node.output[0]] = {name for value in moved for name in given.get(value, ())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.quantization.grown_means import grown_means
 from pipeline.graph.quantization.ranges import Range
 from tests.support.graphs import graph
-from tests.support.on_htp import on_chip, on_cpu, sqnr_db, without_rewrites
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
 from tests.support.stage_runs import Component
 
 Arrays = dict[str, NDArray[Any]]
@@ -24,6 +25,7 @@ CONSTANTS: dict[str, Any] = {
     "one": np.array([1]), "two": np.array([2]), "least": np.float32(1e-9), "half": np.full(8, 0.5, np.float32),
     "square": np.float32(2), "root": np.float32(0.5), "low": np.float32(-2), "high": np.float32(3),
     "weight": np.eye(8, dtype=np.float32), "power": np.float32(900), "none": np.int64(0), "zero": np.float32(0),
+    "sizes": np.array([4, 4]), "nothing": np.zeros((1, 8), np.float32),
 }  # fmt: skip
 
 
@@ -60,6 +62,15 @@ def test_a_sum_may_be_of_one_too() -> None:
         ("y = Add (a, half)", Range(-0.5, 1.5), Range(-3.5, 8.5)),
         ("y = Sub (half, a)", Range(-0.5, 1.5), Range(-7.5, 4.5)),
         ("y = Concat <axis = 1> (z, a)", Range(-5, 5), Range(-5, 8)),
+        ("x, y = Split <axis = 1> (a, sizes)", Range(-1, 1), Range(-4, 8)),
+        ("b = IsNaN (a) y = Where (b, z, a)", Range(-5, 5), Range(-5, 8)),
+        ("y = Clip (a, low, high)", Range(0, 1), Range(-2, 3)),
+        ("y = Mean (a, z)", Range(-1, 1), Range(-2.5, 4.5)),
+        ("x = MatMul (a, weight) y = Add (a, x)", Range(-1, 1), Range(-8, 8)),
+        ("x = MatMul (a, weight) y = Sub (a, x)", Range(-0.125, 0.125), Range(-1, 1)),
+        ("x = ReduceMean (a, one) y = Sub (a, x)", Range(-1.5, 1.5), Range(-11.5, 12)),
+        ("y = Sub (a, z)", Range(-0.125, 0.125), Range(-2, 2)),
+        ("q = Mul (a, a) y = Add (q, z)", Range(-0.125, 0.125), Range(-0.125, 8)),
         ("y = MatMul (a, weight)", Range(-1, 2), Range(-8, 16)),
         ("y = Gemm (a, weight, half)", Range(-1, 2), Range(-8, 16)),
         ("y = Gelu (a)", Range(-0.125, 1), Range(-1, 8)),
@@ -81,7 +92,7 @@ def test_a_sum_may_be_of_one_too() -> None:
     ],
 )  # fmt: skip
 def test_what_is_computed_of_a_mean_goes_as_much_further(body: str, seen: Range, expected: Range | None) -> None:
-    between = {"q": Range(0, 1), "s": Range(0, 4), "n": Range(0, 2), "b": Range(0, 2)}
+    between = {"x": Range(-1, 1), "q": Range(0, 1), "s": Range(0, 4), "n": Range(0, 2), "b": Range(0, 2)}
     assert grown(body, {**between, "z": Range(-5, 5), "y": seen}).get("y") == expected
 
 
@@ -107,13 +118,18 @@ ENCODERS = {
     "filled": "b = Equal (m, none) u = Unsqueeze (b, two) p = Where (u, zero, h) t = ReduceSum <keepdims = 0> (p, one)"
     " k = ReduceSum (m, one) c = Cast <to = 1> (k) y = Div (t, c)",
     "layer": f"{MEAN} x = MatMul (a, weight) e = Add (x, half) y = Tanh (e)",
+    "reciprocal": f"{MEAN.replace('a = Div (t, d)', 'r = Reciprocal (d) a = Mul (t, r)')} y = Relu (a)",
+    "split": f"{MEAN} v, w = Split <axis = 1> (a, sizes) x = Relu (w) r = Neg (v) y = Concat <axis = 1> (x, r)",
+    "empty": f"{MEAN} k = ReduceSum (m, one) e = Equal (k, none) y = Where (e, nothing, a)",
+    "product": f"{MEAN} k = ReduceMax <keepdims = 0> (h, one) w = Unsqueeze (k, two) v = Unsqueeze (a, one)"
+    " x = MatMul (w, v) y = ReduceSum <keepdims = 0> (x, one)",
 }
 
 
-def encoder(root: Path, body: str) -> Component:
+def encoder(root: Path, body: str, known: Mapping[str, Any] = CONSTANTS) -> Component:
     text = "g (float[1,64,8] h, int64[1,64] m) => (float[1,8] y)"
-    constants = {name: each for name, each in CONSTANTS.items() if name in body}
-    return without_rewrites(root, graph(f"{text} {{ {body} }}", constants, opset=18))
+    constants = {name: each for name, each in known.items() if name in body}
+    return with_rewrites(root, graph(f"{text} {{ {body} }}", constants, opset=18))
 
 
 def samples(lengths: list[int]) -> list[Arrays]:
@@ -138,3 +154,20 @@ def test_few_tokens_are_right_on_htp_where_all_samples_were_full(form: str, tmp_
     assert not on_htp.cpu_ops
     assert sqnr_db(on_cpu(component.rewrite["all"], few), on_htp.outputs[: len(few)], "y") > 50
     assert sqnr_db(on_cpu(component.rewrite["all"], full), on_htp.outputs[len(few) :], "y") > 50
+
+
+def test_many_residual_layers_go_no_further_than_what_they_are_made_of(tmp_path: Path) -> None:
+    random, constants = np.random.default_rng(3), dict(CONSTANTS)
+    body = f"{MEAN} x0 = Identity (a)"
+    for layer in range(24):
+        constants[f"w{layer}"] = random.normal(0, 0.35, (8, 8)).astype(np.float32)
+        constants[f"b{layer}"] = random.normal(0, 0.3, 8).astype(np.float32)
+        body += f" q{layer} = MatMul (x{layer}, w{layer}) r{layer} = Add (q{layer}, b{layer})"
+        body += f" s{layer} = Relu (r{layer}) x{layer + 1} = Add (x{layer}, s{layer})"
+    component = encoder(tmp_path, f"{body} y = Identity (x24)", constants)
+    made = component.quantize(
+        "all", component.calibrate(samples([61, 62, 63, 64] * 4)), weights="int16", wide_products=True
+    )
+    truth = component.rewrite["all"]
+    for feeds in (samples([1, 2, 4] * 3), samples([60, 64] * 4)):
+        assert sqnr_db(on_cpu(truth, feeds), on_cpu(made, feeds), "y") > 60

@@ -37,6 +37,7 @@ def found(body: str, most: float = 1) -> list[MaskedMean]:
         (f"{MASK} {SUM} c = ReduceSum (m, one) d = Cast <to = 1> (c) y = Div (t, d)", MEAN),
         (f"{MASK} {SUM} d = Cast <to = 1> (n) y = Div (t, d)", MEAN),
         (f"{MASK} {SUM} {COUNT} r = Reciprocal (d) y = Mul (r, t)", MaskedMean("y", "h", "t", "r")),
+        (f"{MASK} {SUM} {COUNT} r = Div (unit, d) y = Mul (t, r)", MaskedMean("y", "h", "t", "r")),
         ("b = Equal (m, none) k = Not (b) q = Not (k) u = Unsqueeze (q, two) p = Where (u, zero, h)"
          " t = ReduceSum <keepdims = 0> (p, one) c = ReduceSum (m, one) d = Cast <to = 1> (c) y = Div (t, d)", MEAN),
         ("b = Greater (m, none) u = Unsqueeze (b, two) p = Where (u, h, zero) t = ReduceSum <keepdims = 0> (p, one)"
@@ -85,6 +86,7 @@ def test_means_over_masks_are_known_as_exporters_spell_them(body: str, expected:
         " d = Cast <to = 1> (c) y = Div (t, d)",
         f"{MASK} {SUM} {COUNT} a = Add (d, scale) y = Div (t, a)",
         f"{MASK} {SUM} {COUNT} r = Neg (d) y = Mul (t, r)",
+        f"{MASK} {SUM} {COUNT} r = Div (least, d) y = Mul (t, r)",
         f"{MASK} t = ReduceSum <keepdims = 0> (h, one) {COUNT} y = Div (t, d)",
         f"{MASK} t = ReduceMax <keepdims = 0> (h, one) {COUNT} y = Div (t, d)",
         f"u = Unsqueeze (table, two) {SUM} c = ReduceSum (table, one) y = Div (t, c)",

@@ -42,7 +42,8 @@ def test_a_model_without_axes_that_contradicts_itself(tmp_path: Path) -> None:
         "node 'mix' (Add) gets inputs that contradict each other\n"
         "  where: 'x' float32 [1, 64], 'z' float32 [1, 32]\n"
         "  why: Incompatible dimensions\n"
-        "  next: no engine runs the model as it is: export it again, say with torch's dynamo=True"
+        "  next: no engine runs the model as it is: export it again, say with torch's dynamo=True, or mend what the"
+        " config's 'constants' give it"
     )
 
 

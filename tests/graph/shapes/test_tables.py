@@ -41,3 +41,12 @@ def test_the_rows_that_ids_choose_from(nodes: str, rows: int | None) -> None:
     found = tables(graph(f"g (int64[1,8] ids, float[9,4] x) => ({made}) {{ {nodes} }}", CONSTANTS))
     assert {name: table.rows for name, table in found.items()} == ({} if rows is None else {"ids": rows})
     assert all(len(table.nodes) == nodes.count("Gather") for table in found.values())
+
+
+def test_a_table_of_whole_numbers_is_told_apart_and_an_empty_one_has_no_ids() -> None:
+    constants = {**CONSTANTS, "map": np.zeros((9, 4), np.int64), "none": np.zeros((0, 4), np.float32)}
+    header = "g (int64[1,8] ids, int64[1,8] other) => (float[a,b,c] y)"
+    body = "a = Gather (words, ids) m = Gather (map, ids) c = Cast <to = 1> (m) e = Gather (none, other) y = Add (a, c)"
+    (found,) = tables(graph(f"{header} {{ {body} }}", constants)).values()
+    assert (found.rows, found.floats) == (9, False)
+    assert tables(graph(f"{header} {{ y = Gather (words, ids) }}", constants))["ids"].floats
