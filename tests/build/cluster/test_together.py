@@ -135,6 +135,7 @@ def test_a_client_that_is_closed_fails_its_own_steps_alone() -> None:
         steps = [wanted(client, name, {}, None) for client, name in ((closed, "a"), (live, "b"), (closed, "c"))]
         one, other, two = dispatcher._submitted(steps)
         assert [type(one), type(two)] == [SubmissionError] * 2
+        assert not isinstance(other, SubmissionError)
         assert one is not two
         assert str(one).startswith("ClosedClientError: ")
         with pytest.raises(RuntimeError, match="was not started by"):  # the worker of a test is none of ours
