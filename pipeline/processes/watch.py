@@ -58,7 +58,11 @@ class Watched:
         the page tables, which is too slow to do at every look.
         """
         resident = self._sum(_resident)
-        return resident if resident <= self.allowance.bytes else self._sum(_share)
+        if resident <= self.allowance.bytes:
+            return resident
+        shared = self._sum(_share)
+        # What a process shares counts twice if it forks after it was read and before its child is.
+        return shared if shared <= self.allowance.bytes else min(shared, self._sum(_share))
 
     def kill(self) -> None:
         """Kill each member, even if it has left the worker's group."""
