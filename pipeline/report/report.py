@@ -290,9 +290,14 @@ def _spelled(measured: Measured, least: float | None, form: str) -> str:
     return "none" if least is None else format(least, form)
 
 
+def on_cpu(cpu: verify.Facts) -> str:
+    """How many samples ran on the CPU, and whether all of them are of smaller buckets."""
+    return f"{cpu.samples} shorter" if cpu.shorter and cpu.shorter == cpu.samples else str(cpu.samples)
+
+
 def _samples(cpu: verify.Facts, emulator: emulate.Facts) -> str:
     """How many samples ran on the CPU, and how many on the emulator."""
     if not cpu.samples:
         return "none held out"
     plainly = " (compiled plainly)" if emulator.emulated == "plain compile" else ""
-    return f"{cpu.samples}, {f'{emulator.samples} emulated' if emulator.samples else 'not emulated'}{plainly}"
+    return f"{on_cpu(cpu)}, {f'{emulator.samples} emulated' if emulator.samples else 'not emulated'}{plainly}"

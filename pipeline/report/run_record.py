@@ -23,6 +23,7 @@ from pipeline.model import Json
 from pipeline.plain_text import printable
 from pipeline.plan.keys import package_version, qairt_version
 from pipeline.plan.steps import STAGES
+from pipeline.report.remark_lines import remark_lines
 from pipeline.report.summary import BuildFailure, Ran, cause
 from pipeline.store.durable import is_temporary, write_atomically
 
@@ -39,7 +40,7 @@ _RESTORED: Mapping[str, Mapping[str, Json]] = {
     "restored": {"outcome": "restored", "from": "store"},
     "shared": {"outcome": "restored", "from": "shared"},
 }
-_BY_LINE = frozenset({"failures", "steps", "runs", "artifacts"})
+_BY_LINE = frozenset({"failures", "steps", "runs", "remarks", "artifacts"})
 _OUTCOMES = ("built", "restored", "current", "failed", "waiting", "not tried")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -135,6 +136,7 @@ def record(
         "steps": {name: dict(step) for name, step in steps.items()},
         "runs": {name: [[round(each, 1) for each in run] for run in runs] for name, runs in ran.runs.items()},
         "published": {name: f"artifacts/{name}" for name in built},
+        "remarks": {name: lines for name, account in ran.accounts.items() if (lines := [*remark_lines([account.remarks])])},
         "artifacts": {name: each for account in ran.accounts.values() for name, each in account.artifacts.items()},
     }
 

@@ -12,7 +12,7 @@ from pipeline.frozen import dataclass
 from pipeline.model import Manifest
 from pipeline.plan.steps import Step
 from pipeline.report.account import Account, account_of
-from pipeline.report.remarks import AS_WRITTEN
+from pipeline.report.remark_lines import listed, remark_lines
 from pipeline.report.tables import as_text
 
 _NAMES = 8  # in a line; the rest is counted
@@ -138,39 +138,9 @@ def last_lines(ran: Ran) -> str:
     if len(models) > _MODELS:
         lines.append(f"artifacts/ has {len(models)} models")
     accounts = ran.accounts
-    if unmeasured := [name for account in accounts.values() for name in account.unmeasured]:
-        lines.append(
-            f"Not proven, as no held-out sample fits: {_listed(unmeasured)}. Add samples to 'verification', or to"
-            " 'calibration', of which every fourth (of exact lengths: the second of each length) is held out."
-        )
-    if silent := [name for account in accounts.values() for name in account.silent]:
-        names = _listed(silent)
-        lines.append(
-            f"Not shown, as no held-out sample gets above a half: how {names} says yes. Add samples where it does."
-        )
-    if still := [name for account in accounts.values() for name in account.still]:
-        lines.append(
-            "Not shown, as the original gives one number everywhere on all held-out samples:"
-            f" {_listed(still)}. Look whether the samples, and the exported model, are what was meant."
-        )
-    if long := [name for account in accounts.values() for name in account.long]:
-        lines.append(
-            f"Not shown, as no held-out sample is short: what fewer tokens, frames or pixels give of {_listed(long)}."
-            " Add short ones to the samples if the application has them."
-        )
-    if flipping := [name for account in accounts.values() for name in account.flipping]:
-        lines.append(
-            "More than a choice in a thousand will be another on other inputs, by margins and errors:"
-            f" {_listed(flipping)}. Weights of 16 bits or fp16 make that less"
-            + ("; without 'quantization', the build looks for it." if AS_WRITTEN in str(flipping) else ".")
-        )
-    if rounding := [name for account in accounts.values() for name in account.rounding]:
-        lines.append(
-            "Built from the floats that a quantized file stands for, which that file's own rounding is far from:"
-            f" {_listed(rounding)}. What is built differs from the file by as much; compare it with the float model."
-        )
+    lines += remark_lines(account.remarks for account in accounts.values())
     if unverified := [name for name in models if name not in accounts or not accounts[name].is_verified]:
-        names = _listed(unverified)
+        names = listed(unverified)
         lines.append(f"Not proven, as nothing is measured: {names}. See 'verification' in docs/config.md.")
     guessed = [accounts[name].guessed for name in models if name in accounts and accounts[name].guessed]
     lines += guessed[:_NAMES]
@@ -206,10 +176,10 @@ def _what_failed(ran: Ran) -> Iterator[str]:
     """What failed and why, what was not tried because of it, and what was built."""
     alone = len(ran.failures) == 1 and len(ran.failures[0].tasks) < 2  # it was printed in full, with its name
     for failure in () if alone else ran.failures:
-        yield f"  {_listed(failure.tasks)}: {failure.reason}"
+        yield f"  {listed(failure.tasks)}: {failure.reason}"
     for name, names in _not_tried(ran).items():
         if name not in ran.waiting:
-            yield f"Not tried, as {name} failed: {_listed(names)}"
+            yield f"Not tried, as {name} failed: {listed(names)}"
     stages = [
         name.split(":")[0] for name, (outcome, _) in ran.results.items() if outcome == "built" and name in ran.steps
     ]
@@ -220,12 +190,7 @@ def _what_failed(ran: Ran) -> Iterator[str]:
         if name.startswith("build:"):
             yield f"artifacts/{name.split(':')[1]}/"
     for name, missing in ran.partial.items():
-        yield f"artifacts/{name}/ (without {_listed(missing)})"
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMES
-    return ", ".join(names[:_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+        yield f"artifacts/{name}/ (without {listed(missing)})"
 
 
 def _what_waits(ran: Ran) -> Iterator[str]:
@@ -238,10 +203,10 @@ def _what_waits(ran: Ran) -> Iterator[str]:
         why = f"{error.why} ({error.where})" if error.where else error.why
         alike.setdefault((why, error.remedy), []).append(name)
     for (why, remedy), names in alike.items():
-        yield f"  {_listed(names)}\n    why: {why}\n    next: {remedy}"
+        yield f"  {listed(names)}\n    why: {why}\n    next: {remedy}"
     held = [name for waits, names in _not_tried(ran).items() if waits in ran.waiting for name in names]
     if held:
-        yield f"  Not tried until then: {_listed(held)}"
+        yield f"  Not tried until then: {listed(held)}"
 
 
 def _not_tried(ran: Ran) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from pipeline.graph.accuracy.own_rounding import SAMPLES, own_rounding_db
 from pipeline.graph.files.given_constants import constant_arrays
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.language.names import TOKENS
-from pipeline.graph.shapes.buckets import axis_lengths
+from pipeline.graph.shapes.buckets import axis_lengths, smallest_bucket
 from pipeline.inputs.samples import arrays, audio, chat, function, images, record, text
 from pipeline.inputs.samples.conform import Interface
 from pipeline.inputs.samples.request import Call, ReadRequest
@@ -52,6 +52,8 @@ def run(request: StageRequest) -> StageResult:
     lengths: dict[str, dict[str, tuple[int, int]]] = {}
     rounding = _rounding(request)
     some: dict[str, list[Mapping[str, NDArray[Any]]]] = {component: [] for component in rounding}
+    buckets = Params.from_json(request.params).buckets
+    left = {component: dict.fromkeys(each) for component, each in buckets.items()} if _has_lengths(given) else {}
     for call in counted(_READERS[given.calibration.reader](given), "call"):
         writer.add(call)
         if call.refused is not None:
@@ -59,7 +61,10 @@ def run(request: StageRequest) -> StageResult:
         if call.component in some and len(some[call.component]) < SAMPLES:
             some[call.component].append(call.arrays)
         seen = lengths.setdefault(call.component, {})
-        for axis, length in _lengths(call, given).items():
+        own = _lengths(call, given)
+        if call.component in left and (needed := smallest_bucket(own, buckets[call.component])) is not None:
+            left[call.component].pop(needed, None)
+        for axis, length in own.items():
             low, high = seen.get(axis, (length, length))
             seen[axis] = (min(low, length), max(high, length))
     for component, error in writer.refused.items():
@@ -81,7 +86,8 @@ def run(request: StageRequest) -> StageResult:
     far = {component: db for component, db in own.items() if db is not None}
     for component, db in far.items():
         print(f"warning: {component}: {rounding[component][0].name} is less than {db} dB from its own floats")
-    return StageResult(Facts(count, len(writer.samples), cut, lengths, far or None).to_json())
+    unneeded = {component: tuple(names) for component, names in left.items() if names and count[component]}
+    return StageResult(Facts(count, len(writer.samples), cut, lengths, far or None, unneeded or None).to_json())
 
 
 def _rounding(request: StageRequest) -> dict[str, tuple[Path, Path]]:
@@ -95,8 +101,13 @@ def _rounding(request: StageRequest) -> dict[str, tuple[Path, Path]]:
     return found
 
 
+def _has_lengths(given: ReadRequest) -> bool:
+    """Whether a call belongs to one bucket: a conversation goes through all of a language model's."""
+    return given.calibration.reader != "chat"
+
+
 def _lengths(call: Call, given: ReadRequest) -> Mapping[str, int]:
-    if given.calibration.reader == "chat":
+    if not _has_lengths(given):
         return {TOKENS: len(call.arrays[TOKENS])}
     return axis_lengths(call.arrays, given.interfaces[call.component].inputs)
 
