@@ -25,7 +25,7 @@ from pipeline.plan.keys import package_version, qairt_version
 from pipeline.plan.steps import STAGES
 from pipeline.report.remark_lines import remark_lines
 from pipeline.report.summary import BuildFailure, Ran, cause
-from pipeline.store.durable import is_temporary, write_atomically
+from pipeline.store.durable import disk_remedy, is_temporary, write_atomically
 
 SCHEMA_VERSION = 1
 RECORD = "run.json"
@@ -150,7 +150,8 @@ def write(build: Path, content: Mapping[str, Json], tell: Callable[[str], None] 
             write_atomically(build / name, text.encode("utf-8", "replace"), durable=False)
     except OSError as error:
         begin(build)
-        tell(f"{build.name}/{RECORD} can't be written: {error.strerror or error}")
+        told = f"{build.name}/{RECORD} can't be written: {error.strerror or error}"
+        tell(f"{told}\n  where: {error.filename2 or error.filename or build}\n  next: {disk_remedy(error)}")
 
 
 def _text(content: Mapping[str, Json]) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import field
 from functools import cached_property
+from typing import Any, cast
 
 from pipeline.config.host_names import Host
 from pipeline.errors import PipelineError, WaitingError
 from pipeline.frozen import dataclass
+from pipeline.ladder import EXACT_DB
 from pipeline.model import Manifest
 from pipeline.plan.steps import Step
 from pipeline.report.account import Account, account_of
 from pipeline.report.remark_lines import listed, remark_lines
-from pipeline.report.tables import as_text
+from pipeline.report.tables import MENDED, as_text
 
 _NAMES = 8  # in a line; the rest is counted
 _ROWS = 60
@@ -110,13 +112,18 @@ def told(ran: Ran) -> Iterator[str]:
 
 
 def tables(ran: Ran) -> Iterator[str]:
-    """Contexts, forecasts, accuracy, what is judged by itself, scores; those that have rows."""
+    """Contexts, forecasts, accuracy, what is judged by itself, scores; those that have rows.
+
+    Where whole models were asked for and nothing was to do, only of what HTP will compute wrongly.
+    """
     touched = {ran.steps[name].config.name for name in (*ran.results, *ran.missed) if name in ran.steps}
     accounts = sorted(ran.accounts.items(), key=lambda each: each[0] not in touched)
     kinds = max((len(account.tables) for _, account in accounts), default=0)
     for kind in range(kinds):
         rows = [row for _, account in accounts for row in account.tables[kind][1:]]
         heading = next(account.tables[kind][0] for _, account in accounts)
+        if _is_idle(ran):
+            rows = [row for row in rows if heading[0] == "forecast" and row[-1] != MENDED]
         shown = rows if len(rows) <= _ROWS else rows[:_ROWS]
         if text := as_text([heading, *shown]):
             yield text if shown is rows else f"{text}\nand {len(rows) - _ROWS} more: artifacts/report.html has them"
@@ -134,7 +141,10 @@ def last_lines(ran: Ran) -> str:
         failed = sum(max(1, len(failure.tasks)) for failure in ran.failures)
         head = f"FAILED: {failed} step(s); {built} built, {restored} restored. What was built is kept."
         return "\n".join([head, *_what_failed(ran), *_what_waits(ran)])
-    lines = [_done(ran), *(f"artifacts/{name}/" for name in models if len(models) <= _MODELS)]
+    lines = [_done(ran)]
+    if len(models) <= _MODELS:
+        idle = _is_idle(ran)
+        lines += [f"artifacts/{name}/" + (_in_short(ran.accounts[name]) if idle else "") for name in models]
     if len(models) > _MODELS:
         lines.append(f"artifacts/ has {len(models)} models")
     accounts = ran.accounts
@@ -147,6 +157,26 @@ def last_lines(ran: Ran) -> str:
     if len(guessed) > _NAMES:
         lines.append(f"and {len(guessed) - _NAMES} more configs with guesses")
     return "\n".join([*lines, *left_out, *_what_waits(ran)])
+
+
+def _is_idle(ran: Ran) -> bool:
+    """Whether whole models were asked for, all of which were built and had kept to their gates before."""
+    asked = all(name.partition(":")[0] == "build" for name in ran.selected)
+    return asked and not (ran.outcomes or ran.missed or ran.failures or ran.waiting or ran.partial)
+
+
+def _in_short(account: Account) -> str:
+    """What there is of a model, behind its folder, with what should not be overlooked."""
+    made = [cast("dict[str, Any]", each) for each in account.artifacts.values()]
+    if not made:
+        return ""
+    told = [f"{len(made)} artifacts" if len(made) > 1 else "1 artifact"]
+    totals = [each["sqnr_db"].get("total") for each in made]
+    if known := [db for db in totals if db is not None]:
+        told.append("exact" if min(known) >= EXACT_DB else f"{min(known):.1f} dB or more in total")
+    if left := sum(each["cpu_nodes"] for each in made):
+        told.append(f"{left} nodes on the CPU")
+    return f"  {', '.join(told)}: report.html has the tables"
 
 
 def _left_out(ran: Ran) -> Iterator[str]:
