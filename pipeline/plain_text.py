@@ -39,7 +39,7 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
 def _slips(word: str, other: str) -> int:
     """Letters to insert, drop or replace, and neighbours to swap, that make one word of another."""
     before: list[int] = []
-    last = [*range(len(other) + 1)]
+    last: list[int] = [*range(len(other) + 1)]
     for row, letter in enumerate(word, 1):
         now = [row]
         for column, wanted in enumerate(other, 1):

@@ -11,7 +11,8 @@ AS_WRITTEN = ", as 'quantization' is written"
 """What is said of a figure that no climb betters."""
 _NAMES = 8  # in a line; the rest is counted
 _ADDING = (
-    " 'verification', or to 'calibration', of which every fourth (of exact lengths: the second of each length) is held out"
+    " 'verification', or to 'calibration', of which every fourth"
+    " (of exact lengths: the second of each length) is held out"
 )
 
 

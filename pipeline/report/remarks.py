@@ -33,7 +33,7 @@ def unmeasured(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[
 
 
 def padded(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """The buckets, as `minilm/encoder/128 (samples have sequence 5 to 60)`, measured on samples of smaller ones alone."""
+    """The buckets, as `net/encoder/128 (samples have sequence 5 to 60)`, measured on samples of smaller ones alone."""
     found = []
     for step, facts in _verified(steps, seen, manifests):
         if facts.samples and facts.shorter == facts.samples:

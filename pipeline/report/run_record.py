@@ -136,7 +136,9 @@ def record(
         "steps": {name: dict(step) for name, step in steps.items()},
         "runs": {name: [[round(each, 1) for each in run] for run in runs] for name, runs in ran.runs.items()},
         "published": {name: f"artifacts/{name}" for name in built},
-        "remarks": {name: lines for name, account in ran.accounts.items() if (lines := [*remark_lines([account.remarks])])},
+        "remarks": {
+            name: [*remark_lines([account.remarks])] for name, account in ran.accounts.items() if account.remarks
+        },
         "artifacts": {name: each for account in ran.accounts.values() for name, each in account.artifacts.items()},
     }
 

@@ -61,10 +61,10 @@ def run(request: StageRequest) -> StageResult:
         if call.component in some and len(some[call.component]) < SAMPLES:
             some[call.component].append(call.arrays)
         seen = lengths.setdefault(call.component, {})
-        own = _lengths(call, given)
-        if call.component in left and (needed := smallest_bucket(own, buckets[call.component])) is not None:
+        sizes = _lengths(call, given)
+        if call.component in left and (needed := smallest_bucket(sizes, buckets[call.component])) is not None:
             left[call.component].pop(needed, None)
-        for axis, length in own.items():
+        for axis, length in sizes.items():
             low, high = seen.get(axis, (length, length))
             seen[axis] = (min(low, length), max(high, length))
     for component, error in writer.refused.items():

@@ -95,7 +95,9 @@ def test_a_bucket_that_no_sample_needs_is_told_early_and_on_the_page(tmp_path: P
     project = project_of(tmp_path, RELU, {"w": weights()["w"]})
     project.write("configs/net.yaml", CONFIG.replace("[16]", "[16, 64]"))
     run = project.doit("build")
-    early = "samples:net/calibration: no sample needs net/net/64 (samples have frames 9 to 16): what inputs of that length"
+    early = (
+        "samples:net/calibration: no sample needs net/net/64 (samples have frames 9 to 16): what inputs of that length"
+    )
     assert 0 < run.text.index(early) < run.text.index("context:net/net/64"), "before anything is compiled"
     line = (
         "Not shown, as no held-out sample needs the bucket and shorter ones stand in for it: what longer ones give in"

@@ -69,6 +69,8 @@ def test_buckets_that_samples_of_smaller_ones_stand_in_for_are_told_of(
     found = remarks.padded([step], {"v"}, {"v": Manifest("v", "", {}, facts.to_json())})
     assert found == said
     lines = last_lines(Ran(["build"], unchanged={"words": Account(remarks={"padded": found})})).splitlines()
-    told = "Not shown, as no held-out sample needs the bucket and shorter ones stand in for it: what longer ones give in"
+    told = (
+        "Not shown, as no held-out sample needs the bucket and shorter ones stand in for it: what longer ones give in"
+    )
     found = [line for line in lines if line.startswith(f"{told} words/net/128")]
     assert [line.endswith("; or drop the bucket.") for line in found] == [True] * len(said)

@@ -105,7 +105,9 @@ def write_pages(
             written += _write_index(index, run, known, workspace)
     except OSError as error:
         told = f"the report can't be written: {error.strerror or error}"
-        tell(f"{told}\n  where: {error.filename2 or error.filename or workspace.artifacts}\n  next: {disk_remedy(error)}")
+        tell(
+            f"{told}\n  where: {error.filename2 or error.filename or workspace.artifacts}\n  next: {disk_remedy(error)}"
+        )
     return written
 
 
