@@ -19,6 +19,19 @@ _COMMANDS = frozenset(
     {"clean", "dumpdb", "forget", "help", "ignore", "info", "list", "reset-dep", "run", "strace", "tabcompletion"}
 )
 
+BUILD_HELP = """
+MODEL is the name of a file in configs/; without one, all models are built but those with 'on_request: true'. models=A,B
+and targets=A,B build only these. What is current is not made again, and what fails holds back only what stands on it.
+Contexts, manifests and report.html are in artifacts/MODEL/; of a component that misses a threshold nothing is shipped.
+
+  -n STEPS         steps at a time; as many as there are cores and memory for, when left out
+  --no-continue    stop at the first failure
+  engine=ADDRESS   make the steps on a cluster: docs/cluster.md
+
+Exit code: 0 all is built, 10 a config is wrong, 16 a threshold is missed, 19 a step waits for another host;
+docs/troubleshooting.md has the others. An example: uv run doit -n 4 build:demo targets=sm8650"""
+"""What `doit help build` says below its first line."""
+
 
 @dataclass(frozen=True)
 class CommandLine:

@@ -206,9 +206,11 @@ def _failure(error: PipelineError) -> StepFailed:
     return StepFailed(error)
 
 
-def group(name: str, doc: str, members: list[str], actions: Sequence[object] = ()) -> Task:
-    """A task that stands for others."""
-    return ProjectTask(name, [*actions] or None, doc=doc, has_subtask=True, task_dep=members, verbosity=2)
+def group(name: str, doc: str, members: list[str], actions: Sequence[object] = (), *, more: str = "") -> Task:
+    """A task that stands for others. `more` is said below the line that is its `doc`, of which doit keeps one."""
+    made = ProjectTask(name, [*actions] or None, doc=doc, has_subtask=True, task_dep=members, verbosity=2)
+    made.doc += more
+    return made
 
 
 def task(name: str, group: str, **attributes: object) -> Task:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+_NEAR = 32
+"""Names that are looked at more closely: SoCs are many, and differ by a digit."""
+
 
 def printable(text: str, keep: str = "\n\t") -> str:
     r"""`text` with every character that a terminal would obey or not show written out, as ``\x1b`` or ``\u202e``.
@@ -23,9 +26,29 @@ def did_you_mean(name: str, known: Iterable[str], *, rest: str = "") -> str:
     return f"; did you mean '{near}{rest}'?" if near else ""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The nearest known name, or an empty string when none is near."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1)), "")
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """The known name with the fewest slips of those that are as near as `cutoff` says, or "" where none is.
+
+    Two letters swapped are one slip, and the likelier one of several: sm8560 is sm8650 before it is sm8550. `cutoff`
+    is a ratio of difflib, which counts what two words have in common and no swaps.
+    """
+    near = difflib.get_close_matches(name, list(known), n=_NEAR, cutoff=cutoff)
+    return min(near, key=lambda other: (_slips(name, other), sorted(other) != sorted(name)), default="")
+
+
+def _slips(word: str, other: str) -> int:
+    """Letters to insert, drop or replace, and neighbours to swap, that make one word of another."""
+    before: list[int] = []
+    last: list[int] = [*range(len(other) + 1)]
+    for row, letter in enumerate(word, 1):
+        now = [row]
+        for column, wanted in enumerate(other, 1):
+            slips = min(last[column] + 1, now[column - 1] + 1, last[column - 1] + (letter != wanted))
+            if before and column > 1 and word[row - 2] == wanted and letter == other[column - 2]:
+                slips = min(slips, before[column - 2] + 1)
+            now.append(slips)
+        before, last = last, now
+    return last[-1]
 
 
 def cutting(ends: Sequence[str]) -> str:

@@ -59,6 +59,10 @@ _DEVICE = (
 )
 _TARGETS = {"name": "wanted", "long": "targets", "default": "", "help": "chips to build for, commas between"}
 
+_ELSEWHERE = {
+    "targets": "; those are of the configs, and 'The catalogue' in docs/config.md lists every chip that one may name"
+}
+"""Where there are more names than the configs have, by the filter."""
 Models = Sequence[tuple[ModelConfig, Sequence[Step]]]
 """Models, and what a build of each takes."""
 
@@ -273,7 +277,7 @@ def choose(variables: Mapping[str, str], known: Mapping[str, list[str]]) -> dict
                 raise ConfigError(
                     f"{filter_}={name}: no config has that{did_you_mean(name, names)}",
                     where="command line",
-                    remedy=f"known {filter_}: {', '.join(names)}",
+                    remedy=f"known {filter_}: {', '.join(names)}{_ELSEWHERE.get(filter_, '')}",
                 )
         chosen[filter_] = set(given or names)
     return chosen

@@ -66,6 +66,7 @@ class Project:
         variables = {name: value for name, value in line.variables.items() if name != ENGINE}
         folder = root / "configs"
         self._models = {*model_names(folder)}
+        self._explains = line.command == "help" or line.asks_for_help
         check_words(line, self._models)
         configs, self.refusal = load_healthy(folder, None if variables else models_read(line, folder))
         if self.refusal is not None and not (line.command in _LOOKS_AT_EACH or [*line.names] == ["fsck"]):
@@ -130,7 +131,8 @@ class Project:
         looked_at = {*self._planned, *self.unchanged}
         built = [name for name, each in self.configs.items() if self._named or not each.on_request]
         doc = "Build every model but those on request: doit [-n STEPS] build[:MODEL] [models=A,B] [targets=sm8650,…]."
-        yield group("build", doc, [f"build:{name}" for name in built if name in looked_at])
+        more = command_line.BUILD_HELP if self._explains else ""
+        yield group("build", doc, [f"build:{name}" for name in built if name in looked_at], more=more)
         for name in self.unchanged:
             yield task(f"build:{name}", "build", doc=f"build artifacts/{name}", actions=[], uptodate=[True])
         for name, config in self._planned.items():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from doit.cmd_base import DodoTaskLoader
 from doit.cmd_run import Run
@@ -9,6 +11,7 @@ from pipeline import command_line
 from pipeline.command_line import CommandLine, parse
 from pipeline.doit_adapter import check_options, task
 from pipeline.errors import UsageError
+from tests.support.project import Project
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,15 @@ def test_a_task_that_is_asked_for_help_says_what_it_takes(given: list[str], caps
     printed = capsys.readouterr().out
     assert printed.startswith("fsck  Hash it all.\n  --json ")
     assert "print JSON" in printed
+
+
+def test_a_build_says_what_it_takes_and_how_it_ends_to_who_asks(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "project", tmp_path / "store")
+    lines = project.doit("help", "build").text.splitlines()
+    assert lines[0].startswith("build  Build every model but those on request: doit ")
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == ["-n", "--no-continue", "engine=ADDRESS"]
+    assert "docs/troubleshooting.md has the others. An example: uv run doit -n 4 build:demo" in lines[-1]
+    assert project.doit("list").text.count("docs/") == 0, "a line a command"
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ def test_unknown_filters_and_names(project: Project) -> None:
     fails(project, 10, "unknown variable 'model'; did you mean 'models'?", command=("build", "model=bert"))
     fails(project, 10, "models=brt: no config has that; did you mean 'bert'?", command=("build", "models=brt"))
     fails(project, 10, "targets=sm865", "did you mean 'sm8650'?", command=("build", "targets=sm865"))
+    fails(project, 10, "'The catalogue' in docs/config.md lists every chip", command=("build", "targets=sm8560"))
     fails(project, 10, "no step is named 'build:brt'; did you mean 'build:bert'?", command=("build:brt",))
     fails(project, 10, "no step is named 'context:brt/*'", command=("context:brt/*",))
 

@@ -13,6 +13,7 @@ from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import explain, judge
 from pipeline.build.findings import may_fail
 from pipeline.build.remedies import CURABLE
+from pipeline.build.unneeded import unneeded_buckets
 from pipeline.errors import PipelineError, WaitingError
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -112,6 +113,8 @@ class GatedSteps:
             raise
         if result.outcome is not Outcome.CURRENT:
             self.results[step.id] = (result.outcome.value, result.seconds)
+            if told := unneeded_buckets(step, self._workspace):
+                self._workspace.store.tell(told)
 
     def healed(self, act: Callable[[], _T], steps: Iterable[Step], bring: Callable[[Step], None] | None = None) -> _T:
         """What `act` returns; if a file of these steps turns out damaged, they are made again before another try."""

@@ -127,7 +127,8 @@ class Facts(Contract):
     """How many `samples`, how many calls they make of each component, how many were `cut`.
 
     `lengths` has the shortest and longest of each component's axes. `rounding_db` are those of components whose file
-    was quantized and is less than so many dB from its own floats on some of these samples.
+    was quantized and is less than so many dB from its own floats on some of these samples. `unneeded` are buckets of a
+    component that no call of it needs: each is in a smaller one, or in another.
     """
 
     count: Mapping[str, int]
@@ -135,6 +136,7 @@ class Facts(Contract):
     cut: int
     lengths: Mapping[str, Mapping[str, tuple[int, int]]]
     rounding_db: Mapping[str, int] | None = left_out()
+    unneeded: Mapping[str, tuple[str, ...]] | None = left_out()
 
 
 @dataclass(frozen=True)

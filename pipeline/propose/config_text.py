@@ -54,6 +54,7 @@ def language_model_text(
         ),
         f"language_model: {sizes}    # tokens that are remembered, and tokens read at a time",
         f"targets: [{', '.join(map(quoted, targets))}]",
+        *_release(name),
     ]
     return "\n".join(lines) + "\n"
 
@@ -121,6 +122,13 @@ def _lines(
     yield "# Without 'quantization:' w8a16 in blocks is built, and what misses a threshold gets another precision."
     yield "# {precision: fp16} needs no samples."
     yield f"targets: [{', '.join(map(quoted, targets))}]    # chips to build for: docs/config.md lists their names"
+    yield from _release(name)
+
+
+def _release(name: str) -> Iterator[str]:
+    yield ""
+    yield f"# What 'doit package:{name}' makes one file of, for an application: docs/releases.md."
+    yield '# release: {version: "1.0"}'
 
 
 def _interface(each: GuessedComponent) -> Iterator[str]:

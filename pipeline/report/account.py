@@ -13,13 +13,13 @@ from pipeline.config.guesses import guesses, still_guessed
 from pipeline.frozen import dataclass
 from pipeline.model import Json, Manifest
 from pipeline.plan.steps import Step
+from pipeline.report.remark_lines import Remarks
 
 if TYPE_CHECKING:
     from pipeline.report.tables import Table
 
 _MEMBERS: Mapping[str, type] = {
-    "steps": list, "tables": list, "unmeasured": list, "silent": list, "still": list, "flipping": list,
-    "rounding": list, "long": list, "is_verified": bool, "guessed": str, "artifacts": dict,
+    "steps": list, "tables": list, "remarks": dict, "is_verified": bool, "guessed": str, "artifacts": dict,
 }  # fmt: skip
 
 
@@ -27,21 +27,14 @@ _MEMBERS: Mapping[str, type] = {
 class Account:
     """What is told of a model.
 
-    `steps` are those that are up to date; `tables` are :func:`tables_of`; `unmeasured` buckets had no sample, `silent`
-    outputs no sample that says yes; `still` ones are one number on all samples; of `flipping` ones other inputs will
-    have choices made otherwise; files of `rounding` components are far from their own floats; `long` are axes on which
-    no sample is short; `guessed` is a line on what of its config nobody has looked at, "" if nothing is; `artifacts`
-    are as in run.json.
+    `steps` are those that are up to date; `tables` are :func:`tables_of`; `remarks` are those of
+    :mod:`pipeline.report.remarks`; `guessed` is a line on what of its config nobody has looked at, "" if nothing is;
+    `artifacts` are as in run.json.
     """
 
     steps: Sequence[str] = ()
     tables: Sequence[Table] = ()
-    unmeasured: Sequence[str] = ()
-    silent: Sequence[str] = ()
-    still: Sequence[str] = ()
-    flipping: Sequence[str] = ()
-    rounding: Sequence[str] = ()
-    long: Sequence[str] = ()
+    remarks: Remarks = field(default_factory=dict)
     is_verified: bool = True
     guessed: str = ""
     artifacts: Mapping[str, Json] = field(default_factory=dict)
@@ -70,19 +63,14 @@ def account_of(
     `current` are those that are up to date, `seen` those of which figures are shown, which may be of a miss; `results`
     says how those came out that were not current before.
     """
-    from pipeline.report import remarks  # an account that is told again needs none of it
+    from pipeline.report.remarks import remarks  # an account that is told again needs none of it
     from pipeline.report.run_artifacts import artifacts
 
     path = steps[0].config.path
     return Account(
         [step.id for step in steps if step.id in current],
         tables_of(steps, current, seen, manifests, results),
-        remarks.unmeasured(steps, current, manifests),
-        remarks.silent(steps, current, manifests),
-        remarks.still(steps, current, manifests),
-        remarks.flipping(steps, current, manifests),
-        remarks.rounding(steps, current, manifests),
-        remarks.long(steps, current, manifests),
+        remarks(steps, current, manifests),
         any(step.stage == "verify" for step in steps),
         still_guessed(path.name, found) if (found := guesses(path)) else "",
         dict(artifacts(steps, seen, manifests)),

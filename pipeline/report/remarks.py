@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.config.thresholds import WISHED_FLIPS
@@ -11,9 +11,15 @@ from pipeline.graph.accuracy.verdict import TOTAL, shortfalls
 from pipeline.model import Manifest
 from pipeline.plan.steps import Step
 from pipeline.report import report
+from pipeline.report.remark_lines import AS_WRITTEN, Remarks
 
-AS_WRITTEN = ", as 'quantization' is written"
-"""What is said of a figure that no climb betters."""
+_Finder = Callable[[Iterable[Step], Collection[str], Mapping[str, Manifest]], list[str]]
+
+
+def remarks(steps: Sequence[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Remarks:
+    """What there is to remark on a model with these steps, of those `seen`; what is found nowhere is left out."""
+    found = {kind: find(steps, seen, manifests) for kind, find in _FINDERS.items()}
+    return {kind: names for kind, names in found.items() if names}
 
 
 def unmeasured(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
@@ -23,6 +29,16 @@ def unmeasured(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[
         if not facts.samples:
             axes = ", ".join(f"{axis} {size}" for axis, size in (step.bucket.axes if step.bucket else {}).items())
             found.append(f"{step.name} (of exactly {axes})" if facts.truth == "exact" else step.name)
+    return found
+
+
+def padded(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """The buckets, as `net/encoder/128 (samples have sequence 5 to 60)`, measured on samples of smaller ones alone."""
+    found = []
+    for step, facts in _verified(steps, seen, manifests):
+        if facts.samples and facts.shorter == facts.samples:
+            spans = [f"{axis} {min(each)} to {max(each)}" for axis, each in facts.lengths.items() if each]
+            found.append(f"{step.name} (samples have {', '.join(spans)})" if spans else step.name)
     return found
 
 
@@ -100,3 +116,14 @@ def _verified(
     for step in steps:
         if step.stage == "verify" and step.id in seen and step.id in manifests:
             yield step, manifests[step.id].read(verify.Facts.from_json)
+
+
+_FINDERS: Mapping[str, _Finder] = {
+    "unmeasured": unmeasured,
+    "padded": padded,
+    "silent": silent,
+    "still": still,
+    "long": long,
+    "flipping": flipping,
+    "rounding": rounding,
+}

@@ -14,7 +14,7 @@ from pipeline.ladder import EXACT_DB, RUNGS
 from pipeline.model import Manifest
 from pipeline.plan.own_buckets import OwnBuckets
 from pipeline.plan.steps import Step
-from pipeline.report.tables import Table
+from pipeline.report.tables import MENDED, Table
 from pipeline.sizes import human_bytes
 
 _CONTEXTS = ("component", "bucket", "target", "scheme", ">partitions", ">CPU nodes", ">size", ">time", "")
@@ -115,6 +115,8 @@ def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
                 else {"values": "SQNR of a state" if subject.state else "SQNR"}.get(subject.by, subject.by)
             )
             rows.append((label, *place, kind, shown, asked, figures.worst_sample))
+    if all(row[asked] == "-" for row in rows for asked in [_JUDGED.index(">asked")]):
+        rows = [(*row[:-2], "", row[-1]) for row in rows]  # a column without text is left out
     return [_JUDGED, *rows]
 
 
@@ -185,7 +187,7 @@ def forecasts(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[s
         rows.append(
             (
                 component, rule, str(len(found)), str(sum(told.channels for told in found.values()) or "-"),
-                worst.value, f"{worst.figure:.3g}", f"{worst.limit:.3g}", "mended" if mended else worst.effect,
+                worst.value, f"{worst.figure:.3g}", f"{worst.limit:.3g}", MENDED if mended else worst.effect,
             )
         )  # fmt: skip
     return [_FORECASTS, *rows]
@@ -290,9 +292,14 @@ def _spelled(measured: Measured, least: float | None, form: str) -> str:
     return "none" if least is None else format(least, form)
 
 
+def on_cpu(cpu: verify.Facts) -> str:
+    """How many samples ran on the CPU, and whether all of them are of smaller buckets."""
+    return f"{cpu.samples} shorter" if cpu.shorter and cpu.shorter == cpu.samples else str(cpu.samples)
+
+
 def _samples(cpu: verify.Facts, emulator: emulate.Facts) -> str:
     """How many samples ran on the CPU, and how many on the emulator."""
     if not cpu.samples:
         return "none held out"
     plainly = " (compiled plainly)" if emulator.emulated == "plain compile" else ""
-    return f"{cpu.samples}, {f'{emulator.samples} emulated' if emulator.samples else 'not emulated'}{plainly}"
+    return f"{on_cpu(cpu)}, {f'{emulator.samples} emulated' if emulator.samples else 'not emulated'}{plainly}"

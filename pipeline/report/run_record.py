@@ -23,8 +23,9 @@ from pipeline.model import Json
 from pipeline.plain_text import printable
 from pipeline.plan.keys import package_version, qairt_version
 from pipeline.plan.steps import STAGES
+from pipeline.report.remark_lines import remark_lines
 from pipeline.report.summary import BuildFailure, Ran, cause
-from pipeline.store.durable import is_temporary, write_atomically
+from pipeline.store.durable import disk_remedy, is_temporary, write_atomically
 
 SCHEMA_VERSION = 1
 RECORD = "run.json"
@@ -39,7 +40,7 @@ _RESTORED: Mapping[str, Mapping[str, Json]] = {
     "restored": {"outcome": "restored", "from": "store"},
     "shared": {"outcome": "restored", "from": "shared"},
 }
-_BY_LINE = frozenset({"failures", "steps", "runs", "artifacts"})
+_BY_LINE = frozenset({"failures", "steps", "runs", "remarks", "artifacts"})
 _OUTCOMES = ("built", "restored", "current", "failed", "waiting", "not tried")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -135,6 +136,9 @@ def record(
         "steps": {name: dict(step) for name, step in steps.items()},
         "runs": {name: [[round(each, 1) for each in run] for run in runs] for name, runs in ran.runs.items()},
         "published": {name: f"artifacts/{name}" for name in built},
+        "remarks": {
+            name: [*remark_lines([account.remarks])] for name, account in ran.accounts.items() if account.remarks
+        },
         "artifacts": {name: each for account in ran.accounts.values() for name, each in account.artifacts.items()},
     }
 
@@ -148,7 +152,8 @@ def write(build: Path, content: Mapping[str, Json], tell: Callable[[str], None] 
             write_atomically(build / name, text.encode("utf-8", "replace"), durable=False)
     except OSError as error:
         begin(build)
-        tell(f"{build.name}/{RECORD} can't be written: {error.strerror or error}")
+        told = f"{build.name}/{RECORD} can't be written: {error.strerror or error}"
+        tell(f"{told}\n  where: {error.filename2 or error.filename or build}\n  next: {disk_remedy(error)}")
 
 
 def _text(content: Mapping[str, Json]) -> str:

@@ -50,6 +50,7 @@ def _sections(record: RunRecord) -> Iterator[str]:
     yield from _failures(record["failures"])
     yield from _waiting(record["steps"])
     yield from _artifacts(record)
+    yield from _remarks(record.get("remarks", {}))
     yield from _slowest(record["steps"])
     yield _where(record)
 
@@ -118,6 +119,13 @@ def _artifacts(record: RunRecord) -> Iterator[str]:
         for name, each in _first(artifacts)
     ]
     yield as_markdown([heading, *rows]) + _more(artifacts)
+
+
+def _remarks(remarks: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    if remarks:
+        yield "### Remarks"
+        lines = [f"- {code(name)}: {text(line)}" for name, each in remarks.items() for line in each]
+        yield "\n".join(lines[:_LISTED]) + _more(lines)
 
 
 def _score(score: RunRecord | None) -> str:

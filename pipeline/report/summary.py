@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import field
 from functools import cached_property
+from typing import Any, cast
 
 from pipeline.config.host_names import Host
 from pipeline.errors import PipelineError, WaitingError
 from pipeline.frozen import dataclass
+from pipeline.ladder import EXACT_DB
 from pipeline.model import Manifest
 from pipeline.plan.steps import Step
 from pipeline.report.account import Account, account_of
-from pipeline.report.remarks import AS_WRITTEN
-from pipeline.report.tables import as_text
+from pipeline.report.remark_lines import listed, remark_lines
+from pipeline.report.tables import MENDED, as_text
 
 _NAMES = 8  # in a line; the rest is counted
 _ROWS = 60
@@ -110,13 +112,18 @@ def told(ran: Ran) -> Iterator[str]:
 
 
 def tables(ran: Ran) -> Iterator[str]:
-    """Contexts, forecasts, accuracy, what is judged by itself, scores; those that have rows."""
+    """Contexts, forecasts, accuracy, what is judged by itself, scores; those that have rows.
+
+    Where whole models were asked for and nothing was to do, only of what HTP will compute wrongly.
+    """
     touched = {ran.steps[name].config.name for name in (*ran.results, *ran.missed) if name in ran.steps}
     accounts = sorted(ran.accounts.items(), key=lambda each: each[0] not in touched)
     kinds = max((len(account.tables) for _, account in accounts), default=0)
     for kind in range(kinds):
         rows = [row for _, account in accounts for row in account.tables[kind][1:]]
         heading = next(account.tables[kind][0] for _, account in accounts)
+        if _is_idle(ran):
+            rows = [row for row in rows if heading[0] == "forecast" and row[-1] != MENDED]
         shown = rows if len(rows) <= _ROWS else rows[:_ROWS]
         if text := as_text([heading, *shown]):
             yield text if shown is rows else f"{text}\nand {len(rows) - _ROWS} more: artifacts/report.html has them"
@@ -134,49 +141,42 @@ def last_lines(ran: Ran) -> str:
         failed = sum(max(1, len(failure.tasks)) for failure in ran.failures)
         head = f"FAILED: {failed} step(s); {built} built, {restored} restored. What was built is kept."
         return "\n".join([head, *_what_failed(ran), *_what_waits(ran)])
-    lines = [_done(ran), *(f"artifacts/{name}/" for name in models if len(models) <= _MODELS)]
+    lines = [_done(ran)]
+    if len(models) <= _MODELS:
+        idle = _is_idle(ran)
+        lines += [f"artifacts/{name}/" + (_in_short(ran.accounts[name]) if idle else "") for name in models]
     if len(models) > _MODELS:
         lines.append(f"artifacts/ has {len(models)} models")
     accounts = ran.accounts
-    if unmeasured := [name for account in accounts.values() for name in account.unmeasured]:
-        lines.append(
-            f"Not proven, as no held-out sample fits: {_listed(unmeasured)}. Add samples to 'verification', or to"
-            " 'calibration', of which every fourth (of exact lengths: the second of each length) is held out."
-        )
-    if silent := [name for account in accounts.values() for name in account.silent]:
-        names = _listed(silent)
-        lines.append(
-            f"Not shown, as no held-out sample gets above a half: how {names} says yes. Add samples where it does."
-        )
-    if still := [name for account in accounts.values() for name in account.still]:
-        lines.append(
-            "Not shown, as the original gives one number everywhere on all held-out samples:"
-            f" {_listed(still)}. Look whether the samples, and the exported model, are what was meant."
-        )
-    if long := [name for account in accounts.values() for name in account.long]:
-        lines.append(
-            f"Not shown, as no held-out sample is short: what fewer tokens, frames or pixels give of {_listed(long)}."
-            " Add short ones to the samples if the application has them."
-        )
-    if flipping := [name for account in accounts.values() for name in account.flipping]:
-        lines.append(
-            "More than a choice in a thousand will be another on other inputs, by margins and errors:"
-            f" {_listed(flipping)}. Weights of 16 bits or fp16 make that less"
-            + ("; without 'quantization', the build looks for it." if AS_WRITTEN in str(flipping) else ".")
-        )
-    if rounding := [name for account in accounts.values() for name in account.rounding]:
-        lines.append(
-            "Built from the floats that a quantized file stands for, which that file's own rounding is far from:"
-            f" {_listed(rounding)}. What is built differs from the file by as much; compare it with the float model."
-        )
+    lines += remark_lines(account.remarks for account in accounts.values())
     if unverified := [name for name in models if name not in accounts or not accounts[name].is_verified]:
-        names = _listed(unverified)
+        names = listed(unverified)
         lines.append(f"Not proven, as nothing is measured: {names}. See 'verification' in docs/config.md.")
     guessed = [accounts[name].guessed for name in models if name in accounts and accounts[name].guessed]
     lines += guessed[:_NAMES]
     if len(guessed) > _NAMES:
         lines.append(f"and {len(guessed) - _NAMES} more configs with guesses")
     return "\n".join([*lines, *left_out, *_what_waits(ran)])
+
+
+def _is_idle(ran: Ran) -> bool:
+    """Whether whole models were asked for, all of which were built and had kept to their gates before."""
+    asked = all(name.partition(":")[0] == "build" for name in ran.selected)
+    return asked and not (ran.outcomes or ran.missed or ran.failures or ran.waiting or ran.partial)
+
+
+def _in_short(account: Account) -> str:
+    """What there is of a model, behind its folder, with what should not be overlooked."""
+    made = [cast("dict[str, Any]", each) for each in account.artifacts.values()]
+    if not made:
+        return ""
+    told = [f"{len(made)} artifacts" if len(made) > 1 else "1 artifact"]
+    totals = [each["sqnr_db"].get("total") for each in made]
+    if known := [db for db in totals if db is not None]:
+        told.append("exact" if min(known) >= EXACT_DB else f"{min(known):.1f} dB or more in total")
+    if left := sum(each["cpu_nodes"] for each in made):
+        told.append(f"{left} nodes on the CPU")
+    return f"  {', '.join(told)}: report.html has the tables"
 
 
 def _left_out(ran: Ran) -> Iterator[str]:
@@ -206,10 +206,10 @@ def _what_failed(ran: Ran) -> Iterator[str]:
     """What failed and why, what was not tried because of it, and what was built."""
     alone = len(ran.failures) == 1 and len(ran.failures[0].tasks) < 2  # it was printed in full, with its name
     for failure in () if alone else ran.failures:
-        yield f"  {_listed(failure.tasks)}: {failure.reason}"
+        yield f"  {listed(failure.tasks)}: {failure.reason}"
     for name, names in _not_tried(ran).items():
         if name not in ran.waiting:
-            yield f"Not tried, as {name} failed: {_listed(names)}"
+            yield f"Not tried, as {name} failed: {listed(names)}"
     stages = [
         name.split(":")[0] for name, (outcome, _) in ran.results.items() if outcome == "built" and name in ran.steps
     ]
@@ -220,12 +220,7 @@ def _what_failed(ran: Ran) -> Iterator[str]:
         if name.startswith("build:"):
             yield f"artifacts/{name.split(':')[1]}/"
     for name, missing in ran.partial.items():
-        yield f"artifacts/{name}/ (without {_listed(missing)})"
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMES
-    return ", ".join(names[:_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+        yield f"artifacts/{name}/ (without {listed(missing)})"
 
 
 def _what_waits(ran: Ran) -> Iterator[str]:
@@ -238,10 +233,10 @@ def _what_waits(ran: Ran) -> Iterator[str]:
         why = f"{error.why} ({error.where})" if error.where else error.why
         alike.setdefault((why, error.remedy), []).append(name)
     for (why, remedy), names in alike.items():
-        yield f"  {_listed(names)}\n    why: {why}\n    next: {remedy}"
+        yield f"  {listed(names)}\n    why: {why}\n    next: {remedy}"
     held = [name for waits, names in _not_tried(ran).items() if waits in ran.waiting for name in names]
     if held:
-        yield f"  Not tried until then: {_listed(held)}"
+        yield f"  Not tried until then: {listed(held)}"
 
 
 def _not_tried(ran: Ran) -> dict[str, list[str]]:

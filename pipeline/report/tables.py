@@ -13,6 +13,9 @@ Table = Sequence[Sequence[str]]
 As in a format of Python, `>` before a title aligns the column to the right: `>size`.
 """
 
+MENDED = "mended"
+"""What HTP does about a forecast that the quantizer has seen to."""
+
 
 def as_text(table: Table, *, ruled: bool = True) -> str:
     """The table without its empty columns, with a line under the heading if `ruled`; nothing for no rows."""

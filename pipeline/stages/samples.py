@@ -16,7 +16,7 @@ from pipeline.graph.accuracy.own_rounding import looked_at, own_rounding_db
 from pipeline.graph.files.given_constants import constant_arrays
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.language.names import TOKENS
-from pipeline.graph.shapes.buckets import axis_lengths
+from pipeline.graph.shapes.buckets import axis_lengths, smallest_bucket
 from pipeline.inputs.samples import arrays, audio, chat, function, images, record, text
 from pipeline.inputs.samples.conform import Interface
 from pipeline.inputs.samples.request import Call, ReadRequest
@@ -47,12 +47,17 @@ def run(request: StageRequest) -> StageResult:
     given = _read_request(request)
     writer = SampleSetWriter(request.out)
     lengths: dict[str, dict[str, tuple[int, int]]] = {}
+    buckets = Params.from_json(request.params).buckets
+    left = {component: dict.fromkeys(each) for component, each in buckets.items()} if _has_lengths(given) else {}
     for call in counted(_READERS[given.calibration.reader](given), "call"):
         writer.add(call)
         if call.refused is not None:
             continue
         seen = lengths.setdefault(call.component, {})
-        for axis, length in _lengths(call, given).items():
+        sizes = _lengths(call, given)
+        if call.component in left and (needed := smallest_bucket(sizes, buckets[call.component])) is not None:
+            left[call.component].pop(needed, None)
+        for axis, length in sizes.items():
             low, high = seen.get(axis, (length, length))
             seen[axis] = (min(low, length), max(high, length))
     for component, error in writer.refused.items():
@@ -71,7 +76,8 @@ def run(request: StageRequest) -> StageResult:
     if cut:
         print(f"{cut} of {len(writer.samples)} texts were longer than max_length or the largest bucket, and were cut")
     far = _far_from_floats(request, writer)
-    return StageResult(Facts(count, len(writer.samples), cut, lengths, far or None).to_json())
+    unneeded = {component: tuple(names) for component, names in left.items() if names and count[component]}
+    return StageResult(Facts(count, len(writer.samples), cut, lengths, far or None, unneeded or None).to_json())
 
 
 def _far_from_floats(request: StageRequest, written: SampleSetWriter) -> dict[str, int]:
@@ -99,8 +105,13 @@ def _rounding(request: StageRequest) -> dict[str, tuple[Path, Path]]:
     return found
 
 
+def _has_lengths(given: ReadRequest) -> bool:
+    """Whether a call belongs to one bucket: a conversation goes through all of a language model's."""
+    return given.calibration.reader != "chat"
+
+
 def _lengths(call: Call, given: ReadRequest) -> Mapping[str, int]:
-    if given.calibration.reader == "chat":
+    if not _has_lengths(given):
         return {TOKENS: len(call.arrays[TOKENS])}
     return axis_lengths(call.arrays, given.interfaces[call.component].inputs)
 

@@ -111,7 +111,8 @@ def run(request: StageRequest) -> StageResult:
     apart = zip(names, truth, last, chosen_from, strict=True)
     each = [measure(subjects, [name], [true], [got], chosen_from=[of], read=False) for name, true, got, of in apart]
     rows = rows_read(given.padded, inputs_of_tables(rewritten.index))
-    order = _order(touched, names, total, [_least_db(figures) for figures in each], rows)
+    own = len(names) - given.shorter
+    order = _order(touched, names, total, [_least_db(figures) for figures in each], rows, own)
     wanted = {subject.chosen_from for subject in subjects.values()}
     chosen = [{name: values[name] for name in values if name in wanted} for values in chosen_from]
     keep(request.out, [Reference(*each) for each in zip(truth, last, chosen, strict=True)], order)
@@ -222,11 +223,18 @@ def _order(
     total: Measured,
     errors_db: Sequence[float],
     rows: Sequence[Rows],
+    own: int,
 ) -> list[int]:
-    """The places of the samples in the order to emulate them in, the worst on the CPU first."""
+    """The places of the samples in the order to emulate them in, the worst on the CPU first.
+
+    All that need the bucket, the first `own`, come before those that stand in: few may be run, and a sample that leaves
+    most of a bucket empty shows little of what its length does.
+    """
     ranked = sorted(total.values(), key=lambda found: -1000.0 if found.worst_db is None else found.worst_db)
     worst = [names.index(figures.worst_sample) for figures in ranked]
-    return sample_order(touched, worst, errors_db, rows)
+    if 0 < own < len(names):
+        worst = [min(range(own), key=errors_db.__getitem__), *worst]
+    return sorted(sample_order(touched, worst, errors_db, rows), key=lambda place: place >= own)
 
 
 def _foretold(observer: Observer, touched: Sequence[Criteria]) -> list[Forecast]:

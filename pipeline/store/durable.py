@@ -130,15 +130,19 @@ def disk_errors(where: Path, what: str = "the disk refused a write") -> Iterator
 
 
 def _refused(error: OSError, where: Path, what: str) -> StoreError:
-    remedy = {
+    where_to = str(error.filename2 or error.filename or where)  # of a rename, the file to be replaced
+    return _of_machine(what, where=where_to, why=error.strerror or str(error), remedy=disk_remedy(error, what))
+
+
+def disk_remedy(error: OSError, what: str = "") -> str:
+    """What to do about a disk that refused something, and `what` that is."""
+    return {
         errno.ENOSPC: "free some space, then run the same command again; what was built is kept",
         errno.EDQUOT: "free some of your quota, then run the same command again; what was built is kept",
         errno.EROFS: "the file system is read-only: make it writable, or build in a copy of the project elsewhere",
         errno.EACCES: "give this user the right to write there, then run the same command again"
         + ("; PIPELINE_STORE chooses another store" if what.startswith("the store") else ""),
     }.get(error.errno or 0, "mend the cause, then run the same command again; what was built is kept")
-    where_to = str(error.filename2 or error.filename or where)  # of a rename, the file to be replaced
-    return _of_machine(what, where=where_to, why=error.strerror or str(error), remedy=remedy)
 
 
 def listed(folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from pathlib import Path
@@ -88,6 +89,31 @@ def test_an_output_that_is_one_number_everywhere_is_told(tmp_path: Path) -> None
     told = "Not shown, as the original gives one number everywhere on all held-out samples: net/net/16 'y' (0)."
     assert told in project.doit("build").text
     assert told in project.doit("build").text, "it is told of what is current as well"
+
+
+def test_a_bucket_that_no_sample_needs_is_told_early_and_on_the_page(tmp_path: Path) -> None:
+    project = project_of(tmp_path, RELU, {"w": weights()["w"]})
+    project.write("configs/net.yaml", CONFIG.replace("[16]", "[16, 64]"))
+    run = project.doit("build")
+    early = (
+        "samples:net/calibration: no sample needs net/net/64 (samples have frames 9 to 16): what inputs of that length"
+    )
+    assert 0 < run.text.index(early) < run.text.index("context:net/net/64"), "before anything is compiled"
+    line = (
+        "Not shown, as no held-out sample needs the bucket and shorter ones stand in for it: what longer ones give in"
+        " net/net/64 (samples have frames 9 to 16). Add samples of that length to 'verification', or"
+    )
+    assert line in run.text
+    assert re.search(r"net/net +64 +sm8650 .* 2 shorter, 2 emulated", run.text)
+    page = (project.root / "artifacts/net/report.html").read_text("utf-8")
+    assert line in html.unescape(page)
+    assert "2 shorter, 2 emulated" in page
+    told = json.loads((project.root / ".build/run.json").read_text("utf-8"))["remarks"]["net"]
+    assert sum(each.startswith(line) for each in told) == 1
+    assert "net/net/64 (samples have frames 9 to 16)" in (project.root / ".build/report.md").read_text("utf-8")
+    again = project.doit("build").text
+    assert early not in again
+    assert line in again
 
 
 def test_a_model_that_can_not_be_padded(tmp_path: Path) -> None:

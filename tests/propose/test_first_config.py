@@ -48,6 +48,12 @@ def test_a_model_of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "the model takes 64 at most" in text
     assert "path: ../models" in text
     assert any("calibration/mine/sentences.txt" in line for line in said)
+    assert "package:mine" in text
+    path = tmp_path / "configs" / "mine.yaml"
+    path.write_text(text.replace("# release:", "release:"))
+    release = load(path).release
+    assert release is not None
+    assert release.version == "1.0", "what the comment shows is a release"
 
 
 def test_a_model_of_pictures_without_a_processor_says_what_it_guessed(

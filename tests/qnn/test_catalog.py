@@ -45,6 +45,7 @@ def test_a_soc_is_found_by_any_of_its_names(name: str, soc_model: int) -> None:
     ("name", "suggestion"),
     [
         ("sm865O", "did you mean 'sm8650'?"),
+        ("sm8560", "did you mean 'sm8650'?"),
         ("snapdragon-x-elit", "did you mean 'snapdragon-x-elite'?"),
         ("Snapdragon 8 Gen 33", "did you mean 'snapdragon-8-gen-3'?"),
     ],

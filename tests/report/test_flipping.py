@@ -12,6 +12,7 @@ from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import emulate, verify
 from pipeline.contracts.measures import Agreement, Figures, Subject
 from pipeline.report import remarks, report
+from pipeline.report.tables import as_text
 
 AIM = Thresholds(flips=0.001, probability_error=0)
 PLACE = ("net/reader", "64", "sm8650")
@@ -51,3 +52,16 @@ def test_what_is_accepted_by_its_error_is_not_named(monkeypatch: pytest.MonkeyPa
 def test_a_share_that_is_next_to_nothing_has_no_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(monkeypatch, 1.2e-13, wished=AIM)[1][0][-3] == "< 0.01 %"
     assert told(monkeypatch, 0.0, wished=AIM)[1][0][-3] == "0 %"
+
+
+def test_what_was_asked_is_no_column_where_nothing_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = Figures(40.0, 40.0, 40.0, "s", 1.0, 0.4, agreement=Agreement(1.0, 77, 1.0, "s", 0.0))
+    cpu = replace(verify.UNMEASURED, outputs={"y": figures}, subjects={"y": Subject("y", reads="largest", axis=1)})
+    step: Any = SimpleNamespace(
+        config=SimpleNamespace(components={"reader": SimpleNamespace(wished=None)}), component="reader"
+    )
+    monkeypatch.setattr(report, "measured", lambda *_: [(step, None, PLACE, cpu, emulate.UNMEASURED, Thresholds())])
+    heading, *rows = as_text(report.judged([], [], {})).splitlines()
+    assert "choices alike" in rows[1]
+    assert "is  worst sample" in heading
+    assert "asked" not in heading

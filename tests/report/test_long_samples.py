@@ -1,4 +1,4 @@
-"""What the end of a build says of samples that are all about as long as a bucket."""
+"""What the end of a build says of samples that are all about as long as a bucket, or too short to need it."""
 
 from __future__ import annotations
 
@@ -44,8 +44,33 @@ def test_nothing_is_told_of_others(lengths: tuple[int, ...], truth: Truth) -> No
 
 def test_the_last_lines_say_what_to_add() -> None:
     named = "words/net (sequence 17 to 60, smallest bucket 32)"
-    lines = last_lines(Ran(["build"], unchanged={"words": Account(long=[named])})).splitlines()
+    lines = last_lines(Ran(["build"], unchanged={"words": Account(remarks={"long": [named]})})).splitlines()
     assert (
         f"Not shown, as no held-out sample is short: what fewer tokens, frames or pixels give of {named}."
         " Add short ones to the samples if the application has them."
     ) in lines
+
+
+@pytest.mark.parametrize(
+    ("samples", "shorter", "lengths", "said"),
+    [
+        (4, 4, (5, 18), ["words/net/128 (samples have sequence 5 to 18)"]),
+        (4, 4, (), ["words/net/128"]),
+        (4, 3, (5, 90), []),
+        (0, 0, (), []),
+    ],
+)
+def test_buckets_that_samples_of_smaller_ones_stand_in_for_are_told_of(
+    samples: int, shorter: int, lengths: tuple[int, ...], said: list[str]
+) -> None:
+    step: Any = SimpleNamespace(stage="verify", id="v", name="words/net/128")
+    facts = replace(verify.UNMEASURED, samples=samples, shorter=shorter)
+    facts = replace(facts, lengths={"sequence": lengths} if lengths else {})
+    found = remarks.padded([step], {"v"}, {"v": Manifest("v", "", {}, facts.to_json())})
+    assert found == said
+    lines = last_lines(Ran(["build"], unchanged={"words": Account(remarks={"padded": found})})).splitlines()
+    told = (
+        "Not shown, as no held-out sample needs the bucket and shorter ones stand in for it: what longer ones give in"
+    )
+    found = [line for line in lines if line.startswith(f"{told} words/net/128")]
+    assert [line.endswith("; or drop the bucket.") for line in found] == [True] * len(said)

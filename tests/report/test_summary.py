@@ -1,9 +1,14 @@
-"""The last lines of a build that failed."""
+"""The last lines of a build that failed, or had nothing to do."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from pipeline.errors import ModelError
-from pipeline.report.summary import BuildFailure, Ran, last_lines
+from pipeline.report.account import Account
+from pipeline.report.summary import BuildFailure, Ran, last_lines, told
 
 ERROR = ModelError("the source has no file 'model.onnx'", why="it has none", remedy="correct it")
 
@@ -27,3 +32,30 @@ def test_what_was_printed_in_full_with_its_name_is_not_repeated() -> None:
     assert lines(BuildFailure("gone", None, ["fetch:c"])) == [
         "FAILED: 1 step(s); 0 built, 0 restored. What was built is kept."
     ]
+
+
+def idle(*selected: str, cpu_nodes: int = 0, effect: str = "wrong") -> list[str]:
+    """What is printed of a model of which nothing changed."""
+    made: Any = {
+        f"net/net/{size}/sm8650": {"sqnr_db": {"total": db}, "cpu_nodes": cpu_nodes}
+        for size, db in {"16": 41.25, "32": 38.96}.items()
+    }
+    tables = [[("component", "bucket"), ("net/net", "16")], [("forecast", "on HTP"), ("fp16_overflow", effect)]]
+    account = Account(["verify:net/net/16"], tables, {"silent": ["net/net/16 'y'"]}, artifacts=made)
+    ran = Ran(selected, checked={"build:net"}, unchanged={"net": account})
+    return "\n".join(told(ran)).splitlines()
+
+
+def test_a_build_with_nothing_to_do_prints_a_line_a_model_and_what_is_not_to_be_overlooked() -> None:
+    lines = idle("build")
+    assert "artifacts/net/  2 artifacts, 39.0 dB or more in total: report.html has the tables" in lines
+    assert "net/net    16" not in lines
+    assert "fp16_overflow  wrong" in lines
+    assert "Not shown, as no held-out sample gets above a half: how net/net/16 'y' says yes." in "".join(lines)
+    assert "fp16_overflow  mended" not in idle("build:net", effect="mended")
+    assert "4 nodes on the CPU" in "".join(idle("build", cpu_nodes=2))
+
+
+@pytest.mark.parametrize("selected", [("verify",), ("build", "verify:net")])
+def test_who_asks_for_a_stage_gets_the_tables(selected: tuple[str, ...]) -> None:
+    assert "net/net    16" in idle(*selected)

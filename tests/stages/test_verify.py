@@ -281,9 +281,21 @@ def test_samples_are_put_in_the_order_to_emulate_them_in(
     facts = Facts.from_json(component.verify("16", held_out, quantized["16"]).facts)
     assert sorted(facts.order) == list(range(5))
     names = ["samples:4", "samples:5", "samples:3", "samples:2", "samples:1"]
+    assert {*facts.order[:2]} == {0, 1}, "those that need the bucket, before those that stand in"
+    assert names[facts.order[2]] == facts.outputs["hidden"].worst_sample == "samples:3", "of those, the worst"
+    alone = Facts.from_json(component.verify("16", component.samples(CALLS[3:]), quantized["16"]).facts)
+    assert ["samples:1", "samples:2"][alone.order[0]] == alone.outputs["hidden"].worst_sample
+    assert facts.order[0] == alone.order[0], "of those that need the bucket, the worst"
+
+
+def test_samples_that_read_other_rows_are_emulated_early(
+    component: Component, quantized: dict[str, StageInput]
+) -> None:
+    calls = [call for call in CALLS if call["input_ids"].shape[1] <= 8]
+    facts = Facts.from_json(component.verify("8", component.samples(calls), quantized["8"]).facts)
     first, second = facts.order[:2]
-    assert names[first] == facts.outputs["hidden"].worst_sample
-    words = [{*CALLS[int(name[-1]) - 1]["input_ids"].flat} for name in names]
+    assert f"samples:{first + 1}" == facts.outputs["hidden"].worst_sample
+    words = [{*call["input_ids"].flat} for call in calls]
     assert len(words[second] - words[first]) == max(len(each - words[first]) for each in words)
 
 

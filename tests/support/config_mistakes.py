@@ -258,7 +258,10 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "unknown target": (
         changed("[sm8650]", "[sm8560]"),
-        ["7:11: targets[0]: unknown target 'sm8560'; expected a SoC of the catalogue, which docs/config.md lists; "],
+        [
+            "7:11: targets[0]: unknown target 'sm8560'; expected a SoC of the catalogue, which docs/config.md lists; "
+            "did you mean 'sm8650'?"
+        ],
     ),
     "a target twice": (
         changed("[sm8650]", "[sm8650, {soc: SM8650, vtcm_mb: 4}]"),

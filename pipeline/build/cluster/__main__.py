@@ -38,12 +38,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     try:
-        return asyncio.run(_serve(given.scheduler, given.name, given.steps))
+        return asyncio.run(_serve(given.scheduler, member, given.steps))
     finally:
         member.close()
 
 
-async def _serve(scheduler: str, name: str, steps: int) -> int:
+async def _serve(scheduler: str, member: ClusterMember, steps: int) -> int:
     try:
         from distributed import Worker
     except ImportError:
@@ -55,7 +55,7 @@ async def _serve(scheduler: str, name: str, steps: int) -> int:
     for signalled in (signal.SIGINT, signal.SIGTERM):
         if os.name != "nt":
             loop.add_signal_handler(signalled, stop.set)
-    names = Host.here(os.environ).names
+    name, names = member.name, Host.here(os.environ).names
 
     class JoinedWorker(Worker):  # type: ignore[misc]  # distributed is untyped here
         """A Dask worker that says why it ended."""
@@ -68,6 +68,7 @@ async def _serve(scheduler: str, name: str, steps: int) -> int:
 
     # A scheduler that was only out of reach still knows the name that it lost.
     for told in itertools.chain([name], (f"{name}-again-{number}" for number in itertools.count(1))):
+        member.name = told  # a build looks for who refused it under the name that the scheduler has
         worker = JoinedWorker(
             scheduler,
             name=told,
@@ -83,13 +84,13 @@ async def _serve(scheduler: str, name: str, steps: int) -> int:
         if worker.status.name != "running":
             print(f"error: no worker of {scheduler} could be started: {'; '.join(why)}", file=sys.stderr)
             return WorkerError.exit_code
-        print(f"worker {name} at {scheduler}: {', '.join(names)}; {steps} steps at once", flush=True)
+        print(f"worker {told} at {scheduler}: {', '.join(names)}; {steps} steps at once", flush=True)
         if not await _before(stop, worker.finished()):
             await worker.close()
             return 0
         if _LOST not in worker.why:  # it was told to end
             return 0
-        print(f"worker {name} lost {scheduler}, and looks for it", flush=True)
+        print(f"worker {told} lost {scheduler}, and looks for it", flush=True)
     raise AssertionError
 
 

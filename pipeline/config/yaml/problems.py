@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from pipeline import plain_text
 from pipeline.errors import ConfigError
 from pipeline.plain_text import printable
 
@@ -99,5 +99,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
     by_folded: dict[str, str] = {}
     for name in known:
         by_folded.setdefault(name.casefold(), name)
-    found = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
-    return by_folded[found[0]] if found else ""
+    return by_folded.get(plain_text.nearest(word.casefold(), by_folded), "")

@@ -11,6 +11,8 @@ from pipeline.report import report
 from pipeline.report.page import charts
 from pipeline.report.page.markup import Content, element, figure, note, section, table
 from pipeline.report.page.source import Measurement, PageSource, measurements
+from pipeline.report.remark_lines import remark_lines
+from pipeline.report.remarks import remarks
 from pipeline.report.run_report import decibels
 
 _ROWS = ("bucket", "target", *(f">{rung}" for rung in (*RUNGS, TOTAL)), ">asked in total", ">cosine", "samples", "")
@@ -42,6 +44,8 @@ def accuracy(source: PageSource) -> Element:
             ),
             told,
         ]
+    if said := [*remark_lines([remarks(source.steps, source.seen, source.manifests)])]:
+        parts.append(element("ul", *(element("li", line) for line in said), class_="remarks"))
     for component in dict.fromkeys(each.component for each in found):
         parts += _component(component, [each for each in found if each.component == component])
     judged = table(report.judged(source.steps, source.seen, source.manifests), "Outputs that are judged by themselves")
@@ -86,7 +90,7 @@ def _row(each: Measurement) -> tuple[str, ...]:
     rungs = each.rungs
     cells = [_cell(each, rung) if rung in rungs else "–" for rung in (*RUNGS, TOTAL)]
     cosine = report.least_cosine(each.last)
-    samples = f"{each.cpu.samples}, " + (
+    samples = f"{report.on_cpu(each.cpu)}, " + (
         f"{each.emulator.samples} emulated" if each.emulator.samples else "none emulated"
     )
     verdict = "✗ misses" if any(misses([each])) else "✓ keeps"

@@ -47,8 +47,9 @@ def report(models: Models, name: str, workspace: Workspace, *, no_browser: bool 
     refused: list[str] = []
     write_pages(built, _last_run(workspace), known, workspace, refused.append)
     if refused:
+        what, *_ = refused[0].splitlines()
         raise StoreError(
-            refused[0],
+            what,
             where=str(workspace.artifacts),
             why="the disk refused it; pages that are there are of an earlier build",
             remedy="make room, or the folder writable, then run the same command again",

@@ -139,8 +139,11 @@ def _head(source: PageSource) -> list[Element]:
         (
             "worst output",
             least,
-            f"dB; {found.asked_db:g} are asked for" if found.asked_db is not None else "not measured in dB",
+            f"dB over all samples; {found.asked_db:g} are asked for"
+            if found.asked_db is not None
+            else "not measured in dB",
         ),
+        *_worst_sample(source),
     ):
         figures.append(
             element(
@@ -154,6 +157,17 @@ def _head(source: PageSource) -> list[Element]:
     found_guesses = guesses(source.config.path)
     guessed = note(still_guessed(source.config.path.name, found_guesses)) if found_guesses else None
     return [each for each in (title, badge, when, guessed, figures) if each is not None]
+
+
+def _worst_sample(source: PageSource) -> list[tuple[str, str, str]]:
+    """The sample that an output which is judged in dB is furthest off on, beside the figure of all of them."""
+    found = [
+        (figures.worst_db, f"dB in {figures.worst_sample} ({each.component}, bucket {each.bucket}, {each.target})")
+        for each in measurements(source)
+        for figures in each.by_db(TOTAL).values()
+        if figures.worst_db is not None
+    ]
+    return [("worst sample", decibels(db), where) for db, where in [min(found)]] if found else []
 
 
 def _failures(source: PageSource) -> list[Element]:

@@ -94,16 +94,23 @@ class Measurement:
         """The least SQNR on a rung, in dB."""
         return self.limits.of(rung)
 
+    def by_db(self, rung: str) -> Measured:
+        """What is judged in dB on a rung that was measured, by output."""
+        return self._judged_in_db(rung, self._measured()[rung])
+
+    def _judged_in_db(self, rung: str, measured: Measured) -> Measured:
+        return {
+            label: figures
+            for label, figures in measured.items()
+            if judged_by(label, rung, figures, self.cpu.subjects.get(label, Subject(label)), self.limits) == "dB"
+        }
+
     def _measured(self) -> Mapping[str, Measured]:
         found = {**self.cpu.rungs, **self.emulator.rungs}
         return {**{rung: found[rung] for rung in RUNGS if rung in found}, TOTAL: self.last}
 
     def _least(self, rung: str, measured: Measured) -> float | None:
-        by_db = [
-            figures.sqnr_db
-            for label, figures in measured.items()
-            if judged_by(label, rung, figures, self.cpu.subjects.get(label, Subject(label)), self.limits) == "dB"
-        ]
+        by_db = [figures.sqnr_db for figures in self._judged_in_db(rung, measured).values()]
         known = [db for db in by_db if db is not None]
         return min(known) if known and len(known) == len(by_db) else None
 

@@ -26,7 +26,7 @@ from pipeline.plan.workspace import Workspace
 from pipeline.report.page import PAGE
 from pipeline.report.run_report import RunRecord
 from pipeline.report.summary import Ran
-from pipeline.store.durable import disk_errors, write_atomically
+from pipeline.store.durable import disk_errors, disk_remedy, write_atomically
 
 _PAGES = "pages"
 _MOST_BYTES = 16 << 20
@@ -88,7 +88,7 @@ def write_pages(
     """Write the pages of these models that are not as they should be, and that of all `known` models.
 
     `run` is the record of the run that left them so, None if there is none. Returns what was written. A disk that
-    refuses is told of and no error: what is built is built.
+    refuses is told of, with what to do, and no error: what is built is built.
     """
     written: list[Path] = []
     try:
@@ -104,7 +104,10 @@ def write_pages(
         if written or (workspace.artifacts.is_dir() and not index.is_file() and any(_summaries(known, workspace))):
             written += _write_index(index, run, known, workspace)
     except OSError as error:
-        tell(f"the report can't be written: {error.strerror or error}")
+        told = f"the report can't be written: {error.strerror or error}"
+        tell(
+            f"{told}\n  where: {error.filename2 or error.filename or workspace.artifacts}\n  next: {disk_remedy(error)}"
+        )
     return written
 
 

@@ -50,6 +50,9 @@ def test_a_build_writes_a_page_for_each_model_and_one_over_all(tiny_built: Proje
     assert len(page) < 2 << 20
     said = text(tiny_built)
     assert "tiny keeps to its thresholds" in said
+    assert re.search(r"worst output [\d.]+ dB over all samples; 20 are asked for worst sample [\d.]+ dB in \S", said)
+    assert "(net, bucket 8, sm8650)" in said
+    assert "Not shown, as no held-out sample is short" in said
     assert "sm8650" in said
     assert re.search(r"w8a16 [\d.]+ M", said), "what a run takes"
     assert "verify:tiny/net/8" in said, "the build's timeline"
@@ -86,7 +89,11 @@ def test_artifacts_and_keys_know_nothing_of_a_page(built: Project) -> None:
     (built.root / PAGES[0]).write_text("no page at all", "utf-8")
     run = built.doit("build")
     assert "Nothing to do" in run.text
-    assert "report.html" not in run.text
+    (line,) = re.findall(r".*report\.html.*", run.text)
+    whole = r"artifacts/tiny/  1 artifact, \d\d\.\d dB or more in total: report\.html has the tables"
+    assert re.fullmatch(whole, line), "nothing is said of it but that it has the tables"
+    assert "SQNR in dB" not in run.text
+    assert "SQNR in dB" in built.doit("verify").text, "who asks for figures gets them"
     assert pages(built)[0] == b"no page at all", "what a reader did to it is nobody's business"
     assert "not of this build" not in run.text
     assert built.doit("fsck").status == 0
@@ -146,6 +153,11 @@ def test_a_page_that_cant_be_written_is_an_error_of_the_report(built: Project) -
     run = built.doit("report", "--no-browser", check=False)
     assert run.status == 17
     assert "the report can't be written: Is a directory" in run.text
+    assert run.text.count("next: ") == 1
+    built.edit("configs/tiny.yaml", "targets:", "thresholds: {total_db: 19}\ntargets:")
+    run = built.doit("build")
+    assert "the report can't be written: Is a directory\n  where: " in run.text
+    assert "artifacts/tiny/report.html\n  next: mend the cause, then run the same command again" in run.text
 
 
 @pytest.mark.slow

@@ -1,0 +1,32 @@
+"""Says of buckets that no sample is for, as soon as the samples are read: their accuracy will not be shown."""
+
+from __future__ import annotations
+
+from pipeline.contracts import samples
+from pipeline.plan.steps import Step
+from pipeline.plan.workspace import Workspace
+from pipeline.store.manifests import read_manifest
+
+
+def unneeded_buckets(step: Step, workspace: Workspace) -> str:
+    """A line on the buckets that no sample needs of the set that a model is measured on; "" if there is none.
+
+    A bucket that is needed, but by no sample that is held out, is found later, when it is measured.
+    """
+    verification = step.config.verification
+    purpose = "verification" if verification.samples else "calibration"
+    if step.stage != "samples" or not verification.enabled or step.id != f"samples:{step.config.name}/{purpose}":
+        return ""
+    manifest = read_manifest(workspace.current(step))
+    facts = manifest.read(samples.Facts.from_json) if manifest is not None else None
+    if facts is None or not facts.unneeded:
+        return ""
+    told = []
+    for component, names in facts.unneeded.items():
+        spans = [f"{axis} {low} to {high}" for axis, (low, high) in facts.lengths.get(component, {}).items()]
+        own = ", ".join(f"{step.config.name}/{component}/{name}" for name in names)
+        told.append(f"{own} (samples have {', '.join(spans)})")
+    return (
+        f"{step.id}: no sample needs {'; '.join(told)}: what inputs of that length give will not be shown."
+        " Add such samples, or drop the bucket."
+    )
