@@ -26,7 +26,7 @@ QUIET_AND_LOUD = """g (float[1,rows,32] x) => (float[1,rows,32] y) {
 
 
 def facts(folder: Path, loudness: float, *, quantized: bool = True, loud: range = range(6), count: int = 6) -> Facts:
-    """What the samples step says of a file whose first row is so many times the others, in the `loud` of the samples."""
+    """What the samples step says of a file whose first row is so many times the others, in its `loud` samples."""
     constants = {"w": RANDOM.standard_normal((32, 32)) / 6, "gamma": np.ones(32)}
     source, made = folder / "source", folder / "set"
     source.mkdir(parents=True)
@@ -50,7 +50,7 @@ def test_a_file_whose_own_steps_drown_what_is_quiet_is_told(tmp_path: Path) -> N
 
 
 def test_a_few_samples_that_it_drowns_are_told_wherever_they_lie(tmp_path: Path) -> None:
-    """A detector of turns has 0.01 for one recording in ten where its floats have 0.55, and is near them in the rest."""
+    """A detector of turns has 0.01 for one recording in ten where its floats have 0.55; the rest is near them."""
     told = facts(tmp_path, 200.0, loud=range(24, 27), count=40).rounding_db
     assert told is not None
     assert told["net"] in (5, 10)
