@@ -48,7 +48,9 @@ def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried]
                 f" leaves {inputs_db:g} dB of the worst sample. Compute what feels that (such as the spectrum in"
                 " front of a logarithm) in the application, and export the model from there on; or export it with that"
                 " input, and the constants that multiply it, in two parts each, as docs/accuracy.md has it under"
-                " 'Inputs in two parts'"
+                " 'Inputs in two parts'. Or, where a TopK inside puts what comes out in order, as the boxes of a"
+                " detector, any rounding gives another order: end the component before it with 'cut', and choose in"
+                " the application"
             )
         elif failures:
             wrong = f"what could be made of it HTP computes wrongly, and for the rest {failures[-1].remedy}"

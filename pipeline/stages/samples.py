@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
 
 from pipeline.contracts import ingest
 from pipeline.contracts.samples import Facts, Params
 from pipeline.errors import CalibrationError
-from pipeline.graph.accuracy.own_rounding import SAMPLES, own_rounding_db
+from pipeline.graph.accuracy.own_rounding import looked_at, own_rounding_db
 from pipeline.graph.files.given_constants import constant_arrays
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.language.names import TOKENS
@@ -23,7 +20,7 @@ from pipeline.graph.shapes.buckets import axis_lengths, smallest_bucket
 from pipeline.inputs.samples import arrays, audio, chat, function, images, record, text
 from pipeline.inputs.samples.conform import Interface
 from pipeline.inputs.samples.request import Call, ReadRequest
-from pipeline.inputs.samples.sample_set import SampleSetWriter
+from pipeline.inputs.samples.sample_set import SampleSetWriter, stored_calls
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
 
@@ -50,16 +47,12 @@ def run(request: StageRequest) -> StageResult:
     given = _read_request(request)
     writer = SampleSetWriter(request.out)
     lengths: dict[str, dict[str, tuple[int, int]]] = {}
-    rounding = _rounding(request)
-    some: dict[str, list[Mapping[str, NDArray[Any]]]] = {component: [] for component in rounding}
     buckets = Params.from_json(request.params).buckets
     left = {component: dict.fromkeys(each) for component, each in buckets.items()} if _has_lengths(given) else {}
     for call in counted(_READERS[given.calibration.reader](given), "call"):
         writer.add(call)
         if call.refused is not None:
             continue
-        if call.component in some and len(some[call.component]) < SAMPLES:
-            some[call.component].append(call.arrays)
         seen = lengths.setdefault(call.component, {})
         sizes = _lengths(call, given)
         if call.component in left and (needed := smallest_bucket(sizes, buckets[call.component])) is not None:
@@ -82,12 +75,23 @@ def run(request: StageRequest) -> StageResult:
         print(", ".join([f"{component}: {count[component]} samples", *spans]))
     if cut:
         print(f"{cut} of {len(writer.samples)} texts were longer than max_length or the largest bucket, and were cut")
-    own = {component: own_rounding_db(*rounding[component], calls) for component, calls in some.items()}
-    far = {component: db for component, db in own.items() if db is not None}
-    for component, db in far.items():
-        print(f"warning: {component}: {rounding[component][0].name} is less than {db} dB from its own floats")
+    far = _far_from_floats(request, writer)
     unneeded = {component: tuple(names) for component, names in left.items() if names and count[component]}
     return StageResult(Facts(count, len(writer.samples), cut, lengths, far or None, unneeded or None).to_json())
+
+
+def _far_from_floats(request: StageRequest, written: SampleSetWriter) -> dict[str, int]:
+    """Of components whose file is less than so many dB from its own floats, how many; each is told."""
+    far: dict[str, int] = {}
+    for component, (file, floats) in _rounding(request).items():
+        if component in written.refused or component not in written.counts:
+            continue
+        calls = stored_calls(request.out, component)
+        db = own_rounding_db(file, floats, (calls[number].load() for number in looked_at(len(calls))))
+        if db is not None:
+            far[component] = db
+            print(f"warning: {component}: {file.name} is less than {db} dB from its own floats")
+    return far
 
 
 def _rounding(request: StageRequest) -> dict[str, tuple[Path, Path]]:

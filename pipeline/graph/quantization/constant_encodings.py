@@ -17,7 +17,7 @@ from pipeline.graph.quantization.assignment import FLOAT, Assignment, Stored
 from pipeline.graph.quantization.chip_limits import REQUANTIZE
 from pipeline.graph.quantization.constant_store import ConstantStore, EncodedConstant
 from pipeline.graph.quantization.correlations import Correlations
-from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, Role, operands
+from pipeline.graph.quantization.operand_rules import ONE_ENCODING, PRODUCTS, Operand, Role, operands
 from pipeline.graph.quantization.packed_tables import PackedTable, pack
 from pipeline.graph.quantization.qdq import Encoding
 from pipeline.graph.quantization.ranges import Range
@@ -143,6 +143,8 @@ class ConstantEncodings:
         Else the compiler converts the constant to it, which rounds twice; and what it leaves behind a single number
         differs from run to run (MiniLM's mask: 126 bytes of the binary, in 1 of 20 to 80 compiles).
         """
+        if is_op(node, *ONE_ENCODING):
+            self._range(node, name)  # what is joined to an infinity has no encoding to ask for
         demanded = self._values.demanded(node, kind, name)
         if demanded is not None or not is_op(node, "Where"):
             return demanded

@@ -16,8 +16,9 @@ a Softmax of -inf NaN: nothing reads the answer to a question that has no keys.
 Changed are constants of magnitude :data:`HUGE` or more, floats and integers, element by element and for the nodes
 concerned only, where
 
-- they are selected (Where), added (Add, Sub), a bound from below (Max), looked up or moved (Gather, in a table of
-  biases that has a row for what is out of reach), or multiplied by an indicator, a value made from a mask and 0, 1 or
+- they are selected (Where), added (Add, Sub), a bound from below (Max), put around the scores (Pad, where neighbours of
+  the first and the last one are looked up), looked up or moved (Gather, in a table of biases that has a row for what is
+  out of reach), or multiplied by an indicator, a value made from a mask and 0, 1 or
   -1 throughout; and
 - everything the result flows into, through nodes that select, add, scale or move elements, is a Softmax.
 
@@ -33,7 +34,7 @@ else counts on its value; a Clip of less, which bounds scores rather than masks 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ FILLER = 100.0
 """What reaches Softmax instead. On MiniLM, 16 bit activations: 20 to 1000 differ by 0.02 dB, 10000 costs 1.7 dB."""
 
 _SOFTMAX = ("Softmax", "LogSoftmax")
-_MOVERS = (*MOVES, "Cast", "Trilu")
+_MOVERS = (*MOVES, "Cast", "Pad", "Trilu")
 _SUMS = ("Add", "Max", "Min", "Sub")
 _SCALES = ("Mul", "Div")
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
@@ -102,11 +103,7 @@ def _huge_constants(index: GraphIndex, flow: _Flow) -> Iterator[tuple[NodeProto,
     With the factor by which it is scaled until a Softmax. Most tables of gigabytes end in none, and are not read.
     """
     for node in index.model.graph.node:
-        moves = is_op(node, *MOVES)
-        if not moves and not is_op(node, "Where", "Mul", "Add", "Sub", "Max"):
-            continue
-        given = node.input[:1] if moves and not is_op(node, "Concat") else node.input
-        constants = [(position, name) for position, name in enumerate(given) if name in index.initializers]
+        constants = [(place, node.input[place]) for place in _places(node) if node.input[place] in index.initializers]
         scale = flow.scale_to_softmax(node) if constants else None
         if scale is None or FILLER / scale >= HUGE:
             continue
@@ -114,6 +111,15 @@ def _huge_constants(index: GraphIndex, flow: _Flow) -> Iterator[tuple[NodeProto,
             pieces = index.pieces(name)
             if pieces.dtype.kind in "fi" and any((_magnitude(piece) >= HUGE).any() for piece in pieces):
                 yield node, position, pieces.array(), scale
+
+
+def _places(node: NodeProto) -> Sequence[int]:
+    """The inputs of a node at which a filler may stand."""
+    if is_op(node, "Pad"):
+        return range(2, min(3, len(node.input)))
+    if is_op(node, *MOVES) and not is_op(node, "Concat"):
+        return (0,)
+    return range(len(node.input)) if is_op(node, "Where", "Mul", "Add", "Sub", "Max", "Concat") else ()
 
 
 def _magnitude(array: NDArray[Any]) -> NDArray[Any]:

@@ -347,6 +347,17 @@ def test_a_constant_that_is_no_number_is_named(tmp_path: Path) -> None:
         quantize(load_graph(path), tmp_path, known, Scheme("uint16", "uint8", per_channel=True))
 
 
+def test_an_infinity_that_maxima_start_from_is_named(tmp_path: Path) -> None:
+    """A readout of torch's scatter_reduce: the encoding of the result, which the start shares, was a bug."""
+    text = """g (float[4,3] x, int64[4,3] places) => (float[1,3] y) {
+        y = ScatterElements <axis = 0, reduction = "max"> (start, places, x)
+    }"""
+    path = save(graph(text, {"start": np.full((1, 3), -np.inf, np.float32)}), tmp_path)
+    known = {"x": Range(0.0, 1.0), "y": Range(0.0, 1.0)}
+    with pytest.raises(QuantizationError, match=r"(?s)constant 'start' holds NaN or infinity.*\(ScatterElements\)"):
+        quantize(load_graph(path), tmp_path, known, Scheme("uint16", "uint8", per_channel=True))
+
+
 @pytest.mark.parametrize("mover", ["r = Reshape (x, shape)", "r, rest = Split <axis = 1> (x)"])
 def test_an_input_that_only_movers_read_is_no_integer_where_all_is_in_float(mover: str, tmp_path: Path) -> None:
     """A Split or Reshape in front of everything took its input as 16 bits, which end where calibration did."""

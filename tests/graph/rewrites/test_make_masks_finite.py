@@ -83,7 +83,15 @@ JOINED = """g (float[1,2,4,4] scores) => (float[1,2,4,4] y) {
     masked = Add (scores, bias)
     y = Softmax (masked)
 }"""
+AROUND = """g (float[1,2,4,4] scores) => (float[1,2,4,3] y) {
+    around = Pad (scores, ends, fill)
+    best = ArgMax <axis: int = -1> (scores)
+    places = Add (best, window)
+    near = GatherElements <axis: int = -1> (around, places)
+    y = Softmax (near)
+}"""
 CONSTANTS: dict[str, ArrayLike] = {
+    "ends": np.array([0, 0, 0, 1, 0, 0, 0, 1]), "window": np.array([0, 1, 2]),
     "zeros": np.zeros((2, 4), np.float32), "pick": np.arange(4),
     "zero": np.float32(0), "one": np.float32(1), "minus_hundred": np.float32(-100), "whole": np.int64(1),
     "below": np.float32(LOWEST), "shape": np.array([1, 2, 4, 4]), "axes": np.array([1, 2]),
@@ -103,6 +111,7 @@ MASKS: dict[str, tuple[str, ArrayLike]] = {
     "clipped": (CLIPPED, np.float32(LOWEST)),
     "a row of a table": (LOOKED_UP, np.array([[-np.inf] * 4, [0.5, -1, 2, 0]], np.float32)),
     "a part of a constant": (JOINED, TRIANGLE[:2]),
+    "what stands beside the first and the last": (AROUND, np.float32(-np.inf)),
 }
 
 
@@ -209,6 +218,10 @@ LEFT_ALONE = {
         rows = Gather (triangle, pick)
         y = Add (scores, rows)
     }""",
+    "a pool over what is padded": """g (float[1,2,4,4] scores) => (float[1,2,3,3] y) {
+        around = Pad (scores, ends, fill)
+        y = MaxPool <kernel_shape: ints = [4, 4]> (around)
+    }""",
     "a nonlinear node in between": """g (float[1,2,4,4] scores) => (float[1,2,4,4] y) {
         sum = Add (scores, fill)
         squashed = Tanh (sum)
@@ -268,6 +281,7 @@ def test_what_is_no_mask_is_left_alone(name: str, tmp_path: Path) -> None:
         LEFT_ALONE[name],
         np.float32(-20000),
         thousandth=np.float32(0.001),
+        ends=np.array([0, 0, 1, 1, 0, 0, 1, 1]),
         triangle=np.triu(np.full((4, 4), -2e4, "f4"), 1),
     )
     before = model.SerializeToString()
