@@ -91,7 +91,9 @@ def test_a_second_build_runs_nothing_and_says_so(project: Project) -> None:
     assert not run.built
     assert not run.restored
     assert "Nothing to do: all 21 steps are current." in run.text
-    assert "cached" in run.text
+    assert "cached" not in run.text
+    assert "report.html has the tables" in run.text
+    assert "cached" in project.doit("context").text, "who asks for a stage gets its table"
 
 
 @pytest.mark.parametrize("command", [["list"], ["build"]])
