@@ -3,8 +3,8 @@
 Models on hubs are often files that onnxruntime's optimizer wrote (``model_O2.onnx``, ``model_optimized.onnx``): their
 operators are of the domain ``com.microsoft``, and QNN knows hardly any of them. Those that onnxruntime computes on CPUs
 are written out here when the shapes of all they read are known, so that the padding rung compares what was written with
-the operator itself, computed by onnxruntime. Norms and Gelu are fused again for HTP by
-:mod:`pipeline.graph.rewrites`.
+the operator itself, computed by onnxruntime. So is what scikit-learn's pipelines put around a network. Norms and Gelu
+are fused again for HTP by :mod:`pipeline.graph.rewrites`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from onnx import GraphProto, NodeProto, TypeProto
 from pipeline.graph.fused import onnx_attention
 from pipeline.graph.fused.activations import write_bias_gelu, write_fast_gelu, write_quick_gelu
 from pipeline.graph.fused.attention import write_attention, write_multi_head_attention, write_rotary_embedding
+from pipeline.graph.fused.learned import write_scaler
 from pipeline.graph.fused.norms import write_embeddings, write_skip_layer_norm, write_skip_rms_norm
 from pipeline.graph.fused.products import write_conv, write_gemm, write_matmul
 from pipeline.graph.fused.unfused import Unfused
@@ -47,6 +48,12 @@ ATTENTION: Mapping[str, Callable[[Unfused], None]] = {
 """Operators of ONNX itself, from opset 23 on, that are as large."""
 
 
+LEARNED: Mapping[str, Callable[[Unfused], None]] = {"Scaler": write_scaler}
+"""Operators of ``ai.onnx.ml`` that are arithmetic."""
+
+_TABLES = {CONTRIB_DOMAIN: FUSED, "ai.onnx.ml": LEARNED, **dict.fromkeys(DEFAULT_DOMAINS, ATTENTION)}
+
+
 def write_out(node: NodeProto, types: Mapping[str, TypeProto], opsets: Opsets) -> GraphProto | None:
     """ONNX operators that compute what a fused one does; None for any other node.
 
@@ -55,8 +62,7 @@ def write_out(node: NodeProto, types: Mapping[str, TypeProto], opsets: Opsets) -
     Raises:
         ModelError: the operator is used in a way that is not known here.
     """
-    table = FUSED if node.domain == CONTRIB_DOMAIN else ATTENTION if node.domain in DEFAULT_DOMAINS else {}
-    write = table.get(node.op_type)
+    write = _TABLES.get(node.domain, {}).get(node.op_type)
     if write is None:
         return None
     made = Unfused(node, types, opsets)

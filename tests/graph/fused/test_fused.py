@@ -85,6 +85,23 @@ def test_a_fused_operator_is_written_in_onnx(form: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["float", "int64"])
+@pytest.mark.parametrize(
+    "numbers_given", ["offset = [1.5, -2.0, 0.0], scale = [0.5, 2.0, 4.0]", "offset = [1.0], scale = [0.25]"]
+)
+def test_a_scaler_of_scikit_learn_is_written_in_onnx(kind: str, numbers_given: str, tmp_path: Path) -> None:
+    """As skl2onnx has it in front of every network whose pipeline has a StandardScaler."""
+    source = model(
+        f"g ({kind}[b,3] x) => (float[b,k] y) {{ s = ai.onnx.ml.Scaler <{numbers_given}> (x) y = Relu (s) }}"
+    )
+    feeds = {"x": (10 * numbers(4, 3)).astype(np.float32 if kind == "float" else np.int64)}
+
+    static = shaped(tmp_path, source, b=4).folder / MODEL
+
+    assert not [node.op_type for node in load_graph(static).graph.node if node.domain]
+    np.testing.assert_allclose(outputs(static, feeds)[0], outputs(source, feeds)[0], rtol=1e-6)
+
+
 def test_names_are_the_same_in_every_bucket(tmp_path: Path) -> None:
     source = model(FORMS["MultiHeadAttention"].replace(", keep", ""), {"b48": TABLE["b48"]})
     taken = [load_graph(shaped(tmp_path / str(n), source, b=1, n=n).folder / MODEL).graph for n in (3, 7)]
