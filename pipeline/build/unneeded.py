@@ -21,9 +21,11 @@ def unneeded_buckets(step: Step, workspace: Workspace) -> str:
     facts = manifest.read(samples.Facts.from_json) if manifest is not None else None
     if facts is None or not facts.unneeded:
         return ""
+    axes = {axis for bucket in step.config.buckets for axis in bucket.axes}
     told = []
     for component, names in facts.unneeded.items():
-        spans = [f"{axis} {low} to {high}" for axis, (low, high) in facts.lengths.get(component, {}).items()]
+        lengths = facts.lengths.get(component, {})
+        spans = [f"{axis} {low} to {high}" for axis, (low, high) in lengths.items() if axis in axes]
         own = ", ".join(f"{step.config.name}/{component}/{name}" for name in names)
         told.append(f"{own} (samples have {', '.join(spans)})")
     return (
