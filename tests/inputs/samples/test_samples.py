@@ -58,6 +58,7 @@ def test_a_line_becomes_the_tokens_the_application_would_feed(encoder: SampleSte
         "samples": 2,
         "cut": 0,
         "lengths": {"encoder": {"batch": [1, 1], "sequence": [5, 8]}},
+        "unneeded": {"encoder": ["16"]},
     }
 
 
