@@ -143,11 +143,12 @@ def test_a_score_function_of_three_arguments_gets_the_truth(facts: Facts) -> Non
     assert facts.score.htp == pytest.approx(facts.outputs["hidden"].max_abs_error, rel=0.01)
 
 
-def test_a_budget_of_one_sample_runs_the_worst_on_the_cpu(emulation: Emulation) -> None:
+def test_a_budget_of_one_sample_runs_the_worst_on_the_cpu_that_needs_the_bucket(emulation: Emulation) -> None:
     one = emulation.run(max_samples=1)
     on_cpu = verify.Facts.from_json(emulation.verified.facts)
     assert one.samples == 1
-    assert one.rungs["compile"]["hidden"].worst_sample == on_cpu.outputs["hidden"].worst_sample
+    assert on_cpu.outputs["hidden"].worst_sample == "samples:3", "it is of a smaller bucket"
+    assert one.rungs["compile"]["hidden"].worst_sample == ["samples:4", "samples:5"][on_cpu.order[0]]
 
 
 def test_all_are_run_that_fit_into_the_budget(emulation: Emulation) -> None:

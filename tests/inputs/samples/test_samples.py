@@ -69,6 +69,7 @@ def test_a_text_is_cut_to_the_largest_bucket(
     output = encoder.run({**TEXT, "max_length": max_length}, lines(tmp_path, "a\nabcdefghijklmnopqrstuvwxyz\n"))
     short, long = calls(output, "encoder")
     assert (short.sample.cut, long.sample.cut) == (False, True)
+    assert "unneeded" not in output.facts, "the one needs the smaller bucket, the other the larger"
     assert long.load()["input_ids"].shape == (1, length)
     assert long.load()["input_ids"][0, -1] == bert.SPECIAL.index("[SEP]")
     assert output.facts["cut"] == 1
