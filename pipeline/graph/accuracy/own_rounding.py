@@ -48,9 +48,9 @@ def own_rounding_db(file: Path, floats: Path, calls: Iterable[Arrays]) -> int | 
         for call in calls:
             expected, own = run(truth, call), run(session, call)
             for name, array in expected.items():
-                if name in own and array.dtype.kind == "f" and array.shape == own[name].shape and array.size:
-                    if np.isfinite(array).all():
-                        figures.setdefault(name, []).append(_powers(array, own[name]))
+                alike = name in own and array.dtype.kind == "f" and array.shape == own[name].shape
+                if alike and array.size and np.isfinite(array).all():
+                    figures.setdefault(name, []).append(_powers(array, own[name]))
     except Exception:
         # What it gives by itself is nothing that a build needs, and onnxruntime's exceptions have no base of their own:
         # it has no kernel for some operators that are built all the same.
