@@ -126,7 +126,7 @@ def _moved(node: NodeProto) -> Sequence[str]:
     """Those inputs of a node that moves elements of which its result is made: of a Pad also what is put around."""
     if is_op(node, "Pad"):
         return [name for name in (node.input[0], *node.input[2:3]) if name]
-    return node.input if is_op(node, "Concat") else node.input[:1]
+    return list(node.input if is_op(node, "Concat") else node.input[:1])
 
 
 def _magnitude(array: NDArray[Any]) -> NDArray[Any]:
