@@ -71,20 +71,21 @@ class Findings:
         found = missed or short
         assert found is not None
         reached = self.reached(missed) if missed else (len(_WAVES), self.total(chain))
-        lost = list[float]()
+        lost = list[probe.Facts]()
         miss = found.miss
         nodes: Callable[[], tuple[str, ...]] = cache(partial(self._to_blame, chain, found.step, lost))
         if found.failed or miss.left is not None:
             nodes = partial(tuple, miss.left or ())
         return Tried(
             scheme, miss.rung or "compile", reached, nodes, self.foretold(chain), miss.state, miss.read, miss.accepts,
-            miss.error if found.failed or not miss.rung else None, lambda: min(lost, default=None),
+            miss.error if found.failed or not miss.rung else None,
+            lambda: min((each.inputs_db for each in lost if each.inputs_db is not None), default=None),
             cache(partial(self._room, scheme, chain, found.step)), not miss.rung,
-            missed is None or miss.sqnr_db is not None,
+            missed is None or miss.sqnr_db is not None, lambda: next((each.choices for each in lost), None),
         )  # fmt: skip
 
-    def _to_blame(self, chain: Sequence[Step], step: Step, lost: list[float]) -> tuple[str, ...]:
-        """The nodes that went wrong, the worst first; `lost` gets what rounding the inputs leaves, in dB."""
+    def _to_blame(self, chain: Sequence[Step], step: Step, lost: list[probe.Facts]) -> tuple[str, ...]:
+        """The nodes that went wrong, the worst first; `lost` gets what tells that rounded inputs lose it."""
         search = self.searched(chain, step)
         facts = self.facts(search) if search is not None else None
         if search is None or facts is None:
@@ -93,7 +94,7 @@ class Findings:
             return nodes_of(blame.Facts.from_json(facts).worst)
         found = probe.Facts.from_json(facts)
         if found.inputs_db is not None:
-            lost.append(found.inputs_db)
+            lost.append(found)
         return nodes_of(found.first_wrong.get("compile", ()))
 
     def _room(self, scheme: Scheme, chain: Sequence[Step], step: Step) -> float | None:

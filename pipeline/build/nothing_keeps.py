@@ -48,10 +48,9 @@ def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried]
                 f" leaves {inputs_db:g} dB of the worst sample. Compute what feels that (such as the spectrum in"
                 " front of a logarithm) in the application, and export the model from there on; or export it with that"
                 " input, and the constants that multiply it, in two parts each, as docs/accuracy.md has it under"
-                " 'Inputs in two parts'. Or, where a TopK inside puts what comes out in order, as the boxes of a"
-                " detector, any rounding gives another order: end the component before it with 'cut', and choose in"
-                " the application"
+                " 'Inputs in two parts'"
             )
+            wrong += _told_of_choices(tried)
         elif failures:
             wrong = f"what could be made of it HTP computes wrongly, and for the rest {failures[-1].remedy}"
         remedies.append(f"this model can't be had on these targets: {wrong}")
@@ -60,6 +59,18 @@ def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried]
         best = max(accepted, key=lambda number: tried[number].reached)
         remedies.append(f"{attempts[best].label} comes closest, and ships with {tried[best].accepts}")
     return VerificationError(f"no precision of {name} keeps to its thresholds", why=why, remedy="; ".join(remedies))
+
+
+def _told_of_choices(tried: Sequence[Tried]) -> str:
+    """What to do where something inside chooses among values, of which rounded inputs change the order."""
+    choices = next((found for each in tried if (found := each.choices()) is not None), None)
+    if choices is None:
+        return ""
+    places = f"cut: [{', '.join(map(repr, choices))}]" if choices else "'cut'"
+    return (
+        ". Or, where the TopK or NonMaxSuppression inside puts what comes out in order, as the boxes of a detector, any"
+        f" rounding gives another order: end the component before it with {places}, and choose in the application"
+    )
 
 
 def _told_alike(group: Sequence[Tried]) -> str:

@@ -64,6 +64,7 @@ class Tried:
     whether something else is read off an output; `accepts` is what a config says to have this all the same. `failed` is
     why it could not even be made. `inputs_db` is what rounding the inputs leaves, if that alone explains the miss;
     `room` what encodings need to cut nothing off, where what they do cut off is to blame.
+    `choices` are the values before a TopK inside, as far as its file names them, where rounded inputs explain the miss.
     `by_db`: the figure in `reached` is what missed. `left_to_cpu`: it missed no rung of the ladder, but nodes that QNN
     does not take.
     """
@@ -81,6 +82,7 @@ class Tried:
     room: Callable[[], float | None] = lambda: None
     left_to_cpu: bool = False
     by_db: bool = True
+    choices: Callable[[], tuple[str, ...] | None] = lambda: None
 
 
 def may_be_cured(

@@ -35,6 +35,8 @@ class Facts(Contract):
     if that is less than is asked of a state: no precision has more.
     Where whole numbers go wrong first, `ends` are the values to end the model at before them, and `starts` those that
     its part of whole numbers hands to the rest; None where there are none.
+    `choices` are the values to end the model at before a TopK or NonMaxSuppression, which may put what rounded inputs
+    make in another order: none where the model's file does not name them, None where nothing chooses.
     """
 
     sample: str | None
@@ -44,3 +46,4 @@ class Facts(Contract):
     edge_db: float | None = left_out()
     ends: tuple[str, ...] | None = left_out()
     starts: tuple[str, ...] | None = left_out()
+    choices: tuple[str, ...] | None = left_out()

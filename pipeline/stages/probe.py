@@ -29,7 +29,7 @@ from pipeline.graph.accuracy.makeup import heard_in_silence
 from pipeline.graph.accuracy.states import heard_without_states, state_outputs
 from pipeline.graph.accuracy.worst_sample import write_worst
 from pipeline.graph.files.model_file import MODEL, load_graph
-from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.shapes.ends import ends_before, handed_on
 from pipeline.inputs.samples.held_out import HeldOut, ScoredSample, fed, held_out
 from pipeline.inputs.samples.quiet import is_silent, loudest_of, quieter
@@ -101,7 +101,7 @@ def run(request: StageRequest) -> StageResult:
     ends, starts = _around(request, index, whole) if whole else ((), ())
     facts = Facts(
         sample.name, values=len(rows), first_wrong=named, inputs_db=inputs_db, edge_db=edge_db, ends=ends or None,
-        starts=starts or None,
+        starts=starts or None, choices=_choices(request, index) if inputs_db is not None else None,
     )  # fmt: skip
     return StageResult(facts.to_json())
 
@@ -124,9 +124,21 @@ def _around(request: StageRequest, index: GraphIndex, whole: Sequence[str]) -> t
         return (), ()
     starts = handed_on(index, [*known])
     ends = ends_before(index.model.graph, index.makers[next(iter(known))], index.initializers)
-    ingested = request.inputs["ingest"].folder
-    given = {name for node in load_graph(ingested / MODEL).graph.node for name in node.output}
+    given = _made_by_the_file(request)
     return tuple(ends) if given.issuperset(ends) else (), tuple(starts) if given.issuperset(starts) else ()
+
+
+def _choices(request: StageRequest, index: GraphIndex) -> tuple[str, ...] | None:
+    """Where the model may end before all that chooses among values, as the file names it; None if nothing does."""
+    choosing = [node for node in index.model.graph.node if is_op(node, "TopK", "NonMaxSuppression")]
+    if not choosing:
+        return None
+    ends = ends_before(index.model.graph, choosing, index.initializers)
+    return tuple(ends) if _made_by_the_file(request).issuperset(ends) else ()
+
+
+def _made_by_the_file(request: StageRequest) -> set[str]:
+    return {name for node in load_graph(request.inputs["ingest"].folder / MODEL).graph.node for name in node.output}
 
 
 def _quieter(heard: Sequence[str], params: Params, sample: ScoredSample, inputs: Sequence[TensorSpec]) -> HeldOut:

@@ -57,11 +57,20 @@ def test_what_is_wrong_in_one_precision_and_not_compiled_in_another_is_told_apar
 
 def test_what_rounded_inputs_lose_may_be_an_order_that_a_topk_makes() -> None:
     """A YOLO that gives its 300 best boxes in order lost 3 dB of all by that, and is right with a cut before it."""
-    lost = [Tried(scheme, "quantization", (1, -1.7), inputs_db=lambda: 3.1) for scheme in (W8A16, FP16)]
-    error = nothing_keeps("net/net", [attempt("w8a16", -1.7), attempt("fp16", -1.7)], lost, ALL)
-    assert "rounding the inputs, with all else in float32, leaves 3.1 dB" in error.remedy
-    assert "where a TopK inside puts what comes out in order" in error.remedy
-    assert "end the component before it with 'cut'" in error.remedy
+
+    def remedy(choices: tuple[str, ...] | None) -> str:
+        lost = [
+            Tried(scheme, "quantization", (1, -1.7), inputs_db=lambda: 3.1, choices=lambda: choices)
+            for scheme in (W8A16, FP16)
+        ]
+        return nothing_keeps("net/net", [attempt("w8a16", -1.7), attempt("fp16", -1.7)], lost, ALL).remedy
+
+    assert "rounding the inputs, with all else in float32, leaves 3.1 dB" in remedy(("scores", "boxes"))
+    assert "where the TopK or NonMaxSuppression inside puts what comes out in order" in remedy(("scores", "boxes"))
+    assert "end the component before it with cut: ['scores', 'boxes'], and choose" in remedy(("scores", "boxes"))
+    assert "end the component before it with 'cut', and choose in the application" in remedy(())
+    assert "TopK" not in remedy(None)
+    assert "'Inputs in two parts'" in remedy(None)
 
 
 def test_a_state_that_misses_is_accepted_as_an_output_as_a_config_can_say_it(tmp_path: Path) -> None:

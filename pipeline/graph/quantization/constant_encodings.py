@@ -91,11 +91,17 @@ class ConstantEncodings:
         """The range of a constant's own values, which have to be finite."""
         covers = self._values.constant_range(name)
         if not covers.finite:
+            remedy = "export the model again from sound weights; if it is a mask, with a filler such as -100"
+            if is_op(node, "ScatterElements", "ScatterND"):
+                remedy = (
+                    "export the model again with a finite start in its place, below all that maxima are taken of"
+                    " (above all that minima are)"
+                )
             raise QuantizationError(
                 f"constant {name!r} holds NaN or infinity and can't be quantized",
                 where=f"node {label(node)}",
                 why="an encoding has one range for all of it, and there is none that holds such numbers",
-                remedy="export the model again from sound weights; if it is a mask, with a filler such as -100",
+                remedy=remedy,
             )
         return covers
 

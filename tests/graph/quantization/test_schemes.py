@@ -354,8 +354,10 @@ def test_an_infinity_that_maxima_start_from_is_named(tmp_path: Path) -> None:
     }"""
     path = save(graph(text, {"start": np.full((1, 3), -np.inf, np.float32)}), tmp_path)
     known = {"x": Range(0.0, 1.0), "y": Range(0.0, 1.0)}
-    with pytest.raises(QuantizationError, match=r"(?s)constant 'start' holds NaN or infinity.*\(ScatterElements\)"):
+    named = r"(?s)constant 'start' holds NaN or infinity.*\(ScatterElements\)"
+    with pytest.raises(QuantizationError, match=named) as caught:
         quantize(load_graph(path), tmp_path, known, Scheme("uint16", "uint8", per_channel=True))
+    assert "a finite start in its place, below all that maxima are taken of" in caught.value.remedy
 
 
 @pytest.mark.parametrize("mover", ["r = Reshape (x, shape)", "r, rest = Split <axis = 1> (x)"])
