@@ -228,13 +228,15 @@ def _order(
     """The places of the samples in the order to emulate them in, the worst on the CPU first.
 
     All that need the bucket, the first `own`, come before those that stand in: few may be run, and a sample that leaves
-    most of a bucket empty shows little of what its length does.
+    most of a bucket empty shows little of what its length does. They are ordered by themselves, so that a budget that
+    ends among them has seen some of all kinds of them.
     """
     ranked = sorted(total.values(), key=lambda found: -1000.0 if found.worst_db is None else found.worst_db)
     worst = [names.index(figures.worst_sample) for figures in ranked]
     if 0 < own < len(names):
-        worst = [min(range(own), key=errors_db.__getitem__), *worst]
-    return sorted(sample_order(touched, worst, errors_db, rows), key=lambda place: place >= own)
+        first = [min(range(own), key=errors_db.__getitem__), *(place for place in worst if place < own)]
+        worst = [*sample_order(touched[:own], first, errors_db[:own], rows[:own]), *worst]
+    return sample_order(touched, worst, errors_db, rows)
 
 
 def _foretold(observer: Observer, touched: Sequence[Criteria]) -> list[Forecast]:

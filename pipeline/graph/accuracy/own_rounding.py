@@ -38,7 +38,9 @@ def own_rounding_db(file: Path, floats: Path, calls: Iterable[Arrays]) -> int | 
     """Less than so many dB are between a file and its float model, in the call and the output that are furthest off.
 
     The error of a call is held against what the output has on average over all: a small probability in one of them is
-    no reason to count it. In steps of 5 dB, 20 at most. None where it is more, or the file does not run on these calls.
+    no reason to count it. NaN or an infinity where the floats have a number is nothing like them, 0 dB; so is anything
+    but silence where all calls are silent. In steps of 5 dB, 20 at most. None where it is more, or the file does not
+    run on these calls, or the floats make no number of them.
     """
     figures: dict[str, list[tuple[float, float]]] = {}
     try:
@@ -46,7 +48,8 @@ def own_rounding_db(file: Path, floats: Path, calls: Iterable[Arrays]) -> int | 
         for call in calls:
             expected, own = run(truth, call), run(session, call)
             for name, array in expected.items():
-                if name in own and array.dtype.kind == "f" and array.shape == own[name].shape and array.size:
+                alike = name in own and array.dtype.kind == "f" and array.shape == own[name].shape
+                if alike and array.size and np.isfinite(array).all():
                     figures.setdefault(name, []).append(_powers(array, own[name]))
     except Exception:
         # What it gives by itself is nothing that a build needs, and onnxruntime's exceptions have no base of their own:
@@ -57,12 +60,13 @@ def own_rounding_db(file: Path, floats: Path, calls: Iterable[Arrays]) -> int | 
 
 
 def _powers(expected: NDArray[Any], own: NDArray[Any]) -> tuple[float, float]:
-    """The mean square of what is expected, and of the error."""
+    """The mean square of what is expected, all of it finite, and of the error."""
     truth = expected.astype(np.float64)
-    return float((truth**2).mean()), float(((own - truth) ** 2).mean())
+    noise = float(((own - truth) ** 2).mean())
+    return float((truth**2).mean()), noise if math.isfinite(noise) else math.inf  # max() goes wrong with a NaN
 
 
 def _worst_db(powers: Sequence[tuple[float, float]]) -> float:
     signals, noises = zip(*powers, strict=True)
     found = sqnr_db(sum(signals) / len(signals), max(noises))
-    return math.inf if found is None else found
+    return 0.0 if found is None else found

@@ -122,6 +122,13 @@ def _places(node: NodeProto) -> Sequence[int]:
     return range(len(node.input)) if is_op(node, "Where", "Mul", "Add", "Sub", "Max", "Concat") else ()
 
 
+def _moved(node: NodeProto) -> Sequence[str]:
+    """Those inputs of a node that moves elements of which its result is made: of a Pad also what is put around."""
+    if is_op(node, "Pad"):
+        return [name for name in (node.input[0], *node.input[2:3]) if name]
+    return list(node.input if is_op(node, "Concat") else node.input[:1])
+
+
 def _magnitude(array: NDArray[Any]) -> NDArray[Any]:
     # As float64, since the least integer has no counterpart.
     return np.asarray(np.abs(array.astype(np.float64) if array.dtype.kind == "i" else array))
@@ -193,7 +200,7 @@ class _Flow:
         if is_op(node, "Cast") and not self._is_float(node.input[0]):
             return True
         if is_op(node, *_MOVERS):
-            return is_indicator(node.input[0])
+            return all(is_indicator(given) for given in _moved(node))
         if is_op(node, "Sub", "Mul", "Min", "Max", "Where"):
             values = node.input[1:] if node.op_type == "Where" else node.input
             return all(is_indicator(given) for given in values)

@@ -122,7 +122,9 @@ def _disagreement(axis: str, why: str) -> CalibrationError:
     return CalibrationError(
         f"the inputs of one sample disagree about axis {axis!r}",
         why=why,
-        remedy="make all arrays from the same sample, with nothing cut or padded in one of them only",
+        remedy="make all arrays from the same sample, with nothing cut or padded in one of them only; if the model"
+        " calls sizes by this name that have nothing to do with each other, give one a name of its own:"
+        " docs/troubleshooting.md",
     )
 
 

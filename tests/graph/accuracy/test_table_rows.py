@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from pipeline.contracts.measures import Figures
 from pipeline.graph.accuracy.sample_order import by_new_rows
 from pipeline.graph.accuracy.table_rows import inputs_of_tables, rows_read
 from pipeline.graph.ir.index import GraphIndex
+from pipeline.stages.verify import _order
 from tests.support.graphs import graph
 
 TABLE: dict[str, NDArray[Any]] = {
@@ -45,3 +47,15 @@ def test_rows_of_two_inputs_are_told_apart() -> None:
     assert rows[0]["ids"].tolist() == [1, 3]
     assert [*by_new_rows(rows)] == [0, 1]
     assert [*by_new_rows(rows, [2])] == [0]
+
+
+def test_samples_that_stand_in_take_no_turn_of_those_that_need_the_bucket() -> None:
+    """The worst of all stands in and reads what only one of the others reads: that one came after another."""
+    reads = [[1], [1], [7, 8, 9], [1], [7, 8, 9]]
+    rows = [{"ids": np.array(each)} for each in reads]
+    names, errors_db = ["a", "b", "c", "d", "e"], [10.0, 11.0, 12.0, 13.0, 1.0]
+    total = {"y": Figures(9.0, 9.0, 1.0, worst_sample="e", cosine=1.0, max_abs_error=0.1)}
+    assert _order([{}] * 5, names, total, errors_db, rows, own=4) == [0, 2, 1, 3, 4]
+    alone = {"y": Figures(9.0, 9.0, 10.0, worst_sample="a", cosine=1.0, max_abs_error=0.1)}
+    assert _order([{}] * 4, names[:4], alone, errors_db[:4], rows[:4], own=4) == [0, 2, 1, 3]
+    assert _order([{}] * 5, names, total, errors_db, rows, own=0)[0] == 4

@@ -49,6 +49,15 @@ CAUSAL = """g (float[1,2,4,4] scores) => (float[1,2,4,4] y) {
     masked = Add (scores, fill)
     y = Softmax (masked)
 }"""
+PADDED = """g (float[1,2,4,4] scores, int64[1,4] mask) => (float[1,2,4,4] y) {
+    kept = Cast <to: int = 1> (mask)
+    cut = Slice (kept, first, last, along)
+    around = Pad <mode = "MODE"> (cut, beside, FILL)
+    dropped = Sub (one, around)
+    additive = Mul (dropped, fill)
+    masked = Add (scores, additive)
+    y = Softmax (masked)
+}"""
 BOUNDED = """g (float[1,2,4,4] scores, int64[1,4] mask) => (float[1,2,4,4] y) {
     keep = Cast <to: int = 9> (mask)
     additive = Where (keep, zero, minus_hundred)
@@ -93,6 +102,7 @@ AROUND = """g (float[1,2,4,4] scores) => (float[1,2,4,3] y) {
 CONSTANTS: dict[str, ArrayLike] = {
     "ends": np.array([0, 0, 0, 1, 0, 0, 0, 1]), "window": np.array([0, 1, 2]),
     "zeros": np.zeros((2, 4), np.float32), "pick": np.arange(4),
+    "first": np.array([1]), "last": np.array([3]), "along": np.array([1]), "beside": np.array([0, 1, 0, 1]),
     "zero": np.float32(0), "one": np.float32(1), "minus_hundred": np.float32(-100), "whole": np.int64(1),
     "below": np.float32(LOWEST), "shape": np.array([1, 2, 4, 4]), "axes": np.array([1, 2]),
 }  # fmt: skip
@@ -104,6 +114,9 @@ MASKS: dict[str, tuple[str, ArrayLike]] = {
     "where, then add": (SELECTED_AND_ADDED, np.float32(LOWEST)),
     "bert": (SCALED, np.float32(-10000)),
     "1 - mask, float mask": (SUBTRACTED, np.float32(1e9)),
+    "bert, padded with ones": (PADDED.replace("MODE", "constant").replace("FILL", "one"), np.float32(-10000)),
+    "bert, padded with zeros": (PADDED.replace("MODE", "constant").replace(", FILL", ""), np.float32(-10000)),
+    "bert, padded with copies": (PADDED.replace("MODE", "edge").replace(", FILL", ""), np.float32(-10000)),
     "causal constant": (CAUSAL, TRIANGLE),
     "bound": (BOUNDED, np.float32(LOWEST)),
     "bert, in integers": (INTEGERS, np.int64(-10000)),
@@ -272,6 +285,20 @@ LEFT_ALONE = {
         masked = Where (keep, scores, scaled)
         y = Softmax (masked)
     }""",
+    "a mask with a temperature put around it": """g (float[1,2,4,4] scores, int64[1,2] mask) => (float[1,2,4,4] y) {
+        kept = Cast <to: int = 1> (mask)
+        around = Pad (kept, beside, thousandth)
+        bias = Mul (around, fill)
+        masked = Add (scores, bias)
+        y = Softmax (masked)
+    }""",
+    "a mask with a temperature joined to it": """g (float[1,2,4,4] scores, int64[1,3] mask) => (float[1,2,4,4] y) {
+        kept = Cast <to: int = 1> (mask)
+        joined = Concat <axis: int = 1> (kept, temperatures)
+        bias = Mul (joined, fill)
+        masked = Add (scores, bias)
+        y = Softmax (masked)
+    }""",
 }
 
 
@@ -282,6 +309,7 @@ def test_what_is_no_mask_is_left_alone(name: str, tmp_path: Path) -> None:
         np.float32(-20000),
         thousandth=np.float32(0.001),
         ends=np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+        temperatures=np.array([[0.0005]], np.float32),
         triangle=np.triu(np.full((4, 4), -2e4, "f4"), 1),
     )
     before = model.SerializeToString()

@@ -89,6 +89,7 @@ def test_inputs_that_disagree_about_an_axis_are_named() -> None:
         axis_lengths({"ids": np.ones((1, 3)), "mask": np.ones((1, 4))}, (IDS, MASK))
     assert "disagree about axis 'sequence'" in str(caught.value)
     assert "3 in 'ids' and 4 in 'mask'" in str(caught.value)
+    assert "give one a name of its own" in caught.value.remedy
 
 
 def test_a_sample_longer_than_the_bucket_is_refused() -> None:

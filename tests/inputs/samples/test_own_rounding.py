@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from onnxruntime.quantization import quantize_dynamic
 
 from pipeline.contracts.samples import Facts
+from pipeline.graph.accuracy.own_rounding import own_rounding_db
 from pipeline.model import Manifest
 from pipeline.report import remarks
 from tests.support.graphs import graph
@@ -92,6 +94,54 @@ def test_a_file_that_onnxruntime_does_not_run_is_built_all_the_same(tmp_path: Pa
     told = Facts.from_json(step.run({"reader": "npz"}, made).facts)
     assert told.count == {"net": 3}
     assert told.rounding_db is None
+
+
+FINE, NAN, INF = 1.001, np.nan, np.inf
+
+
+def told_of(folder: Path, *calls: tuple[float, float]) -> int | None:
+    """What is said where a float file gives the first number of each call, and the one that rounds the second."""
+    for name, given in (("floats", "truth"), ("own", "rounded")):
+        text = f"g (float[1] truth, float[1] rounded) => (float[1] y) {{ y = Identity ({given}) }}"
+        onnx.save(graph(text), folder / f"{name}.onnx")
+    feeds = [dict(zip(("truth", "rounded"), np.array([[t], [r]], np.float32), strict=True)) for t, r in calls]
+    return own_rounding_db(folder / "own.onnx", folder / "floats.onnx", feeds)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [(1, FINE), (1, INF)],
+        [(1, NAN), (1, FINE)],
+        [(1, FINE), (1, NAN), (1, FINE)],
+        [(0, 1)],
+        [(0, 0), (0, 1e-6)],
+    ],
+)
+def test_what_is_no_number_or_breaks_a_silence_is_nothing_like_the_floats(
+    tmp_path: Path, calls: Sequence[tuple[float, float]]
+) -> None:
+    assert told_of(tmp_path, *calls) == 5
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [(1, FINE), (NAN, 1)],
+        [(INF, INF), (1, FINE)],
+        [(INF, 1)],
+        [(0, 0)],
+        [(0, 0.001), (1, FINE)],
+    ],
+)
+def test_a_call_that_the_floats_make_nothing_of_tells_nothing(
+    tmp_path: Path, calls: Sequence[tuple[float, float]]
+) -> None:
+    assert told_of(tmp_path, *calls) is None
+
+
+def test_calls_that_the_floats_make_nothing_of_hide_no_other(tmp_path: Path) -> None:
+    assert told_of(tmp_path, (NAN, 1), (1, 0.5), (INF, 1)) == 10
 
 
 def test_the_report_names_it_once_with_the_worst_figure() -> None:
