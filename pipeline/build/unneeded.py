@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.contracts import samples
-from pipeline.plan.steps import Step
+from pipeline.plan.steps import Step, held_out_set
 from pipeline.plan.workspace import Workspace
 from pipeline.store.manifests import read_manifest
 
@@ -13,9 +13,7 @@ def unneeded_buckets(step: Step, workspace: Workspace) -> str:
 
     A bucket that is needed, but by no sample that is held out, is found later, when it is measured.
     """
-    verification = step.config.verification
-    purpose = "verification" if verification.samples else "calibration"
-    if step.stage != "samples" or not verification.enabled or step.id != f"samples:{step.config.name}/{purpose}":
+    if not step.config.verification.enabled or step.id != held_out_set(step):
         return ""
     manifest = read_manifest(workspace.current(step))
     facts = manifest.read(samples.Facts.from_json) if manifest is not None else None

@@ -117,3 +117,9 @@ class Step:
         """Ids of all steps that must be done first."""
         judged = (self.climb.samples.step,) if self.climb else ()
         return tuple(dict.fromkeys((*(given.step for given in self.inputs), *self.ingests.values(), *judged)))
+
+
+def held_out_set(step: Step) -> str:
+    """The id of the step that reads the samples on which the same model is measured."""
+    config = step.config
+    return f"samples:{config.name}/{'verification' if config.verification.samples else 'calibration'}"

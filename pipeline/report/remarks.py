@@ -9,16 +9,16 @@ from pipeline.config.thresholds import WISHED_FLIPS
 from pipeline.contracts import samples, verify
 from pipeline.graph.accuracy.verdict import TOTAL, shortfalls
 from pipeline.model import Manifest
-from pipeline.plan.steps import Step
+from pipeline.plan.steps import Step, held_out_set
 from pipeline.report import report
-from pipeline.report.remark_lines import AS_WRITTEN, Remarks
+from pipeline.report.remark_lines import AS_WRITTEN, Kind, Remarks
 
 _Finder = Callable[[Iterable[Step], Collection[str], Mapping[str, Manifest]], list[str]]
 
 
 def remarks(steps: Sequence[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Remarks:
     """What there is to remark on a model with these steps, of those `seen`; what is found nowhere is left out."""
-    found = {kind: find(steps, seen, manifests) for kind, find in _FINDERS.items()}
+    found = {kind: find(steps, seen, manifests) for kind, find in FINDERS.items()}
     return {kind: names for kind, names in found.items() if names}
 
 
@@ -32,14 +32,17 @@ def unmeasured(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[
     return found
 
 
-def padded(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """The buckets, as `net/encoder/128 (samples have sequence 5 to 60)`, measured on samples of smaller ones alone."""
-    found = []
-    for step, facts in _verified(steps, seen, manifests):
-        if facts.samples and facts.shorter == facts.samples:
-            spans = [f"{axis} {min(each)} to {max(each)}" for axis, each in facts.lengths.items() if each]
-            found.append(f"{step.name} (samples have {', '.join(spans)})" if spans else step.name)
-    return found
+def unneeded(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """The buckets that no sample of their set needs, calibration's included; smaller ones' were measured there.
+
+    As `net/encoder/128 (all samples of 'calibration' have sequence 5 to 60)`.
+    """
+    return [name for name, is_needed in _padded(steps, seen, manifests) if not is_needed]
+
+
+def kept(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """As :func:`unneeded`, the buckets that samples need, none of which is held out."""
+    return [name for name, is_needed in _padded(steps, seen, manifests) if is_needed]
 
 
 def silent(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
@@ -109,6 +112,26 @@ def flipping(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[st
     return [f"{name} ({report.percent(share)}{AS_WRITTEN if name in written else ''})" for name, share in found.items()]
 
 
+def _padded(
+    steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]
+) -> Iterator[tuple[str, bool]]:
+    """The buckets that were measured on samples of smaller ones alone, and whether any sample of the set needs them."""
+    for step, facts in _verified(steps, seen, manifests):
+        if facts.samples and facts.shorter == facts.samples:
+            whose = held_out_set(step)
+            spans = [f"{axis} {min(each)} to {max(each)}" for axis, each in facts.lengths.items() if each]
+            told = f" (all samples of {whose.rpartition('/')[2]!r} have {', '.join(spans)})" if spans else ""
+            found = (
+                manifests[whose].read(samples.Facts.from_json).unneeded
+                if whose in seen and whose in manifests
+                else None
+            )
+            yield (
+                f"{step.name}{told}",
+                report.own_name(step, manifests) not in (found or {}).get(step.component or "", ()),
+            )
+
+
 def _verified(
     steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]
 ) -> Iterator[tuple[Step, verify.Facts]]:
@@ -118,9 +141,10 @@ def _verified(
             yield step, manifests[step.id].read(verify.Facts.from_json)
 
 
-_FINDERS: Mapping[str, _Finder] = {
+FINDERS: Mapping[Kind, _Finder] = {
     "unmeasured": unmeasured,
-    "padded": padded,
+    "unneeded": unneeded,
+    "kept": kept,
     "silent": silent,
     "still": still,
     "long": long,

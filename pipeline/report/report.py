@@ -23,6 +23,7 @@ _LANGUAGE = (
     "next tokens", "bucket", "target", "rung", ">tokens", ">KL in nats", ">same token", ">perplexity", ">original", "on"
 )  # fmt: skip
 _JUDGED = ("judged by itself", "component", "bucket", "target", "by", ">is", ">asked", "worst sample")
+_ASKED = _JUDGED.index(">asked")
 _SCORES = ("score", "component", "bucket", "target", ">original", ">on the CPU", ">emulated: original", ">context")
 _FORECASTS = ("forecast", "rule", ">values", ">channels", "worst", ">figure", ">limit", "on HTP")
 
@@ -115,7 +116,7 @@ def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
                 else {"values": "SQNR of a state" if subject.state else "SQNR"}.get(subject.by, subject.by)
             )
             rows.append((label, *place, kind, shown, asked, figures.worst_sample))
-    if all(row[asked] == "-" for row in rows for asked in [_JUDGED.index(">asked")]):
+    if all(row[_ASKED] == "-" for row in rows):
         rows = [(*row[:-2], "", row[-1]) for row in rows]  # a column without text is left out
     return [_JUDGED, *rows]
 
@@ -237,12 +238,15 @@ def emulation(step: Step, bucket: Bucket, target: Target) -> str:
 
 
 def _place(step: Step, target: Target, manifests: Mapping[str, Manifest]) -> tuple[str, str, str]:
-    """Component, bucket and target of a verify step, the bucket on the component's own axes."""
+    """Component, bucket and target of a verify step."""
+    return f"{step.config.name}/{step.component}", own_name(step, manifests), target.soc
+
+
+def own_name(step: Step, manifests: Mapping[str, Manifest]) -> str:
+    """The name of a step's bucket on the component's own axes."""
     assert step.bucket is not None
-    assert step.component is not None
     own = OwnBuckets.of_step(step, manifests)
-    bucket = own.own(step.bucket) if own else step.bucket
-    return f"{step.config.name}/{step.component}", bucket.name, target.soc
+    return (own.own(step.bucket) if own else step.bucket).name
 
 
 def _figures(cpu: verify.Facts, emulator: emulate.Facts, limits: Thresholds) -> tuple[str, ...]:

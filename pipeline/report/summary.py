@@ -17,7 +17,7 @@ from pipeline.report.account import Account, account_of
 from pipeline.report.remark_lines import listed, remark_lines
 from pipeline.report.tables import MENDED, as_text
 
-_NAMES = 8  # in a line; the rest is counted
+_NAMES = 8  # in a line of the console; the rest is counted
 _ROWS = 60
 """A longer table is cut to so many rows: those of models in which something was done come first."""
 _MODELS = 40
@@ -148,9 +148,9 @@ def last_lines(ran: Ran) -> str:
     if len(models) > _MODELS:
         lines.append(f"artifacts/ has {len(models)} models")
     accounts = ran.accounts
-    lines += remark_lines(account.remarks for account in accounts.values())
+    lines += remark_lines((account.remarks for account in accounts.values()), _NAMES)
     if unverified := [name for name in models if name not in accounts or not accounts[name].is_verified]:
-        names = listed(unverified)
+        names = listed(unverified, _NAMES)
         lines.append(f"Not proven, as nothing is measured: {names}. See 'verification' in docs/config.md.")
     guessed = [accounts[name].guessed for name in models if name in accounts and accounts[name].guessed]
     lines += guessed[:_NAMES]
@@ -172,8 +172,12 @@ def _in_short(account: Account) -> str:
         return ""
     told = [f"{len(made)} artifacts" if len(made) > 1 else "1 artifact"]
     totals = [each["sqnr_db"].get("total") for each in made]
-    if known := [db for db in totals if db is not None]:
+    known = [db for db in totals if db is not None]
+    if known and len(known) == len(totals):
         told.append("exact" if min(known) >= EXACT_DB else f"{min(known):.1f} dB or more in total")
+    else:
+        told += [f"{len(known)} with {min(known):.1f} dB or more"] if known else []
+        told.append(f"{len(totals) - len(known)} not measured in dB")
     if left := sum(each["cpu_nodes"] for each in made):
         told.append(f"{left} nodes on the CPU")
     return f"  {', '.join(told)}: report.html has the tables"
@@ -206,10 +210,10 @@ def _what_failed(ran: Ran) -> Iterator[str]:
     """What failed and why, what was not tried because of it, and what was built."""
     alone = len(ran.failures) == 1 and len(ran.failures[0].tasks) < 2  # it was printed in full, with its name
     for failure in () if alone else ran.failures:
-        yield f"  {listed(failure.tasks)}: {failure.reason}"
+        yield f"  {listed(failure.tasks, _NAMES)}: {failure.reason}"
     for name, names in _not_tried(ran).items():
         if name not in ran.waiting:
-            yield f"Not tried, as {name} failed: {listed(names)}"
+            yield f"Not tried, as {name} failed: {listed(names, _NAMES)}"
     stages = [
         name.split(":")[0] for name, (outcome, _) in ran.results.items() if outcome == "built" and name in ran.steps
     ]
@@ -220,7 +224,7 @@ def _what_failed(ran: Ran) -> Iterator[str]:
         if name.startswith("build:"):
             yield f"artifacts/{name.split(':')[1]}/"
     for name, missing in ran.partial.items():
-        yield f"artifacts/{name}/ (without {listed(missing)})"
+        yield f"artifacts/{name}/ (without {listed(missing, _NAMES)})"
 
 
 def _what_waits(ran: Ran) -> Iterator[str]:
@@ -233,10 +237,10 @@ def _what_waits(ran: Ran) -> Iterator[str]:
         why = f"{error.why} ({error.where})" if error.where else error.why
         alike.setdefault((why, error.remedy), []).append(name)
     for (why, remedy), names in alike.items():
-        yield f"  {listed(names)}\n    why: {why}\n    next: {remedy}"
+        yield f"  {listed(names, _NAMES)}\n    why: {why}\n    next: {remedy}"
     held = [name for waits, names in _not_tried(ran).items() if waits in ran.waiting for name in names]
     if held:
-        yield f"  Not tried until then: {listed(held)}"
+        yield f"  Not tried until then: {listed(held, _NAMES)}"
 
 
 def _not_tried(ran: Ran) -> dict[str, list[str]]:

@@ -100,8 +100,8 @@ def test_a_bucket_that_no_sample_needs_is_told_early_and_on_the_page(tmp_path: P
     )
     assert 0 < run.text.index(early) < run.text.index("context:net/net/64"), "before anything is compiled"
     line = (
-        "Not shown, as no held-out sample needs the bucket and shorter ones stand in for it: what longer ones give in"
-        " net/net/64 (samples have frames 9 to 16). Add samples of that length to 'verification', or"
+        "Not shown, as no sample needs the bucket and shorter ones stand in for it: what longer ones give in"
+        " net/net/64 (all samples of 'calibration' have frames 9 to 16). Add samples of that length to 'verification',"
     )
     assert line in run.text
     assert re.search(r"net/net +64 +sm8650 .* 2 shorter, 2 emulated", run.text)
@@ -110,10 +110,24 @@ def test_a_bucket_that_no_sample_needs_is_told_early_and_on_the_page(tmp_path: P
     assert "2 shorter, 2 emulated" in page
     told = json.loads((project.root / ".build/run.json").read_text("utf-8"))["remarks"]["net"]
     assert sum(each.startswith(line) for each in told) == 1
-    assert "net/net/64 (samples have frames 9 to 16)" in (project.root / ".build/report.md").read_text("utf-8")
+    assert "net/net/64 (all samples of 'calibration' have frames 9 to 16)" in (
+        project.root / ".build/report.md"
+    ).read_text("utf-8")
     again = project.doit("build").text
     assert early not in again
     assert line in again
+
+
+def test_a_bucket_that_calibration_alone_has_samples_of_is_not_to_be_dropped(tmp_path: Path) -> None:
+    project = project_of(tmp_path, RELU, {"w": weights()["w"]})
+    project.write("configs/net.yaml", CONFIG.replace("[16]", "[14, 16]"))
+    said = project.doit("verify").text
+    assert (
+        "Not shown, as all samples of that length went to calibration and shorter ones stand in for them: what longer"
+        " ones give in net/net/16 (all samples of 'calibration' have frames 9 to 16). Add more of that length, or give"
+        " 'verification.samples'."
+    ) in said
+    assert "drop the bucket" not in said
 
 
 def test_a_model_that_can_not_be_padded(tmp_path: Path) -> None:

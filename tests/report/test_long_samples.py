@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,14 @@ import pytest
 
 from pipeline.contracts import verify
 from pipeline.contracts.measures import Truth
+from pipeline.contracts.samples import Facts as SetFacts
 from pipeline.model import Manifest
 from pipeline.report import remarks
 from pipeline.report.account import Account
+from pipeline.report.remark_lines import Kind
 from pipeline.report.summary import Ran, last_lines
+
+PADDED: Mapping[Kind, Any] = {"unneeded": remarks.unneeded, "kept": remarks.kept}
 
 
 def told(lengths: tuple[int, ...], buckets: tuple[int, ...] = (32, 64), truth: Truth = "unpadded") -> list[str]:
@@ -51,26 +56,39 @@ def test_the_last_lines_say_what_to_add() -> None:
     ) in lines
 
 
+WHOSE = "(all samples of 'calibration' have sequence 5 to 18)"
+
+
 @pytest.mark.parametrize(
-    ("samples", "shorter", "lengths", "said"),
+    ("samples", "shorter", "lengths", "unneeded", "said"),
     [
-        (4, 4, (5, 18), ["words/net/128 (samples have sequence 5 to 18)"]),
-        (4, 4, (), ["words/net/128"]),
-        (4, 3, (5, 90), []),
-        (0, 0, (), []),
+        (4, 4, (5, 18), ("128",), {"unneeded": [f"words/net/128 {WHOSE}"]}),
+        (4, 4, (5, 18), ("64",), {"kept": [f"words/net/128 {WHOSE}"]}),
+        (4, 4, (5, 18), None, {"kept": [f"words/net/128 {WHOSE}"]}),
+        (4, 4, (), ("128",), {"unneeded": ["words/net/128"]}),
+        (4, 3, (5, 90), None, {}),
+        (0, 0, (), ("128",), {}),
     ],
 )
 def test_buckets_that_samples_of_smaller_ones_stand_in_for_are_told_of(
-    samples: int, shorter: int, lengths: tuple[int, ...], said: list[str]
+    samples: int,
+    shorter: int,
+    lengths: tuple[int, ...],
+    unneeded: tuple[str, ...] | None,
+    said: dict[str, list[str]],
 ) -> None:
-    step: Any = SimpleNamespace(stage="verify", id="v", name="words/net/128")
+    config = SimpleNamespace(name="words", verification=SimpleNamespace(samples=None))
+    step: Any = SimpleNamespace(
+        stage="verify", id="v", name="words/net/128", component="net", config=config, ingests={},
+        bucket=SimpleNamespace(name="128", axes={"sequence": 128}),
+    )  # fmt: skip
     facts = replace(verify.UNMEASURED, samples=samples, shorter=shorter)
     facts = replace(facts, lengths={"sequence": lengths} if lengths else {})
-    found = remarks.padded([step], {"v"}, {"v": Manifest("v", "", {}, facts.to_json())})
-    assert found == said
-    lines = last_lines(Ran(["build"], unchanged={"words": Account(remarks={"padded": found})})).splitlines()
-    told = (
-        "Not shown, as no held-out sample needs the bucket and shorter ones stand in for it: what longer ones give in"
-    )
-    found = [line for line in lines if line.startswith(f"{told} words/net/128")]
-    assert [line.endswith("; or drop the bucket.") for line in found] == [True] * len(said)
+    read = SetFacts({"net": 4}, 4, 0, {}, unneeded={"net": unneeded} if unneeded else None)
+    whole = "samples:words/calibration"
+    manifests = {"v": Manifest("v", "", {}, facts.to_json()), whole: Manifest(whole, "", {}, read.to_json())}
+    found = {kind: find([step], {*manifests}, manifests) for kind, find in PADDED.items()}
+    assert {kind: names for kind, names in found.items() if names} == said
+    lines = last_lines(Ran(["build"], unchanged={"words": Account(remarks=found)})).splitlines()
+    told = [line for line in lines if "what longer ones give in words/net/128" in line]
+    assert [line.endswith("; or drop the bucket.") for line in told] == [kind == "unneeded" for kind in said]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from pipeline.errors import ModelError
 from pipeline.report.account import Account
+from pipeline.report.remark_lines import TOLD, Kind, remark_lines
+from pipeline.report.remarks import FINDERS
 from pipeline.report.summary import BuildFailure, Ran, last_lines, told
 
 ERROR = ModelError("the source has no file 'model.onnx'", why="it has none", remedy="correct it")
@@ -32,6 +34,33 @@ def test_what_was_printed_in_full_with_its_name_is_not_repeated() -> None:
     assert lines(BuildFailure("gone", None, ["fetch:c"])) == [
         "FAILED: 1 step(s); 0 built, 0 restored. What was built is kept."
     ]
+
+
+@pytest.mark.parametrize(
+    ("totals", "said"),
+    [
+        ([100.0, 100.0], "2 artifacts, exact:"),
+        ([41.0, None], "2 artifacts, 1 with 41.0 dB or more, 1 not measured in dB:"),
+        ([100.0, None, None], "3 artifacts, 1 with 100.0 dB or more, 2 not measured in dB:"),
+        ([None], "1 artifact, 1 not measured in dB:"),
+    ],
+)
+def test_a_line_counts_what_is_not_measured_in_db(totals: list[float | None], said: str) -> None:
+    made: Any = {str(place): {"sqnr_db": {"total": db}, "cpu_nodes": 0} for place, db in enumerate(totals)}
+    ran = Ran(["build"], checked={"build:net"}, unchanged={"net": Account(["verify:net/net/16"], artifacts=made)})
+    assert f"artifacts/net/  {said} report.html has the tables" in last_lines(ran)
+
+
+def test_the_console_alone_cuts_names() -> None:
+    names = [f"net/net/{size}" for size in range(10)]
+    account = Account(remarks={"unmeasured": names})
+    assert "net/net/7 and 2 more. Add" in last_lines(Ran(["build"], unchanged={"net": account}))
+    (line,) = remark_lines([account.remarks])
+    assert f"{', '.join(names)}. Add" in line
+
+
+def test_what_is_found_is_told() -> None:
+    assert [*FINDERS] == [*TOLD] == [*get_args(Kind)]
 
 
 def idle(*selected: str, cpu_nodes: int = 0, effect: str = "wrong") -> list[str]:

@@ -12,7 +12,7 @@ from pipeline.graph.accuracy.verdict import TOTAL
 from pipeline.plan.steps import ON_DEMAND
 from pipeline.report.page import accuracy, build, cost, devices, markup, precision, samples, values
 from pipeline.report.page.markup import element, note
-from pipeline.report.page.source import PageSource, measurements
+from pipeline.report.page.source import Measurement, PageSource, measurements
 from pipeline.report.run_report import RunRecord, decibels, moment
 from pipeline.report.tables import Table
 from pipeline.sizes import human_bytes
@@ -67,8 +67,7 @@ _VERDICTS: Mapping[str, tuple[str, str]] = {
 def facts(source: PageSource) -> PageFacts:
     """The page of a model in a line."""
     found = [*measurements(source)]
-    worst = [(db, each.asked(TOTAL)) for each in found if (db := each.rungs.get(TOTAL)) is not None]
-    least, asked = min(worst, default=(None, None))
+    worst = _worst_output(source)
     binaries = {
         (name, entry["sha256"]): entry["bytes"]
         for each in source.artifacts.values()
@@ -79,11 +78,17 @@ def facts(source: PageSource) -> PageFacts:
         _verdict(source, measured=bool(found), missed=any(accuracy.misses(found))),
         len(source.artifacts),
         sum(binaries.values()),
-        least,
-        asked,
+        worst.rungs[TOTAL] if worst else None,
+        worst.asked(TOTAL) if worst else None,
         source.targets,
         source.run["started"] if source.run else "",
     )
+
+
+def _worst_output(source: PageSource) -> Measurement | None:
+    """The measurement with the least dB in total; None if nothing is judged in dB."""
+    found = [(db, each) for each in measurements(source) if (db := each.rungs[TOTAL]) is not None]
+    return min(found, key=lambda each: (each[0], each[1].asked(TOTAL)))[1] if found else None
 
 
 def _verdict(source: PageSource, *, measured: bool, missed: bool) -> str:
@@ -126,7 +131,7 @@ def model_page(source: PageSource) -> bytes:
 
 
 def _head(source: PageSource) -> list[Element]:
-    found = facts(source)
+    found, worst = facts(source), _worst_output(source)
     mark, says = _VERDICTS[found.verdict]
     badge = element(
         "p", element("span", mark, aria_hidden="true"), f" {found.model} {says}", class_=f"badge {found.verdict}"
@@ -139,9 +144,7 @@ def _head(source: PageSource) -> list[Element]:
         (
             "worst output",
             least,
-            f"dB over all samples; {found.asked_db:g} are asked for"
-            if found.asked_db is not None
-            else "not measured in dB",
+            f"dB over {worst.last_samples}; {worst.asked(TOTAL):g} are asked for" if worst else "not measured in dB",
         ),
         *_worst_sample(source),
     ):
@@ -164,7 +167,7 @@ def _worst_sample(source: PageSource) -> list[tuple[str, str, str]]:
     found = [
         (figures.worst_db, f"dB in {figures.worst_sample} ({each.component}, bucket {each.bucket}, {each.target})")
         for each in measurements(source)
-        for figures in each.by_db(TOTAL).values()
+        for figures in each.last_by_db.values()
         if figures.worst_db is not None
     ]
     return [("worst sample", decibels(db), where) for db, where in [min(found)]] if found else []

@@ -94,9 +94,18 @@ class Measurement:
         """The least SQNR on a rung, in dB."""
         return self.limits.of(rung)
 
-    def by_db(self, rung: str) -> Measured:
-        """What is judged in dB on a rung that was measured, by output."""
-        return self._judged_in_db(rung, self._measured()[rung])
+    @property
+    def last_by_db(self) -> Measured:
+        """What of the last rung is judged in dB against the original, by output."""
+        return self._judged_in_db(TOTAL, self.last)
+
+    @property
+    def last_samples(self) -> str:
+        """Which samples the last rung was measured on, in words."""
+        count, of = self.emulator.samples or self.cpu.samples, self.cpu.samples
+        if count == of:
+            return f"all {count} samples" if count > 1 else "the one sample"
+        return f"the {count} samples that were emulated" if count > 1 else "the one sample that was emulated"
 
     def _judged_in_db(self, rung: str, measured: Measured) -> Measured:
         return {

@@ -43,6 +43,14 @@ def text(project: Project) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
 
 
+def total(said: str) -> str:
+    """The cell `total` of a table of accuracy with one row."""
+    table = re.search(r"^SQNR in dB .*\n-.*\n.*", said, re.MULTILINE)
+    assert table, said
+    heading, _, row = table[0].splitlines()
+    return dict(zip(re.split(r"  +", heading), re.split(r"  +", row), strict=True))["total"]
+
+
 def test_a_build_writes_a_page_for_each_model_and_one_over_all(tiny_built: Project) -> None:
     page, index = pages(tiny_built)
     assert re.findall(rb'<section [^>]*id="(\w+)"', page) == [name.encode() for name in SECTIONS]
@@ -50,7 +58,7 @@ def test_a_build_writes_a_page_for_each_model_and_one_over_all(tiny_built: Proje
     assert len(page) < 2 << 20
     said = text(tiny_built)
     assert "tiny keeps to its thresholds" in said
-    assert re.search(r"worst output [\d.]+ dB over all samples; 20 are asked for worst sample [\d.]+ dB in \S", said)
+    assert re.search(r"worst output [\d.]+ dB over all 2 samples; 20 are asked for worst sample [\d.]+ dB in \S", said)
     assert "(net, bucket 8, sm8650)" in said
     assert "Not shown, as no held-out sample is short" in said
     assert "sm8650" in said
@@ -90,10 +98,12 @@ def test_artifacts_and_keys_know_nothing_of_a_page(built: Project) -> None:
     run = built.doit("build")
     assert "Nothing to do" in run.text
     (line,) = re.findall(r".*report\.html.*", run.text)
-    whole = r"artifacts/tiny/  1 artifact, \d\d\.\d dB or more in total: report\.html has the tables"
-    assert re.fullmatch(whole, line), "nothing is said of it but that it has the tables"
+    whole = re.fullmatch(
+        r"artifacts/tiny/  1 artifact, (\d\d\.\d) dB or more in total: report\.html has the tables", line
+    )
+    assert whole, "nothing is said of it but that it has the tables"
     assert "SQNR in dB" not in run.text
-    assert "SQNR in dB" in built.doit("verify").text, "who asks for figures gets them"
+    assert total(built.doit("emulate").text) == whole[1], "who asks for figures gets those of the build"
     assert pages(built)[0] == b"no page at all", "what a reader did to it is nobody's business"
     assert "not of this build" not in run.text
     assert built.doit("fsck").status == 0
@@ -101,6 +111,12 @@ def test_artifacts_and_keys_know_nothing_of_a_page(built: Project) -> None:
     assert "removed artifacts/tiny/report.html" in cleaned
     assert not (built.root / "artifacts" / "tiny").exists()
     assert not (built.root / PAGES[1]).exists()
+
+
+def test_a_figure_of_fewer_samples_says_so(built: Project) -> None:
+    built.edit("configs/tiny.yaml", "verification: {", "verification: {emulator_samples: 1, ")
+    assert "2, 1 emulated" in built.doit("build").text
+    assert re.search(r"worst output [\d.]+ dB over the one sample that was emulated; 20 are asked for", text(built))
 
 
 @pytest.mark.slow
