@@ -34,6 +34,8 @@ from pipeline.processes import addresses, forked, lifeline
 from pipeline.processes.memory import go_first
 
 assert sys.platform != "win32"
+_Stamp = tuple[int, int, int]
+_Stamps = Mapping[str, _Stamp]
 _PACKAGE = Path(__file__).resolve().parents[1]
 _APART = frozenset({"fetch"})  # the hub's client reads the environment, tokens included, when it is imported
 _WITH: Mapping[str, Sequence[str]] = {"context": ("pipeline.qnn.compile",)}
@@ -70,18 +72,26 @@ def _import_stage(stage: str) -> bool:
     return True
 
 
-def _stamps() -> Mapping[str, tuple[int, int, int]]:
+def _stamps() -> _Stamps:
     """What `stat` says about our own code; taken before it is imported."""
-    found = {}
-    for folder, _, names in os.walk(_PACKAGE):
-        for name in names:
-            if name.endswith(".py"):
-                status = os.stat(path := f"{folder}/{name}")
-                found[path] = (status.st_size, status.st_mtime_ns, status.st_ino)
-    return found
+    files = (f"{folder}/{name}" for folder, _, names in os.walk(_PACKAGE) for name in names if name.endswith(".py"))
+    return {path: _stamp(path) for path in files}
 
 
-def _serve(control: socket.socket, stamps: Mapping[str, tuple[int, int, int]]) -> None:
+def _stamp(path: str) -> _Stamp:
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _edited(stamps: _Stamps) -> bool:
+    """Whether a file of our own code has changed or gone: one that is new matters only once another imports it."""
+    try:
+        return any(_stamp(path) != stamp for path, stamp in stamps.items())
+    except OSError:
+        return True
+
+
+def _serve(control: socket.socket, stamps: _Stamps) -> None:
     imported: set[str] = set()
     forks = True  # until an import starts a thread
     woken, wake = socket.socketpair()
@@ -153,7 +163,7 @@ def _become_worker(
     channel: socket.socket,
     line: int,
     inherited: Iterable[socket.socket],
-    stamps: Mapping[str, tuple[int, int, int]],
+    stamps: _Stamps,
 ) -> NoReturn:
     """Be the worker of one step and end. Never returns, so that no child is ever taken for the template."""
     status = _FAILED
@@ -171,7 +181,7 @@ def _become_worker(
         job["environ"][lifeline.VARIABLE] = str(line)
         _redirect(Path(job["log"]))
         os.chdir(job["cwd"])
-        if _stamps() != stamps:  # our code was edited: what is imported here is no longer what the step's key says
+        if _edited(stamps):  # our code was edited: what is imported here is no longer what the step's key says
             os.execve(
                 sys.executable, [sys.executable, "-P", "-m", "pipeline.build.worker", job["request"]], job["environ"]
             )

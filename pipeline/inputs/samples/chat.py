@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from pipeline.contracts.language import LanguageFacts
@@ -99,6 +97,9 @@ class Voice:
         """
         if self._template is None:
             return "\n".join(message["content"] for message in messages)
+        from jinja2 import TemplateError  # slow: few models converse
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = _DAY.strftime
@@ -140,7 +141,7 @@ def _first_answer(voice: Voice, messages: Sequence[Message], tokens: Sequence[in
 
 
 def _refuse(message: str) -> None:
-    raise TemplateError(message)
+    raise ValueError(message)
 
 
 def _no_chat(where: str, why: str) -> CalibrationError:
