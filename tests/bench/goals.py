@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.bench.results import Figure, Results, Run, cpu_s, number, process_bytes, tree_bytes, wall_s
-from tests.bench.suite import FLOOR, NEAREST, OLIVE, OURS, PLAIN
+from tests.bench.suite import FLOOR, GROWN, NEAREST, OLIVE, OURS, PLAIN
 
 SHIPPED, KEPT = number("shipped_bytes"), number("kept_bytes")
 
@@ -28,7 +28,14 @@ class Goal:
 
 def judge(results: Results) -> list[Goal]:
     """Every goal, in the order in which they were asked."""
-    return [*_time(results), *_memory(results), *_increments(results), *_bytes(results), *_work(results)]
+    return [
+        *_time(results),
+        *_memory(results),
+        *_increments(results),
+        *_bytes(results),
+        *_work(results),
+        *_growth(results),
+    ]
 
 
 def overhead(results: Results, compile_cpu: Figure = cpu_s) -> float | None:
@@ -119,6 +126,26 @@ def _work(results: Results) -> Iterator[Goal]:
         " one bucket 1.8 to 2.0×, ADR 29)"
     )
     yield _goal(asked, looking, "CPU {}×, wall {}×", at_most=1.5)
+
+
+def _growth(results: Results) -> Iterator[Goal]:
+    """Of many steps, those of 1,000 models: CPU seconds, and bytes of the largest process."""
+
+    def median(kind: str, figure: Figure, models: int = 1000) -> float | None:
+        return results.median(GROWN, f"{kind}, {models}", OURS, figure)
+
+    yield _goal("176,000 steps: planned in at most 10 s of CPU", [median("plan", cpu_s)], "{} s", at_most=10)
+    planned = _scaled(median("plan", process_bytes), 1e-9)
+    yield _goal("176,000 steps: planned in at most 1 GB", [planned], "{} GB", at_most=1)
+    yield _goal("176,000 steps: `doit list` within 4 s of CPU", [median("list", cpu_s)], "{} s", at_most=4)
+    idle = median("nothing to do", cpu_s)
+    yield _goal("176,000 steps: a build with nothing to do within 15 s of CPU", [idle], "{} s", at_most=15)
+    among, alone = median("one model", cpu_s), median("one model", cpu_s, 1)
+    more = None if among is None or alone is None else max(0.0, among - alone)
+    asked = "a build of one model among 1,000: at most 0.5 s more than in a project of one"
+    yield _goal(asked, [more], "{} s", at_most=0.5)
+    started = _divided(median("nothing to do", cpu_s, 1), median("import doit", cpu_s, 1))
+    yield _goal("a build with nothing to do at most 2× `python -c 'import doit'`", [started], "CPU {}×", at_most=2)
 
 
 def _goal(

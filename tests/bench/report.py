@@ -180,8 +180,7 @@ def _scale(results: Results) -> Iterator[str]:
         " ([growth.py](../tests/bench/growth.py)): CPU, and the largest process. Of its 176 steps 121 are of a build,"
         " all done, and 55 are `blame` and `probe`, made on demand. `plan` makes every step and keeps it."
         " A build with nothing to do, and one of a named model, look at files and plan nothing"
-        " ([ADR 38](adr/0038-a-model-that-looks-the-same-is-done.md)). These rows were measured on another day than the"
-        " 200 steps above, beside other work, where CPU seconds are longer: compare them with each other only."
+        " ([ADR 38](adr/0038-a-model-that-looks-the-same-is-done.md))."
     )
     yield _plot("scale")
     heads = ["", *(f"{_steps_of(results, count):,.0f} steps, {count} model{'s' * (count > 1)}" for count in counts)]

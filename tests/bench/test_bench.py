@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -166,6 +167,11 @@ def measured() -> Results:
         results.add(Run("minilm", case, tool, 0, used, numbers, texts))
     results.add(Run("bert-base", "cold", OURS, 0, usage(20, 25, 15 * gigabyte // 10)))
     results.add(Run("tiny models", "again", OURS, 0, usage(0.4)))
+    for kind, count, cpu in [
+        ("import doit", 1, 0.2), ("nothing to do", 1, 0.4), ("one model", 1, 0.4), ("list", 1000, 4.0),
+        ("plan", 1000, 10.0), ("nothing to do", 1000, 15.0), ("one model", 1000, 0.9),
+    ]:  # fmt: skip
+        results.add(Run(GROWN, f"{kind}, {count}", OURS, 0, usage(99.0, cpu, gigabyte), {"steps": 176.0 * count}))
     return results
 
 
@@ -179,6 +185,18 @@ def test_goals_are_judged_by_what_was_measured() -> None:
     (looking,) = (goal for asked, goal in judged.items() if asked.startswith("the default"))
     assert looking.measured == "CPU 1.40×, wall 1.13×"
     assert judged["one changed sample: fetch and shape not rerun"].measured == "ran calibrate, quantize"
+    (among,) = (goal for asked, goal in judged.items() if asked.startswith("a build of one model among 1,000"))
+    assert among.measured == "0.50 s"
+
+
+@pytest.mark.parametrize("kind", ["plan", "list", "nothing to do", "one model"])
+def test_a_thousand_models_that_take_longer_miss_their_goal(kind: str) -> None:
+    results = measured()
+    (run,) = results.of(GROWN, f"{kind}, 1000", OURS)
+    results.add(replace(run, usage=usage(99.0, run.usage.cpu_s + 0.01, 10**9)))
+    missed = [goal for goal in goals.judge(results) if not goal.met]
+    assert len(missed) == 2
+    assert "1,000" in missed[1].asked or "176,000" in missed[1].asked
 
 
 def test_a_goal_without_its_figures_is_not_met() -> None:
