@@ -193,6 +193,7 @@ def test_goals_are_judged_by_what_was_measured() -> None:
 def test_a_thousand_models_that_take_longer_miss_their_goal(kind: str) -> None:
     results = measured()
     (run,) = results.of(GROWN, f"{kind}, 1000", OURS)
+    assert run.usage is not None
     results.add(replace(run, usage=usage(99.0, run.usage.cpu_s + 0.01, 10**9)))
     missed = [goal for goal in goals.judge(results) if not goal.met]
     assert len(missed) == 2
