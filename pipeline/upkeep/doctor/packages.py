@@ -12,9 +12,6 @@ import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from email.message import Message
-from email.parser import HeaderParser
-from importlib.metadata import PackageMetadata
 from pathlib import Path
 
 from pipeline.frozen import dataclass
@@ -27,6 +24,8 @@ TESTED: Mapping[str, str] = {"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"
 
 _FIRST_PLUGIN = (2, 0)  # onnxruntime-qnn before it brings an onnxruntime of its own
 _SAY_NOTHING = re.compile(r"(onnxruntime|ort)-(?!qnn$|extensions$|genai)[a-z0-9-]+")  # ort-nightly, onnxruntime-gpu, …
+# With the lines that go on, which begin with a space.
+_FIELD = re.compile(r"\n(Name|Version|Requires-Dist):(.*(?:\n[ \t].*)*)", re.IGNORECASE)
 _BUILD_INFO = "build_and_package_info.py"
 _API_HANDSHAKE = "https://github.com/onnxruntime/onnxruntime-qnn/issues/564"
 _UV_SYNC = "run 'uv sync', then 'uv run doit'"
@@ -250,8 +249,8 @@ def _is_plugin(distribution: Distribution) -> bool:
 def _installed() -> Iterator[Distribution]:
     for found in importlib.metadata.distributions():
         try:
-            metadata, requirements = _metadata(found)
-            name, version = normal(metadata["Name"] or ""), metadata["Version"] or ""
+            fields, requirements = _metadata(found)
+            name, version = normal(fields["name"]), fields.get("version", "")
             modules = _installed_modules(found)
             required = (re.match(r"[A-Za-z0-9._-]+", line) for line in requirements if "extra ==" not in line)
             requires = frozenset(normal(match[0]) for match in required if match)
@@ -261,17 +260,16 @@ def _installed() -> Iterator[Distribution]:
             yield Distribution(name, version, modules, str(found.locate_file("")).rstrip("/\\"), requires)
 
 
-def _metadata(found: importlib.metadata.Distribution) -> tuple[PackageMetadata | Message, Sequence[str]]:
-    """The fields of a distribution, and what it requires.
+def _metadata(found: importlib.metadata.Distribution) -> tuple[Mapping[str, str], Sequence[str]]:
+    """The fields `name` and `version` of a distribution, and what it requires.
 
-    Each property of `importlib.metadata` parses all, with the description, which is most of it: a tenth of a second
-    for 150 distributions.
+    `importlib.metadata` parses all fields, and the description: a tenth of a second for 120 distributions.
     """
     text = found.read_text("METADATA")
     if not text:  # an older form, whose requirements are in another file
-        return found.metadata, found.requires or ()
-    fields = HeaderParser().parsestr(text.partition("\n\n")[0])
-    return fields, fields.get_all("Requires-Dist") or ()
+        return {"name": found.metadata["Name"] or "", "version": found.metadata["Version"] or ""}, found.requires or ()
+    fields = [(name.lower(), value.strip()) for name, value in _FIELD.findall("\n" + text.partition("\n\n")[0])]
+    return dict(reversed(fields)), [value for name, value in fields if name == "requires-dist"]
 
 
 def _installed_modules(found: importlib.metadata.Distribution) -> frozenset[str]:

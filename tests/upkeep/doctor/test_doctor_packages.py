@@ -104,7 +104,8 @@ def test_distributions_are_what_importlib_says_of_them(tmp_path: Path, monkeypat
     """Of both forms; and what a description says is no field, whatever it looks like."""
     files = {
         "New_One-1.5.dist-info/METADATA": "Metadata-Version: 2.1\nName: New_One\nVersion: 1.5\n"
-        "Requires-Dist: other>=1\nRequires-Dist: more; extra == 'all'\n\nRequires-Dist: told\n\nName: another\n",
+        "license: MIT\n Name: no field\nrequires-dist: other>=1\nRequires-Dist: more;\n  extra == 'all'\nVersion: 2\n\n"
+        "Requires-Dist: told\n\nName: another\n",
         "New_One-1.5.dist-info/RECORD": "new_one/__init__.py,,\n",
         "old-2.egg-info/PKG-INFO": "Metadata-Version: 1.0\nName: old\nVersion: 2\n",
         "old-2.egg-info/requires.txt": "needed>=3\n",
