@@ -51,8 +51,8 @@ def _check_transposed(model: ModelProto) -> None:
     for node in model.graph.node:
         if is_op(node, "DequantizeLinear"):
             dims[node.output[0]] = dims.get(node.input[0], 0)
-        groups = integer(node, "group", 1)
-        if is_op(node, "ConvTranspose") and groups > 1 and dims.get(node.input[1]) == _VOLUME:
+        groups = integer(node, "group", 1) if is_op(node, "ConvTranspose") else 1
+        if groups > 1 and dims.get(node.input[1]) == _VOLUME:
             raise ModelError(
                 f"a ConvTranspose of 5 dims in {groups} groups comes out wrong",
                 where=f"node {node.name!r} (ConvTranspose)",

@@ -115,12 +115,14 @@ def _quantized(
         loud = [*loud_streams(GraphIndex(model, rewritten.folder), ranges, scheme)]
         quantized = quantize(model, rewritten.folder, ranges, scheme, store, correlations)
         model = quantized.model
-        check_tied(GraphIndex(model, rewritten.folder), states)
+        if states:
+            check_tied(GraphIndex(model, rewritten.folder), states)
     shared.blob.flush()  # biases and the forecast's scales are read of it
     written = write_out_layers.apply(model, request.out, is_wanted=computes_in_float)
-    left = float_nodes(model)
+    index = GraphIndex(model, request.out)
+    left = float_nodes(index)
     integers = read_integers(request.inputs["calibrate"].folder)
-    told = [*loud, *forecast(GraphIndex(model, request.out), quantized.ranges, integers)]
+    told = [*loud, *forecast(index, quantized.ranges, integers)]
     edges = integer_edges(model) if scheme.states else {}
     save_graph(model, request.out / f"{name}.onnx")
     constants_by_type = _constants(model)
@@ -177,10 +179,11 @@ def _constants(model: ModelProto) -> dict[str, ConstantCount]:
     read = {node.input[0] for node in model.graph.node if node.op_type == "DequantizeLinear"}
     in_float = {name for node in model.graph.node if node.op_type not in Q_OPS for name in node.input}
     found: dict[str, ConstantCount] = {}
-    for tensor in sorted(model.graph.initializer, key=lambda tensor: tensor_dtype(tensor).name):
+    stored = [tensor for tensor in model.graph.initializer if tensor.name in read or tensor.name in in_float]
+    for tensor in sorted(stored, key=lambda tensor: tensor_dtype(tensor).name):
         if tensor.name in read:
             kind, size = tensor_dtype(tensor).name, byte_size(tensor)
-        elif tensor.name in in_float and tensor.data_type in FLOATS:
+        elif tensor.data_type in FLOATS:
             kind, size = FLOAT16, 2 * prod(tensor.dims)
         else:
             continue

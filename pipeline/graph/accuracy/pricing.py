@@ -17,7 +17,7 @@ from pipeline.graph.accuracy.sensitivity import BLOCK, Choice, Trials
 from pipeline.graph.ir.index import is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.quantization.packed_tables import packed_bytes
-from pipeline.graph.shapes.cost import macs_of_nodes
+from pipeline.graph.shapes.cost import macs_of, shapes_of
 
 _LOW, _WIDE, _FLOAT = range(3)
 
@@ -62,10 +62,12 @@ class Pricing:
         count = len(trials.groups)
         self._macs = [0] * count
         self._work = [[0.0] * count for _ in (_LOW, _WIDE, _FLOAT)]
-        for node, macs in zip(index.model.graph.node, macs_of_nodes(index.model), strict=True):
+        shapes = shapes_of(index.model)
+        for node in index.model.graph.node:
             number = trials.group_of.get(node.name)
             if number is None:
                 continue
+            macs = macs_of(node, shapes)
             multiplies = is_op(node, "MatMul", "Gemm", "Conv", "ConvTranspose")
             by_weight = multiplies and any(name in index.initializers for name in node.input[:2])
             self._macs[number] += macs

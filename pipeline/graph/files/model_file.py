@@ -51,6 +51,8 @@ SUB_BYTE_BITS: Mapping[int, int] = {
     TensorProto.FLOAT6E3M2: 6,
 }
 """Element types of which several share a byte."""
+_NO_NAME = frozenset("/\\:\0")
+"""What a location has that is more than the name of a file."""
 _DATA_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
@@ -122,7 +124,7 @@ def byte_size(tensor: TensorProto) -> int:
     Raises:
         ModelError: a dim is negative or the element type unknown.
     """
-    if any(dim < 0 for dim in tensor.dims):
+    if min(tensor.dims, default=0) < 0:
         raise ModelError(f"tensor {tensor.name!r} has a negative dim", why=f"its dims are {list(tensor.dims)}")
     if tensor.data_type == TensorProto.STRING:
         return 0
@@ -160,14 +162,12 @@ def external_file(location: str, folder: Path) -> Path:
     Raises:
         ModelError: the location is absolute or leads out of the folder, or there is no such file.
     """
-    posix, windows = PurePosixPath(location), PureWindowsPath(location)
-    escapes = posix.is_absolute() or windows.drive or windows.root or ".." in posix.parts or ".." in windows.parts
-    if not escapes and "\0" not in location:
+    plain = _NO_NAME.isdisjoint(location) and bool(location.strip("."))
+    if plain or not _escapes(location):
         path = folder / location
         try:
             # A name that is no link needs no look at the folders above, which takes longer than to read a small tensor.
-            plain = path.name == location and not path.is_symlink()
-            if plain or path.resolve().is_relative_to(folder.resolve()):
+            if (plain and not path.is_symlink()) or path.resolve().is_relative_to(folder.resolve()):
                 if path.is_file():
                     return path
                 raise _missing(location, "")
@@ -178,6 +178,12 @@ def external_file(location: str, folder: Path) -> Path:
         why="a model may read files of its own folder only",
         remedy="save the model again with its external data beside it, and ask whoever made it why it points elsewhere",
     )
+
+
+def _escapes(location: str) -> bool:
+    posix, windows = PurePosixPath(location), PureWindowsPath(location)
+    parts = {*posix.parts, *windows.parts}
+    return posix.is_absolute() or bool(windows.drive or windows.root) or ".." in parts or "\0" in location
 
 
 def _missing(location: str, why: str) -> ModelError:
@@ -258,9 +264,9 @@ def set_external(tensor: TensorProto, location: str, offset: int, length: int, f
 
 def inline_tensor(name: str, array: NDArray[Any]) -> TensorProto:
     """An initializer that carries these values."""
-    if array.dtype.hasobject or helper.np_dtype_to_tensor_dtype(array.dtype) in SUB_BYTE_BITS:
-        return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    if array.dtype.hasobject or kind in SUB_BYTE_BITS:
+        return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
     return TensorProto(name=name, data_type=kind, dims=array.shape, raw_data=as_bytes(array).tobytes())
 
 
@@ -301,8 +307,12 @@ def value_signature(value: ValueInfoProto) -> TensorSpec:
 
 def _inline_array(tensor: TensorProto) -> NDArray[Any]:
     try:
-        if tensor.HasField("raw_data") and len(tensor.raw_data) != byte_size(tensor):
-            raise ValueError(f"it needs {byte_size(tensor)} bytes and has {len(tensor.raw_data)}")
+        if tensor.HasField("raw_data"):
+            raw, size = tensor.raw_data, byte_size(tensor)
+            if len(raw) != size:
+                raise ValueError(f"it needs {size} bytes and has {len(raw)}")
+            if tensor.data_type not in SUB_BYTE_BITS and size:
+                return np.frombuffer(raw, tensor_dtype(tensor).newbyteorder("<")).reshape(tensor.dims)
         return numpy_helper.to_array(tensor)
     except (ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
         raise ModelError(

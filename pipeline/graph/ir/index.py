@@ -41,7 +41,7 @@ class GraphIndex:
         self.makers: dict[str, NodeProto] = {}
         self.readers: dict[str, list[NodeProto]] = {}
         for node in graph.node:
-            for name in node.output:
+            for name in node.output[:]:
                 if name:
                     self.makers[name] = node
             for name in dict.fromkeys(reads(node)):
@@ -62,9 +62,10 @@ class GraphIndex:
     def scalar(self, name: str) -> float | None:
         """The value of an initializer of one number, or of one number many times; None for any other value."""
         array = self.constant(name)
-        if array is None or array.size == 0 or array.dtype.kind not in "fiu" or (array != array.flat[0]).any():
+        if array is None or array.size == 0 or array.dtype.kind not in "fiu":
             return None
-        return float(array.flat[0])
+        number = float(array.flat[0])
+        return number if (array == array.flat[0]).all() else None
 
     def maker(self, name: str, *op_types: str) -> NodeProto | None:
         """The node that makes a value, if it is one of ONNX's own operators of these types."""
@@ -83,6 +84,22 @@ class GraphIndex:
             count += 1
             name = f"{stem}_{count}"
         return name
+
+
+class LazyIndex(GraphIndex):
+    """An index that is made when something in it is asked for: most rewrites find nothing by a node's kind."""
+
+    FIELDS = frozenset(("initializers", "outputs", "types", "makers", "readers"))
+    """What is made then."""
+
+    def __init__(self, model: ModelProto, folder: Path) -> None:
+        self.model, self._folder = model, folder
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.FIELDS:
+            raise AttributeError(name=name, obj=self)
+        super().__init__(self.model, self._folder)
+        return object.__getattribute__(self, name)
 
 
 def is_op(node: NodeProto, *op_types: str) -> bool:
@@ -118,24 +135,38 @@ def substitute(model: ModelProto, removed: Iterable[NodeProto], added: Iterable[
     """Remove nodes, and put those that make their results in their place; the order stays topological."""
     gone = {name for node in removed for name in node.output if name}
     kept = [node for node in model.graph.node if gone.isdisjoint(node.output)]
-    copies = [NodeProto.FromString(node.SerializeToString()) for node in (*kept, *added)]
-    del model.graph.node[:]
-    model.graph.node.extend(copies)
-    sort_nodes(model)
+    set_nodes(model, _sorted([*kept, *added]))
+
+
+def set_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> None:
+    """Make these the nodes of a model, of which some may be its own; all are copied."""
+    _set(model.graph.node, nodes)
 
 
 def _keep(field: Any, kept: list[Any]) -> None:
     if len(kept) < len(field):
-        copies = [type(item).FromString(item.SerializeToString()) for item in kept]
-        del field[:]
-        field.extend(copies)
+        _set(field, kept)
+
+
+def _set(field: Any, items: Iterable[Any]) -> None:
+    copies = [type(item).FromString(item.SerializeToString()) for item in items]
+    del field[:]
+    field.extend(copies)
 
 
 def sort_nodes(model: ModelProto) -> None:
     """Put the nodes in topological order; of those that could come next, the earliest in the present order does."""
     nodes = list(model.graph.node)
-    makers = {name: number for number, node in enumerate(nodes) for name in node.output if name}
+    order = _sorted(nodes)
+    if order is not nodes:
+        set_nodes(model, order)
+
+
+def _sorted(nodes: list[NodeProto]) -> list[NodeProto]:
+    makers = {name: number for number, node in enumerate(nodes) for name in node.output[:] if name}
     needs = [{makers[name] for name in reads(node) if name in makers} for node in nodes]
+    if all(max(need, default=-1) < number for number, need in enumerate(needs)):
+        return nodes
     waiting = [len(need) for need in needs]
     needed_by: list[list[int]] = [[] for _ in nodes]
     for number, need in enumerate(needs):
@@ -145,14 +176,13 @@ def sort_nodes(model: ModelProto) -> None:
     order: list[NodeProto] = []
     while ready:
         number = heapq.heappop(ready)
-        order.append(NodeProto.FromString(nodes[number].SerializeToString()))
+        order.append(nodes[number])
         for reader in needed_by[number]:
             waiting[reader] -= 1
             if waiting[reader] == 0:
                 heapq.heappush(ready, reader)
     assert len(order) == len(nodes), "the graph has a cycle"
-    del model.graph.node[:]
-    model.graph.node.extend(order)
+    return order
 
 
 def element_type(index: GraphIndex, name: str) -> int:

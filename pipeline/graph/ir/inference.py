@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -60,6 +61,7 @@ class Opsets:
         versions = {_domain(entry.domain): entry.version for entry in model.opset_import}
         return cls(versions, model.ir_version)
 
+    @functools.cached_property
     def protos(self) -> list[OperatorSetIdProto]:
         """The import list of a model with these operator sets."""
         return [helper.make_opsetid(domain, version) for domain, version in self.versions.items()]
@@ -90,7 +92,7 @@ def infer_outputs(
         needed = {name: types[name] for name in reads(node)}
         try:
             inferred: dict[str, TypeProto] = infer_node_outputs(
-                schema, node, needed, constants, opset_imports=opsets.protos(), ir_version=opsets.ir_version
+                schema, node, needed, constants, opset_imports=opsets.protos, ir_version=opsets.ir_version
             )
         except REFUSALS as error:
             raise ShapeError(str(error).rpartition("] ")[2].strip()) from None
@@ -128,12 +130,14 @@ def is_static(kind: TypeProto | None) -> bool:
     """Whether this is the type of a tensor all of whose dims are numbers."""
     if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return False
-    return all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in kind.tensor_type.shape.dim)
+    # Slices are lists, which are walked in half the time.
+    dims = kind.tensor_type.shape.dim[:]
+    return all(dim.dim_value > 0 or (dim.dim_value == 0 and dim.HasField("dim_value")) for dim in dims)
 
 
 def shape_of(kind: TypeProto) -> tuple[int, ...]:
     """The dims of a static tensor type."""
-    return tuple(dim.dim_value for dim in kind.tensor_type.shape.dim)
+    return tuple([dim.dim_value for dim in kind.tensor_type.shape.dim[:]])
 
 
 def spell(kind: TypeProto | None) -> str:
@@ -162,7 +166,7 @@ def one_node_session(
         [ValueInfoProto(name=name, type=outputs.get(name)) for name in node.output if name],
         initializers,
     )
-    model = helper.make_model(graph, opset_imports=opsets.protos(), ir_version=opsets.ir_version)
+    model = helper.make_model(graph, opset_imports=opsets.protos, ir_version=opsets.ir_version)
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 

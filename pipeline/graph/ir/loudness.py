@@ -18,7 +18,7 @@ from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.ir.moves import MOVES_FIRST
-from pipeline.graph.ir.traverse import input_at
+from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, input_at
 
 _MOVES = (
     *MOVES_FIRST, "Abs", "AveragePool", "Cast", "DepthToSpace", "DequantizeLinear", "Dropout", "GlobalAveragePool",
@@ -28,6 +28,7 @@ _MOVES = (
 """Operators whose results are as many times as large as what they are given first."""
 _WEIGHS = ("Conv", "ConvTranspose", "DFT", "Gemm", "MatMul", "STFT")
 """The same, if the rest is constant and no bias is added."""
+_COMPRESSES, _LOGARITHMS = ("Sqrt", "Pow"), ("Log", "ReduceLogSum")
 _LARGEST_ADDED, _LARGEST_SUBTRACTED = 1.0, 0.01
 """What is added to a value that scales, or is its floor, and what is subtracted from it: no more, or it is a value."""
 
@@ -54,15 +55,16 @@ class Heard:
 
 def heard_by_logarithms(index: GraphIndex) -> list[Heard]:
     """The logarithms and compressing roots of what scales with an input, in the graph's order."""
-    known = scalings(index)
+    compressing = [node for node in index.model.graph.node if is_op(node, *_COMPRESSES, *_LOGARITHMS)]
+    known = scalings(index) if compressing else {}
     found: list[Heard] = []
-    for node in index.model.graph.node:
+    for node in compressing:
         given = known.get(node.input[0]) if node.input else None
         if given is None or given.degree <= 0:
             continue
         made = known.get(node.output[0])
-        compresses = is_op(node, "Sqrt", "Pow") and made is not None and 0 < made.degree < 1
-        if compresses or is_op(node, "Log", "ReduceLogSum"):
+        compresses = is_op(node, *_COMPRESSES) and made is not None and 0 < made.degree < 1
+        if compresses or is_op(node, *_LOGARITHMS):
             found.append(Heard(node, given, _behind(index, known, node.input[0])))
     return found
 
@@ -112,10 +114,9 @@ def floor_below(index: GraphIndex, name: str) -> float:
 
 def _through(index: GraphIndex, node: NodeProto, known: Mapping[str, Scaling]) -> Scaling | None:
     """How the results of a node scale; None if they do not, or it is not known."""
-    rule = next((rule for operators, rule in _RULES if is_op(node, *operators)), None)
-    if rule is None:
-        # Of whichever domain: for types that ONNX's own doesn't take in an opset, onnxruntime's Q and DQ are used.
-        rule = _moved if node.op_type in ("QuantizeLinear", "DequantizeLinear") else None
+    # Of whichever domain: for types that ONNX's own doesn't take in an opset, onnxruntime's Q and DQ are used.
+    known_domain = node.domain in DEFAULT_DOMAINS or node.op_type in ("QuantizeLinear", "DequantizeLinear")
+    rule = _RULES.get(node.op_type) if known_domain else None
     return rule(index, node, known) if rule is not None and node.input else None
 
 
@@ -203,15 +204,15 @@ def _number(index: GraphIndex, name: str) -> float | None:
 
 
 _Rule = Callable[[GraphIndex, NodeProto, Mapping[str, Scaling]], Scaling | None]
-_RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
-    (_MOVES, _moved),
-    (_WEIGHS, _weighed),
-    (("Mul",), _multiplied),
-    (("Div",), _divided),
-    (("Add", "Sub", "Max", "Min", "Sum"), _summed),
-    (("Concat",), _concatenated),
-    (("Clip",), _clipped),
-    (("Sqrt", "Pow"), _root),
-    (("ReduceSumSquare",), _squared),
-)
+_RULES: Mapping[str, _Rule] = {
+    **dict.fromkeys(_MOVES, _moved),
+    **dict.fromkeys(_WEIGHS, _weighed),
+    "Mul": _multiplied,
+    "Div": _divided,
+    **dict.fromkeys(("Add", "Sub", "Max", "Min", "Sum"), _summed),
+    "Concat": _concatenated,
+    "Clip": _clipped,
+    **dict.fromkeys(_COMPRESSES, _root),
+    "ReduceSumSquare": _squared,
+}
 """How operators scale."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
-from pipeline.graph.ir.index import GraphIndex, substitute
+from pipeline.graph.ir.index import GraphIndex, LazyIndex, substitute
 from pipeline.graph.ir.inference import Opsets, infer_outputs, shape_of
 
 _Name = str
@@ -119,22 +119,6 @@ class Additions:
         return None if values is None or values.size > 1024 else numpy_helper.from_array(values, name)
 
 
-class _OnDemand(GraphIndex):
-    """An index that is made when something in it is asked for: most rewrites find nothing by a node's kind."""
-
-    FIELDS = frozenset(("initializers", "outputs", "types", "makers", "readers"))
-    """What is made then."""
-
-    def __init__(self, model: ModelProto, folder: Path) -> None:
-        self.model, self._folder = model, folder
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in self.FIELDS:
-            raise AttributeError(name=name, obj=self)
-        super().__init__(self.model, self._folder)
-        return object.__getattribute__(self, name)
-
-
 def each_node(change: Callable[[Additions, NodeProto], bool]) -> Callable[[ModelProto, Path], int]:
     """The rewrite of a model that lets `change` look at each of its nodes, in their order.
 
@@ -144,7 +128,7 @@ def each_node(change: Callable[[Additions, NodeProto], bool]) -> Callable[[Model
 
     @functools.wraps(change)
     def apply(model: ModelProto, folder: Path) -> int:
-        added = Additions(_OnDemand(model, folder))
+        added = Additions(LazyIndex(model, folder))
         changed = sum(change(added, node) for node in list(model.graph.node))
         if changed:
             added.join()

@@ -60,9 +60,9 @@ def other_input(node: NodeProto, name: str) -> str:
 
 def reads(node: NodeProto) -> list[str]:
     """Names of all values a node needs: its inputs, and what its subgraphs take from outside."""
-    names = [name for name in node.input if name]
-    # `attribute_graphs` written out: the generator takes half as long again, and every index calls this.
-    for attribute in node.attribute:
+    # Every index calls this. Slices are lists, which are walked in half the time; a generator takes half as long again.
+    names = [name for name in node.input[:] if name]
+    for attribute in node.attribute[:]:
         kind = attribute.type
         if kind == _GRAPH:
             names += captured(attribute.g)

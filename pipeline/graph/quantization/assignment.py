@@ -9,7 +9,7 @@ from onnx import NodeProto
 
 from pipeline.contracts.scheme import FP16, Rule, Scheme, bits
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
-from pipeline.graph.quantization.operand_rules import Operand, Role, channel_groups, moves_data, operands
+from pipeline.graph.quantization.operand_rules import TABLES, Operand, Role, channel_groups, moves_data, operands
 from pipeline.graph.quantization.packed_tables import why_not_packed
 from pipeline.graph.quantization.weight_layout import takes_sixteen_bits, why_no_blocks
 from pipeline.graph.quantization.weight_rounding import Recipe
@@ -63,6 +63,8 @@ class RulesByName:
                 yield rule
 
     def _among(self, *names: str) -> Iterator[Rule]:
+        if not self._rules:
+            return iter(())
         found = {number for name in names for number in self._plain.get(name, ())}
         return (self._rules[number] for number in sorted({*found, *self._globs}, reverse=True))
 
@@ -140,8 +142,8 @@ class Assignment:
 
     def _of_node(self, node: NodeProto) -> str:
         asked = self._asked_type(node)
-        for operand in operands(self._index, node):
-            if operand.role is Role.TABLE and asked != FLOAT and is_float(self._index, operand.name):
+        for operand in operands(self._index, node) if is_op(node, *TABLES) and asked != FLOAT else ():
+            if operand.role is Role.TABLE and is_float(self._index, operand.name):
                 return self._table_type(node, operand)
         if asked is None and moves_data(self._index, node):
             return self._stored.get(node.input[0], self._scheme.activations)

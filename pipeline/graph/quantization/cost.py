@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import is_op
 from pipeline.graph.ir.traverse import input_at
-from pipeline.graph.shapes.cost import macs_of_nodes, shapes_of
+from pipeline.graph.shapes.cost import macs_of, shapes_of
 
 _BITS: Mapping[int, int] = {TensorProto.INT4: 4, TensorProto.UINT4: 4}
 _FLOATS: frozenset[int] = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
@@ -59,9 +59,10 @@ class _Counting:
 
     def counted(self) -> GraphCost:
         graph, found = self._model.graph, GraphCost()
-        for node, macs in zip(graph.node, macs_of_nodes(self._model), strict=True):
+        for node in graph.node:
             if node.op_type in (_QUANTIZE, _DEQUANTIZE):
                 continue
+            macs = macs_of(node, self._shapes)
             found.nodes += 1
             if is_op(node, *_PRODUCTS):
                 form = self._format(node)

@@ -133,8 +133,10 @@ def _flushes(known: KnownEncodings) -> Iterator[Forecast]:
 def _underflows(known: KnownEncodings) -> Iterator[Forecast]:
     for node in known.nodes:
         stored = known.encoding(node) if is_op(node, *PRODUCTS) else None
+        if stored is None or stored[1].bits < 16:
+            continue
         scales = [known.scale_of(name) for name in node.input[:2]]
-        if stored is None or stored[1].bits < 16 or len(scales) < 2 or scales[0] is None or scales[1] is None:
+        if len(scales) < 2 or scales[0] is None or scales[1] is None:
             continue
         ratios = scales[0] * scales[1] / stored[1].scale
         for mended, below in ((True, (ratios >= REQUANTIZE) & (ratios < _RAISED)), (False, ratios < REQUANTIZE)):
@@ -210,8 +212,9 @@ def _rounds_quiet_away(known: KnownEncodings) -> Iterator[Forecast]:
     What is `r` times the largest of the logarithm's argument is a power of `r` of the largest of a value in front. The
     quietest is the floor below the logarithm, as of silence, whatever calibration saw.
     """
-    known_scalings = scalings(known.index)
-    for heard in heard_by_logarithms(known.index):
+    all_heard = heard_by_logarithms(known.index)
+    known_scalings = scalings(known.index) if all_heard else {}
+    for heard in all_heard:
         seen, given = known.range(heard.node.output[0]), heard.given
         if not is_op(heard.node, "Log") or seen is None or not seen.finite:
             continue

@@ -37,13 +37,10 @@ class Observer:
         self.index = GraphIndex(self.model, self.folder)
         self.inputs = [value.name for value in self.model.graph.input if value.name in self.index.types]
         self._groups = list(_groups(self._computed()))
+        self.names = [name for name in (*self.inputs, *chain(*self._groups)) if self._is_one_of(FLOATS, name)]
+        """All values that are watched, inputs first, then in the graph's order."""
         self._session: ort.InferenceSession | None = None
         self.integers: dict[str, Range] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """All values that are watched, inputs first, then in the graph's order."""
-        return [name for name in (*self.inputs, *chain(*self._groups)) if self._is_one_of(FLOATS, name)]
 
     def arrays(self, feeds: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
         """Every watched value that has elements, for one sample of the model's own shape; not all in memory at once."""

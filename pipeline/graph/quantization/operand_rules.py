@@ -95,8 +95,9 @@ of Log(1..3), -14 dB of SQNR with a range 3.9 wide, 84 with 4; of HardSigmoid(-1
 
 def operands(index: GraphIndex, node: NodeProto) -> Iterator[Operand]:
     """The inputs of a node that may be quantized, constants with what they are to it."""
-    for position, name in enumerate(node.input):
-        if name and position not in _LEFT_ALONE.get(node.op_type, ()):
+    left_alone = _LEFT_ALONE.get(node.op_type, ())
+    for position, name in enumerate(node.input[:]):
+        if name and position not in left_alone:
             yield _operand(index, node, position, name)
 
 

@@ -45,8 +45,11 @@ class PreparedCasts:
 
 def prepare_casts(index: GraphIndex, ranges: Mapping[str, Range], scheme: Scheme) -> PreparedCasts | None:
     """Do so in the float model of `index`, which is stale then. None where no Cast needs it."""
+    casts = [node for node in index.model.graph.node if is_op(node, "Cast")]
+    if not casts:
+        return None
     assignment = Assignment(index, scheme)
-    casts = [node for node in index.model.graph.node if _is_quantized(index, node, assignment)]
+    casts = [node for node in casts if _is_quantized(index, node, assignment)]
     whole = whole_values(index) if casts else frozenset[str]()
     sums = {name for node in casts if (name := str(node.input[0])) in whole and not is_rounded(index, name)}
     found = [node for node in casts if node.input[0] in sums or _is_signed(index, node, ranges)]
@@ -94,7 +97,7 @@ def _split(index: GraphIndex, added: Additions, cast: str, result: str) -> dict[
 
 
 def _is_quantized(index: GraphIndex, node: NodeProto, assignment: Assignment) -> bool:
-    if not is_op(node, "Cast") or node.input[0] in index.initializers or not is_float(index, node.input[0]):
+    if node.input[0] in index.initializers or not is_float(index, node.input[0]):
         return False
     return element_type(index, node.output[0]) in WHOLE and assignment.computes_in(node) != FLOAT
 

@@ -10,20 +10,19 @@ from numpy.typing import NDArray
 from onnx import NodeProto
 
 from pipeline.contracts.blame import EncodingFacts
+from pipeline.contracts.scheme import bits
 from pipeline.graph.files.model_file import tensor_dtype
 from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.weight_encodings import limits
 
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 Q_OPS = (_Q, _DQ)
 """The operators that carry encodings."""
 QUANTIZER_INPUT = "_QuantizeLinear_Input"
 """Behind the name of an output of the model, which is what its DequantizeLinear gives: what its node makes."""
-
-_FOUR_BITS = {"int4": (-8, 7), "uint4": (0, 15)}
-"""What numpy has no limits for; a value that is looked up in a table shares the encoding of the table."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +36,12 @@ class Encoding:
     @property
     def bounds(self) -> tuple[int, int]:
         """The smallest and the largest integer."""
-        if self.dtype in _FOUR_BITS:
-            return _FOUR_BITS[self.dtype]
-        limits = np.iinfo(self.dtype)
-        return int(limits.min), int(limits.max)
+        return limits(self.dtype)
 
     @property
     def bits(self) -> int:
         """The bits of the type."""
-        low, high = self.bounds
-        return (high - low).bit_length()
+        return bits(self.dtype)
 
     @property
     def covers(self) -> Range:

@@ -105,7 +105,7 @@ def quantize(
     values = ValueEncodings(index, assignment, ranges, exact)
     constants = ConstantEncodings(index, assignment, values, ranges, store, correlations)
     _Wiring(index, assignment, values, constants, store).run()
-    raise_floors(GraphIndex(model, folder), ranges)
+    raise_floors(model, folder, ranges)
     _tidy(model)
     for tensor in model.graph.initializer:
         if tensor.name in float_constants:
@@ -113,12 +113,11 @@ def quantize(
     return Quantized(model, measured)
 
 
-def float_nodes(model: ModelProto) -> list[str]:
+def float_nodes(index: GraphIndex) -> list[str]:
     """The nodes of a QDQ model that compute in float, as messages name them; conversions are not counted."""
-    index = GraphIndex(model, Path())
     return [
         label(node)
-        for node in model.graph.node
+        for node in index.model.graph.node
         if node.op_type not in (*Q_OPS, "Cast") and computes_in_float(index, node)
     ]
 

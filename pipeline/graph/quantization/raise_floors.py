@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
-from onnx import NodeProto, numpy_helper
+from onnx import ModelProto, NodeProto, numpy_helper
 
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.traverse import input_at
@@ -30,9 +31,13 @@ from pipeline.graph.quantization.qdq import QUANTIZER_INPUT
 from pipeline.graph.quantization.ranges import Range
 
 
-def raise_floors(index: GraphIndex, ranges: Mapping[str, Range]) -> int:
-    """Do so in the QDQ model of `index`, which is stale then; returns how often."""
-    return sum(_raise(index, node, ranges) for node in index.model.graph.node if is_op(node, "Log"))
+def raise_floors(model: ModelProto, folder: Path, ranges: Mapping[str, Range]) -> int:
+    """Do so in a QDQ model whose blobs are in `folder`; returns how often."""
+    logarithms = [node for node in model.graph.node if is_op(node, "Log")]
+    if not logarithms:
+        return 0
+    index = GraphIndex(model, folder)
+    return sum(_raise(index, node, ranges) for node in logarithms)
 
 
 def _raise(index: GraphIndex, logarithm: NodeProto, ranges: Mapping[str, Range]) -> bool:

@@ -11,7 +11,6 @@ from operator import or_
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 MIN_WIDTH = 1e-9
@@ -50,7 +49,8 @@ class Range:
         return reduce(or_, each) if each else cls(0.0, 0.0)
 
     def __or__(self, other: Range) -> Range:
-        return Range(float(np.minimum(self.low, other.low)), float(np.maximum(self.high, other.high)))
+        low = self.low if self.low < other.low or math.isnan(self.low) else other.low
+        return Range(low, self.high if self.high > other.high or math.isnan(self.high) else other.high)
 
     @property
     def width(self) -> float:

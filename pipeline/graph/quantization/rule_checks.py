@@ -24,6 +24,8 @@ def check_rules(index: GraphIndex, scheme: Scheme) -> None:
     Raises:
         QuantizationError: with the rule by its number and places.
     """
+    if not scheme.overrides:
+        return
     assignment, known = Assignment(index, scheme), _RuledValues(index)
     for number, rule in enumerate(scheme.overrides, 1):
         where = f"rule {number} of 'overrides', {rule.kind}: {', '.join(rule.places)}"

@@ -57,9 +57,11 @@ class Shrunk:
 
 def shrink_streams(index: GraphIndex, ranges: Mapping[str, Range], scheme: Scheme) -> Shrunk | None:
     """Do so in the float model of `index`, which is stale then. None where there is no such stream."""
+    loud = [stream for stream in streams(index, ranges) if _may_shrink(index, stream, ranges)]
+    if not loud:
+        return None
     assignment = Assignment(index, scheme)
-    loud = [stream for stream in streams(index, ranges) if _is_in_float(stream, assignment)]
-    found = [stream for stream in loud if _may_shrink(index, stream, ranges)]
+    found = [stream for stream in loud if _is_in_float(stream, assignment)]
     if not found:
         return None
     measured = dict(ranges)

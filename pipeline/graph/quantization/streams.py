@@ -107,8 +107,11 @@ def loud_streams(index: GraphIndex, ranges: Mapping[str, Range], scheme: Scheme)
 
     Its nodes are the sums, the norms, and what is massive among the products that are added.
     """
+    found = streams(index, ranges)
+    if not found:
+        return
     assignment = Assignment(index, scheme)
-    for stream in streams(index, ranges):
+    for stream in found:
         nodes = {id(node): node for node in _concerned(index, stream, ranges)}
         if all(assignment.computes_in(node) == FLOAT for node in nodes.values()):
             continue

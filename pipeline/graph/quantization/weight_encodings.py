@@ -86,7 +86,7 @@ def affine(covers: Range, kind: str) -> tuple[float, int]:
     low, high = limits(kind)
     top = max(covers.high, covers.low + MIN_WIDTH)
     scale = (top - covers.low) / (high - low)
-    return scale, int(np.clip(np.rint(low - covers.low / scale), low, high))
+    return scale, min(max(round(low - covers.low / scale), low), high)
 
 
 def symmetric(

@@ -57,11 +57,14 @@ _LEAST = -128.0
 
 def apply(model: ModelProto, folder: Path, *, is_wanted: Callable[[GraphIndex, NodeProto], bool]) -> int:
     """Write out the layers of a model, QDQ or float, that are wanted; returns their number."""
+    layers = [node for node in model.graph.node if is_op(node, "LSTM")]
+    if not layers:
+        return 0
     index = GraphIndex(model, folder)
     added, nodes = _Additions(index), 0
     found: list[NodeProto] = []
-    for node in model.graph.node:
-        layer = _read(index, node) if is_op(node, "LSTM") and is_wanted(index, node) else None
+    for node in layers:
+        layer = _read(index, node) if is_wanted(index, node) else None
         if layer is None or nodes + layer.nodes > _MOST_NODES:
             continue
         nodes += layer.nodes

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from pipeline.graph.ir.index import GraphIndex, element_type, is_op
+from pipeline.graph.ir.index import GraphIndex, LazyIndex, element_type, is_op
 from pipeline.graph.ir.node_builder import Additions
 from pipeline.graph.ir.recursion import Recursive
 
@@ -38,7 +38,7 @@ _LARGEST = 1 << 23
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Replace every conversion of a rounded float to an integer that integers can do; returns their number."""
-    lengths = _Lengths(GraphIndex(model, folder))
+    lengths = _Lengths(LazyIndex(model, folder))
     found = [node for node in model.graph.node if lengths.compute(node)]
     if found:
         lengths.added.join()

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from pipeline.graph.ir.attributes import real
-from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, LazyIndex, is_op, set_nodes
 from pipeline.graph.ir.inference import shape_of
 
 _EPSILON = 1e-5
@@ -33,7 +33,7 @@ _EPSILON = 1e-5
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Split every BatchNormalization whose statistics are constants; returns their number."""
-    index = GraphIndex(model, folder)
+    index = LazyIndex(model, folder)
     nodes: list[NodeProto] = []
     split = 0
     for node in model.graph.node:
@@ -45,9 +45,7 @@ def apply(model: ModelProto, folder: Path) -> int:
         nodes += _split(index, node, known)
         split += 1
     if split:
-        kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del model.graph.node[:]
-        model.graph.node.extend(kept)
+        set_nodes(model, nodes)
     return split
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
 from pipeline.graph.ir.attributes import text
-from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, LazyIndex, is_op, set_nodes
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
 
@@ -59,14 +59,14 @@ class _Equation:
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Replace every Einsum that is a product or a transposition; returns their number."""
-    index = GraphIndex(model, folder)
+    index = LazyIndex(model, folder)
     added = Additions(index)
     nodes: list[NodeProto] = []
     replaced = 0
     for node in model.graph.node:
         equation = _equation(index, node) if is_op(node, "Einsum") else None
         if equation is None:
-            nodes.append(NodeProto.FromString(node.SerializeToString()))
+            nodes.append(node)
             continue
         start = len(added.nodes)
         _Plain(index, added, node, equation).write()
@@ -74,8 +74,7 @@ def apply(model: ModelProto, folder: Path) -> int:
         replaced += 1
     if replaced:
         added.finish()
-        del model.graph.node[:]
-        model.graph.node.extend(nodes)
+        set_nodes(model, nodes)
     return replaced
 
 

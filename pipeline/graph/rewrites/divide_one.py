@@ -29,13 +29,13 @@ from pathlib import Path
 
 from onnx import ModelProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, element_type, is_op
+from pipeline.graph.ir.index import LazyIndex, element_type, is_op
 from pipeline.graph.ir.node_builder import Additions
 
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Replace every Reciprocal; returns their number."""
-    added = Additions(GraphIndex(model, folder))
+    added = Additions(LazyIndex(model, folder))
     ones: dict[int, str] = {}
     found = [node for node in model.graph.node if is_op(node, "Reciprocal") and node.input[0] in added.index.types]
     for node in found:

@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto
 
 from pipeline.graph.ir.attributes import integer
-from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.index import LazyIndex, is_op, set_nodes
 from pipeline.graph.ir.node_builder import Additions
 
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Replace every GatherND whose indices are known; returns their number."""
-    index = GraphIndex(model, folder)
+    index = LazyIndex(model, folder)
     nodes: list[NodeProto] = []
     added = Additions(index)
     replaced = 0
@@ -39,7 +39,7 @@ def apply(model: ModelProto, folder: Path) -> int:
         indices = index.constant(node.input[1]) if is_op(node, "GatherND") else None
         dims = added.shape(node.input[0]) if indices is not None else ()
         if indices is None or not indices.size or 0 in dims:
-            nodes.append(NodeProto.FromString(node.SerializeToString()))
+            nodes.append(node)
             continue
         start = len(added.nodes)
         _gather(added, node, dims, indices)
@@ -47,8 +47,7 @@ def apply(model: ModelProto, folder: Path) -> int:
         replaced += 1
     if replaced:
         added.finish()
-        del model.graph.node[:]
-        model.graph.node.extend(nodes)
+        set_nodes(model, nodes)
     return replaced
 
 

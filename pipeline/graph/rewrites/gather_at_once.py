@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto
 
 from pipeline.graph.ir.attributes import integer, integers
-from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, LazyIndex, is_op
 from pipeline.graph.ir.inference import is_static, shape_of
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions
@@ -38,7 +38,7 @@ _MOVING = ("Gather", "Transpose", *VIEWS)
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Replace every such chain; returns their number."""
-    added = Additions(GraphIndex(model, folder))
+    added = Additions(LazyIndex(model, folder))
     chains = [chain for node in model.graph.node if (chain := _chain(added.index, node)) and _replace(added, chain)]
     if chains:
         added.join(removed=[node for chain in chains for node in chain])

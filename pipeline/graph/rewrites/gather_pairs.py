@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
 
 from pipeline.graph.ir.attributes import integer
-from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, LazyIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
 
@@ -34,7 +34,7 @@ _BETWEEN = ("Abs", "Cast", "Div", "Identity", "Mul", "Neg", "Relu")
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Replace every such Slice; returns their number."""
-    added = Additions(GraphIndex(model, folder))
+    added = Additions(LazyIndex(model, folder))
     replaced = 0
     for node in model.graph.node:
         for source in _slices(added.index, node) if is_op(node, "Concat") else ():

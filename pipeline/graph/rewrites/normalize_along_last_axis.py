@@ -37,10 +37,12 @@ def apply(added: Additions, node: NodeProto) -> bool:
     given = settings(node)
     result, dims = node.output[0], added.shape(node.input[0])
     axis = given.get("axis", -1) % len(dims)
+    if axis == len(dims) - 1:
+        return False
     over = dims[axis:]
     factors = [_spread(index.constant(name), over) for name in node.input[1:] if name]
     read = [name for name in node.output[1:] if name in index.readers or name in index.outputs]
-    if axis == len(dims) - 1 or read or any(values is None for values in factors):
+    if read or any(values is None for values in factors):
         return False
     flat = added.integers(f"{result}_flat_dims", *dims[:axis], prod(over))
     rows = added.op("Reshape", node.input[0], flat, out=f"{result}_flat")

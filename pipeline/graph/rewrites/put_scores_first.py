@@ -22,12 +22,12 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, LazyIndex, is_op, set_nodes
 
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Turn every Where in front of a Softmax that has its filler first; returns their number."""
-    index = GraphIndex(model, folder)
+    index = LazyIndex(model, folder)
     shown: dict[str, str] = {}
     nodes: list[NodeProto] = []
     turned = 0
@@ -42,9 +42,7 @@ def apply(model: ModelProto, folder: Path) -> int:
             turned += 1
         nodes.append(node)
     if turned:
-        kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del model.graph.node[:]
-        model.graph.node.extend(kept)
+        set_nodes(model, nodes)
     return turned
 
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from pipeline.graph.ir.attributes import settings, text
-from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, LazyIndex, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
 from pipeline.graph.ir.traverse import input_at
@@ -53,7 +53,7 @@ _LENGTHS, _H, _C, _PEEPHOLES = 4, 5, 6, 7
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Rewrite every layer that is given lengths; returns their number."""
-    index = GraphIndex(model, folder)
+    index = LazyIndex(model, folder)
     added = Additions(index)
     ends: dict[tuple[str, int], _Ends] = {}
     layers = [node for node in model.graph.node if _matches(index, node)]

@@ -21,12 +21,12 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto, helper
 
-from pipeline.graph.ir.index import GraphIndex, is_float, is_op
+from pipeline.graph.ir.index import GraphIndex, LazyIndex, is_float, is_op
 
 
 def apply(model: ModelProto, folder: Path) -> int:
     """Split every Clip whose bounds leave no zero or are computed; returns their number."""
-    index = GraphIndex(model, folder)
+    index = LazyIndex(model, folder)
     before: list[tuple[int, NodeProto]] = []
     changed = 0
     for number, node in enumerate(model.graph.node):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from onnx import ModelProto, NodeProto
 
@@ -13,13 +14,8 @@ from pipeline.graph.ir.inference import shape_of
 
 def macs(model: ModelProto) -> int:
     """Multiply-accumulates of all matrix products and convolutions; other nodes count one for each element made."""
-    return sum(macs_of_nodes(model))
-
-
-def macs_of_nodes(model: ModelProto) -> list[int]:
-    """The same for each node, in the graph's order."""
     shapes = shapes_of(model)
-    return [_macs(node, shapes) for node in model.graph.node]
+    return sum(macs_of(node, shapes) for node in model.graph.node)
 
 
 def shapes_of(model: ModelProto) -> dict[str, tuple[int, ...]]:
@@ -39,7 +35,8 @@ def shapes_of(model: ModelProto) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _macs(node: NodeProto, shapes: dict[str, tuple[int, ...]]) -> int:
+def macs_of(node: NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """The same for one node; `shapes` as :func:`shapes_of` gives them."""
     made = max((math.prod(shapes.get(name, ())) for name in node.output if name), default=0)
     if is_op(node, "MatMul", "Gemm"):
         given = shapes.get(node.input[0], ())

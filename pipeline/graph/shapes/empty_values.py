@@ -7,7 +7,6 @@ reads one in any other way is refused: QNN has no empty tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -122,9 +121,10 @@ def check_no_empties(node: NodeProto, types: Types, made: Mapping[str, TypeProto
     """
     for position, name in enumerate((*node.input, *node.output)):
         kind = made.get(name) or types.get(name)
-        says_how = 0 < position < len(node.input) and kind is not None and len(shape_of(kind)) == 1
-        if name and _is_empty(kind) and not says_how:
-            raise _read(node, name, kind)
+        if name and kind is not None and _is_empty(kind):
+            says_how = 0 < position < len(node.input) and len(shape_of(kind)) == 1
+            if not says_how:
+                raise _read(node, name, kind)
 
 
 def check_output(declared: ValueInfoProto, kind: TypeProto, *, alone: bool = False) -> None:
@@ -143,7 +143,7 @@ def check_output(declared: ValueInfoProto, kind: TypeProto, *, alone: bool = Fal
 
 
 def _is_empty(kind: TypeProto | None) -> bool:
-    return kind is not None and is_static(kind) and prod(shape_of(kind)) == 0
+    return kind is not None and 0 in shape_of(kind) and is_static(kind)  # a dim that is no number reads as 0, too
 
 
 def _joins(node: NodeProto, axes: list[int], rank: int) -> bool:

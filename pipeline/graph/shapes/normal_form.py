@@ -116,7 +116,7 @@ def normalize(model: ModelProto, folder: Path) -> tuple[ModelProto, Constants]:
     nodes = live_nodes(nodes, outputs)
     domains = {node.domain for node in all_nodes(graph)}
     normal = ModelProto(
-        opset_import=[entry for entry in opsets.protos() if not entry.domain or entry.domain in domains],
+        opset_import=[entry for entry in opsets.protos if not entry.domain or entry.domain in domains],
         graph=GraphProto(
             name="graph",
             node=nodes,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from onnx import NodeProto
 
-from pipeline.graph.ir.index import GraphIndex, is_op
-from pipeline.graph.ir.node_builder import Additions, _OnDemand, each_node
+from pipeline.graph.ir.index import GraphIndex, LazyIndex, is_op
+from pipeline.graph.ir.node_builder import Additions, each_node
 from tests.support.graphs import graph, operators
 
 
@@ -59,12 +59,12 @@ def test_no_index_is_made_that_nobody_asks_for(tmp_path: Path) -> None:
 
 def test_an_index_on_demand_is_made_for_what_is_in_one_alone(tmp_path: Path) -> None:
     model = graph("g (float[4] x) => (float[4] y) { y = Neg (x) }")
-    index = _OnDemand(model, tmp_path)
+    index = LazyIndex(model, tmp_path)
     made = copy.copy(index)
     assert not hasattr(index, "maker_of")
     assert vars(index).keys() == vars(made).keys() == {"model", "_folder"}
     assert made.makers["y"].op_type == "Neg"
-    assert vars(made).keys() == vars(index).keys() | _OnDemand.FIELDS
+    assert vars(made).keys() == vars(index).keys() | LazyIndex.FIELDS
 
 
 def test_nodes_that_nothing_replaces_are_removed_when_asked(tmp_path: Path) -> None:

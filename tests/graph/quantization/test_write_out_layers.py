@@ -161,7 +161,7 @@ def test_layers_that_a_rule_leaves_in_float_are_written_out_in_float(component: 
     assert "LSTM" not in operators(read)
     own = [node for node in read.graph.node if node.op_type in ("Sigmoid", "Tanh")]
     assert len(own) == 3 * 24 * 4
-    assert {f"{node.name!r} ({node.op_type})" for node in own} <= set(float_nodes(read))
+    assert {f"{node.name!r} ({node.op_type})" for node in own} <= set(float_nodes(GraphIndex(read, model.folder)))
     floats = [tensor for tensor in read.graph.initializer if tensor.dims == [128, 64]]
     assert len({(each.external_data[0].value, each.external_data[1].value) for each in floats}) == 2, "one of each way"
     truth = [outputs(tagger(), feeds(tagger(), 20))]
