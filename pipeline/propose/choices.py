@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.propose.found_model import FoundModel
 from pipeline.propose.guessed_axes import GuessedAxis, guess_axes
 from pipeline.propose.interface import NEVER_VARIED, GuessedComponent, GuessedInput
+from pipeline.propose.picture_sizes import USUAL, Picture, guessed_side, said_side
 from pipeline.propose.tables import FoundTable, find_table
 
 _TOKEN_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids"})
@@ -18,7 +19,6 @@ _TOKENS = (32, 64, 128)
 _LENGTHS = (64, 128)
 _SECONDS = (1, 3)
 _RATE = 16000
-_IMAGE = 224
 _STEP_OF_WIDTH = (160, 320)
 
 
@@ -34,7 +34,8 @@ class Said:
 class Choices:
     """The parts of a config, each with its comments. `missing` is what the user has to bring before it builds.
 
-    `reader` has the keys of `calibration`; `notes` are lines above it.
+    `reader` has the keys of `calibration`; `notes` are lines above it. `guessed_picture`: no file says how large
+    pictures are, and the graph leaves both sides free.
     """
 
     fixed: dict[str, Said] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class Choices:
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    guessed_picture: bool = False
 
     def leave_out(self, refused: Sequence[Mapping[str, int]]) -> None:
         """Take buckets out that the model has no shapes for."""
@@ -57,8 +59,13 @@ class Choices:
             )
 
 
-def choose(name: str, found: FoundModel, components: Mapping[str, GuessedComponent]) -> Choices:
-    """All that can be said of a model called `name` without running it."""
+def choose(
+    name: str,
+    found: FoundModel,
+    components: Mapping[str, GuessedComponent],
+    picture: Picture = USUAL,
+) -> Choices:
+    """All that can be said of a model called `name` without running it; `picture` is a size to guess."""
     made = Choices()
     readable = {key: each for key, each in components.items() if each.refused is None}
     inputs = [given for each in readable.values() for given in each.inputs]
@@ -73,7 +80,7 @@ def choose(name: str, found: FoundModel, components: Mapping[str, GuessedCompone
                 1, f"GUESS: as many as one run is given, of {of}: a state goes on behind them, so none may be padded"
             )
         else:
-            _place(axis, made, found, inputs, rate.value)
+            _place(axis, made, found, inputs, rate.value, picture)
     _even(made)
     _choose_reader(name, found, readable, made, rate)
     return made
@@ -109,7 +116,14 @@ def _constant(given: GuessedInput, rate: Said) -> Said:
     return Said(chosen, f"it selects a branch (If): {'' if values else 'GUESS, '}{seen}")
 
 
-def _place(axis: GuessedAxis, made: Choices, found: FoundModel, inputs: Sequence[GuessedInput], rate: int) -> None:
+def _place(
+    axis: GuessedAxis,
+    made: Choices,
+    found: FoundModel,
+    inputs: Sequence[GuessedInput],
+    rate: int,
+    picture: Picture,
+) -> None:
     """Put an axis under `fixed` or `buckets`."""
     of = ", ".join(axis.carriers[:4]) + (", …" if len(axis.carriers) > 4 else "")
     of += f": {axis.why}" if axis.why else ""
@@ -119,7 +133,9 @@ def _place(axis: GuessedAxis, made: Choices, found: FoundModel, inputs: Sequence
         case "channels":
             made.fixed[axis.name] = Said(3, f"channels of a picture, of {of}")
         case "height" | "width":
-            size, why = _side(axis, found, inputs)
+            said = said_side(axis, found, inputs)
+            made.guessed_picture |= said is None
+            size, why = said or guessed_side(axis, picture)
             if size:
                 made.fixed[axis.name] = Said(size, f"{axis.kind} of a picture, of {of}: {why}")
             else:
@@ -133,27 +149,6 @@ def _place(axis: GuessedAxis, made: Choices, found: FoundModel, inputs: Sequence
             made.buckets[axis.name] = Said(sizes, f"tokens, of {of}{limit}")
         case "length":
             made.buckets[axis.name] = Said(list(_LENGTHS), f"GUESS: a length, of {of}")
-
-
-def _side(axis: GuessedAxis, found: FoundModel, inputs: Sequence[GuessedInput]) -> tuple[int, str]:
-    """The height or width of pictures; 0 where the other side is fixed by the graph and this one is free."""
-    said = found.said("preprocessor_config.json")
-    for key in ("crop_size", "size"):
-        match said.get(key):
-            case {"height": int(height), "width": int(width)}:
-                return (height if axis.kind == "height" else width), f"{key} of preprocessor_config.json"
-            case {"shortest_edge": int(edge)} | int(edge):
-                return edge, f"{key} of preprocessor_config.json"
-    size = found.said("config.json").get("image_size")
-    if isinstance(size, int):
-        return size, "image_size of config.json"
-    for given in inputs:
-        shape = given.spec.shape
-        if given.kind == "image" and axis.name in shape:
-            others = [dim for dim in shape[1:] if isinstance(dim, int) and dim > 4]
-            if others:
-                return 0, f"GUESS: the other side is {others[0]}"
-    return _IMAGE, "GUESS: what the model was trained with"
 
 
 def _most_tokens(found: FoundModel) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from pipeline.build.bring import bring_up_to_date
@@ -20,6 +20,7 @@ from pipeline.propose.config_text import config_text, language_model_text
 from pipeline.propose.found_model import FoundModel, chosen, find, no_models, sides, table_names
 from pipeline.propose.interface import GuessedComponent, look_at
 from pipeline.propose.language_files import config_of, language_files, longest_context
+from pipeline.propose.picture_sizes import OTHERS
 from pipeline.qnn import catalog
 from pipeline.store.durable import disk_errors
 
@@ -63,7 +64,16 @@ def write_first_config(
     made = choose(name, found, components)
     text = config_text(name, found, components, made, wanted)
     _write(path, text)
-    errors = list(_tried(path, workspace, say))
+    refused = _tried(path, workspace, say)
+    if made.guessed_picture and any(step.startswith("shape:") for step in refused):
+        for picture in OTHERS:
+            say("trying pictures of {} x {}".format(*picture))
+            other = choose(name, found, components, picture)
+            other_text = config_text(name, found, components, other, wanted)
+            if _fits(path, text, other_text, workspace):
+                made, text, refused = other, other_text, {}
+                break
+    errors = list(refused.values())
     larger = [] if errors else _too_large(path, workspace, say)
     made.leave_out(larger)
     if (errors or larger) and path.read_text("utf-8") == text:  # who edited it meanwhile keeps what he wrote
@@ -156,11 +166,11 @@ def _on_the_hub(repo: str, revision: str) -> FoundModel:
     return FoundModel(place, onnx, names, passed, sides(snapshot, beside), tables=tables)
 
 
-def _tried(path: Path, workspace: Workspace, say: Callable[[str], None]) -> Iterator[PipelineError]:
-    """Errors of the steps that need no samples, one for each component at most."""
+def _tried(path: Path, workspace: Workspace, say: Callable[[str], None] = lambda _: None) -> dict[str, PipelineError]:
+    """Errors of the steps that need no samples, by their names, one for each component at most."""
     config = load(path)
     steps = [step for step in plan(config) if _is_tried(step, config)]
-    crew, failed = Crew(workspace, steps), set[str | None]()
+    crew, failed, errors = Crew(workspace, steps), set[str | None](), dict[str, PipelineError]()
     try:
         for step in steps:
             if {step.component, None} & failed:
@@ -169,12 +179,24 @@ def _tried(path: Path, workspace: Workspace, say: Callable[[str], None]) -> Iter
             try:
                 bring_up_to_date(step, workspace, crew)
             except WaitingError:
-                return
+                break
             except PipelineError as error:
                 failed.add(step.component)
-                yield error.at(step.id)
+                errors[step.id] = error.at(step.id)
     finally:
         crew.close()
+    return errors
+
+
+def _fits(path: Path, text: str, other: str, workspace: Workspace) -> bool:
+    """Whether nothing is refused with another text in place of the one that was written; if not, that one is back."""
+    if path.read_text("utf-8") != text:  # who edited it meanwhile keeps what he wrote
+        return False
+    path.write_text(other, "utf-8", newline="\n")
+    fits = not _tried(path, workspace)
+    if not fits:
+        path.write_text(text, "utf-8", newline="\n")
+    return fits
 
 
 def _too_large(path: Path, workspace: Workspace, say: Callable[[str], None]) -> list[Mapping[str, int]]:

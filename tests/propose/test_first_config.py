@@ -27,7 +27,7 @@ def written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str = "models", targets: str = ""
 ) -> tuple[ModelConfig, str, list[str]]:
     """The config that is written for a source, its text, and what was said; no step is run."""
-    monkeypatch.setattr(first_config, "_tried", lambda *_: iter(()))
+    monkeypatch.setattr(first_config, "_tried", lambda *_: {})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").mkdir(exist_ok=True)
     said: list[str] = []
@@ -288,6 +288,45 @@ def test_what_will_be_refused_is_said_and_written_down(tmp_path: Path) -> None:
     assert run.status == 12
     assert "will be refused: output 'y' is quantized by a scale" in run.text
     assert "# REFUSED: output 'y' is quantized by a scale" in (project.root / "configs/mine.yaml").read_text()
+
+
+def _of_one_size(folder: Path, height: int, width: int) -> None:
+    """A model whose axes are free by name, and whose weights allow pictures of one size; 1: any."""
+    text = "net (float[N, 3, H, W] pixels) => (float[N, 3, H, W] y) { y = Add (pixels, places) }"
+    save(graph(text, {"places": np.ones((1, 3, height, width), np.float32)}), folder / "net.onnx")
+
+
+@pytest.mark.parametrize(("height", "width", "fixed"), [(64, 64, (64, 64)), (256, 192, (256, 192)), (48, 1, (48, 320))])
+def test_a_size_of_pictures_that_the_graph_has_shapes_for_is_looked_for(
+    height: int, width: int, fixed: tuple[int, int], tmp_path: Path
+) -> None:
+    project = Project.create(tmp_path / "project", tmp_path / "store")
+    _of_one_size(project.root / "models", height, width)
+    run = project.doit("init", "mine", "models")
+    config = load(project.root / "configs/mine.yaml")
+    assert config.fixed == {"N": 1, "H": fixed[0], "W": fixed[1]}
+    assert "the graph has no shapes for 224" in " ".join((project.root / "configs/mine.yaml").read_text().split())
+    assert "will be refused" not in run.text
+    assert "guessed, look at these lines: H, W" in run.text
+
+
+def test_where_no_size_fits_the_first_is_told_of(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "project", tmp_path / "store")
+    _of_one_size(project.root / "models", 50, 50)
+    run = project.doit("init", "mine", "models", check=False)
+    assert run.status == 12
+    assert "H = 224, W = 224" in run.text
+    assert load(project.root / "configs/mine.yaml").fixed == {"N": 1, "H": 224, "W": 224}
+
+
+def test_no_other_size_is_tried_where_a_file_says_one(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "project", tmp_path / "store")
+    _of_one_size(project.root / "models", 64, 64)
+    (project.root / "models" / "preprocessor_config.json").write_text('{"size": {"height": 96, "width": 96}}')
+    run = project.doit("init", "mine", "models", check=False)
+    assert run.status == 12
+    assert "trying pictures" not in run.text
+    assert load(project.root / "configs/mine.yaml").fixed == {"N": 1, "H": 96, "W": 96}
 
 
 @pytest.mark.slow
