@@ -253,8 +253,7 @@ def _images(folder: str, found: FoundModel, components: Mapping[str, GuessedComp
         first = shape[1] in (1, 3) or shape[3] not in (1, 3)
         height, width = (shape[2], shape[3]) if first else (shape[1], shape[2])
         if any(str(side) in made.buckets for side in (height, width)):
-            fixed = {axis: said.value for axis, said in made.fixed.items()}
-            sides = [side if isinstance(side, int) else fixed.get(str(side), 0) for side in (height, width)]
+            sides = [side if isinstance(side, int) else 0 for side in (height, width)]
             made.reader["size"] = Said(sides, "0: the side that keeps the picture's ratio")
         made.reader |= {
             "fit": Said("resize", "GUESS: or letterbox, as many detectors want it, or crop"),

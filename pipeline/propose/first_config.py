@@ -67,7 +67,7 @@ def write_first_config(
     refused = _tried(path, workspace, say)
     if made.guessed_picture and any(step.startswith("shape:") for step in refused):
         for picture in OTHERS:
-            say("trying pictures of {} x {}".format(*(side or "any" for side in picture)))
+            say("trying pictures of {} x {}".format(*picture))
             other = choose(name, found, components, picture)
             other_text = config_text(name, found, components, other, wanted)
             if _fits(path, text, other_text, workspace):

@@ -9,15 +9,15 @@ from pipeline.propose.guessed_axes import GuessedAxis
 from pipeline.propose.interface import GuessedInput
 
 Picture = tuple[int, int]
-"""Height and width in pixels; 0: as wide as it comes, as lines of text are."""
+"""Height and width in pixels."""
 USUAL: Picture = (224, 224)
 OTHERS: tuple[Picture, ...] = (
     *((side, side) for side in (256, 512, 640, 384, 320, 448)),
-    *((height, 0) for height in (48, 32, 64)),
+    *((48, 320), (32, 320), (64, 320), (32, 128), (32, 100)),
     *((side, side) for side in (128, 112, 96, 64, 32, 28, 160, 192, 299, 300, 336, 480, 608, 768, 800, 1024)),
     *((256, 128), (256, 192), (384, 288)),
 )
-"""What models are trained with beside the usual size, in the order in which it is tried."""
+"""What models are trained with beside the usual size, in the order in which it is tried; wide ones: lines of text."""
 
 
 def said_side(axis: GuessedAxis, found: FoundModel, inputs: Sequence[GuessedInput]) -> tuple[int, str] | None:

@@ -124,11 +124,19 @@ def byte_size(tensor: TensorProto) -> int:
     Raises:
         ModelError: a dim is negative or the element type unknown.
     """
-    if min(tensor.dims, default=0) < 0:
+    if min(tensor.dims[:], default=0) < 0:
         raise ModelError(f"tensor {tensor.name!r} has a negative dim", why=f"its dims are {list(tensor.dims)}")
     if tensor.data_type == TensorProto.STRING:
         return 0
-    count: int = math.prod(tensor.dims)
+    return packed_size(tensor, math.prod(tensor.dims[:]))
+
+
+def packed_size(tensor: TensorProto, count: int) -> int:
+    """The bytes that so many elements of a tensor's type take, which is not that of strings.
+
+    Raises:
+        ModelError: the element type is unknown.
+    """
     bits = SUB_BYTE_BITS.get(tensor.data_type) or 8 * tensor_dtype(tensor).itemsize
     return (count * bits + 7) // 8
 

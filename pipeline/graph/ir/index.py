@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,14 @@ class GraphIndex:
         readers = self.readers.get(name, [])
         return readers[0] if len(readers) == 1 and name not in self.outputs and is_op(readers[0], *op_types) else None
 
+    def has(self, name: str) -> bool:
+        """Whether a value or constant has this name."""
+        return name in self.initializers or name in self.makers or name in self.types
+
     def unused(self, stem: str) -> str:
         """A name that no value has: `stem`, or `stem` with a number."""
         name, count = stem, 1
-        while name in self.initializers or name in self.makers or name in self.types:
+        while self.has(name):
             count += 1
             name = f"{stem}_{count}"
         return name
@@ -125,10 +129,10 @@ def prune(model: ModelProto) -> None:
     outputs = [value.name for value in graph.output]
     nodes = live_nodes(graph.node, outputs)
     used = {name for node in nodes for name in reads(node)}.union(outputs)
-    values = used.union(*(node.output for node in nodes)) - {value.name for value in (*graph.input, *graph.output)}
-    _keep(graph.node, nodes)
-    _keep(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])
-    _keep(graph.value_info, [value for value in graph.value_info if value.name in values])
+    values = used.union(*(node.output[:] for node in nodes)) - {value.name for value in (*graph.input, *graph.output)}
+    _drop(graph.node, lambda node: used.isdisjoint(node.output[:]))
+    _drop(graph.initializer, lambda tensor: tensor.name not in used)
+    _drop(graph.value_info, lambda value: value.name not in values)
 
 
 def substitute(model: ModelProto, removed: Iterable[NodeProto], added: Iterable[NodeProto]) -> None:
@@ -140,18 +144,14 @@ def substitute(model: ModelProto, removed: Iterable[NodeProto], added: Iterable[
 
 def set_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> None:
     """Make these the nodes of a model, of which some may be its own; all are copied."""
-    _set(model.graph.node, nodes)
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
 
 
-def _keep(field: Any, kept: list[Any]) -> None:
-    if len(kept) < len(field):
-        _set(field, kept)
-
-
-def _set(field: Any, items: Iterable[Any]) -> None:
-    copies = [type(item).FromString(item.SerializeToString()) for item in items]
-    del field[:]
-    field.extend(copies)
+def _drop(field: Any, is_dead: Callable[[Any], bool]) -> None:
+    for place in reversed([place for place, item in enumerate(field) if is_dead(item)]):
+        del field[place]
 
 
 def sort_nodes(model: ModelProto) -> None:

@@ -13,6 +13,7 @@ from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper, numpy
 
 from pipeline.graph.ir.index import GraphIndex, LazyIndex, substitute
 from pipeline.graph.ir.inference import Opsets, infer_outputs, shape_of
+from pipeline.graph.ir.traverse import reads
 
 _Name = str
 
@@ -23,17 +24,11 @@ class Additions:
     def __init__(self, index: GraphIndex) -> None:
         self.index = index
         self._opsets = Opsets.of(index.model)
+        self._types: dict[_Name, TypeProto] = {}
         self._constants: dict[str, NDArray[Any]] = {}
         self._made: set[str] = set()
         self._names: set[str] = set()
         self.nodes: list[NodeProto] = []
-
-    @functools.cached_property
-    def _types(self) -> dict[_Name, TypeProto]:
-        constants = self.index.initializers.items()
-        return self.index.types | {
-            name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for name, tensor in constants
-        }
 
     def value(self, name: _Name, kind: int, dims: Sequence[int]) -> _Name:
         """A name and a type for a value that a node appended to ``nodes`` makes."""
@@ -57,7 +52,8 @@ class Additions:
         """Add one of ONNX's own operators with one output, called `out`, numbered if taken; returns the name."""
         made = self._unused(out)
         node = helper.make_node(kind, list(inputs), [made], name or made, **attributes)
-        self._types |= infer_outputs(node, self._types, self._small, self._opsets)
+        given = {name: self._type(name) for name in reads(node)}
+        self._types |= infer_outputs(node, given, self._small, self._opsets)
         self._made.add(made)
         self._names.add(node.name)
         self.nodes.append(node)
@@ -80,7 +76,7 @@ class Additions:
 
     def shape(self, name: _Name) -> tuple[int, ...]:
         """The dims of a value of the graph, or of one that was added."""
-        return shape_of(self._types[name])
+        return shape_of(self._type(name))
 
     def finish(self) -> list[NodeProto]:
         """Add constants and types to the model; returns the nodes, for the caller to put in their place."""
@@ -107,10 +103,17 @@ class Additions:
 
     def _unused(self, stem: str) -> str:
         name, count = stem, 1
-        while name in self._types or name in self.index.makers:
+        while name in self._types or self.index.has(name):
             count += 1
             name = f"{stem}_{count}"
         return name
+
+    def _type(self, name: _Name) -> TypeProto:
+        if name not in self._types:
+            tensor = self.index.initializers.get(name)
+            known = helper.make_tensor_type_proto(tensor.data_type, tensor.dims) if tensor is not None else None
+            self._types[name] = known or self.index.types[name]
+        return self._types[name]
 
     def _small(self, name: str) -> Any:
         if name in self._constants:

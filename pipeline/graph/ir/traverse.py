@@ -13,7 +13,7 @@ _GRAPH, _GRAPHS = AttributeProto.GRAPH, AttributeProto.GRAPHS
 
 def attribute_graphs(node: NodeProto) -> Iterator[GraphProto]:
     """The subgraphs of a control-flow node (If, Loop, Scan, ...)."""
-    for attribute in node.attribute:
+    for attribute in node.attribute[:]:
         if attribute.type == _GRAPH:
             yield attribute.g
         elif attribute.type == _GRAPHS:
@@ -61,7 +61,7 @@ def other_input(node: NodeProto, name: str) -> str:
 def reads(node: NodeProto) -> list[str]:
     """Names of all values a node needs: its inputs, and what its subgraphs take from outside."""
     # Every index calls this. Slices are lists, which are walked in half the time; a generator takes half as long again.
-    names = [name for name in node.input[:] if name]
+    names: list[str] = list(filter(None, node.input[:]))
     for attribute in node.attribute[:]:
         kind = attribute.type
         if kind == _GRAPH:
@@ -88,7 +88,7 @@ def live_nodes(nodes: Iterable[NodeProto], outputs: Iterable[str]) -> list[NodeP
     needed = set(outputs)
     live = []
     for node in reversed(list(nodes)):
-        if not needed.isdisjoint(node.output):
+        if not needed.isdisjoint(node.output[:]):
             live.append(node)
             needed.update(reads(node))
     return live[::-1]

@@ -22,7 +22,7 @@ from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, nump
 
 from pipeline.errors import ModelError
 from pipeline.graph.files.blob_writer import BlobWriter
-from pipeline.graph.files.model_file import EXTERNAL_BYTES, SUB_BYTE_BITS, byte_size, is_external, tensor_array
+from pipeline.graph.files.model_file import EXTERNAL_BYTES, SUB_BYTE_BITS, is_external, packed_size, tensor_array
 from pipeline.graph.ir.inference import Opsets, infer_outputs, is_static, one_node_session, shape_of
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.traverse import all_nodes, attribute_graphs, label, reads
@@ -327,5 +327,5 @@ def is_random(node: NodeProto) -> bool:
 
 def type_bytes(kind: TypeProto) -> int:
     """The bytes of a value of a static tensor type; 64 for each string."""
-    probe = TensorProto(data_type=kind.tensor_type.elem_type, dims=shape_of(kind))
-    return byte_size(probe) if probe.data_type != TensorProto.STRING else 64 * math.prod(probe.dims)
+    probe, count = TensorProto(data_type=kind.tensor_type.elem_type), math.prod(shape_of(kind))
+    return packed_size(probe, count) if probe.data_type != TensorProto.STRING else 64 * count
