@@ -29,7 +29,7 @@ class Cluster:
     """One scheduler, at a port that outlives it, and workers by name.
 
     `at` says what comes before a command of the scheduler or a worker, which puts it on a host of its own; `environ` is
-    what they need besides to reach the shared store.
+    what workers need besides to reach the shared store, `certificates` what all need to reach each other by TLS.
     """
 
     root: Path
@@ -38,18 +38,23 @@ class Cluster:
     address: str = "127.0.0.1"
     at: Callable[[str], Sequence[str]] = lambda _: ()
     environ: Mapping[str, str] = field(default_factory=dict)
+    certificates: Mapping[str, str] = field(default_factory=dict)
     scheduler: subprocess.Popen[bytes] | None = None
     workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
         """The scheduler's address."""
-        return f"tcp://{self.address}:{self.port}"
+        return f"{self._protocol}://{self.address}:{self.port}"
+
+    @property
+    def _protocol(self) -> str:
+        return "tls" if self.certificates else "tcp"
 
     def start_scheduler(self) -> None:
         """Start the scheduler: plain Dask, in a folder where our code is not."""
         command = ["-m", "distributed.cli.dask_scheduler", "--port", str(self.port), "--no-dashboard", "--no-show"]
-        command += ["--host", self.address]
+        command += ["--host", f"{self._protocol}://{self.address}"]
         self.scheduler = self._started("scheduler", command, self.root, {"PYTHONPATH": ""})
         self._until("scheduler", "Scheduler at", self.scheduler)
 
@@ -71,7 +76,7 @@ class Cluster:
             return subprocess.Popen(
                 [*self.at(host or name), sys.executable, *command],
                 cwd=at,
-                env={**inherited(), **environ},
+                env={**inherited(), **self.certificates, **environ},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -87,11 +92,11 @@ class Cluster:
 
 
 @contextmanager
-def cluster(root: Path) -> Iterator[Cluster]:
+def cluster(root: Path, certificates: Mapping[str, str] | None = None) -> Iterator[Cluster]:
     """A cluster with a scheduler and no worker yet, and a folder to share; nothing of it is left afterwards."""
     root.mkdir()
     (root / "shared").mkdir()
-    with running(Cluster(root, root / "shared", free_port())) as made:
+    with running(Cluster(root, root / "shared", free_port(), certificates=certificates or {})) as made:
         yield made
 
 

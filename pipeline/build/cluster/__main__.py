@@ -11,10 +11,12 @@ import signal
 import sys
 import uuid
 from collections.abc import Coroutine
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from pipeline.build.cluster import on_worker
+from pipeline.build.cluster.certificates import check_certificates
 from pipeline.build.cluster.member import ClusterMember
 from pipeline.build.crew import cores
 from pipeline.config.host_names import Host
@@ -34,13 +36,11 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         on_worker.member = member = ClusterMember(_ROOT, given.name, given.steps)
+        with closing(member):
+            return asyncio.run(_serve(given.scheduler, member, given.steps))
     except PipelineError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    try:
-        return asyncio.run(_serve(given.scheduler, member, given.steps))
-    finally:
-        member.close()
 
 
 async def _serve(scheduler: str, member: ClusterMember, steps: int) -> int:
@@ -49,6 +49,7 @@ async def _serve(scheduler: str, member: ClusterMember, steps: int) -> int:
     except ImportError:
         print("error: distributed is not installed: run 'uv sync --extra cluster'", file=sys.stderr)
         return 10
+    check_certificates(scheduler, "worker", scheduler)
     on_worker.leave_unwatched()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -99,13 +100,20 @@ async def _start(worker: Any, why: list[str]) -> None:
     try:
         await worker
     except TimeoutError:
-        why.append(f"there is no scheduler, for {_ABSENT_S:.0f} s")
+        why.append(_absent())
     except (RuntimeError, OSError) as error:
         met: BaseException = error
         while met.__cause__ is not None:  # Dask wraps what it met
             met = met.__cause__
-        late = isinstance(met, TimeoutError)
-        why.append(f"there is no scheduler, for {_ABSENT_S:.0f} s" if late else " ".join(str(met).split()))
+        why.append(_absent() if isinstance(met, TimeoutError) else " ".join(str(met).split()))
+
+
+def _absent() -> str:
+    """Why a worker waited in vain; Dask says the same of a scheduler that refuses its certificates."""
+    return (
+        f"there is no scheduler, for {_ABSENT_S:.0f} s; or it was started with certificates, and answers only to tls://"
+        " and certificates of the same authority"
+    )
 
 
 async def _before(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from pipeline.build.cluster import REFUSALS_REMEDY, on_worker
+from pipeline.build.cluster.certificates import check_certificates
 from pipeline.build.cluster.job import Answer, StepJob
 from pipeline.build.cluster.together import Together
 from pipeline.errors import ConfigError, PipelineError, StoreError, WaitingError, WorkerError
@@ -208,6 +209,8 @@ class Dispatcher:
             ) from None
         since, told = time.monotonic(), False
         with self._lock:
+            if self._client is None:
+                check_certificates(self._url, "client", self._where)
             while self._client is None:
                 stopping.check()
                 try:
@@ -215,10 +218,11 @@ class Dispatcher:
                 except (OSError, TimeoutError, ValueError) as error:
                     if isinstance(error, ValueError) or time.monotonic() - since > _PATIENCE_S or not self._ever():
                         raise WorkerError(
-                            "the scheduler of the cluster can't be reached",
-                            where=f"{self._where}: {self._url}",
+                            f"the scheduler of the cluster can't be reached: {self._url}",
+                            where=self._where,
                             why=str(error) or type(error).__name__,
-                            remedy="start it with 'dask scheduler' and see docs/cluster.md; or build without an engine",
+                            remedy="start it with 'dask scheduler', with certificates if the address begins with tls://"
+                            " (docs/cluster.md); or build without an engine",
                         ) from None
                     if not told:
                         told = True
