@@ -20,7 +20,7 @@ Models that others trained and published, built as a new user would: a config of
 else. *Right* is an artifact whose application, on inputs that calibration did not see, says the same with the context
 on QNN's emulator as with the original on ONNX Runtime's CPU; *refused* is a build that failed and said why; *wrong* is
 one that shipped and disagrees. The figures are the worst SQNR in dB over outputs and buckets. Seconds are of two
-cores that other work shared: from commit 0404e72 (2026-11-23) on they had a load of 10 to 22.
+cores that other work shared, at a load of 1 to 6.
 
 """
 
