@@ -89,7 +89,6 @@ class _Places:
     valid: str
     last: str
     batch: int
-    stem: str
     fitted: dict[tuple[str, int, int], str] = field(default_factory=dict)
 
 
@@ -139,7 +138,7 @@ def _places(
     valid = added.op("Greater", added.op("MatMul", flags, reached, out=f"{stem}_left"), half, out=stem)
     more = added.op("Greater", added.op("MatMul", flags, passed, out=f"{stem}_behind"), half, out=f"{stem}_more")
     last = added.op("Where", more, zero, flags, out=f"{stem}_last")
-    made[mask.value, before, after] = _Places(valid, last, batch, stem)
+    made[mask.value, before, after] = _Places(valid, last, batch)
     return made[mask.value, before, after]
 
 
