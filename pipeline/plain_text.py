@@ -26,14 +26,14 @@ def did_you_mean(name: str, known: Iterable[str], *, rest: str = "") -> str:
     return f"; did you mean '{near}{rest}'?" if near else ""
 
 
-def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """The known name that is nearest to a word by difflib, as near as `cutoff` says, or "" where none is.
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that is nearest to a word by difflib, or "" where none is near.
 
     One that is a single slip away comes before it. Two letters swapped are one slip, and the likelier one of several:
     sm8560 is sm8650 before it is sm8550. Beyond that slips say less than difflib, which counts what two words have in
     common: short words are few slips from the beginning of a long one, and from other short ones.
     """
-    near = difflib.get_close_matches(name, list(known), n=_NEAR, cutoff=cutoff)
+    near = difflib.get_close_matches(name, list(known), n=_NEAR)
     slipped = [other for other in near if _slips(name, other) == 1]
     return min(slipped, key=lambda other: sorted(other) != sorted(name), default=near[0] if near else "")
 

@@ -123,7 +123,7 @@ def thresholds_of(written: tuple[ThresholdsFile | None, ...], outputs: Mapping[s
     if total < Thresholds.total_db:  # who accepts a tenth of the signal as error accepts other decisions
         found = replace(found, choices=0.0, overlap=0.0)
     for each in written:
-        found = replace(found, **_given(each)) if each else found
+        found = replace(found, **given_fields(each)) if each else found
     return replace(found, outputs={label: _of_output(output) for label, output in outputs.items()})
 
 
@@ -168,11 +168,11 @@ def check_outputs(of_model: Outputs, of_components: Mapping[str, Outputs], node:
 
 def _of_output(written: OutputFile) -> OutputLimits:
     known = {each.name for each in fields(OutputLimits)}
-    given = {name: value for name, value in _given(written).items() if name in known}
+    given = {name: value for name, value in given_fields(written).items() if name in known}
     total = written.total_db
     return OutputLimits(**{"quantization_db": total, "compile_db": total, **given})
 
 
-def _given(written: ThresholdsFile | OutputFile) -> dict[str, Any]:
-    """The fields that are there."""
+def given_fields(written: object) -> dict[str, Any]:
+    """The fields of a dataclass that are not None, by name."""
     return {key: value for key, value in vars(written).items() if value is not None}

@@ -29,7 +29,7 @@ from pipeline.config.file import (
     Verification,
 )
 from pipeline.config.file_names import RESERVED
-from pipeline.config.judging import check_outputs, thresholds_of, wished_of
+from pipeline.config.judging import check_outputs, given_fields, thresholds_of, wished_of
 from pipeline.config.model_config import Component, ModelConfig
 from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride, by_default, takes_blocks
 from pipeline.config.readers import Reader
@@ -185,7 +185,7 @@ def _components(fields: Mapping[str, Any], default: Quantization) -> dict[str, C
         merged = own if isinstance(own, Fp16 | Auto | Climb) else model
         if isinstance(own, QuantizationOverride) and model:
             base = model if isinstance(model, Quantization) else Quantization()
-            merged = replace(base, **_given(own))
+            merged = replace(base, **given_fields(own))
         budget = merged.budget_minutes if isinstance(merged, Auto | Climb) else None
         left_out = isinstance(merged, Climb)
         merged = default if isinstance(merged, Climb) else merged
@@ -212,11 +212,6 @@ def _components(fields: Mapping[str, Any], default: Quantization) -> dict[str, C
                 wished=wished_of(limits, thresholds) if left_out else None,
             )
     return found
-
-
-def _given(written: object) -> dict[str, Any]:
-    """The fields that are there."""
-    return {key: value for key, value in vars(written).items() if value is not None}
 
 
 def _check_calibration(

@@ -146,7 +146,7 @@ def takes_blocks(outputs: Collection[str], compiler: str) -> bool:
     return "dlc" not in outputs and compiler != "qairt"
 
 
-def by_default(architectures: Iterable[int], *, blocks: bool = True) -> Quantization:
+def by_default(architectures: Iterable[int], *, blocks: bool) -> Quantization:
     """What is built where nothing is said, for targets of these HTP architectures: the most exact with 8 bit weights.
 
     On MiniLM 36 dB in place of 28, for 1 % more bytes (ADR 29). `blocks`: whether all that is made takes weights in

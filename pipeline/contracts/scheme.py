@@ -13,9 +13,6 @@ from typing import Final, Literal
 from pipeline.contracts.codec import Contract, left_out
 from pipeline.frozen import dataclass
 
-WEIGHTS: Final = ("uint8", "int8", "int4", "int16")
-"""Types a constant weight may be stored in; int4 only where HTP takes it, else 8 bits; int16 from HTP v73 on,
-and 8 bits of a convolution of more than 8 taps or with most dilations, of which HTP drops the lower byte."""
 BLOCKS: Final = (16, 32, 64)
 """How many inputs of a weight may share a scale."""
 Rounding = Literal["nearest", "gptq"]
@@ -106,11 +103,6 @@ class Scheme(Contract):
         short = f"w{bits(self.weights)}a{bits(self.activations)}"
         short += f" in blocks of {self.block}" if self.block else ""
         return f"{short} mixed" if self.overrides else short
-
-    @property
-    def looks_at_data(self) -> bool:
-        """Whether weights are rounded or scaled by what calibration samples make of their inputs."""
-        return self.rounding == "gptq" or self.clip == "hessian"
 
     def with_rules(self, rules: Sequence[Rule]) -> Scheme:
         """The same scheme with more rules, which win over those it has."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.build.bring import is_current
@@ -22,9 +22,7 @@ from pipeline.propose.lengths import of_calibration, of_file
 from pipeline.store.manifests import read_manifest
 
 
-def print_plans(
-    config: ModelConfig, steps: Sequence[Step], workspace: Workspace, lengths: str, say: Callable[[str], None] = print
-) -> None:
+def print_plans(config: ModelConfig, steps: Sequence[Step], workspace: Workspace, lengths: str) -> None:
     """Print the table of plans for a model whose buckets are shaped.
 
     Raises:
@@ -57,7 +55,7 @@ def print_plans(
         found = of_calibration(axes, _made(step, workspace), known, workspace.store)
     now = [tuple(bucket.axes[axis] for axis in axes) for bucket in config.buckets]
     exact = [name for name, component in config.components.items() if component.truth == "exact"]
-    say(bucket_report(config.name, found, costs, now, exact).rstrip())
+    print(bucket_report(config.name, found, costs, now, exact).rstrip())
 
 
 def _cost(

@@ -20,7 +20,7 @@ from pipeline.graph.files.lean_parse import parse_lean
 from pipeline.graph.files.model_file import is_external, signature
 from pipeline.graph.ir.inference import REFUSALS
 from pipeline.graph.ir.traverse import all_nodes, attribute_graphs
-from pipeline.graph.shapes.axes import model_axes, name_dims
+from pipeline.graph.shapes.axes import name_dims
 from pipeline.inputs.samples.audio import is_wave
 from pipeline.inputs.samples.images import is_picture
 from pipeline.propose.axis_uses import AxisUse, Uses, find_uses
@@ -57,7 +57,7 @@ class GuessedInput:
 
 @dataclass(frozen=True)
 class GuessedComponent:
-    """One ONNX file: inputs, outputs, and its axes with the inputs that carry each; or why it can't be read.
+    """One ONNX file: its inputs and outputs, or why it can't be read.
 
     `uses` is what recurrences say of axes, by input and place; `unranked` are inputs and outputs of which no one knows
     how many dims they have.
@@ -66,7 +66,6 @@ class GuessedComponent:
     file: str
     inputs: Sequence[GuessedInput] = ()
     outputs: Sequence[TensorSpec] = ()
-    axes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     nodes: int = 0
     refused: PipelineError | None = None
     uses: Mapping[tuple[str, int], AxisUse] = field(default_factory=dict)
@@ -99,11 +98,10 @@ def look_at(file: str, path: Path) -> GuessedComponent:
         return GuessedComponent(file, refused=error)
     chosen, uses = _selectors(model), find_uses(model.graph)
     inputs = tuple(_guess(spec, known.outputs, chosen, uses, model.graph) for spec in known.inputs)
-    axes = {axis: tuple(names) for axis, names in model_axes(model).items()}
     values = (*model.graph.input, *model.graph.output)
     unranked = frozenset(value.name for value in values if not value.type.tensor_type.HasField("shape"))
     nodes = len(model.graph.node)
-    return GuessedComponent(file, inputs, known.outputs, axes, nodes, uses=uses.axes, unranked=unranked)
+    return GuessedComponent(file, inputs, known.outputs, nodes, uses=uses.axes, unranked=unranked)
 
 
 def _infer_outputs(model: ModelProto) -> None:

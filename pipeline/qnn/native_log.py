@@ -35,14 +35,14 @@ class NativeLog:
             file.seek(max(self._start, file.seek(0, os.SEEK_END) - _MAX_BYTES))
             return _COLOUR.sub("", file.read(_MAX_BYTES).decode("utf-8", "replace"))
 
-    def errors(self, limit: int = 5) -> list[str]:
-        """The last distinct lines that ONNX Runtime or QNN logged as errors, without time and place."""
+    def errors(self) -> list[str]:
+        """The last five distinct lines that ONNX Runtime or QNN logged as errors, without time and place."""
         found: dict[str, None] = {}
         for line in self.text().splitlines():
             match = _ORT_LINE.match(line)
             if match and match["level"] in "EF" and match["text"].strip():
                 found[match["text"].strip()] = None
-        return list(found)[-limit:]
+        return list(found)[-5:]
 
 
 @contextlib.contextmanager

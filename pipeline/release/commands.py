@@ -48,12 +48,12 @@ def nothing_to_package(configs: Iterable[ModelConfig]) -> str:
     return f"Nothing to package: there is no 'release' section in {files}; docs/releases.md says what goes into one"
 
 
-def check_signing_key(environ: Mapping[str, str] = os.environ) -> None:
+def check_signing_key() -> None:
     """Raise ConfigError if the environment names a signing key that can't be used."""
-    if environ.get("PIPELINE_SIGNING_KEY"):
+    if os.environ.get("PIPELINE_SIGNING_KEY"):
         from pipeline.release.signing_key import private_key  # imports cryptography
 
-        private_key(environ)
+        private_key(os.environ)
 
 
 def package_model(
@@ -144,8 +144,8 @@ def check_destinations(urls: Sequence[str]) -> None:
         destination_of(url)
 
 
-def verify_files(files: Sequence[str], key: str, replayed: str = "") -> None:
-    """Check archives and print what they hold; with a record in `replayed`, run it again. Raises PipelineError."""
+def verify_files(files: Sequence[str], key: str, replayed: str) -> None:
+    """Check archives and print what they hold; where `replayed` names a record, run it again. Raises PipelineError."""
     from pipeline.errors import ConfigError
     from pipeline.release.verify import verify_release
 

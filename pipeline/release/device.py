@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -62,7 +61,6 @@ def measure_on(
     workspace: Workspace,
     ssh: Ssh,
     how: HowLong,
-    environ: Mapping[str, str] = os.environ,
 ) -> Iterator[str]:
     """Run the contexts of an archive on a device, write the record and the figures, and tell them.
 
@@ -116,7 +114,7 @@ def measure_on(
     )
     where = {key: value for key, value in measured.to_json().items() if key != "contexts"}
     path = path_of(archive, name)
-    seal = "signed" if record.write(path, archive, index, {**where, "driver": None}, environ) else "not signed"
+    seal = "signed" if record.write(path, archive, index, {**where, "driver": None}) else "not signed"
     kept = workspace.build / FOLDER / index["model"] / f"{name}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(kept, json.dumps(measured.to_json(), indent=1).encode(), durable=False)

@@ -71,7 +71,6 @@ def package(
     steps: Sequence[Step],
     targets: Collection[str],
     workspace: Workspace,
-    environ: Mapping[str, str] = os.environ,
 ) -> Iterator[Packaged]:
     """Write the archives of a model for these targets, but for those that are up to date.
 
@@ -83,7 +82,7 @@ def package(
     for target, path in archive_paths(config, targets, workspace).items():
         own = [step for step in steps if not target or not step.targets or target in {t.soc for t in step.targets}]
         with ExitStack() as work:
-            yield _package(config, own, target, path, workspace, environ, work)
+            yield _package(config, own, target, path, workspace, work)
 
 
 def release_of(config: ModelConfig) -> ReleaseSettings:
@@ -103,7 +102,6 @@ def _package(
     target: str,
     path: Path,
     workspace: Workspace,
-    environ: Mapping[str, str],
     work: ExitStack,
 ) -> Packaged:
     from pipeline.release.sbom import sbom  # with signing a quarter of a second, which listing tasks need not take
@@ -157,7 +155,7 @@ def _package(
     members[index.INDEX] = Member.of(index.text_of(raw))
     statement = index.text_of(provenance.statement(raw, members))
     members[index.PROVENANCE] = Member.of(statement)
-    if envelope := signed(statement, environ):
+    if envelope := signed(statement, os.environ):
         members[index.SIGNATURE] = Member.of(envelope)
 
     was_signed = index.SIGNATURE in on_disk.names(path)

@@ -107,9 +107,7 @@ class RecordWriter:
         """Note how long a context took on a device."""
         self.contexts.append(measured.to_json())
 
-    def write(
-        self, path: Path, archive: Path, about: Mapping[str, Any], where: Mapping[str, Json], environ: Mapping[str, str]
-    ) -> bool:
+    def write(self, path: Path, archive: Path, about: Mapping[str, Any], where: Mapping[str, Json]) -> bool:
         """Write the record of `archive`, whose index is `about`. Returns whether it is signed."""
         with Archive(archive) as opened:
             digest = opened.sha256(INDEX)
@@ -125,7 +123,7 @@ class RecordWriter:
         members = {**self.members, RECORD: Member.of(text_of(raw))}
         said = text_of(statement(members[RECORD].sha256, digest))
         members[SAID] = Member.of(said)
-        if envelope := signing.signed(said, environ):
+        if envelope := signing.signed(said, os.environ):
             members[SIGNATURE] = Member.of(envelope)
         write_archive(path, members)
         return SIGNATURE in members
@@ -147,9 +145,7 @@ def path_of(archive: Path, device: str = "") -> Path:
     return archive.with_name(f"{stem}{f'.{device}' if device else ''}{SUFFIX}")
 
 
-def record(
-    archive: Path, steps: Sequence[Step], workspace: Workspace, samples: int, environ: Mapping[str, str] = os.environ
-) -> Iterator[str]:
+def record(archive: Path, steps: Sequence[Step], workspace: Workspace, samples: int) -> Iterator[str]:
     """Run the contexts of an archive on some held-out samples of each bucket, write the record, and tell its figures.
 
     Raises:
@@ -167,7 +163,7 @@ def record(
             written.leave_out(each, why)
             yield f"{each.name}: not recorded, {why}"
     path = path_of(archive)
-    seal = "signed" if written.write(path, archive, index, here(), environ) else "not signed"
+    seal = "signed" if written.write(path, archive, index, here()) else "not signed"
     yield f"{path.name}: {len(written.runs)} runs on the {here()['device']}, {seal}"
 
 

@@ -64,7 +64,7 @@ class StoreCheck:
                 yield FsckFinding(path, FOREIGN, LEFT)
         yield from self._drain()
 
-    def checkout(self, known: Container[Path], unreadable: Container[str] = ()) -> Iterator[FsckFinding]:
+    def checkout(self, known: Container[Path], unreadable: Container[str]) -> Iterator[FsckFinding]:
         """Check the records of steps and the caches in this checkout's build folder; `known` are manifests of steps.
 
         Which steps the `unreadable` models have is not known.

@@ -90,11 +90,6 @@ class Accuracy:
             self._ends += [(sample, float(actual.min())), (sample, float(actual.max()))]
 
     @property
-    def span(self) -> Span:
-        """The range of the truth, with what was known of it."""
-        return self._span
-
-    @property
     def sqnr_db(self) -> float | None:
         """Energy of the truth over energy of the error, in dB; at most EXACT_DB, None if either isn't finite."""
         return sqnr_db(self._signal, sum(sample.noise for sample in self._samples))

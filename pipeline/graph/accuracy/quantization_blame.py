@@ -36,9 +36,7 @@ _THROUGH = (
 _FILLER_STEPS = 8
 
 
-def quantized_values(
-    above: View, qdq: View, shapes: View | None = None, ranges: Mapping[str, Range] | None = None
-) -> list[Row]:
+def quantized_values(above: View, qdq: View, shapes: View, ranges: Mapping[str, Range]) -> list[Row]:
     """The values of a float model against those of its QDQ model, in the graph's order, with encodings and reasons.
 
     `shapes` as in :func:`compare_values`; `ranges` is what calibration measured.
@@ -50,7 +48,7 @@ def quantized_values(
     encodings = {value: encoding_of(quantized, below.name(value)) for value in values}
     twins = _with_quantized_constants(above, quantized, values)
     sums = measured(values, encodings, above, below, shapes, twins)
-    found = _Findings(graph, encodings, twins.twins, sums, nearest(graph, sums), ranges or {})
+    found = _Findings(graph, encodings, twins.twins, sums, nearest(graph, sums), ranges)
     return [found.row(value) for value in sums]
 
 

@@ -11,7 +11,7 @@ from pipeline.graph.quantization.operand_rules import FIXED_16_BIT, ONE_ENCODING
 from pipeline.graph.quantization.ranges import MIN_WIDTH
 
 
-def drop_clamps(index: GraphIndex, assignment: Assignment, exact: frozenset[str] = frozenset()) -> int:
+def drop_clamps(index: GraphIndex, assignment: Assignment, exact: frozenset[str]) -> int:
     """Drop every Relu and Clip that reads what nobody else does; returns how many. The index is stale then.
 
     The maker of what it reads then makes its result, whose encoding ends where the clamp would::

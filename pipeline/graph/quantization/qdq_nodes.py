@@ -109,7 +109,7 @@ class QdqNodes:
             self._node("DequantizeLinear", name_of_node, [stored, *arrays], result, encoded.axis, encoded.block)
         return self._constants[encoded]
 
-    def computed(self, op: str, stem: str, inputs: list[str], encoding: Encoding, axis: int | None = None) -> str:
+    def computed(self, op: str, stem: str, inputs: list[str], encoding: Encoding, axis: int | None) -> str:
         """What a node that the float model has not makes, in an encoding, as those read it who take it like that."""
         self._node(op, f"{stem}_{op}", inputs, stem, axis)
         return self.reencoded(stem, stem, encoding)

@@ -26,8 +26,7 @@ from onnx import NodeProto
 from pipeline.graph.ir.index import GraphIndex, is_float32
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
-from pipeline.graph.ir.pads import pad_mode
-from pipeline.graph.ir.traverse import input_at
+from pipeline.graph.ir.pads import pad_mode, pad_widths
 
 _MOST_DIMS = 4
 _MODES: dict[str, Literal["edge", "reflect", "wrap"]] = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
@@ -47,21 +46,19 @@ def _pads(index: GraphIndex, node: NodeProto) -> dict[int, tuple[int, int]] | No
     mode = pad_mode(node)
     if mode in ("", "constant"):
         return None
-    given = index.constant(input_at(node, 1))
-    if node.input[0] not in index.types or not is_float32(index, node.input[0]) or given is None:
+    if node.input[0] not in index.types or not is_float32(index, node.input[0]):
+        return None
+    pads = pad_widths(index, node)
+    widths = [width for ends in (pads or {}).values() for width in ends]
+    if pads is None or min(widths, default=0) < 0:
         return None
     sizes = shape_of(index.types[node.input[0]])
     rank = len(sizes)
-    chosen = index.constant(node.input[3]) if input_at(node, 3) else np.arange(rank)
-    if chosen is None or (given < 0).any():
-        return None
-    axes = [int(axis) % rank for axis in chosen.ravel()]
-    pads = {axis: (int(given[at]), int(given[len(axes) + at])) for at, axis in enumerate(axes)}
     if mode == "reflect" and any(max(ends) >= sizes[axis] for axis, ends in pads.items()):
         return None
     last = mode == "edge" and any(pads.get(rank - 1, ()))
     unknown = mode == "wrap" or (rank > _MOST_DIMS and mode in ("edge", "reflect"))
-    return pads if (last or unknown) and given.any() else None
+    return pads if (last or unknown) and any(widths) else None
 
 
 def _replace(added: Additions, node: NodeProto, pads: dict[int, tuple[int, int]]) -> None:

@@ -127,7 +127,7 @@ def check_no_empties(node: NodeProto, types: Types, made: Mapping[str, TypeProto
                 raise _read(node, name, kind)
 
 
-def check_output(declared: ValueInfoProto, kind: TypeProto, *, alone: bool = False) -> None:
+def check_output(declared: ValueInfoProto, kind: TypeProto, *, alone: bool) -> None:
     """Refuse an output without elements; `alone` says that the model has no other.
 
     Raises:

@@ -30,11 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.ir.index import GraphIndex, is_float32
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions
-from pipeline.graph.ir.pads import pad_mode
-from pipeline.graph.ir.traverse import input_at
+from pipeline.graph.ir.pads import pad_mode, pad_widths
 from pipeline.graph.shapes.valid_part import Follows, Mask, find_masks
 
 _LARGEST = 1 << 22
@@ -89,7 +88,6 @@ class _Places:
     valid: str
     last: str
     batch: int
-    stem: str
     fitted: dict[tuple[str, int, int], str] = field(default_factory=dict)
 
 
@@ -100,17 +98,8 @@ def _copying_mode(node: NodeProto) -> str:
 
 def _end_pads(index: GraphIndex, node: NodeProto) -> list[tuple[int, int, int]]:
     """Dim, padding in front and at the end of each dim of a float value that a Pad pads at its end."""
-    kind = index.types[node.input[0]]
-    widths = index.constant(node.input[1])
-    if widths is None or kind.tensor_type.elem_type != TensorProto.FLOAT:
-        return []
-    rank = len(kind.tensor_type.shape.dim)
-    given = index.constant(node.input[3]) if input_at(node, 3) else np.arange(rank)
-    if given is None:
-        return []
-    count = len(given)
-    pads = [(int(given[at]) % rank, int(widths[at]), int(widths[at + count])) for at in range(count)]
-    return [pad for pad in pads if pad[1] >= 0 and pad[2] > 0]
+    widths = pad_widths(index, node) if is_float32(index, node.input[0]) else None
+    return [(axis, front, end) for axis, (front, end) in (widths or {}).items() if front >= 0 and end > 0]
 
 
 def _places(
@@ -139,7 +128,7 @@ def _places(
     valid = added.op("Greater", added.op("MatMul", flags, reached, out=f"{stem}_left"), half, out=stem)
     more = added.op("Greater", added.op("MatMul", flags, passed, out=f"{stem}_behind"), half, out=f"{stem}_more")
     last = added.op("Where", more, zero, flags, out=f"{stem}_last")
-    made[mask.value, before, after] = _Places(valid, last, batch, stem)
+    made[mask.value, before, after] = _Places(valid, last, batch)
     return made[mask.value, before, after]
 
 

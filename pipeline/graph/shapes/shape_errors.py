@@ -73,7 +73,7 @@ def depends_on_data(
     kind: TypeProto | None,
     constants: Container[str],
     kept: Sequence[NodeProto],
-    ends: Sequence[str] = (),
+    ends: Sequence[str],
 ) -> ModelError:
     """The error for an output that has no static type though all inputs have; `ends` are values to end before it."""
     advice = cutting(ends)
@@ -129,8 +129,8 @@ def control_flow(
     constants: Container[str],
     kept: Sequence[NodeProto],
     types: Types,
-    decider: str = "",
-    ends: Sequence[str] = (),
+    decider: str,
+    ends: Sequence[str],
 ) -> ModelError:
     """The error for an If, Loop or Scan that is left when all axes are fixed; `decider` is the value it hangs on.
 

@@ -43,7 +43,7 @@ def within(call: Callable[[], _Answer], limit_s: float | None = None) -> _Answer
     return answers[0]
 
 
-def get_json(url: str, timeout_s: float, limit_s: float | None = None) -> Any:
+def get_json(url: str, timeout_s: float, limit_s: float | None) -> Any:
     """The JSON that a GET with our token answers.
 
     Raises:

@@ -28,7 +28,7 @@ class TextLine:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_texts(path: Path, fields: TextFields | None, limit: int | None = None) -> Iterator[TextLine]:
+def read_texts(path: Path, fields: TextFields | None, limit: int | None) -> Iterator[TextLine]:
     """The first `limit` samples of a file of lines, or of a `.jsonl` file with one JSON object a line.
 
     `fields` says what is what in them. Of a pair, a sample's `text` has both, with a tab between.

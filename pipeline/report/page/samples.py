@@ -125,7 +125,7 @@ def _values(pair: Pair) -> Content:
     return table([(">place", ">original", ">artifact", ">difference"), *rows], f"The values of {pair.expected.name}")
 
 
-def _shown(shown: Shown, what: str, *, turned: bool = False) -> Element:
+def _shown(shown: Shown, what: str, *, turned: bool) -> Element:
     parts: list[Content] = [_title(shown, "")]
     if shown.picture:
         parts.append(_picture(shown, what, turned=turned))

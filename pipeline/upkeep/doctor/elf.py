@@ -10,32 +10,21 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
-from pipeline.frozen import dataclass
-
 MACHINES = {62: "x86_64", 183: "aarch64", 3: "x86", 40: "arm"}
 """Of the header's field `e_machine`."""
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
-_DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 10, 15, 29
+_DT_NEEDED, _DT_STRTAB, _DT_STRSZ = 1, 5, 10
 _MAX_BYTES = 1 << 20  # of a table; those of real libraries have a few kB
 
 
-@dataclass(frozen=True)
-class Library:
-    """A library's machine, what other libraries it needs, and where it looks for them (`$ORIGIN` is its folder)."""
-
-    machine: str
-    needed: tuple[str, ...]
-    search: tuple[str, ...]
-
-
-def read_library(path: Path) -> Library | None:
-    """What the file says; None if it is no 64-bit little-endian ELF, or damaged."""
+def needed_libraries(path: Path) -> tuple[str, ...]:
+    """The other libraries that a library needs; none if the file is no 64-bit little-endian ELF, or damaged."""
     try:
         with path.open("rb") as stream:
             return _read(stream)
     except (OSError, struct.error, ValueError, LookupError, OverflowError):
-        return None
+        return ()
 
 
 def read_machine(path: Path) -> str:
@@ -51,11 +40,10 @@ def read_machine(path: Path) -> str:
     return MACHINES.get(number, f"ELF machine {number}")
 
 
-def _read(stream: BinaryIO) -> Library | None:
+def _read(stream: BinaryIO) -> tuple[str, ...]:
     head = stream.read(64)
     if head[:6] != b"\x7fELF\x02\x01":
-        return None
-    machine = struct.unpack_from("<H", head, 18)[0]
+        return ()
     (headers_at,) = struct.unpack_from("<Q", head, 32)
     size, count = struct.unpack_from("<HH", head, 54)
     segments = []
@@ -65,7 +53,7 @@ def _read(stream: BinaryIO) -> Library | None:
         segments.append((kind, offset, address, in_file))
     dynamic = next(((offset, length) for kind, offset, _, length in segments if kind == _PT_DYNAMIC), None)
     if dynamic is None:
-        return Library(MACHINES.get(machine, ""), (), ())
+        return ()
     table = _at(stream, *dynamic)
     entries = [struct.unpack_from("<qQ", table, at) for at in range(0, len(table) - 15, 16)]
     values = dict(entries)
@@ -75,12 +63,7 @@ def _read(stream: BinaryIO) -> Library | None:
         if kind == _PT_LOAD and address <= values[_DT_STRTAB] < address + length
     )
     strings = _at(stream, text_at, values[_DT_STRSZ])
-    named = [(tag, _string(strings, value)) for tag, value in entries if tag in (_DT_NEEDED, _DT_RPATH, _DT_RUNPATH)]
-    return Library(
-        MACHINES.get(machine, f"ELF machine {machine}"),
-        tuple(text for tag, text in named if tag == _DT_NEEDED),
-        tuple(part for tag, text in named if tag != _DT_NEEDED for part in text.split(":") if part),
-    )
+    return tuple(_string(strings, value) for tag, value in entries if tag == _DT_NEEDED)
 
 
 def _at(stream: BinaryIO, offset: int, length: int) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pipeline.frozen import dataclass
 from pipeline.qnn.versions import numbers
-from pipeline.upkeep.doctor.elf import read_library
+from pipeline.upkeep.doctor.elf import needed_libraries
 from pipeline.upkeep.doctor.finding import Check, Finding
 from pipeline.upkeep.doctor.machine import host_machine, python_machine
 
@@ -239,8 +239,7 @@ def _libraries(folder: Path) -> tuple[Mapping[str, tuple[str, ...]], tuple[str, 
         return {}, (), None
     found_in = {path.name: path for path in paths}
     for path in paths:
-        library = read_library(path)
-        for name in library.needed if library else ():
+        for name in needed_libraries(path):
             needed[name] = (*needed.get(name, ()), path.name)
     for name in needed:
         if name in found_in:

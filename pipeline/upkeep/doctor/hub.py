@@ -5,7 +5,7 @@ from __future__ import annotations
 import email.utils
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pipeline.frozen import dataclass
@@ -63,13 +63,13 @@ def check(facts: HubFacts) -> Iterator[Finding]:
         yield _model(facts, access)
 
 
-def gather(models: Sequence[Access], environ: Mapping[str, str] = os.environ) -> HubFacts:
+def gather(models: Sequence[Access]) -> HubFacts:
     """The facts. The hub is asked, unless no model is from there or HF_HUB_OFFLINE is set."""
     from huggingface_hub import constants
 
     from pipeline.inputs.hub.failures import endpoint
 
-    proxies = tuple(sorted(name for name in environ if name.lower() in ("http_proxy", "https_proxy", "all_proxy")))
+    proxies = tuple(sorted(name for name in os.environ if name.lower() in ("http_proxy", "https_proxy", "all_proxy")))
     facts = HubFacts(endpoint(), bool(constants.HF_HUB_OFFLINE), proxies=proxies, models=tuple(models))
     if not models or facts.offline:
         return facts
