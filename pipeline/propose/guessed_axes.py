@@ -77,5 +77,10 @@ def _axis_kind(axis: str, places: Sequence[tuple[str, GuessedInput, int]], use: 
         return "batch"  # [layers, batch, hidden]
     kinds_of = {given.kind for _, given, _ in places}
     if "audio" in kinds_of:
-        return "samples"
+        return "samples" if any(_counts_samples(given, place) for _, given, place in places) else "length"
     return "tokens" if kinds_of & {"ids", "mask"} else "length"
+
+
+def _counts_samples(given: GuessedInput, place: int) -> bool:
+    """Whether an axis of a waveform is along it, rather than how many of them, or windows of one, a run is given."""
+    return given.kind == "audio" and (place > 0 or len(given.spec.shape) == 1)

@@ -110,6 +110,16 @@ def test_nothing_is_padded_in_front_of_a_state(tmp_path: Path, monkeypatch: pyte
     assert any("frames" in line for line in said)
 
 
+def test_windows_of_a_waveform_are_no_samples_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = """g (float[seq_len,576] waves, float[1,1,576] h) => (float[seq_len,576] y, float[1,1,576] hn) {
+        hn = Relu (h)  y = Relu (waves) }"""
+    save(graph(net), tmp_path / "models" / "net.onnx")
+    config, text, _ = written(tmp_path, monkeypatch)
+    assert isinstance(config.calibration, AudioReader)
+    assert config.fixed == {"seq_len": 1}
+    assert "a state goes on behind them" in " ".join(text.replace("#", "").split())
+
+
 def test_a_state_behind_a_length_may_be_padded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(graph(STREAM.format(given="mel", more=", int64[1] mel_lengths")), tmp_path / "models" / "net.onnx")
     config, _, _ = written(tmp_path, monkeypatch)

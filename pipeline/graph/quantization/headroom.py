@@ -9,8 +9,9 @@ What a mean over a mask has would take most of those, so there it has none, but 
 **A decision gets all of its range**: an output that a Sigmoid makes may be anything from 0 to 1, and what the Sigmoid
 is taken of as far above 0 as below. A detector of rare events is calibrated on samples without any: a wake word model
 whose logits were below 0 in all of them could not say more than 0.4979, and never heard its word. So does what ends
-somewhere by what computes it (:mod:`pipeline.graph.quantization.known_bounds`), and a mean over a mask that may be
-short (:mod:`pipeline.graph.quantization.grown_means`), whatever range calibration chose for it.
+somewhere by what computes it (:mod:`pipeline.graph.quantization.known_bounds`) or by the table that it is looked up in
+(:mod:`pipeline.graph.quantization.looked_up`), and a mean over a mask that may be short
+(:mod:`pipeline.graph.quantization.grown_means`), whatever range calibration chose for it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pipeline.contracts.scheme import ROOM
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.quantization.grown_means import grown_means
 from pipeline.graph.quantization.known_bounds import known_bounds
+from pipeline.graph.quantization.looked_up import looked_up
 from pipeline.graph.quantization.operand_rules import moves_data
 from pipeline.graph.quantization.ranges import Range, Ranges
 
@@ -56,9 +58,10 @@ def with_headroom(
     for name, known in _decisions(index).items():
         if name in wider:
             wider[name] |= known if known.low == 0 else Range(-wider[name].high, -wider[name].low)
-    for name, known in known_bounds(index, ranges).items():
-        if name in wider:
-            wider[name] |= known
+    for found in (known_bounds(index, ranges), looked_up(index)):
+        for name, known in found.items():
+            if name in wider:
+                wider[name] |= known
     encoded = {**wider, **already}
     for name, grown in grown_means(index, ranges, encoded, () if wide_products else right).items():
         low, high = _bounds(index, name)
