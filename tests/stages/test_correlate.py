@@ -48,6 +48,18 @@ def test_rows_of_padding_are_left_out(tmp_path: Path) -> None:
         assert np.abs(found.matrix() - expected.matrix()).max() < 1e-3
 
 
+def test_a_product_and_a_convolution_of_one_value_have_rows_of_their_own(tmp_path: Path) -> None:
+    text = """net (float[1, 4, 6] x) => (float[1, 4, 6] y) {
+        a = MatMul (x, w)
+        b = Conv <kernel_shape = [1]> (x, v)
+        y = Add (a, b)
+    }"""
+    model, x = graph(text, {"w": drawn(6, 6), "v": drawn(4, 4, 1)}), drawn(1, 4, 6)
+    made = Component(tmp_path, model, {"all": {}}).correlate([{"x": x}])
+    assert (of(made, "w").rows, of(made, "v").rows) == (4, 6)
+    assert (len(of(made, "w").power), len(of(made, "v").power)) == (6, 4)
+
+
 def test_where_padding_shows_everywhere_all_rows_count(tmp_path: Path) -> None:
     text = """net (float[1, 4, side] x) => (float[1, 4, side] y) {
         a = Conv <kernel_shape = [1]> (x, w)

@@ -85,11 +85,14 @@ class WeightInputs:
         """The outputs of the last run that are floats, in float64."""
 
     def matrices(self) -> list[Matrix]:
-        """The weights in the graph's order, those together that all read the same values."""
-        alike: dict[tuple[str, ...], list[str]] = {}
+        """The weights in the graph's order, those together that all multiply the same rows of the same values.
+
+        A Conv and a MatMul that read one value multiply other rows: channels, and what lies along the last axis.
+        """
+        alike: dict[tuple[tuple[str, bool], ...], list[str]] = {}
         for weight, nodes in self._readers.items():
-            alike.setdefault(tuple(node.input[0] for node in nodes), []).append(weight)
-        return [self._matrix(values, tuple(weights)) for values, weights in alike.items()]
+            alike.setdefault(tuple((node.input[0], is_op(node, "Conv")) for node in nodes), []).append(weight)
+        return [self._matrix({value for value, _ in read}, tuple(weights)) for read, weights in alike.items()]
 
     def watch(self, weights: Collection[str]) -> None:
         """Get ready to give the rows of some weights, those of which the model has."""
@@ -169,11 +172,11 @@ class WeightInputs:
         self._session = None
         self._widened = {}
 
-    def _matrix(self, values: Sequence[str], weights: tuple[str, ...]) -> Matrix:
+    def _matrix(self, values: Collection[str], weights: tuple[str, ...]) -> Matrix:
         layout = layout_of(self._index, self._readers[weights[0]][0])
         assert layout is not None
         inputs = int(self._index.initializers[weights[0]].dims[layout.inputs])
-        elements = sum(math.prod(shape_of(self._index.types[name])) for name in set(values))
+        elements = sum(math.prod(shape_of(self._index.types[name])) for name in values)
         return Matrix(weights, inputs, elements // inputs)
 
 

@@ -147,17 +147,18 @@ def _rest_on(index: GraphIndex, name: str) -> list[str] | None:
 
 
 def _is_counted(index: GraphIndex, node: NodeProto) -> bool:
-    """Whether a node does what this rewrite writes, the comparison perhaps over fewer dims."""
+    """Whether a node does what this rewrite writes, perhaps over fewer dims."""
     if not is_op(node, "Where"):
         return False
     negative = index.maker(_behind_views(index, node.input[0]), "Less")
-    turned = index.maker(node.input[1], "Add")
+    turned = index.maker(_behind_views(index, node.input[1]), "Add")
+    kept = _behind_views(index, node.input[2])
     return (
         negative is not None
         and turned is not None
-        and _behind_views(index, negative.input[0]) == _behind_views(index, node.input[2])
+        and _behind_views(index, negative.input[0]) == kept
         and index.scalar(negative.input[1]) == 0
-        and node.input[2] in turned.input
+        and kept in (_behind_views(index, name) for name in turned.input)
     )
 
 

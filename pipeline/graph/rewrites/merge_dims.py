@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from pipeline.graph.ir.attributes import integer, integers, settings
 from pipeline.graph.ir.axis_groups import MOST_DIMS, Dims, Groups, joined, merged, place, steps
-from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, element_type, is_op
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions
 from pipeline.graph.ir.reductions import axes_are_an_input, reduced_axes
@@ -44,13 +44,13 @@ _FOUR = 4
 
 _ELEMENTWISE_OF_FOUR = (
     "Acos", "And", "Asin", "Atan", "Ceil", "Cos", "Elu", "Equal", "Erf", "Floor", "Greater", "GreaterOrEqual",
-    "HardSigmoid", "Less", "LessOrEqual", "Log", "Max", "Min", "Neg", "Not", "Or", "Round", "Selu", "Sign",
-    "Sin", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu", "Xor",
+    "HardSigmoid", "Less", "LessOrEqual", "Log", "Max", "Min", "Neg", "Not", "Or", "PRelu", "Round", "Selu", "Sign",
+    "Sin", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor",
 )  # fmt: skip
 _ELEMENTWISE = (
     *_ELEMENTWISE_OF_FOUR, "Abs", "Add", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Clip", "Div",
-    "Exp", "Expand", "Gelu", "HardSwish", "LeakyRelu", "Mean", "Mod", "Mul", "PRelu", "Pow", "Reciprocal", "Relu",
-    "Sigmoid", "Sub", "Sum", "Where",
+    "Exp", "Expand", "Gelu", "HardSwish", "LeakyRelu", "Mean", "Mod", "Mul", "Pow", "Reciprocal", "Relu",
+    "Sigmoid", "Sub", "Sum",
 )  # fmt: skip
 _BY_CHANNEL = ("GlobalMaxPool", "InstanceNormalization")
 _TAKE_FOUR = (*_ELEMENTWISE_OF_FOUR, *_BY_CHANNEL, "CumSum", "LayerNormalization", "ReduceMax", "ReduceMin")
@@ -201,8 +201,16 @@ class _Merging:
         values = self._index.constant(name) if self._is_constant(name) else None
         if values is not None:
             return self.added.constant(f"{name}_merged", np.broadcast_to(values.reshape(dims), wide).reshape(whole))
-        made = self.added.op("Expand", self._as(name, dims), self._integers(name, wide), out=f"{name}_spread")
-        return self.added.op("Reshape", made, self._integers(name, whole), out=f"{name}_merged")
+        is_boolean = element_type(self._index, name) == TensorProto.BOOL
+        given = self._as(name, tuple(size for size in dims if size > 1) if is_boolean else dims)
+        if is_boolean:  # QNN leaves an Expand of booleans to the CPU, and compiles no Cast of 5 dims of them
+            given = self.added.op("Cast", given, out=f"{name}_numbers", to=TensorProto.FLOAT)
+            given = self.added.op("Reshape", given, self._integers(name, dims), out=f"{name}_numbers")
+        made = self.added.op("Expand", given, self._integers(name, wide), out=f"{name}_spread")
+        made = self.added.op("Reshape", made, self._integers(name, whole), out=f"{name}_merged")
+        if is_boolean:
+            made = self.added.op("Greater", made, self.added.number(f"{name}_half", 0.5), out=f"{name}_chosen")
+        return made
 
     def _transpose(self, node: NodeProto) -> bool:
         source, dims = node.input[0], self._dims(node.input[0])

@@ -30,6 +30,8 @@ CONSTANTS: dict[str, NDArray[Any]] = {
     "times": np.array([1, 1, 2, 1, 1, 3]), "minus_two": np.array(-2),
     "repeats": np.array([1, 4, 2]), "five": np.array([2, 3, 4, 2, 4]),
     "w5": RANDOM.normal(size=(3, 1, 2, 1)).astype(np.float32), "odd": np.array([1, 3]), "even": np.array([0, 2, 4]),
+    "chosen": RANDOM.random((1, 3, 4, 1, 1)) > 0.5, "outer_two": np.array([0, 4]),
+    "slopes": np.array([0.1, 0.2, 0.3, 0.4], np.float32),
 }  # fmt: skip
 BODIES = {
     "windows": f"{INTO} c = Transpose <perm = [0, 3, 1, 4, 2, 5]> (a) b = Mul (c, w) {BACK}",
@@ -57,6 +59,10 @@ BODIES = {
     "a running sum": f"{INTO} b = CumSum (a, minus_two) {BACK}",
     "few dims": f"{INTO} c = ReduceSum <keepdims = 0> (a, outer) d = Reshape (c, rows) y = Tile (d, repeats)",
     "four at most": f"{FIVE} c = Neg (a) d = LayerNormalization (c, gain) b = Tanh (d) {BACK}",
+    "a choice for every row": f"{FIVE} c = Neg (a) b = Where (chosen, c, a) {BACK}",
+    "a choice by what is computed": f"{FIVE} s = ReduceSum (a, outer_two) c = Greater (s, two) b = Where (c, a, w5)"
+    f" {BACK}",
+    "a slope for each column": f"{FIVE} b = PRelu (a, slopes) {BACK}",
     "four at most, spread": f"{FIVE} s = ReduceSum (a, odd) t = ReduceSum (a, even) b = Max (s, t, w5) {BACK}",
 }
 CONSTANTS["second_axis"] = np.array([1])
