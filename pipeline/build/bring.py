@@ -44,14 +44,14 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Result:
-    """What bringing a step up to date came to, and for how long its worker ran."""
+    """How a step was brought up to date, and for how many seconds its worker ran."""
 
     outcome: Outcome
     seconds: float
 
 
 class ChangedError(StoreError):
-    """What a step is made from changed while it ran. `replaced` is a stage whose output another build replaced."""
+    """An input of a step changed while the step ran. `replaced` is the stage whose output another build replaced."""
 
     replaced: str = ""
 
@@ -77,7 +77,7 @@ def is_current(step: Step, workspace: Workspace) -> bool:
 
 
 Shown = Callable[[Step], AbstractContextManager[Callable[[], None]]]
-"""A step while it is brought up to date: gives what is to be called when its worker starts."""
+"""A context in which a step is brought up to date. It yields the function to call when the worker starts."""
 
 
 def bring_up_to_date(

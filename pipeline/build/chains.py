@@ -1,4 +1,4 @@
-"""The steps that build and judge a component in some scheme, as a configuration with that scheme would have them."""
+"""Plans the steps that build and judge a component with a scheme, as if the configuration had that scheme."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pipeline.qnn import catalog
 from pipeline.qnn.target import BLOCKS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 
 QUIET = "quiet"
-"""What stands for the ladder on quieter samples, where a rung is named."""
+"""The name under which figures on quieter samples stand beside those of the rungs."""
 
 
 def chain_of(quantize: Step, scheme: Scheme, wanted: Mapping[str, Step]) -> list[Step]:

@@ -1,8 +1,8 @@
-"""Looks for a precision that keeps to the gates where the one that was built by default, or searched for, does not.
+"""Looks for another precision when a component misses a gate with its default one, or with the one a search found.
 
-A precision is judged by being built: its steps are those that a configuration with this scheme would have, with the
-same keys, and the gates are the ones that decide what ships. So what is accepted here ships, what was tried is in the
-store and is not tried again, and whoever writes the scheme into the configuration gets the same artifacts and figures.
+A climb judges a precision by building it. The steps and their keys are those of a configuration with this scheme, and
+the gates are the ones that decide what ships. So an accepted precision ships, a tried one is in the store and is not
+built again, and a user who writes the scheme into the configuration gets the same artifacts and figures.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from pipeline.qnn import hints
 from pipeline.store.store import DamagedError
 
 _CHEAP = ("quantize", "verify")
-"""Stages before anything is compiled; a try that ends there doesn't count among those for a margin."""
+"""Stages before anything is compiled. A try that ends in one does not count toward the tries for a larger margin."""
 _THREADS = 32
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """A precision that keeps to the gates, what it tells of itself, and its least SQNR against the original in dB.
+    """A precision that keeps to the gates, its steps, and its least SQNR against the original in dB.
 
-    `alike`: what an application reads off it is what it reads off the original. One that `waits` is short of what a
-    default aims at on the CPU already, and is not compiled before nothing better is found.
+    `alike`: an application reads the same off its outputs as off the original's. `waits`: on the CPU the precision
+    already falls short of what a default aims at, so it is compiled only if nothing better is found.
     """
 
     scheme: Scheme
@@ -59,7 +59,7 @@ class _Fit:
 
 
 class _Course:
-    """What a climb has tried: schemes, attempts and what was found, in the same places; `now` was built last."""
+    """What a climb has tried so far. `attempts` and `tried` have one entry a scheme; `now` is the scheme built last."""
 
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []
@@ -69,18 +69,18 @@ class _Course:
         self._schemes: list[Scheme] = []
 
     def note(self, scheme: Scheme, attempt: Attempt, tried: Tried | None) -> None:
-        """Add an attempt, or put it in the place of what is known of its scheme so far."""
+        """Add an attempt, or replace the earlier one with the same scheme."""
         place = self._schemes.index(scheme) if scheme in self._schemes else len(self._schemes)
         self._schemes[place : place + 1] = [scheme]
         self.attempts[place : place + 1] = [attempt]
         self.tried[place : place + 1] = [tried] if tried is not None else []
 
     def attempt(self, scheme: Scheme) -> Attempt:
-        """What is told of a scheme."""
+        """The attempt that was made with a scheme."""
         return self.attempts[self._schemes.index(scheme)]
 
     def compiled(self) -> list[Tried]:
-        """What was tried but for what waits."""
+        """The tries, without those that wait to be compiled."""
         waiting = [fit.scheme for fit in self.fits if fit.waits]
         return [each for each in self.tried if each.scheme not in waiting]
 
@@ -105,7 +105,7 @@ class Climber:
         return step.stage in stages and quantize is not None and quantize.climb is not None
 
     def wishes(self, step: Step) -> bool:
-        """Whether a step keeps to its gates by little, and nothing was looked for yet that keeps to them by more."""
+        """Whether a step keeps to its gates by too small a margin, and no climb looked for a larger one yet."""
         if not self.may_climb(step) or wanting(step, self._workspace) is None:
             return False
         quantize = self._quantize(step)
@@ -113,7 +113,7 @@ class Climber:
         return resolved is not None and climbing.climbed(resolved.climb_key, self._workspace) is None
 
     def beside(self, step: Step) -> AbstractContextManager[None]:
-        """Bring a step up to date inside of this: it waits while another process climbs for the step's component."""
+        """A context to bring a step up to date in. Entering it waits while another process climbs for the component."""
         return self._locks.beside(step, self._quantize(step))
 
     def changed(self, step: Step) -> bool:
@@ -121,12 +121,12 @@ class Climber:
         return self._locks.climbed_here(self._quantize(step))
 
     def climb(self, step: Step) -> bool:
-        """Bring the component of a step that missed a gate to a precision that keeps to all; False if none can.
+        """Find a precision that keeps to all gates for the component of a step; False if no precision can.
 
-        All its steps are up to date then.
+        After True, all steps of the component are up to date.
 
         Raises:
-            VerificationError: nothing that was tried does, or there was no time to try it all.
+            VerificationError: every precision that was tried misses a gate, or the time to try them is spent.
         """
         quantize = self._quantize(step)
         assert quantize is not None
@@ -200,10 +200,10 @@ class Climber:
                 raise out_of_time(_name(quantize), course.attempts, scheme, component.budget_minutes or 0)
 
     def _try(self, scheme: Scheme, chain: Sequence[Step], course: _Course, *, wait: bool) -> Missed | None:
-        """Build a precision and note what became of it; what it misses, if it may not ship.
+        """Build a precision and note the result. Returns what it misses; None if it may ship.
 
-        One that is short on the CPU of what a default aims at may `wait`: another may have that, and then nobody needs
-        to know what the chip makes of this one.
+        With `wait`, a precision that falls short on the CPU of what a default aims at is not compiled yet: if another
+        one reaches the aim, the figures of this one on the chip are not needed.
         """
         course.now = scheme
         known = [fit.total_db for fit in course.fits if wait and not fit.waits]
@@ -223,9 +223,9 @@ class Climber:
         return missed
 
     def _is_lost(self, chain: Sequence[Step], missed: Missed, course: _Course) -> bool:
-        """Whether what is tried last, in float, and all else, misses by what it takes in alone.
+        """Whether every precision misses, the last one in float, because rounding the inputs alone loses too much.
 
-        What went wrong is known then.
+        Looks for the nodes that went wrong, so that the error can name them.
         """
         if course.fits or missed.step.stage != "emulate" or not is_float(course.tried[-1].scheme):
             return False
@@ -233,13 +233,13 @@ class Climber:
         return self._found.is_lost_at_the_edge(chain, missed.step)
 
     def _is_emulated(self, chain: Sequence[Step]) -> bool:
-        """Whether nothing is left to wait with."""
+        """Whether the emulations of a chain are up to date, so that waiting would save nothing."""
         return all(is_current(step, self._workspace) for step in chain if step.stage == "emulate")
 
     def _best(self, quantize: Step, course: _Course) -> _Fit | None:
-        """The best of what keeps to the gates, the cheapest if it is as good; None where the chip refused all.
+        """The best precision that keeps to the gates, or a cheaper one about as good; None if the chip refuses all.
 
-        What waited is compiled now, if it is the best by what is known of it.
+        Compiles a precision that waited if its figures on the CPU are the best.
         """
         while course.fits:
             among = [fit for fit in course.fits if fit.alike] or course.fits
@@ -254,9 +254,9 @@ class Climber:
         return None
 
     def _incurable(self, chain: Sequence[Step], missed: Missed, thresholds: Thresholds) -> PipelineError | None:
-        """What to say of a miss that no precision cures: QNN has no such operator, or whole numbers go wrong first.
+        """The error for a miss that no precision cures: QNN lacks an operator, or whole numbers go wrong first.
 
-        These are looked for where they were foretold, or an output is of them.
+        Looks for wrong whole numbers only if they were forecast, or if the output that misses consists of them.
         """
         if missed.failed:
             unknown = hints.NO_OPERATOR in missed.miss.error.why and not thresholds.max_cpu_nodes
@@ -273,7 +273,7 @@ class Climber:
         return explain(missed.miss, missed.step, steps, self._workspace, self._crew, self._shown)
 
     def _settle(self, quantize: Step, resolved: Resolved, best: _Fit, course: _Course) -> None:
-        """Remember what was climbed to; its steps are what is built then."""
+        """Keep the precision that the climb ends with, and bring its steps up to date."""
         self._record(resolved.climb_key, quantize, best.scheme, course.attempts)
         attempt = course.attempt(best.scheme)
         if course.now != best.scheme:
@@ -285,9 +285,9 @@ class Climber:
             tell(f"{_name(quantize)}: {attempt.label} it is: nothing that was tried is worth more than it costs")
 
     def _bring(self, chain: Sequence[Step], waves: Waves, more_than_db: float | None = None) -> Missed | None:
-        """Bring the steps of a precision up to date; the first that may not ship ends it.
+        """Bring the steps of a precision up to date, wave by wave, until one may not ship. Returns that miss.
 
-        So does a precision that comes to no more than `more_than_db` on the CPU already.
+        A precision with no more than `more_than_db` on the CPU counts as a miss, too.
         """
         for stages in waves:
             wave = [step for step in chain if step.stage in stages]
@@ -316,7 +316,7 @@ class Climber:
         return Missed(step, miss) if miss is not None else None
 
     def _record(self, key: str, quantize: Step, scheme: Scheme, attempts: Sequence[Attempt]) -> None:
-        """Remember what was climbed to, with the scheme as a configuration takes it."""
+        """Store the precision that the climb ends with, and its scheme as YAML for a configuration."""
         assert quantize.component is not None
         store = self._workspace.store
         how = method_of(quantize)

@@ -1,7 +1,8 @@
-"""Who may decide on the precision of a component: one thread of one process at a time.
+"""Lets one thread of one process at a time decide on the precision of a component.
 
-What the steps of a component made last is what was tried last. So who brings one of them up to date while another
-process climbs waits for it: it would stand on what is tried, and the climb would judge what it put there.
+The last outputs of a component's steps are those of the precision that was tried last. So a build that wants one of
+these steps waits while another process climbs. Otherwise the step would use a precision that is only being tried, and
+the climb would judge an output that it did not make.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class ClimbLocks:
 
     @contextmanager
     def climbing(self, quantize: Step) -> Iterator[None]:
-        """Climb for the component of a quantize step inside of this."""
+        """A context to climb in, for the component of a quantize step."""
         with self._guard:
             lock = self._here.setdefault(quantize.id, threading.Lock())
         with lock, self._alone(quantize):
@@ -37,9 +38,9 @@ class ClimbLocks:
 
     @contextmanager
     def beside(self, step: Step, quantize: Step | None) -> Iterator[None]:
-        """Bring a step up to date inside of this: it waits while another process climbs for the step's component.
+        """A context to bring a step up to date in. Entering it waits while another process climbs for the component.
 
-        None begins to while the very precision is brought up to date that it would begin with.
+        For a quantize step the context also keeps other processes from starting a climb, which would start with it.
         """
         if quantize is None or quantize.climb is None or self._climbs_here(quantize):
             yield
@@ -53,7 +54,7 @@ class ClimbLocks:
             yield
 
     def climbed_here(self, quantize: Step | None) -> bool:
-        """Whether this build began to climb for the component; waits until it is done."""
+        """Whether this build began a climb for the component. Waits until that climb has ended."""
         lock = self._here.get(quantize.id) if quantize is not None else None
         if lock is None:
             return False

@@ -67,7 +67,7 @@ class Crew:
     def work(
         self, step: Work, request: StageRequest, scratch: Path, started: Callable[[], None]
     ) -> tuple[StageResult, float]:
-        """Run a step when its turn comes, and call `started` then; its result, and for how many seconds it ran.
+        """Run a step when its turn comes, and call `started` then. Returns its result and for how many seconds it ran.
 
         `scratch` is for what is exchanged with its worker.
 
@@ -106,10 +106,10 @@ class Crew:
         return result, seconds
 
     def left_s(self, running_s: Mapping[str, float], unfinished: Collection[str]) -> float | None:
-        """Seconds until these steps are done, by what they took before; None where that is not known of most of them.
+        """An estimate of the seconds until these steps are done; None if most of that time would be a guess.
 
-        `running_s` has for how long those of them run that do. The longest path counts, or all work in as many turns as
-        there are at once.
+        `running_s` has the seconds that the running ones have taken so far. The estimate is the longest path, or all
+        work divided by the number of steps that run at once, whichever is more.
         """
         steps = {name: each for name, each in self._steps.items() if name in unfinished}
         seconds = {name: self._costs.seconds(name, _share(each)) for name, each in steps.items()}
@@ -120,7 +120,7 @@ class Crew:
         return max([sum(left.values()) / self._schedule.slots, *paths.values()])
 
     def failed(self) -> None:
-        """A step failed: start no more, unless told to keep going; those that run go on."""
+        """Note that a step failed: start no more steps, unless told to keep going. Steps that run go on."""
         if not self._keep_going:
             self._schedule.close()
 
@@ -219,10 +219,10 @@ class Crew:
             return self._remaining.get(name, 0.0)
 
     def _patience_s(self, name: str) -> float:
-        """For how long a step leaves its turn to others that became ready with it, and have more to follow them.
+        """For how many seconds a step lets others go first that became ready with it and have a longer path to go.
 
-        What several steps waited for makes them ready at once, and they ask for their turns in any order. Which of them
-        are restored and never ask is not known.
+        The end of one step makes several ready at once, and these ask for their turns in any order. The wait is short,
+        as some of them are restored from the store and never ask.
         """
         remaining = self._remaining_s(name)
         with self._lock:

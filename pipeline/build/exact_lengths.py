@@ -11,9 +11,10 @@ _COMBINED = 12
 
 
 def exact_lengths(lengths: Mapping[str, Sequence[int]]) -> str:
-    """Lengths of samples, by axis, as a configuration takes them; with doubled braces, as remedies have them.
+    """The buckets to write into a configuration for these lengths of samples, as the end of a remedy.
 
-    What is in one place of each axis is a combination that samples have. Empty where there are none, or too many.
+    `lengths` has a sequence for each axis; the entries at one place make a combination that samples have. Braces are
+    doubled, as remedies are formatted later. Empty if there are no combinations, or too many.
     """
     combined = [*zip(*lengths.values(), strict=True)]
     if not 0 < len(combined) <= MOST:

@@ -1,4 +1,4 @@
-"""Whether the output of a step may ship; if not, the values that went wrong first, looked for there and then."""
+"""Judges whether the output of a step may ship and, if not, looks for the values that went wrong first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pipeline.plan.workspace import Workspace
 from pipeline.store.manifests import read_manifest
 
 _SEARCHES = {"verify": "blame", "emulate": "probe"}
-"""The stage that looks for what went wrong, by the stage that found that something did."""
+"""For each stage that measures a rung, the stage that looks for the values that went wrong."""
 _IN_FLOAT = (
     "this is float16 already: leave 'quantization' out if that was not tried, as integers of 16 bits hold some values"
     " that float16 does not; else end the component before what goes wrong, with 'cut', and compute the rest in the"
@@ -35,7 +35,7 @@ _NODE = re.compile(r"'(.*)' \([^ ]+\)")
 
 
 def judge(step: Step, workspace: Workspace) -> gates.Miss | None:
-    """Why what a step produced last may not ship, None if it may."""
+    """Why the last output of a step may not ship; None if it may."""
     manifest = read_manifest(workspace.current(step))
     if manifest is None or step.component is None:
         return None
@@ -43,7 +43,7 @@ def judge(step: Step, workspace: Workspace) -> gates.Miss | None:
 
 
 def wanting(step: Step, workspace: Workspace) -> gates.Miss | None:
-    """By what figure a step keeps to its gates by less than a default should; None if by none."""
+    """The figure by which a step keeps to its gates with less margin than a default aims at; None if there is none."""
     wished = step.config.components[step.component].wished if step.component else None
     manifest = read_manifest(workspace.current(step)) if wished else None
     if manifest is None or wished is None:
@@ -55,7 +55,7 @@ def wanting(step: Step, workspace: Workspace) -> gates.Miss | None:
 
 
 def _is_small(step: Step, workspace: Workspace) -> bool:
-    """Whether twice the bytes of a component's quantized weights are few; one without any has no finer scheme."""
+    """Whether a component has so few bytes of quantized weights that doubling them matters little; False for none."""
     made = read_manifest(workspace.current(f"quantize:{step.config.name}/{step.component}"))
     parts = made.read(quantize.Facts.from_json).parts.values() if made else ()
     counted = [part.facts.constants.items() for part in parts]
@@ -66,7 +66,7 @@ def _is_small(step: Step, workspace: Workspace) -> bool:
 def explain(
     miss: gates.Miss, step: Step, steps: Mapping[str, Step], workspace: Workspace, crew: Crew, shown: Shown
 ) -> PipelineError:
-    """The error for a miss, with what was forecast, and the first values that went wrong if it is one of the ladder."""
+    """The error for a miss, with its forecasts. For a miss of a rung it also names the first values that went wrong."""
     foretold = _foretold(step, workspace) if miss.rung in ("compile", "total") and step.stage == "emulate" else ()
     lines = "".join(f"\n    | {forecast.line()}" for forecast in foretold[:_MOST])
     error = _with(miss.error, f"forecast before it was compiled:{lines}") if foretold else miss.error
@@ -80,7 +80,7 @@ def _is_in_float(step: Step) -> bool:
 
 
 def _foretold(step: Step, workspace: Workspace) -> tuple[Forecast, ...]:
-    """What was forecast of the model that a step measured, and that nothing avoids."""
+    """The harmful forecasts for the model that a step measured."""
     resolved = resolve(step, workspace)
     params = resolved.params if resolved else None
     if resolved is None or not isinstance(params, emulate.Params):
@@ -122,13 +122,13 @@ def _first_wrong(
 
 
 def nodes_of(rows: Sequence[RowFacts]) -> tuple[str, ...]:
-    """The names of the nodes that rows are of, each once."""
+    """The names of the nodes that make the values of these rows, each once."""
     found = [match[1] for row in rows if (match := _NODE.fullmatch(row.node))]
     return tuple(dict.fromkeys(found))
 
 
 def is_of_integers(row: RowFacts) -> bool:
-    """Whether a value is of whole numbers that no precision changes."""
+    """Whether a row is about whole numbers, which no precision changes."""
     return row.reason is not None and row.reason.name == OF_INTEGERS
 
 

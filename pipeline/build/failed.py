@@ -1,7 +1,7 @@
-"""`.build/failed/<model>/<component>/`: what there is of a component that may not ship, for who wants to look at it.
+"""Fills `.build/failed/<model>/<component>/` with the files of a component that may not ship, for a user to look at.
 
-A step that misses a gate has made its output all the same, and it stays in the store under digests that nobody can
-guess. Here it lies under its names, with a README that says what failed and how to go on.
+A step that misses a gate has made its output all the same. The store keeps it under digests, which a user can't guess.
+In this folder the files have their names, and a README says what failed and how to go on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ README = "README.md"
 _KEPT = {"rewrite": "rewritten", "quantize": "qdq", "context": "context"}
 """Stages whose files are worth a look, and the folder they are put into."""
 _SEARCHES = {"blame": "the float and the QDQ model, both on the CPU", "probe": "the CPU and the emulator"}
-"""Stages that look for what went wrong, and what computed the `expected` and the `got` of their worst sample."""
+"""Stages that look for what went wrong, and which models computed `expected` and `got` of their worst sample."""
 _RUN = """import numpy as np, onnxruntime as ort
 
 worst = np.load("{worst}")

@@ -1,4 +1,4 @@
-"""What is known of a precision that was tried: its figures, what it misses, and what is to blame for that."""
+"""Looks up what is known of a precision that was tried: its figures, what it misses, and which nodes are to blame."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from pipeline.store.manifests import read_manifest
 Waves = tuple[tuple[str, ...], ...]
 ON_CPU: Waves = (("quantize",), ("verify",))
 ON_CHIP: Waves = (("packing",), ("context",), ("emulate",))
-"""Stages that make and judge a precision, those that cost least first: what misses on the CPU is not compiled."""
+"""Stages that make and judge a precision, the cheapest first. A precision that misses on the CPU is not compiled."""
 _WAVES = (*ON_CPU, *ON_CHIP)
 _FAILURES = (CompileError, ModelError, QuantizationError, VerificationError)
 
 
 def may_fail(stage: str, error: PipelineError) -> bool:
-    """Whether a precision may fail in a stage with what another does not: the compiler refuses it, or dies of it."""
+    """Whether an error in a stage may be due to the precision: the compiler refused the model, or died of it."""
     return isinstance(error, _FAILURES) or (error.of_process and all(stage not in each for each in ON_CPU))
 
 
@@ -55,19 +55,19 @@ class Findings:
         self._shown = shown
 
     def short(self, chain: Sequence[Step]) -> Missed | None:
-        """The first step that keeps to the gates by less than a default should; the chip's where the CPU's are fine."""
+        """The step with too small a margin, the worst first; steps on the CPU come before those on the chip."""
         found = ((step, wanting(step, self._workspace)) for step in chain if step.stage in ("verify", "emulate"))
         missed = [Missed(step, miss) for step, miss in found if miss is not None]
         return min(missed, key=lambda each: (not each.miss.read, self.reached(each)), default=None)
 
     def total(self, chain: Sequence[Step]) -> float:
-        """The least SQNR of the last rung that was measured against the original, quieter samples among all, in dB."""
+        """The least SQNR in dB against the original on the last rung that was measured, quieter samples included."""
         last = [step for step in chain if step.stage == "emulate"] or [step for step in chain if step.stage == "verify"]
         found = [figures_of(step, self.facts(step)).get(what) for step in last for what in ("total", QUIET)]
         return min((db for db in found if db is not None), default=NO_NUMBER)
 
     def tried(self, scheme: Scheme, chain: Sequence[Step], missed: Missed | None, short: Missed | None) -> Tried:
-        """What was found about a miss, or about too small a margin, by looking for it now."""
+        """What there is to know about a miss, or about too small a margin. Searches run when a field is asked for."""
         found = missed or short
         assert found is not None
         reached = self.reached(missed) if missed else (len(_WAVES), self.total(chain))
@@ -85,7 +85,7 @@ class Findings:
         )  # fmt: skip
 
     def _to_blame(self, chain: Sequence[Step], step: Step, lost: list[probe.Facts]) -> tuple[str, ...]:
-        """The nodes that went wrong, the worst first; `lost` gets what tells that rounded inputs lose it."""
+        """The nodes that went wrong, the worst first. If rounded inputs explain the miss, adds the probe to `lost`."""
         search = self.searched(chain, step)
         facts = self.facts(search) if search is not None else None
         if search is None or facts is None:
@@ -98,7 +98,7 @@ class Findings:
         return nodes_of(found.first_wrong.get("compile", ()))
 
     def _room(self, scheme: Scheme, chain: Sequence[Step], step: Step) -> float | None:
-        """The room that encodings would need for what was seen on the CPU; None if what they have is not to blame."""
+        """The room that encodings need to hold all values seen on the CPU; None if the room they have is enough."""
         search = self.searched(chain, step) if step.stage == "verify" else None
         facts = self.facts(search) if search is not None else None
         has = ROOM if scheme.room is None else scheme.room
@@ -120,17 +120,17 @@ class Findings:
         return search
 
     def is_lost_at_the_edge(self, chain: Sequence[Step], step: Step) -> bool:
-        """Whether no precision keeps what a state needs, as an input alone loses more."""
+        """Whether no precision can keep a state accurate enough, as rounding an input alone loses more."""
         search = self.searched(chain, step) if step.stage == "emulate" else None
         facts = self.facts(search) if search is not None else None
         return facts is not None and probe.Facts.from_json(facts).edge_db is not None
 
     def foretold(self, chain: Sequence[Step]) -> tuple[Forecast, ...]:
-        """What is forecast of a precision, and does harm."""
+        """The harmful forecasts for a precision."""
         return harmful(told for part in self._quantized(chain) for told in part.forecasts)
 
     def _quantized(self, chain: Sequence[Step]) -> list[quantized.PartFacts]:
-        """What was quantized for each bucket."""
+        """What quantize made for each bucket."""
         facts = next((self.facts(step) for step in chain if step.stage == "quantize"), None)
         return [part.facts for part in quantized.Facts.from_json(facts).parts.values()] if facts else []
 
@@ -144,7 +144,7 @@ class Findings:
         return (stage, min(known)) if figures and len(known) == len(figures) else (stage, NO_NUMBER)
 
     def attempt(self, scheme: Scheme, chain: Sequence[Step], missed: Missed | None) -> Attempt:
-        """What to tell of a precision: its figures as far as it came, its bytes, and what it misses or is short of."""
+        """What to tell the user of a precision: its figures so far, its bytes, and what it misses or is short of."""
         figures: dict[str, float | None] = {}
         done = _WAVES.index(next(wave for wave in _WAVES if missed.step.stage in wave)) if missed else len(_WAVES)
         for step in chain:

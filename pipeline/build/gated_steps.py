@@ -1,4 +1,4 @@
-"""Brings the steps of a project up to date and sees that what they made may ship, or climbs until it may."""
+"""Brings the steps of a project up to date, checks that their outputs may ship, and climbs where they may not."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _TRIES = 4
 
 
 class GatedSteps:
-    """The steps of a project, and what became of them. Safe to use from several threads.
+    """The steps of a project and their results. Safe to use from several threads.
 
-    `results` has how each step came out that was not current, and for how long its worker ran; `missed` are steps whose
-    output may not ship, `waiting` those that wait for another host. `remade`: steps that were done before may have come
-    out otherwise since.
+    `results` has, for each step that was not current, its outcome and for how many seconds its worker ran. `missed` are
+    steps whose output may not ship, `waiting` those that wait for another host. `remade`: steps that were done before
+    may have been made again since, with other outputs.
     """
 
     def __init__(self, steps: Mapping[str, Step], workspace: Workspace, crew: Crew, shown: Shown) -> None:
-        """`shown` is what a step is brought up to date in."""
+        """`shown` is the context that a step is brought up to date in."""
         self._steps = steps
         self._workspace = workspace
         self._crew = crew
@@ -52,10 +52,10 @@ class GatedSteps:
             return False  # bringing it up to date raises the same error where it can be reported
 
     def bring(self, step: Step, tries: int = _TRIES) -> None:
-        """Bring a step up to date and see that its output may ship.
+        """Bring a step up to date and check that its output may ship.
 
-        Where another build replaced meanwhile what the step stands on, all of that is brought up to date again; two
-        builds with other settings could go on like this for ever, so there is an end to it.
+        If another build replaced an input of the step meanwhile, all inputs are brought up to date again. `tries` ends
+        this, as two builds with different settings could replace each other's outputs for ever.
         """
         try:
             self.bring_ungated(step)
@@ -83,9 +83,9 @@ class GatedSteps:
             self._climbed(step, "total")
 
     def _climbed(self, step: Step, rung: str) -> bool:
-        """Whether the component was brought to another precision that keeps to its gates, of which this is one.
+        """Climb for a step that missed `rung`; whether the component now has a precision that keeps to its gates.
 
-        What misses no rung is climbed for as well: another step of the component may miss one at the same time.
+        An empty `rung` allows a climb, too: another step of the component may miss a rung at the same time.
         """
         if (rung and rung not in CURABLE) or not self._climber.may_climb(step):
             return False
@@ -117,7 +117,7 @@ class GatedSteps:
                 self._workspace.store.tell(told)
 
     def healed(self, act: Callable[[], _T], steps: Iterable[Step], bring: Callable[[Step], None] | None = None) -> _T:
-        """What `act` returns; if a file of these steps turns out damaged, they are made again before another try."""
+        """The result of `act`. If a file of these steps is damaged, makes the steps again and calls it again."""
         try:
             return act()
         except DamagedError:

@@ -1,7 +1,7 @@
-"""What a build may not ship: outputs that miss a threshold of the accuracy ladder, and nodes left to the CPU.
+"""Decides what a build may not ship: outputs that miss a threshold of the accuracy ladder, and nodes left to the CPU.
 
-Stages measure and report facts; whether the facts are good enough is decided here, again in every build. So a threshold
-can be changed without measuring again, and a miss fails the build for as long as it is there.
+Stages measure and report facts. This module decides in every build whether the facts are good enough. So a threshold
+can be changed without measuring again, and a miss fails every build until it is gone.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from pipeline.qnn import hints
 Ladder = verify.Facts | emulate.Facts
 
 READ = ("choices", "flips", "overlap")
-"""Shortfalls of what an application reads off an output."""
+"""Kinds of shortfall that concern what an application reads off an output, such as the choice of a class."""
 _WISHED = ("db", "worst", *READ)
 _UNLIKE = 0.8
-"""Below this share, what is read is something else: nobody is advised to accept that."""
+"""Below this share an application reads something else. No message advises to accept that."""
 NOISE_DB = 10.0
-"""Below this, an error is a third of the signal: nobody is advised to accept that."""
+"""At this SQNR the error is a third of the signal. No message advises to accept less."""
 
 COARSE = "HTP computes a node with less accuracy than onnxruntime's CPU does"
 _CAUSES: Mapping[str, tuple[str, str]] = {
@@ -68,12 +68,12 @@ _CAUSES: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Miss:
-    """Why a step's output may not ship: `rung` is the one of the ladder that it misses, if it is one.
+    """Why a step's output may not ship. `rung` is the rung of the ladder that it misses; empty if it misses none.
 
-    `state` says whether what misses is a state, which the next run takes; `read`, whether it is what an application
-    reads off an output. `accepts` is what a config says to have it all the same; empty where nobody should. `sqnr_db`
-    is the figure that misses, if it is one in dB. `whole`: what misses are whole numbers, of which all should be equal.
-    `left` are the nodes that QNN leaves to the CPU, conversions aside; None where that is not why.
+    `state`: a state misses, which the next run takes in. `read`: an application reads something else off an output.
+    `accepts` is what to write into a config to ship it all the same; empty if nobody should. `sqnr_db` is the figure
+    that misses, if it is in dB. `whole`: whole numbers miss, which should all be equal. `left` are the nodes that QNN
+    leaves to the CPU, without conversions; None if that is not the reason.
     """
 
     error: PipelineError
@@ -87,7 +87,7 @@ class Miss:
 
 
 def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
-    """The first reason why the output of a step may not ship; `name` is the step's, as `minilm/encoder/64`."""
+    """The first reason why the output of a step may not ship; None if it may. `name` is such as `minilm/encoder/64`."""
     if made.stage == "verify":
         return next(_misses(name, made.read(verify.Facts.from_json), thresholds), None)
     if made.stage == "emulate":
@@ -110,10 +110,10 @@ def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
 
 
 def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds, *, features_db: float = 0.0) -> Miss | None:
-    """The figure of a ladder that is furthest below what a default aims at, which no gate asks for; None if none is.
+    """The figure of a ladder that is furthest below the aim of a default; None if every figure reaches it.
 
-    What a state must be is more already, and no aim. `features_db` is aimed at for outputs that nothing is read off:
-    they go into something else, of which is not known what an error does there.
+    No gate asks for the aim. States have none, as their thresholds are higher already. `features_db` is the aim for
+    outputs that nothing is read off: the effect of an error in them is not known.
     """
     if stage not in ("verify", "emulate"):
         return None

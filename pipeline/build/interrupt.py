@@ -1,4 +1,4 @@
-"""Ctrl-C and its like: the process ends within two seconds, whatever it is doing, and leaves nothing behind."""
+"""Handles Ctrl-C and similar signals: the process ends within two seconds and leaves nothing behind."""
 
 from __future__ import annotations
 

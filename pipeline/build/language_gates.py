@@ -1,4 +1,4 @@
-"""What a language model may not ship: a rung whose next tokens are too far from the original's."""
+"""Decides what of a language model may not ship: a rung whose next tokens are too far from the original's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipeline.contracts.language import LanguageFigures
 from pipeline.errors import VerificationError
 
 _FEW = 64
-"""Tokens below which the share of equal tokens says too little to be judged by."""
+"""With fewer tokens than this, the share of equal tokens is not judged."""
 _FEW_FOR_PERPLEXITY = 256
 """The same for the perplexity, which a few unlikely tokens decide: over 160 tokens that SmolLM2 decoded, rounding that
 costs 0.022 nats took 4.9 % off it."""
@@ -34,7 +34,7 @@ def missed(name: str, figures: Mapping[str, LanguageFigures], thresholds: Thresh
 
 
 def bundled(name: str, facts: bundle.Facts) -> Iterator[VerificationError]:
-    """Why the files for engines may not ship: what they would not notice, and compute wrongly from."""
+    """Why the files for engines may not ship: faults that engines do not notice but compute wrong results from."""
     if facts.faults:
         yield VerificationError(
             f"what engines would read is wrong: {facts.faults[0]}",
@@ -45,7 +45,7 @@ def bundled(name: str, facts: bundle.Facts) -> Iterator[VerificationError]:
 
 
 def conversed(name: str, facts: converse.Facts) -> Iterator[VerificationError]:
-    """Why contexts may not ship: an engine refused them, or gave other tokens than the reference loop."""
+    """Why contexts may not ship: an engine refused them, or it gave other tokens than the reference loop."""
     if facts.differences:
         yield VerificationError(
             f"what was emulated is not what would ship: {facts.differences[0]}",

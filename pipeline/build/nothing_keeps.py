@@ -1,4 +1,4 @@
-"""What a climb says that found no precision that keeps to the gates."""
+"""Makes the errors for a climb that found no precision that keeps to the gates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST, _ENDS = 10, 3
 
 
 def out_of_time(name: str, attempts: Sequence[Attempt], left: Scheme, minutes: int) -> VerificationError:
-    """The error where `left` is still to be tried for a component, but its minutes are spent."""
+    """The error for a climb whose time is spent; `left` is the scheme that it would have tried next."""
     return VerificationError(
         f"no precision of {name} that was tried within {minutes} minutes keeps to its thresholds",
         why=f"tried{_listed(attempts)}",
@@ -25,7 +25,7 @@ def out_of_time(name: str, attempts: Sequence[Attempt], left: Scheme, minutes: i
 
 
 def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried], able: Able) -> VerificationError:
-    """The error where all that the targets can do was tried: each of `tried` missed, as `attempts` tell."""
+    """The error for a climb that tried all precisions of the targets. `attempts` are the accounts of `tried`."""
     stuck = [group for in_float in (False, True) if (group := unmoved(tried, in_float=in_float))]
     failures = [each.failed for each in tried if each.failed is not None]
     why, remedies = f"tried{_listed(attempts)}", list[str]()
@@ -62,7 +62,7 @@ def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried]
 
 
 def _told_of_choices(tried: Sequence[Tried]) -> str:
-    """What to do where something inside chooses among values, of which rounded inputs change the order."""
+    """The remedy for a TopK or the like inside a model, if rounded inputs change the order of its values."""
     choices = next((found for each in tried if (found := each.choices()) is not None), None)
     if choices is None:
         return ""
@@ -74,7 +74,7 @@ def _told_of_choices(tried: Sequence[Tried]) -> str:
 
 
 def _told_alike(group: Sequence[Tried]) -> str:
-    """That several tries come to the same, and why where that was foretold."""
+    """A sentence on tries that all come to the same figure, with the forecast that explains it."""
     low, high = min(each.reached[1] for each in group), max(each.reached[1] for each in group)
     kind = "in fp16 but for some nodes" if is_float(group[0].scheme) else "in integers but for some nodes"
     told = (
@@ -88,7 +88,7 @@ def _told_alike(group: Sequence[Tried]) -> str:
 
 
 def _listed(attempts: Sequence[Attempt]) -> str:
-    """A line for each attempt; of many for the first, the best and the last, as the build told all of them."""
+    """A line for each attempt. Of many attempts, only the first, best and last: the log of the build has all."""
     places = set(range(len(attempts)))
     if len(attempts) > _MOST:
         best = sorted(places, key=lambda place: _least_db(attempts[place]), reverse=True)
@@ -103,5 +103,5 @@ def _listed(attempts: Sequence[Attempt]) -> str:
 
 
 def _least_db(attempt: Attempt) -> float:
-    """The least figure of an attempt: of all its rungs, since each of those was asked for."""
+    """The least figure of an attempt over all its rungs."""
     return min((-math.inf if db is None else db for db in attempt.sqnr_db.values()), default=-math.inf)

@@ -1,4 +1,4 @@
-"""What is said of outputs off which an application reads something else, and the thresholds that they keep to."""
+"""Describes outputs off which an application reads something else than off the original's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipeline.graph.accuracy.verdict import WORST_BELOW, Shortfall
 
 
 def told_apart(missed: Shortfall) -> str:
-    """How much of what is read off an output is alike, in words."""
+    """In words, how much of what an application reads off an output is as in the original."""
     found = missed.figures.agreement
     assert found is not None
     if missed.kind == "flips":
@@ -22,7 +22,7 @@ def told_apart(missed: Shortfall) -> str:
 
 
 def accepted_shares(missed: Shortfall) -> dict[str, float]:
-    """The threshold that what is read off an output keeps to, by its key, rounded down."""
+    """The threshold that an output would keep to, by its key in the config, rounded down."""
     found = missed.figures.agreement
     assert found is not None
     assert missed.kind in ("choices", "overlap"), "flips are an aim, and no gate"

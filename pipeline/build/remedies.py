@@ -1,6 +1,6 @@
-"""Which precision to try next when one misses a gate: what costs least first, as far as the targets can compute it.
+"""Chooses the precision to try next when one misses a gate: the cheapest first that the targets can compute.
 
-Pure: what was tried and what was found there give the next scheme, or None when there is nothing left.
+All functions are pure: the next scheme follows from what was tried and found; it is None when nothing is left to try.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pipeline.frozen import dataclass
 CURABLE = ("quantization", "compile", "total")
 """Rungs that another precision can cure."""
 FEW, MANY = 6, 20
-"""Nodes that are put into another precision at once: first those that are to blame most."""
+"""How many nodes get another precision at once, in a first and in a second try. The worst nodes come first."""
 _ROOMS = (1.0, 2.0, 4.0)
 _MOST_RULES = 3
-"""Rules that are added one upon the other before all of a component gets another precision."""
+"""How many rules are added to a scheme before the whole component gets another precision."""
 _WIDE = "int16"
 _INTEGERS = "uint16"
 _BLOCK = 32
@@ -29,21 +29,21 @@ FLOAT = Rule(nodes=("*",), precision=FP16)
 _ALL_FLOAT = Scheme("uint16", "uint8", per_channel=True, overrides=(FLOAT,))
 
 _ALIKE, _ALIKE_DB = 8, 1.0
-"""So many tries one after the other that miss one rung, by figures that are no further apart, tell that what they
-change is not what loses it. Fewer do not: the sixth may be the first that keeps a whole stretch in float.
+"""When this many tries in a row miss one rung with figures within this many dB, what they change is not the cause.
+Fewer tries do not show that: the sixth may be the first that keeps a whole stretch in float.
 """
 NO_NUMBER = -1e9
-"""What stands for the dB of outputs that are no numbers, or were not made."""
+"""Stands for the dB of outputs that are not numbers, or that were not made."""
 
 _ROUNDED_AWAY = ("quiet_logarithm", "loud_stream")
-"""Forecasts of what a part of a model loses in integers of any width."""
+"""Forecasts of a loss that integers of any width have."""
 
 _MOST_FOR_A_MARGIN = 4
-"""Precisions that are tried at most where one keeps to the gates, but by less than a default should."""
+"""How many precisions are tried for a larger margin, once one keeps to the gates."""
 _SHARE_FOR_A_MARGIN = 1 / 3
-"""Of the budget: where one keeps to the gates, and the same is read off it, another may be begun within this."""
+"""The share of the budget in which a try for a larger margin may begin, once what is read off an output is right."""
 WORTH_DB = 3.0
-"""By how much a precision must be better that costs more: half the noise power."""
+"""By how many dB a precision that costs more must be better. 3 dB are half the noise power."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,15 @@ class Able:
 
 @dataclass(frozen=True)
 class Tried:
-    """A scheme, how far down the ladder it came, and what is to blame for its miss.
+    """A scheme that was tried, how far down the ladder it came, and what is to blame for its miss.
 
-    `reached` grows with the rung that was missed and, on one rung, with its SQNR in dB. `nodes` are those that went
-    wrong, the worst first; `foretold` is the forecast for this scheme; `state` says whether a state missed, `read`
-    whether something else is read off an output; `accepts` is what a config says to have this all the same. `failed` is
-    why it could not even be made. `inputs_db` is what rounding the inputs leaves, if that alone explains the miss;
-    `room` what encodings need to cut nothing off, where what they do cut off is to blame.
-    `choices` are the values before a TopK inside, as far as its file names them, where rounded inputs explain the miss.
-    `by_db`: the figure in `reached` is what missed. `left_to_cpu`: it missed no rung of the ladder, but nodes that QNN
-    does not take.
+    `reached` is the stage that missed, counted from the first, and the SQNR in dB there. `nodes` went wrong, the worst
+    first. `foretold` are the harmful forecasts. `state`: a state missed. `read`: an application reads something else
+    off an output. `accepts` is what to write into a config to ship it all the same. `failed` is the error if it could
+    not be made. `inputs_db` is the SQNR that rounding the inputs leaves, if that alone explains the miss. `room` is
+    what encodings need to hold all values, if cut values are to blame. `choices` are the values before a TopK inside
+    the model, if rounded inputs explain the miss. `by_db`: the figure in `reached` is the one that missed.
+    `left_to_cpu`: no rung missed, but QNN left nodes to the CPU.
     """
 
     scheme: Scheme
@@ -90,9 +89,9 @@ def may_be_cured(
 ) -> bool:
     """Whether another precision may cure what `scheme` misses, after those that were `tried`.
 
-    None keeps padding out. Where QNN does not take the nodes that it `left` to the CPU (`rung` is empty), weights in
-    blocks may be why, or integers: so that counts where all of them were in `float16` already, if targets have it.
-    `left` is None where that is not why.
+    No precision cures the rungs of padding and rewrites. If QNN left nodes to the CPU, `rung` is empty and `left` names
+    them: weights in blocks or integers may be the reason. No precision cures that if these nodes were in float16
+    already, or if the targets have no `float16`.
     """
     if rung:
         return rung in CURABLE or bool(tried)
@@ -104,9 +103,9 @@ def may_be_cured(
 
 
 def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Scheme | None:
-    """The cheapest scheme not tried yet that answers the miss of the best one so far; None if there is none.
+    """The cheapest scheme not tried yet that may cure the miss of the best one so far; None if there is none.
 
-    The `last` try is all in float16, which hangs on no range that calibration saw.
+    The `last` try has all in float16, which does not depend on the ranges that calibration saw.
     """
     known = {_form(each.scheme) for each in tried}
     stuck = {in_float for in_float in (False, True) if unmoved(tried, in_float=in_float)}
@@ -120,13 +119,13 @@ def next_scheme(tried: Sequence[Tried], able: Able, *, last: bool = False) -> Sc
 
 
 def _worth(tried: Tried) -> tuple[int, float]:
-    """How good something is to go on from; of what is alike to about a dB, what was tried first costs less."""
+    """How near a try came, to order tries by. Tries within about a dB are equal: the earlier one costs less."""
     stage, db = tried.reached
     return stage, min(max(db, NO_NUMBER), -NO_NUMBER) // _ALIKE_DB
 
 
 def _form(scheme: Scheme) -> object:
-    """What a scheme comes to: the same nodes in a rule of their own, or in two, are one scheme."""
+    """What a scheme does, to compare schemes by: it does not matter how nodes are spread over rules."""
     told = {
         (rule.kind, place): (rule.precision, rule.activations, rule.weights, rule.block, rule.per_channel)
         for rule in scheme.overrides
@@ -136,9 +135,9 @@ def _form(scheme: Scheme) -> object:
 
 
 def unmoved(tried: Sequence[Tried], *, in_float: bool) -> Sequence[Tried]:
-    """The last tries, where they come to the same figure whatever they change; none where they don't.
+    """The last tries, if they all come to the same figure whatever they change; else none.
 
-    Of those that leave a component `in_float`, but for some nodes, or of the others.
+    Only looks at tries with the component `in_float` but for some nodes, or only at the others.
     """
     last = [each for each in tried if is_float(each.scheme) == in_float][-_ALIKE:]
     figures = [each.reached[1] for each in last]
@@ -149,10 +148,10 @@ def unmoved(tried: Sequence[Tried], *, in_float: bool) -> Sequence[Tried]:
 
 
 def room_for(rows: Sequence[RowFacts], has: float) -> float | None:
-    """The room that leaves what went wrong uncut, of 1, 2 and 4; None if what it `has` is enough, or all there is.
+    """The room (1, 2 or 4) with which encodings hold all values; None if the room it `has` is enough or the largest.
 
-    A quarter more than these samples need, as others go further still. With 4, a ninth of the steps of 16 bits is left
-    to what calibration saw.
+    Adds a quarter to what these samples need, as others go further. With 4, a ninth of the steps of 16 bits covers the
+    range that calibration saw.
     """
     needed = max(map(_beyond, rows), default=0.0) * 1.25
     more = [room for room in _ROOMS if room > has]
@@ -160,9 +159,9 @@ def room_for(rows: Sequence[RowFacts], has: float) -> float | None:
 
 
 def _beyond(row: RowFacts) -> float:
-    """How far a value goes beyond what calibration saw, as a part of that range; 0 if no room would hold it.
+    """How far a value goes beyond the range that calibration saw, as a part of that range; 0 if no room helps.
 
-    An end at zero gets none, nor does an encoding of 8 bits, such as that of a product's right operand.
+    An end at zero gets no room, nor does an encoding of 8 bits, such as that of a product's right operand.
     """
     wide = row.encoding is not None and row.encoding.dtype.endswith("16")
     if row.local is None or row.local.name != "saturated" or row.calibrated is None or not wide:
@@ -173,9 +172,9 @@ def _beyond(row: RowFacts) -> float:
 
 
 def may_go_on(for_margin: int, spent_s: float, budget_s: float, *, alike: bool) -> bool:
-    """Whether another precision may be begun where one keeps to the gates, after so many tries `for_margin`.
+    """Whether to try another precision for a larger margin, after `for_margin` such tries, when one keeps to the gates.
 
-    `alike`: the same is read off one of them. Until it is, all of the budget may be spent.
+    `alike`: an application reads the same off one of them as off the original. Else the whole budget may be spent.
     """
     return for_margin < _MOST_FOR_A_MARGIN and spent_s <= budget_s * (_SHARE_FOR_A_MARGIN if alike else 1)
 
@@ -186,9 +185,9 @@ def is_last(for_margin: int) -> bool:
 
 
 def worth_most(totals_db: Sequence[float]) -> int:
-    """The place of the precision to take, of those that keep to the gates, in the order of their cost.
+    """The place of the precision to take among those that keep to the gates.
 
-    Each has its least SQNR against the original, in dB.
+    `totals_db` has the least SQNR of each against the original, in dB, the cheapest precision first.
     """
     best = 0
     for place, total_db in enumerate(totals_db):
@@ -224,7 +223,7 @@ def is_float(scheme: Scheme) -> bool:
 
 
 def _remedies(tried: Tried, own_rules: int, able: Able) -> Iterator[Scheme]:
-    """Schemes that answer a miss, the cheapest first; `own_rules` of the overrides were there at the start."""
+    """Schemes that may cure a miss, the cheapest first. The climb began with `own_rules` overrides."""
     scheme, added = tried.scheme, len(tried.scheme.overrides) - own_rules
     if tried.left_to_cpu:
         yield from _taken_otherwise(tried, able)
@@ -268,7 +267,7 @@ def _remedies(tried: Tried, own_rules: int, able: Able) -> Iterator[Scheme]:
 
 
 def _taken_otherwise(tried: Tried, able: Able) -> Iterator[Scheme]:
-    """Schemes of which QNN may take the nodes that it left to the CPU: without blocks, or with these in float."""
+    """Schemes with which QNN may take the nodes it left to the CPU: without blocks, or with these nodes in float."""
     scheme, left = tried.scheme, tried.nodes()
     if is_float(scheme):
         return
@@ -289,7 +288,7 @@ def _is_narrow(scheme: Scheme) -> bool:
 
 
 def _stretches(tried: Tried, instead: str) -> Iterator[tuple[str, ...]]:
-    """Nodes that may do better in another precision: what was foretold, then what went wrong too."""
+    """Groups of nodes to try in the precision `instead`: first those of forecasts, then the wrong ones as well."""
     named = [name for told in tried.foretold if told.instead == instead for name in told.nodes]
     if named:
         yield tuple(dict.fromkeys(named))

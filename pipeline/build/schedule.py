@@ -1,4 +1,4 @@
-"""Which of the waiting steps runs next: as many as there are cores, within a budget of memory, longest path first."""
+"""Chooses which waiting step runs next: one a core, within a budget of memory, the longest path first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 
 class WithdrawnError(Exception):
-    """A step was not started, as no more are: another failed."""
+    """A step was not started, as no more steps start after another one failed."""
 
 
 @dataclass(frozen=True, order=True)
@@ -27,7 +27,7 @@ class Schedule:
     """Admits steps. Safe to use from several threads, which wait here."""
 
     def __init__(self, slots: int, budget_bytes: Callable[[], int]) -> None:
-        """`budget_bytes` is asked when the first step would start: what is free then."""
+        """`budget_bytes` is called when the first step wants to start: the budget depends on what is free then."""
         self._slots = slots
         self._ask_budget = budget_bytes
         self._budget_bytes: int | None = None
@@ -58,13 +58,13 @@ class Schedule:
     def admitted(
         self, *, peak_bytes: int, remaining_s: float, wished_bytes: int = 0, patience_s: float = 0.0
     ) -> Iterator[int]:
-        """Wait until a step may run that will use so much memory, and hold its place while it does.
+        """Wait until a step may run that needs `peak_bytes` of memory, and hold its place while it runs.
 
-        What it may use is given to the block: `wished_bytes` where the others leave that much now, else `peak_bytes`.
-        Where there is room at once it stays in the queue for `patience_s`: who comes meanwhile may have to go first.
+        Yields the bytes that it may use: `wished_bytes` if the running steps leave that much, else `peak_bytes`. The
+        step stays in the queue for `patience_s` even if there is room, to let a more urgent one go first.
 
-        The first in the queue waits for room, and those behind it wait with it: else small steps would keep a large
-        one from ever starting. A step that is larger than the whole budget runs alone.
+        While the first in the queue waits for room, all behind it wait as well. Otherwise small steps could keep a
+        large one from ever starting. A step that is larger than the whole budget runs alone.
 
         Raises:
             WithdrawnError: :meth:`close` was called before the step could start.

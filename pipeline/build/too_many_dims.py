@@ -7,11 +7,11 @@ from pipeline.errors import ModelError
 from pipeline.plain_text import cutting
 
 _NODES_OF_ONE = 5
-"""Nodes that stay on the CPU for one: with the conversions of its inputs and outputs where it is quantized."""
+"""How many nodes stay on the CPU for one such value, with the conversions around it."""
 
 
 def too_many_dims(found: TooManyDims) -> ModelError:
-    """What to say of the first of them."""
+    """The error for the first of these values."""
     why = "HTP has no tensors of more dims, in no precision"
     if not found.nodes:
         return ModelError(

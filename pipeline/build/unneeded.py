@@ -1,4 +1,4 @@
-"""Says of buckets that no sample is for, as soon as the samples are read: their accuracy will not be shown."""
+"""Warns of buckets that no sample needs, as soon as the samples are read: their accuracy will not be shown."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pipeline.store.manifests import read_manifest
 
 
 def unneeded_buckets(step: Step, workspace: Workspace) -> str:
-    """A line on the buckets that no sample needs of the set that a model is measured on; "" if there is none.
+    """A warning about the buckets that no sample needs, for the step that reads a model's held-out samples; else "".
 
-    A bucket that is needed, but by no sample that is held out, is found later, when it is measured.
+    A bucket that only samples of calibration need is found later, when it is measured.
     """
     if not step.config.verification.enabled or step.id != held_out_set(step):
         return ""

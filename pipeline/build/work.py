@@ -1,4 +1,4 @@
-"""What a crew must know of a step to run it, on whatever machine."""
+"""What a crew needs to know of a step to run it, on any machine."""
 
 from __future__ import annotations
 

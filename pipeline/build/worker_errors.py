@@ -1,4 +1,4 @@
-"""The errors for workers that left no answer: how they ended, the end of their log, and what to do about it."""
+"""Makes the errors for workers that left no answer: how they ended, the end of their log, and what to do."""
 
 from __future__ import annotations
 

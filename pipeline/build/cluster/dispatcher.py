@@ -49,7 +49,7 @@ class _Wanted:
 
 
 class SubmissionError(Exception):
-    """Dask did not take a step; each step has one of its own, as the steps of a message are waited for by threads."""
+    """Dask did not take a step. Each step gets an error of its own, as each is waited for by another thread."""
 
 
 class Dispatcher:
@@ -73,12 +73,12 @@ class Dispatcher:
         self._met_s = 0.0
 
     def takes(self, resolved: Resolved) -> bool:
-        """Whether a step is made there: those are made here that read files of this checkout or secrets."""
+        """Whether the cluster may make a step. Steps that read files of this checkout, or secrets, are made here."""
         step = resolved.step
         return not resolved.files and step.stage != "fetch" and step.stage not in ON_DEMAND
 
     def make(self, resolved: Resolved, started: Callable[[], None]) -> float:
-        """Have a step made, so that the shared store has it; for how many seconds it ran.
+        """Have a worker make a step and put it into the shared store. Returns for how many seconds it ran.
 
         Raises:
             PipelineError: what it failed with there.
@@ -124,7 +124,7 @@ class Dispatcher:
             time.sleep(_AWAKE_S)
 
     def lost(self, resolved: Resolved) -> StoreError:
-        """The error for an output that a worker has made and that is not to be had."""
+        """The error for an output that a worker made and that the shared store does not give."""
         return StoreError(
             f"a worker has made {resolved.step.id}, and the shared store of this machine does not have it",
             where=self._url,

@@ -1,4 +1,4 @@
-"""What a build and a worker of a cluster say to each other: a step to make, and what became of it. No data, no path."""
+"""The messages between a build and a worker of a cluster: a step to make, and its result. No data, no path."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class StepFailure(Contract):
 
 @dataclass(frozen=True)
 class Answer(Contract):
-    """What became of a job on the worker called `worker`.
+    """The result of a job on the worker called `worker`.
 
     Without a refusal or a failure, its output is in the shared store. `refusal` says what of the worker is not as the
     build has it; nothing ran then. `is_cut_off` is true of a failure to read or write data, for which the worker is at

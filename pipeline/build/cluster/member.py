@@ -27,7 +27,7 @@ _TRIES = 3
 
 
 class _StageFailedError(Exception):
-    """A stage failed by its own doing; it is no matter which worker ran it."""
+    """A stage failed for a reason of its own: it would fail on every worker."""
 
     def __init__(self, error: PipelineError) -> None:
         super().__init__(str(error))

@@ -1,4 +1,4 @@
-"""What many threads ask for at the same time, asked for in one go."""
+"""Combines requests that many threads make at the same time into one call."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Got = TypeVar("Got")
 class Together(Generic[Asked, Got]):
     """Calls a function once for all threads that wait for it. Safe to use from several threads.
 
-    A thread that finds no other in a call makes one at once. Those that come meanwhile wait, and the first of them
-    makes one call for them all. So no thread waits for company, and the more there are, the fewer calls they cost.
+    A thread calls at once if no other thread is in a call. Threads that come meanwhile wait for that call to end; then
+    the first of them makes one call for all. So no thread waits for others to come, and many threads need few calls.
     """
 
     def __init__(self, call: Callable[[Sequence[Asked]], Sequence[Got | Exception]]) -> None:
-        """`call` gives for each that it is given, in their order, a result or the exception to raise to who asked."""
+        """`call` takes requests and returns, in their order, a result for each or an exception to raise for it."""
         self._function = call
         self._adding, self._calling = threading.Lock(), threading.Lock()
         self._waiting: list[tuple[Asked, Future[Got]]] = []
 
     def __call__(self, asked: Asked) -> Got:
-        """The result for one. Raises its exception, and what a call raises to all whom it was made for."""
+        """The result of one request. Raises the exception of this request, or one that the whole call raised."""
         mine: Future[Got] = Future()
         with self._adding:
             self._waiting.append((asked, mine))
