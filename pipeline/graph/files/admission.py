@@ -37,6 +37,10 @@ _GPU_OR_CACHE = frozenset(
     }
 )  # fmt: skip
 
+# Ensembles of trees, and what stands around them in files of nothing else.
+_TREES = frozenset({"TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"})
+_AROUND_TREES = frozenset({"Cast", "Concat", "Flatten", "Identity", "Normalizer", "Reshape", "Scaler", "ZipMap"})
+
 # Layouts that onnxruntime's optimizer chooses for the processor it runs on.
 _BLOCKED_DOMAINS = frozenset({"com.microsoft.nchwc", "com.ms.internal.nhwc"})
 
@@ -81,6 +85,7 @@ def check_model(model: ModelProto, file: str) -> None:
     """
     for node in all_nodes(model.graph):
         _check_node(node, file)
+    _check_for_trees(model, file)
     for graph in all_graphs(model.graph):
         if graph.sparse_initializer:
             raise ModelError(
@@ -150,6 +155,18 @@ def _check_node(node: NodeProto, file: str) -> None:
             f"node {label(node)} is in training mode",
             why="it would normalize by the batch at hand and change its own weights",
             remedy="call model.eval() before you export",
+        )
+
+
+def _check_for_trees(model: ModelProto, file: str) -> None:
+    """Refuse a model of trees and nothing else; what stands behind a network may be left to the CPU."""
+    trees = [node for node in all_nodes(model.graph) if node.op_type in _TREES]
+    if trees and all(node.op_type in _TREES | _AROUND_TREES for node in all_nodes(model.graph)):
+        raise ModelError(
+            f"{file} is an ensemble of decision trees",
+            where=f"node {label(trees[0])}",
+            why="QNN has no operator that walks trees, so nothing of it would run on the NPU",
+            remedy="let onnxruntime run it on the CPU, as it is; or train a network on what it gives, and export that",
         )
 
 

@@ -176,7 +176,8 @@ class _Walk:
         return ModelError(
             f"{self._file} holds a graph that is too large",
             why=why,
-            remedy="fetch the file again if you expect a smaller one; split the model into components otherwise",
+            remedy="fetch the file again if you expect a smaller one; split the model into components otherwise;"
+            " decision trees, whose numbers are attributes, are for the CPU: QNN has no operator for them",
         )
 
 

@@ -57,6 +57,8 @@ REFUSED: list[tuple[str, Change, str, str]] = [
      "model.onnx was optimized for another runtime", "'language_model'"),
     (X + "{ y = com.microsoft.nchwc.ReorderInput (x) }", nothing, "model.onnx was optimized for one kind of processor",
      "ORT_ENABLE_EXTENDED"),
+    (X + "{ d = Cast <to = 11> (x) t = ai.onnx.ml.TreeEnsembleRegressor (d) y = Cast <to = 1> (t) }", nothing,
+     "model.onnx is an ensemble of decision trees", "let onnxruntime run it on the CPU"),
     (X + "{ y = com.microsoft.EPContext (x) }", nothing, "model.onnx is a compiled context model", "was compiled from"),
     (X + "{ y = ai.onnx.preview.training.Adam (x) }", nothing, "no operator that onnxruntime knows", ".training'"),
     (X + "{ y = com.acme.Magic (x) }", nothing, "no operator that onnxruntime knows", "domain 'com.acme'"),

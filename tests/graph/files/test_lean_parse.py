@@ -105,8 +105,9 @@ def test_graphs_beyond_the_limits_are_refused(
     (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
     parse_lean(tmp_path / "m.onnx")
     monkeypatch.setattr(lean_parse, limit, value)
-    with pytest.raises(ModelError, match=r"m\.onnx holds a graph that is too large"):
+    with pytest.raises(ModelError, match=r"m\.onnx holds a graph that is too large") as caught:
         parse_lean(tmp_path / "m.onnx")
+    assert "decision trees" in str(caught.value.remedy), "of which a large file is made of numbers in attributes"
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
