@@ -6,7 +6,8 @@ nothing is lost where it isn't quantized. Inputs and outputs keep their type::
 
     x, float16 -> Cast -> x_single -> ...  -> y_single -> Cast -> y, float16
 
-Every other value keeps its name.
+Every other value keeps its name. Parts in bfloat16, which neither QNN nor onnxruntime's CPU computes in, become float32
+as well; an input or output of it is left as it is.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from pipeline.graph.ir.traverse import all_graphs, all_nodes, reads
 
 _TYPE_ATTRIBUTES = ("to", "dtype")
+_BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
+NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def widen(model: ModelProto) -> None:
@@ -37,7 +40,7 @@ def widen(model: ModelProto) -> None:
         _rename(inner, renamed)
         if inner is not graph:
             for value in (*inner.input, *inner.value_info, *inner.output):
-                if _is_half(value):
+                if value.type.tensor_type.elem_type in NARROW:
                     value.type.tensor_type.elem_type = TensorProto.FLOAT
     before = [cast_node(value.name, renamed[value.name], TensorProto.FLOAT) for value in inputs]
     after = [cast_node(renamed[value.name], value.name, TensorProto.FLOAT16) for value in outputs]
@@ -47,8 +50,8 @@ def widen(model: ModelProto) -> None:
 
 
 def widened(array: NDArray[Any]) -> NDArray[Any]:
-    """A constant of float16 as float32; any other as it is."""
-    return array.astype(np.float32) if array.dtype == np.float16 else array
+    """A constant of float16 or bfloat16 as float32; any other as it is."""
+    return array.astype(np.float32) if array.dtype in (np.float16, _BFLOAT16) else array
 
 
 def _rename(graph: GraphProto, renamed: dict[str, str]) -> None:
@@ -60,9 +63,9 @@ def _rename(graph: GraphProto, renamed: dict[str, str]) -> None:
 
 def _widen_attributes(node: NodeProto) -> None:
     for attribute in node.attribute:
-        if attribute.name in _TYPE_ATTRIBUTES and attribute.i == TensorProto.FLOAT16:
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.i in NARROW:
             attribute.i = TensorProto.FLOAT
-        if attribute.type == AttributeProto.TENSOR and attribute.t.data_type == TensorProto.FLOAT16:
+        if attribute.type == AttributeProto.TENSOR and attribute.t.data_type in NARROW:
             values = numpy_helper.to_array(attribute.t).astype(np.float32)
             attribute.t.CopyFrom(numpy_helper.from_array(values, attribute.t.name))
 

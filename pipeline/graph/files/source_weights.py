@@ -25,7 +25,7 @@ from pipeline.graph.files.model_file import (
     set_external,
     tensor_pieces,
 )
-from pipeline.graph.files.single_precision import widened
+from pipeline.graph.files.single_precision import NARROW, widened
 from pipeline.graph.ir.tensor_chunks import Pieces
 
 
@@ -50,7 +50,7 @@ class SourceWeights:
         Raises:
             ModelError: its data is not what it says, or holds NaN.
         """
-        if not is_external(tensor) or tensor.data_type == TensorProto.FLOAT16 or byte_size(tensor) < EXTERNAL_BYTES:
+        if not is_external(tensor) or tensor.data_type in NARROW or byte_size(tensor) < EXTERNAL_BYTES:
             return None
         path, offset, size = external_bytes(tensor, self._location)
         file = path.relative_to(self._folder).as_posix()
@@ -60,7 +60,7 @@ class SourceWeights:
         return kept
 
     def written_tensor(self, name: str, values: NDArray[Any]) -> TensorProto:
-        """A constant that is not in the source like this; float16 becomes float32.
+        """A constant that is not in the source like this; float16 and bfloat16 become float32.
 
         Raises:
             ModelError: it holds NaN.
@@ -70,7 +70,7 @@ class SourceWeights:
         return self._blob.tensor(name, values)
 
     def inline_tensor(self, name: str, values: NDArray[Any]) -> TensorProto:
-        """A constant that the graph file holds itself; float16 becomes float32.
+        """A constant that the graph file holds itself; float16 and bfloat16 become float32.
 
         Raises:
             ModelError: it holds NaN.

@@ -2,7 +2,12 @@
 
 Before and after::
 
+    Acosh(x)         Log(Add(x, Sqrt(Sub(Mul(x, x), 1))))
+    Asinh(x)         Mul(Sign(x), Log(Add(Abs(x), Sqrt(Add(Mul(x, x), 1)))))
+    Atanh(x)         Mul(Log(Div(Add(x, 1), Sub(1, x))), 0.5)
     Celu(x)          Mul(Elu(Mul(x, 1 / alpha)), alpha)      or Elu(x) where alpha is 1
+    Cosh(x)          Mul(Add(Exp(x), Exp(Neg(x))), 0.5)
+    Sinh(x)          Mul(Sub(Exp(x), Exp(Neg(x))), 0.5)
     Softsign(x)      Div(x, Add(Abs(x), 1))
     Shrink(x)        Sub(x, Clip(x, -lambd, lambd))                       where bias is lambd
                      Where(Greater(Abs(x), lambd), Sub(x, Mul(Sign(x), bias)), 0)
@@ -24,13 +29,64 @@ from pipeline.graph.ir.node_builder import Additions, each_node
 
 @each_node
 def apply(added: Additions, node: NodeProto) -> bool:
-    """Replace a Celu, Softsign or Shrink."""
+    """Replace one of these activations."""
     if not is_op(node, *_WRITERS) or not is_float32(added.index, node.output[0]):
         return False
     if node.op_type == "Shrink" and real(node, "lambd", 0.5) < 0:
         return False
     _WRITERS[node.op_type](added, node)
     return True
+
+
+def _acosh(added: Additions, node: NodeProto) -> None:
+    source, result = node.input[0], node.output[0]
+    added.replace("Log", added.op("Add", source, _leg(added, node, "Sub", source), out=f"{result}_sum"), out=result)
+
+
+def _asinh(added: Additions, node: NodeProto) -> None:
+    source, result = node.input[0], node.output[0]
+    size = added.op("Abs", source, out=f"{result}_size")
+    log = added.op(
+        "Log", added.op("Add", size, _leg(added, node, "Add", source), out=f"{result}_sum"), out=f"{result}_log"
+    )
+    added.replace("Mul", added.op("Sign", source, out=f"{result}_sign"), log, out=result)
+
+
+def _leg(added: Additions, node: NodeProto, kind: str, source: str) -> str:
+    """The root of a square and one, or of a square less one."""
+    result = node.output[0]
+    square = added.op("Mul", source, source, out=f"{result}_square")
+    return added.op(
+        "Sqrt", added.op(kind, square, added.number(f"{result}_one", 1), out=f"{result}_of"), out=f"{result}_leg"
+    )
+
+
+def _atanh(added: Additions, node: NodeProto) -> None:
+    source, result = node.input[0], node.output[0]
+    one = added.number(f"{result}_one", 1)
+    above, below = (
+        added.op("Add", source, one, out=f"{result}_above"),
+        added.op("Sub", one, source, out=f"{result}_below"),
+    )
+    log = added.op("Log", added.op("Div", above, below, out=f"{result}_ratio"), out=f"{result}_log")
+    added.replace("Mul", log, added.number(f"{result}_half", 0.5), out=result)
+
+
+def _cosh(added: Additions, node: NodeProto) -> None:
+    _halves(added, node, "Add")
+
+
+def _sinh(added: Additions, node: NodeProto) -> None:
+    _halves(added, node, "Sub")
+
+
+def _halves(added: Additions, node: NodeProto, kind: str) -> None:
+    """Half of what an exponential and its inverse come to."""
+    source, result = node.input[0], node.output[0]
+    rising = added.op("Exp", source, out=f"{result}_rising")
+    falling = added.op("Exp", added.op("Neg", source, out=f"{result}_turned"), out=f"{result}_falling")
+    both = added.op(kind, rising, falling, out=f"{result}_both")
+    added.replace("Mul", both, added.number(f"{result}_half", 0.5), out=result)
 
 
 def _celu(added: Additions, node: NodeProto) -> None:
@@ -69,7 +125,12 @@ def _shrink(added: Additions, node: NodeProto) -> None:
 
 
 _WRITERS: Mapping[str, Callable[[Additions, NodeProto], None]] = {
+    "Acosh": _acosh,
+    "Asinh": _asinh,
+    "Atanh": _atanh,
     "Celu": _celu,
+    "Cosh": _cosh,
+    "Sinh": _sinh,
     "Softsign": _softsign,
     "Shrink": _shrink,
 }

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.files.single_precision import widen
@@ -70,3 +72,24 @@ def test_a_value_with_the_new_name_is_not_run_over() -> None:
     names = [name for node in half.graph.node for name in node.output]
     assert len(names) == len(set(names))
     np.testing.assert_array_equal(outputs(half, {"x": np.ones(2, np.float16)})["y"], np.ones(2, np.float16))
+
+
+def test_parts_in_bfloat16_compute_in_float32(tmp_path: Path) -> None:
+    weight = np.random.default_rng(1).normal(size=(32, 32)).astype(np.float32)
+    made = graph(
+        """g (float[1,4,32] x) => (float[1,4,32] y) {
+            a = Cast <to = 16> (x)
+            b = MatMul (a, w)
+            y = Cast <to = 1> (b)
+        }"""
+    )
+    narrow = helper.make_tensor("w", TensorProto.BFLOAT16, weight.shape, weight.ravel())
+    made.graph.initializer.append(narrow)
+    component = Component(tmp_path, made, {"all": {}})
+
+    taken_in = load_graph(component.ingest.folder / MODEL)
+
+    assert {tensor.data_type for tensor in taken_in.graph.initializer} == {TensorProto.FLOAT}
+    x = X.astype(np.float32)
+    (found,) = on_cpu(component.rewrite["all"], [{"x": x}])
+    np.testing.assert_allclose(found["y"], x @ numpy_helper.to_array(narrow).astype(np.float32), rtol=1e-4, atol=1e-4)

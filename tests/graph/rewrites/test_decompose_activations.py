@@ -23,6 +23,14 @@ FORMS = {
     "shrink to zero": ("y = Shrink <lambd = 2.0, bias = 2.0> (x)", {"Clip": 1, "Sub": 1}),
 }
 
+HYPERBOLIC = {
+    "acosh": ("t = Cosh (x) y = Acosh (t)", {"Mul": 2, "Add": 2, "Exp": 2, "Neg": 1, "Sub": 1, "Sqrt": 1, "Log": 1}),
+    "asinh": ("y = Asinh (x)", {"Abs": 1, "Mul": 2, "Add": 2, "Sqrt": 1, "Log": 1, "Sign": 1}),
+    "atanh": ("t = Sin (x) y = Atanh (t)", {"Sin": 1, "Add": 1, "Sub": 1, "Div": 1, "Log": 1, "Mul": 1}),
+    "cosh": ("y = Cosh (x)", {"Exp": 2, "Neg": 1, "Add": 1, "Mul": 1}),
+    "sinh": ("y = Sinh (x)", {"Exp": 2, "Neg": 1, "Sub": 1, "Mul": 1}),
+}
+
 
 def build(body: str) -> ModelProto:
     return graph(f"g (float[1,12,8] x) => (float[1,12,8] y) {{ {body} }}")
@@ -38,6 +46,19 @@ def test_the_result_stays_what_it_was(form: str, tmp_path: Path) -> None:
 
     assert operators(model) == made
     np.testing.assert_allclose(outputs(model, {"x": X})["y"], before, atol=1e-6)
+    assert decompose_activations.apply(model, tmp_path) == 0
+
+
+@pytest.mark.parametrize("form", HYPERBOLIC)
+def test_hyperbolic_functions_stay_what_they_were(form: str, tmp_path: Path) -> None:
+    body, made = HYPERBOLIC[form]
+    model = build(body)
+    before = outputs(model, {"x": X})["y"]
+
+    assert decompose_activations.apply(model, tmp_path) == (2 if form == "acosh" else 1)
+
+    assert operators(model) == made
+    np.testing.assert_allclose(outputs(model, {"x": X})["y"], before, rtol=2e-6, atol=2e-6)
     assert decompose_activations.apply(model, tmp_path) == 0
 
 
@@ -61,3 +82,17 @@ def test_all_of_it_runs_on_the_chip(tmp_path: Path) -> None:
     assert chip.context.partitions == 1
     assert chip.cpu_ops == set()
     assert sqnr_db(on_cpu(component.ingest, calls), chip.outputs, "y") > 50
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_inverses_and_hyperbolic_functions_run_on_the_chip(rounded: bool, tmp_path: Path) -> None:
+    body = """b = Asinh (x) s = Sin (x) u = Mul (s, most) c = Atanh (u) d = Sinh (u) e = Cosh (s) f = Acosh (e)
+        g = Add (b, c) h = Add (d, e) i = Add (g, h) y = Add (i, f)"""
+    model = graph(f"g (float[1,12,8] x) => (float[1,12,8] y) {{ {body} }}", {"most": np.float32(0.9)})
+    component, calls = with_rewrites(tmp_path / "model", model), [{"x": X}]
+    made = component.quantize("all", component.calibrate(calls)) if rounded else component.rewrite["all"]
+
+    chip = on_chip(made, calls, tmp_path / "on chip")
+
+    assert chip.cpu_ops == set()
+    assert sqnr_db(on_cpu(component.ingest, calls), chip.outputs, "y") > 40
