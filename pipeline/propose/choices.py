@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.propose.absent import filler
 from pipeline.propose.found_model import FoundModel
 from pipeline.propose.guessed_axes import GuessedAxis, guess_axes
 from pipeline.propose.interface import NEVER_VARIED, GuessedComponent, GuessedInput
@@ -34,14 +35,15 @@ class Said:
 class Choices:
     """The parts of a config, each with its comments. `missing` is what the user has to bring before it builds.
 
-    `reader` has the keys of `calibration`; `notes` are lines above it. `guessed_picture`: no file says how large
-    pictures are, and the graph leaves both sides free.
+    `reader` has the keys of `calibration`; `notes` are lines above it. `padding` is by component. `guessed_picture`: no
+    file says how large pictures are, and the graph leaves both sides free.
     """
 
     fixed: dict[str, Said] = field(default_factory=dict)
     buckets: dict[str, Said] = field(default_factory=dict)
     constants: dict[str, Said] = field(default_factory=dict)
     reader: dict[str, Said] = field(default_factory=dict)
+    padding: dict[str, Said] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
@@ -82,6 +84,9 @@ def choose(
         else:
             _place(axis, made, found, inputs, rate.value, picture)
     _even(made)
+    for key, each in readable.items():
+        if (padding := _padding(each, made)) is not None:
+            made.padding[key] = padding
     _choose_reader(name, found, readable, made, rate)
     return made
 
@@ -149,6 +154,15 @@ def _place(
             made.buckets[axis.name] = Said(sizes, f"tokens, of {of}{limit}")
         case "length":
             made.buckets[axis.name] = Said(list(_LENGTHS), f"GUESS: a length, of {of}")
+
+
+def _padding(each: GuessedComponent, made: Choices) -> Said | None:
+    """What inputs are padded with that say themselves what is not there; None where 0 will do for all."""
+    padded = [given.spec for given in each.inputs if not made.buckets.keys().isdisjoint(map(str, given.spec.shape))]
+    limits = {spec.name: each.limits[spec.name] for spec in padded if spec.name in each.limits}
+    told = ", ".join(f"what is not above {limit:g} of {name!r}" for name, limit in limits.items())
+    said = f"GUESS: the graph takes {told} for absent, so padding is below that"
+    return Said({name: filler(limit) for name, limit in limits.items()}, said) if limits else None
 
 
 def _most_tokens(found: FoundModel) -> float:

@@ -109,7 +109,7 @@ def _lines(
         yield "# Take out what the application does not use."
     yield "components:"
     for key, each in components.items():
-        yield f"  {quoted(key)}: {{file: {quoted(each.file)}}}"
+        yield from _component(key, each, made.padding.get(key))
         yield from _interface(each)
     yield from _section("constants", made.constants)
     yield from _section("fixed", made.fixed)
@@ -129,6 +129,16 @@ def _release(name: str) -> Iterator[str]:
     yield ""
     yield f"# What 'doit package:{name}' makes one file of, for an application: docs/releases.md."
     yield '# release: {version: "1.0"}'
+
+
+def _component(key: str, each: GuessedComponent, padding: Said | None) -> Iterator[str]:
+    if padding is None:
+        yield f"  {quoted(key)}: {{file: {quoted(each.file)}}}"
+        return
+    yield f"  {quoted(key)}:"
+    yield f"    file: {quoted(each.file)}"
+    yield from _comment(padding.comment, indent="    ")
+    yield f"    padding: {quoted(padding.value)}"
 
 
 def _interface(each: GuessedComponent) -> Iterator[str]:

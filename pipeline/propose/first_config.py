@@ -240,7 +240,8 @@ def _tell(
     for error in errors:
         say("")
         say(f"will be refused: {error}")
-    said = {**made.fixed, **made.buckets, **made.constants, **made.reader}
+    padding = {f"padding of {key}": each for key, each in made.padding.items()}
+    said = {**padding, **made.fixed, **made.buckets, **made.constants, **made.reader}
     guesses = [key for key, each in said.items() if each.comment.startswith("GUESS") or ": GUESS" in each.comment]
     missing = [text for text in made.missing if not _is_there(text, workspace.root)]
     if guesses:

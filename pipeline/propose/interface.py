@@ -23,6 +23,7 @@ from pipeline.graph.ir.traverse import all_nodes, attribute_graphs
 from pipeline.graph.shapes.axes import name_dims
 from pipeline.inputs.samples.audio import is_wave
 from pipeline.inputs.samples.images import is_picture
+from pipeline.propose.absent import absent
 from pipeline.propose.axis_uses import AxisUse, Uses, find_uses
 
 Kind = Literal["ids", "mask", "image", "audio", "features", "length", "state", "selector", "empty", "other"]
@@ -60,7 +61,7 @@ class GuessedComponent:
     """One ONNX file: its inputs and outputs, or why it can't be read.
 
     `uses` is what recurrences say of axes, by input and place; `unranked` are inputs and outputs of which no one knows
-    how many dims they have.
+    how many dims they have; `limits` are numbers far below 0, at which an input's elements are taken for absent.
     """
 
     file: str
@@ -70,6 +71,7 @@ class GuessedComponent:
     refused: PipelineError | None = None
     uses: Mapping[tuple[str, int], AxisUse] = field(default_factory=dict)
     unranked: frozenset[str] = frozenset()
+    limits: Mapping[str, float] = field(default_factory=dict)
 
     def of_kind(self, *kinds: Kind) -> list[GuessedInput]:
         """The inputs that are taken for one of these."""
@@ -101,7 +103,8 @@ def look_at(file: str, path: Path) -> GuessedComponent:
     values = (*model.graph.input, *model.graph.output)
     unranked = frozenset(value.name for value in values if not value.type.tensor_type.HasField("shape"))
     nodes = len(model.graph.node)
-    return GuessedComponent(file, inputs, known.outputs, nodes, uses=uses.axes, unranked=unranked)
+    limits = absent(model.graph, _constants(model.graph))
+    return GuessedComponent(file, inputs, known.outputs, nodes, uses=uses.axes, unranked=unranked, limits=limits)
 
 
 def _infer_outputs(model: ModelProto) -> None:

@@ -14,6 +14,7 @@ from pipeline.config.readers import AudioReader, ImagesReader, NpzReader, Record
 from pipeline.errors import ConfigError, ModelError, PipelineError, SourceError
 from pipeline.plan.workspace import Workspace
 from pipeline.propose import first_config
+from pipeline.propose.absent import filler
 from pipeline.propose.found_model import chosen
 from tests.support.graphs import graph
 from tests.support.hub_server import HubServer, hub_fixture  # noqa: F401
@@ -108,6 +109,24 @@ def test_nothing_is_padded_in_front_of_a_state(tmp_path: Path, monkeypatch: pyte
     assert config.fixed == {"frames": 1}
     assert "GUESS: as many as one run is given" in " ".join(text.split())
     assert any("frames" in line for line in said)
+
+
+def test_padding_is_what_the_graph_takes_for_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = """g (float[K,D] scores, float[K,D] sizes) => (float[K,D] y) {
+        limit = Constant <value = float {-1000.0}> ()  small = Constant <value = float {-1.0}> ()
+        row = Unsqueeze (scores, axes)  there = Greater (row, limit)  kept = Cast <to = 1> (there)
+        large = Less (small, sizes)  counted = Cast <to = 1> (large)
+        shares = Softmax (scores)  y = Mul (shares, counted) }"""
+    save(graph(net, {"axes": np.array([0])}), tmp_path / "models" / "net.onnx")
+    config, text, said = written(tmp_path, monkeypatch)
+    assert config.components["net"].padding == {"scores": -10000}
+    assert "what is not above -1000 of 'scores'" in " ".join(text.replace("#", "").split())
+    assert any("padding" in line for line in said)
+
+
+@pytest.mark.parametrize(("limit", "found"), [(-1000.0, -10000.0), (-9000.0, -60000.0), (-1e9, -1e10)])
+def test_padding_is_well_below_a_limit(limit: float, found: float) -> None:
+    assert filler(limit) == found
 
 
 def test_windows_of_a_waveform_are_no_samples_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
