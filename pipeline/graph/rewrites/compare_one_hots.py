@@ -1,13 +1,15 @@
-"""Write a one-hot vector of floats as a comparison with every place.
+"""Write a one-hot vector as a comparison with every place.
 
 Before, and after for values off and on::
 
     OneHot(indices, depth, [off, on])        Cast(Equal(indices, places), to float) * (on - off) + off
 
 `places` are 0 to depth - 1 along the new axis. QNN EP 2.7 takes a OneHot whose values are constants alone, which those
-of a quantized graph are not: each such node stayed on the CPU, and in float16 beside integers it gave 0.5 for 0.
+of a quantized graph are not: each such node stayed on the CPU, and in float16 beside integers it gave 0.5 for 0. One of
+integers, as torch's older exporter writes `one_hot`, stays on the CPU in front of floats and is not compiled ("out of
+memory") in front of a sum: its comparison is cast to int32 first.
 
-The result keeps its name. Left alone: integers, and a computed depth or computed values.
+The result keeps its name. Left alone: other types, and a computed depth or computed values.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from pipeline.graph.ir.node_builder import Additions, each_node
 AFTER = {"count_indices_from_the_front": "a negative index is counted there, one that is beyond both ends has no place"}
 """What runs before, and why."""
 
+_INTEGERS = (TensorProto.INT32, TensorProto.INT64)
+
 
 @each_node
 def apply(added: Additions, node: NodeProto) -> bool:
-    """Replace a OneHot of floats."""
-    if not is_op(node, "OneHot") or element_type(added.index, node.output[0]) not in FLOATS:
+    """Replace a OneHot of floats or integers."""
+    if not is_op(node, "OneHot") or element_type(added.index, node.output[0]) not in (*FLOATS, *_INTEGERS):
         return False
     indices, result = str(node.input[0]), str(node.output[0])
     depth, values = added.index.scalar(node.input[1]), added.index.constant(node.input[2])
@@ -43,6 +47,8 @@ def apply(added: Additions, node: NodeProto) -> bool:
     there = added.op("Equal", apart, places, out=f"{result}_there")
     off, on = (values.dtype.type(each) for each in values)
     kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+    if kind == TensorProto.INT64:
+        there = added.op("Cast", there, out=f"{result}_whole", to=TensorProto.INT32)
     if (off, on) == (0, 1):
         added.replace("Cast", there, out=result, to=kind)
         return True
