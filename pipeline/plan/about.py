@@ -1,4 +1,4 @@
-"""Which models a command line is about: the steps of no other need to be planned."""
+"""Finds the models that a command line is about. Only their steps are planned."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ OTHERS = (
 """Tasks that are neither of models nor of steps."""
 _OF_MODELS = frozenset({*STAGES, *WHOLE})
 _PLAIN = re.compile(r"[\w.-]{2,}")
-"""A word, no glob, path or drive."""
+"""Matches a plain word: not a glob, a path or a drive."""
 _SHOWN = 5
 _NAMED = 3
 _GLOB = re.compile(r"[*?\[/]")
 
 
 def models_about(line: CommandLine, models: Collection[str]) -> set[str]:
-    """Those of `models` whose steps the command may need; all of them where its words don't tell."""
+    """Those of `models` whose steps the command may need; all of them if its words don't tell."""
     if line.command == "list" and not (line.names or line.options):
         return set()  # it prints what there is for every model
     if line.command != "run" or not line.names:
@@ -47,14 +47,14 @@ def models_about(line: CommandLine, models: Collection[str]) -> set[str]:
 
 
 def names_stages(line: CommandLine) -> bool:
-    """Whether a command asks for steps by name, and so for no more than what they need."""
+    """Whether a command names steps, so that it needs only these and their inputs."""
     return any(name.partition(":")[0] in STAGES for name in line.names)
 
 
 def models_read(line: CommandLine, folder: Path) -> set[str] | None:
     """The models whose configs a command needs to read; None for all of them.
 
-    A first config of a model is written whatever the others say: none of them is read.
+    `doit init` reads none: it writes the first config of a model whatever the other configs say.
     """
     if line.command == "run" and [*line.names[:1]] == ["init"] and not line.asks_for_help:
         return set()
@@ -153,7 +153,7 @@ def check_words(line: CommandLine, models: Collection[str]) -> None:
 
 
 def _listed(models: Collection[str]) -> str:
-    """Which models there are, the first few of them."""
+    """The names of the first few models, for a message."""
     named = ", ".join(sorted(models)[:_SHOWN])
     more = f" and {len(models) - _SHOWN} more" if len(models) > _SHOWN else ""
     return f"models are {named}{more}" if models else "there is no model yet"

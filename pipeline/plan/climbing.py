@@ -1,4 +1,4 @@
-"""What a component climbed to, remembered in the store: found by what decided it, as every output is."""
+"""Finds in the store the precision that a component climbed to earlier, by the key of all that decided it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pipeline.plan.steps import ClimbBasis
 from pipeline.plan.workspace import Workspace
 
 STAGE = "climb"
-"""The stage in the manifest of what was climbed to. It has no steps: the build climbs when a gate is missed."""
+"""The stage in the manifest of a climb's result. It has no steps: the build climbs when a step misses a gate."""
 _JUDGES = ("verify", "packing", "context", "emulate", "blame", "probe")
 _CODE = Path(__file__).parent.parent / "build" / "remedies.py"
 
 
 def key(climb: ClimbBasis, quantize_key: str, samples: Manifest, workspace: Workspace) -> str:
-    """The key of what a component climbs to whose quantize step has this key as it is configured."""
+    """The key of the climb of a component. `quantize_key` is the key of its quantize step as it is configured."""
     code = [workspace.code.stage(stage) for stage in _JUDGES]
     code.append(workspace.code.script(_CODE, _CODE.parent.parent.parent))
     tools = {name: version for stage in _JUDGES for name, version in tool_versions(stage).items()}
@@ -27,6 +27,6 @@ def key(climb: ClimbBasis, quantize_key: str, samples: Manifest, workspace: Work
 
 
 def climbed(key: str, workspace: Workspace) -> Facts | None:
-    """What was climbed to before; None if that was not needed, not tried yet, or led nowhere."""
+    """The result of an earlier climb; None if there was none, or if it found no precision."""
     manifest = workspace.store.get(key)
     return manifest.read(Facts.from_json) if manifest is not None else None

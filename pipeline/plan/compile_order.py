@@ -1,4 +1,4 @@
-"""What is shown of a component before the first of its contexts is compiled."""
+"""Finds the step that a compile waits for, so that harm by padding is found before time is spent on compiling."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pipeline.plan.steps import Step
 
 
 def compiled_after(step: Step, steps: Mapping[str, Step]) -> list[str]:
-    """The step out of `steps` that shows, before `step` compiles anything, whether padding harms its component.
+    """The id of the step that shows whether padding harms the component of `step`, which then waits for it; or none.
 
-    It is that of the smallest bucket, which costs least; larger ones are verified meanwhile. None where nothing is
-    compiled, nothing is padded or it is true by definition; a language model is padded by our own graphs. Where
-    several machines build, nothing waits for this: each goes on with what it can.
+    It verifies the smallest bucket, which costs least. The list is empty if `step` compiles nothing, if nothing is
+    padded, or if the padded model is the truth. It is empty for language models, too: our own graphs pad them.
     """
     component = step.component
     if step.stage not in ("packing", "context") or component is None or step.config.language:

@@ -1,4 +1,4 @@
-"""What of a Python file can change what a step produces: its code, without comments, docstrings and texts of errors.
+"""Takes from a Python file what can change a step's output: its code, without comments, docstrings and texts of errors.
 
 The digest is taken of the syntax tree, written out here node by node, so that the same source has the same digest on
 every Python from 3.11 on; `ast.dump` and `tokenize` differ between versions. Not counted are:
@@ -22,7 +22,7 @@ from pipeline.frozen import dataclass
 from pipeline.model import Json
 
 RULES = 1
-"""Raise it when what counts changes: what is known of a file is remembered under this number."""
+"""The version of the rules. Raise it when they change: digests are remembered under this number."""
 
 _BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
 """Where statements have statements."""

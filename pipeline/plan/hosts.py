@@ -1,4 +1,4 @@
-"""Which hosts may run a step: rules of the project say so, and the compiler and the emulator run on some hosts only.
+"""Decides which hosts may run a step: by rules of the project, and as the compiler and emulator run on some hosts only.
 
 A rule is a set of host names, of which a host needs one. A host needs a name of each rule.
 """
@@ -35,7 +35,7 @@ _PACK = "on ARM64 the compiler makes binaries for one bucket and the host's own 
 
 @dataclass(frozen=True)
 class HostRule:
-    """Names of which a host needs one, and why; without names, any host will do."""
+    """A rule: a host needs one of these names. `why` explains the rule. A rule without names allows every host."""
 
     names: tuple[str, ...] = ()
     why: str = ""

@@ -1,8 +1,7 @@
-"""What counts of our own modules, kept beside their bytecode: a build in an empty folder parses none of them anew.
+"""Keeps what counts of our own modules beside their bytecode, so that a build in an empty folder parses none of them.
 
-It is known by content: of a module's name and the digest of its bytes, by rules that are those of this very source of
-:mod:`pipeline.plan.counted_code`. The file is sealed. Losing it loses time alone, and where Python is told to write no
-bytecode, this is not written either.
+An entry is found by a module's name, the digest of its bytes, and the digest of :mod:`pipeline.plan.counted_code`. The
+file is sealed. Losing it costs time only. Where Python is told to write no bytecode, it is not written either.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class KnownCode:
     """What counts of modules of this package, as JSON of :class:`counted_code.CountedCode`. Threads may share it."""
 
     def __init__(self, folder: Path | None) -> None:
-        """What is known in `folder`; with None, nothing is and nothing will be."""
+        """Read what is known in `folder`. With None, nothing is known and nothing is saved."""
         self._path = folder and folder / f"{_PREFIX}{_rules()}.json"
         self._entries: dict[str, Json] = cache_file.read(self._path, _MEMBER) if self._path else {}
         self._grew = False

@@ -1,4 +1,4 @@
-"""What a config may ask of a language model, once ingest has seen it: told before any step that takes long."""
+"""Checks what a config asks of a language model as soon as ingest has read it, before any step that takes long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipeline.errors import ConfigError
 
 
 def check_language(config: ModelConfig, facts: Mapping[str, ingest.Facts]) -> None:
-    """Hold the config against the model; `facts` are those of ingest.
+    """Check the config against the model, by the `facts` of ingest.
 
     Raises:
         ConfigError: a context is longer than the model was made for, or there are more parts than layers and a head.

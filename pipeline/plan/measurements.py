@@ -1,4 +1,4 @@
-"""The steps that measure one bucket: on the CPU, on the emulator, and in search of what went wrong."""
+"""Plans the steps that measure a bucket: on the CPU, on the emulator, and in search of what went wrong."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Measurements(Wiring):
         return self._step("alone", component, bucket, params, (self._last(component, bucket),), target=target)
 
     def _by_itself(self, component: str, bucket: Bucket, target: Target) -> tuple[Input, ...]:
-        """The context of a bucket that has a binary of its own, as the emulator takes no other; nothing if none has."""
+        """The context of a bucket with a binary of its own, as the emulator takes no other; empty if there is none."""
         stage = "context" if "separate" in self._forms else "alone" if self._shares else ""
         if not stage:
             return ()
@@ -124,7 +124,7 @@ class Measurements(Wiring):
         return self._step("probe", component, bucket, params, inputs, target=target)
 
     def _spoken(self, component: str) -> Iterator[Step]:
-        """What engines open for each target of a language model, and what they make of it."""
+        """The steps `bundle` and `converse` of a language model, for each target."""
         form, emulates = self._forms[0], self._config.verification.emulator_samples != 0
         for target in self._config.targets:
             contexts = tuple(
@@ -186,7 +186,7 @@ class Measurements(Wiring):
         return min([thresholds.total_db + STATE_DB, *(db for db in own if db is not None)])
 
     def _measured(self, component: str, bucket: Bucket) -> tuple[Input, ...]:
-        """What every measurement of a bucket on the CPU starts from."""
+        """The inputs that every measurement of a bucket on the CPU has."""
         return (
             Input("ingest", self._ingests[component]),
             self._held_out_samples(),

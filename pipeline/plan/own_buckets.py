@@ -1,4 +1,4 @@
-"""The buckets of one component: those of the config, on the length axes that it has."""
+"""The buckets of one component: those of the config, reduced to the length axes that the component has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.plan.steps import Step
 
 @dataclass(frozen=True)
 class OwnBuckets:
-    """Buckets on `axes` alone: those of the config that are equal on them are one."""
+    """The buckets of a component with these `axes`. Buckets of the config that are equal on them are one."""
 
     axes: frozenset[str]
     all: tuple[Bucket, ...]
@@ -23,13 +23,13 @@ class OwnBuckets:
 
     @classmethod
     def of(cls, config: ModelConfig, found: ingest.Facts) -> OwnBuckets:
-        """The buckets of a component by what its ingest found."""
+        """The buckets of a component, by the facts of its ingest."""
         axes = found.axes
         fixed = {axis: size for axis, size in config.fixed.items() if axis in axes}
         return cls(frozenset(axes), config.buckets_on(axes), fixed)
 
     def own(self, bucket: Bucket) -> Bucket:
-        """What a bucket of the config is for this component."""
+        """The bucket of this component that a bucket of the config becomes."""
         return bucket.on(self.axes)
 
     @classmethod
@@ -40,5 +40,5 @@ class OwnBuckets:
 
     @property
     def named(self) -> Buckets:
-        """The axes of each, by name."""
+        """The axes of each bucket, by the bucket's name."""
         return {bucket.name: bucket.axes for bucket in self.all}

@@ -254,7 +254,7 @@ class _Planner(Measurements):
                     yield self._context(component, form, f"{bucket.name}/{form}", (bucket,), targets)
 
     def _packing(self, component: str, forms: tuple[Form, ...]) -> Step:
-        """The choice; every form has its steps, and those of the forms that are not chosen make nothing."""
+        """The step that chooses a form. Every form has steps; those of a form that is not chosen make nothing."""
         params = packing.Params(
             component=component,
             buckets=self._buckets,

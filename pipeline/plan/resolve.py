@@ -1,4 +1,4 @@
-"""A step and the outputs it stands on, made definite: parameters, input manifests, file digests, key."""
+"""Resolves a step: its final parameters, the manifests of its inputs, the digests of its files, and its key."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Resolved:
     files: Mapping[str, Path]
     key: str
     climb_key: str = ""
-    """Under which the store has what the component climbed to, if it did; empty for what doesn't climb."""
+    """The key of the climb of the component; empty for a step that no climb changes."""
 
 
 def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | None = None) -> Resolved | None:
-    """The step made definite, or None while something it needs is not there yet (an upstream step, a pin).
+    """Resolve a step; None while something that it needs is missing (the output of an upstream step, a pin).
 
-    It stands on what the steps before it produced last, or on `outputs`, by step id, if they are given.
+    Its inputs are the last outputs of upstream steps, or `outputs`, by step id, if they are given.
     """
     upstream = {
         name: read_manifest(workspace.current(name)) if outputs is None else outputs.get(name) for name in step.after
@@ -108,7 +108,7 @@ def resolve(step: Step, workspace: Workspace, outputs: Mapping[str, Manifest] | 
 
 
 def _came_out_in_float(step: Step, manifests: Mapping[str, Manifest]) -> bool:
-    """Whether what a step reads was quantized to nothing but float, and is the rewritten model."""
+    """Whether the model that a step reads came out of quantize in float, which is the rewritten model unchanged."""
     quantized = (manifests[given.step] for given in step.inputs if given.step.startswith("quantize:"))
     return all(manifest.facts.get(UNCHANGED) is True for manifest in quantized)
 
@@ -151,7 +151,7 @@ def _inputs(
 ) -> dict[str, Manifest] | None:
     """Input manifests by role, narrowed to the parts that the step reads; None while one lacks such a part.
 
-    A step that made nothing for any bucket is no input: the form of binary that it makes was not chosen.
+    A step that made nothing for any bucket is left out: it makes a form of binary that was not chosen.
     """
     inputs: dict[str, Manifest] = {}
     for given in step.inputs:
@@ -170,7 +170,7 @@ def _inputs(
 
 
 def _narrowed(manifest: Manifest, given: Input) -> Manifest:
-    """What an input takes of the facts and files of a step."""
+    """The manifest of a step, reduced to the facts and files that an input takes."""
     if given.facts is None:
         return manifest
     wanted = manifest.files if given.files is None else given.files
@@ -294,7 +294,7 @@ def readable(path: Path, role: str, step: Step, workspace: Workspace) -> Path:
 
 
 def _wanted(path: Path, role: str, step: Step, workspace: Workspace) -> tuple[str, str]:
-    """What a path that is not there should be, and how to come by it."""
+    """For a missing path: what should be there, and how to get it."""
     config = step.config
     reader = config.calibration if step.name == f"{config.name}/calibration" else config.verification.samples
     taken = _TAKEN.get(reader.reader) if reader and role == "samples" else None

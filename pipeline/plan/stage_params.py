@@ -1,4 +1,4 @@
-"""Parts of a configuration as the parameters of stages."""
+"""Turns parts of a configuration into parameters of stages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from pipeline.qnn import catalog
 
 
 def content(reader: Reader) -> tuple[Path | HubData | None, PythonFunction | None]:
-    """What a reader reads: a file or folder, on this machine or on the hub, and a function."""
+    """The file or folder that a reader reads, here or on the hub, and the function that it calls."""
     match reader:
         case TextReader() | ChatReader():
             return reader.file, None
@@ -49,7 +49,7 @@ def content(reader: Reader) -> tuple[Path | HubData | None, PythonFunction | Non
 
 
 def source_files(reader: Reader) -> tuple[str, ...]:
-    """What a reader reads of the model's own source."""
+    """The files of the model's source that a reader needs, such as its tokenizer."""
     match reader:
         case TextReader():
             return (reader.vocabulary.file if reader.vocabulary else reader.tokenizer,)
@@ -59,7 +59,7 @@ def source_files(reader: Reader) -> tuple[str, ...]:
 
 
 def suffixes(reader: Reader) -> tuple[str, ...]:
-    """How the names end that a reader takes of a folder, one file a sample; none where that does not tell."""
+    """The suffixes of the files in a folder that a reader takes as samples; none if it does not choose by suffix."""
     match reader:
         case ImagesReader():
             return PICTURES
@@ -69,7 +69,7 @@ def suffixes(reader: Reader) -> tuple[str, ...]:
 
 
 def of_reader(reader: Reader) -> Reading:
-    """A reader, without where its files are; but for data of the hub, where in its repository they are."""
+    """The parameters of a reader. Where its files are is left out, but for a path in a repository of the hub."""
     place, _ = content(reader)
     read = replace(_of_reader(reader), inside=place.path if isinstance(place, HubData) else None)
     return replace(read, max_samples=reader.max_samples)
@@ -104,7 +104,7 @@ def _of_reader(reader: Reader) -> Reading:
 
 
 def of_quantization(quantization: Quantization, *, language: bool = False) -> Scheme:
-    """How numbers are stored; calibration has parameters of its own. The cache of a `language` model has 8 bits."""
+    """The scheme of a quantization, without what only calibration needs. The cache of a `language` model has 8 bits."""
     weights, block = of_weights(quantization.weights)
     assert weights is not None
     return Scheme(
@@ -127,12 +127,12 @@ def _of_rule(rule: WrittenRule) -> Rule:
 
 
 def percentile(quantization: Quantization) -> float | None:
-    """What calibration leaves out with the method of that name; None with others."""
+    """The percentile of the calibration method of that name; None with another method."""
     return quantization.percentile if quantization.method == "percentile" else None
 
 
 def of_outputs(outputs: Mapping[str, OutputFile]) -> dict[str, Declared]:
-    """What of the outputs is judged by itself, without what it must keep to."""
+    """The outputs and slices that are judged by themselves, without their thresholds."""
     return {
         label: Declared(output=output.output, slice=output.slice, choice=output.choice, tie=output.tie)
         for label, output in outputs.items()

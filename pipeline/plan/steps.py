@@ -47,11 +47,10 @@ ON_DEMAND = frozenset({"blame", "probe"})
 
 @dataclass(frozen=True)
 class Input:
-    """An upstream step and the role its output plays; `{bucket}` in the role stands for the projected bucket.
+    """An upstream step whose output is an input in a `role`. `{bucket}` in it stands for the component's own bucket.
 
-    With `part`, the step made something for several buckets, and only what it made for this one is an input. With
-    `facts`, only the facts of this contract are, and of the files those of `files` that there are. None stands for all
-    files.
+    `part`: of what the step made for several buckets, only the part for this one is an input. `facts`: only the facts
+    of this contract are an input, with those of `files` that exist; `files=None` stands for all files.
     """
 
     role: str
@@ -64,10 +63,10 @@ class Input:
 
 @dataclass(frozen=True)
 class ClimbBasis:
-    """What decides, besides a quantize step itself, which scheme its component climbs to when a gate is missed.
+    """All that decides, besides the quantize step itself, which scheme a component climbs to after it missed a gate.
 
-    `params` are of the steps that judge a scheme and of the gates, `scripts` the files with score functions; `samples`
-    is what is judged on.
+    `params` are those of the gates and of the steps that judge a scheme. `scripts` are the files with score functions.
+    `samples` are the held-out samples.
     """
 
     params: Mapping[str, Json]
@@ -79,12 +78,11 @@ class ClimbBasis:
 class Step:
     """One unit of work, named by `id`, e.g. `context:minilm/encoder/128/sm8650`.
 
-    `bucket` and `target` are there where the step is about one alone, `targets` are all it is about. Buckets in
-    `params` are those of the config: which of their axes the component has is known once it was ingested. `climb` is
-    there where the step quantizes a component whose scheme may be changed to keep to the gates. `in_float` is there
-    where the step reads a component that may be left in float as a whole: it gives the step of an id as `precision:
-    fp16` has it. `asked` is the repository of the hub that the step fetches from, at the commit, branch or tag that the
-    config names.
+    `targets` are all targets that the step is about; `bucket` and `target` are None unless it is about one alone.
+    Buckets in `params` are those of the config: the component's own axes are known only after its ingest. `climb` is
+    set on a step that quantizes a component whose scheme may change to keep to the gates. `in_float` is set on a step
+    that reads a component which may come out in float as a whole; it returns the step of an id as `precision: fp16`
+    would have it. `asked` is the hub repository to fetch from, at the commit, branch or tag that the config names.
     """
 
     stage: str

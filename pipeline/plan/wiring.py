@@ -1,4 +1,4 @@
-"""How the steps of a model are named, and what each takes from which: what all plans of steps share."""
+"""Names the steps of a model and connects their inputs. All planners share it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Wiring(ABC):
         more: tuple[Bucket, ...] = (),
         suffix: str = "",
     ) -> Step:
-        """A step over the rewritten models of all buckets, and of some more; `suffix` is the end of its name."""
+        """A step over the rewritten models of all buckets and of the buckets `more`; its name ends in `suffix`."""
         rewritten = (
             Input("rewrite/{bucket}", f"rewrite:{self._name}/{component}/{bucket.name}", bucket)
             for bucket in (*self._config.buckets, *more)
@@ -97,7 +97,7 @@ class Wiring(ABC):
         )
 
     def _in_float(self, step: str) -> Step:
-        """The step of an id where each component that may be left in float is."""
+        """The step of an id in a plan where every component that may come out in float has `precision: fp16`."""
         return self._steps_in_float[step]
 
     @cached_property
@@ -111,12 +111,12 @@ class Wiring(ABC):
 
     @cached_property
     def _may_be_float(self) -> Collection[str]:
-        """Steps that quantize a component which may come out in float as it is, as no language model's does."""
+        """The ids of quantize steps whose component may come out in float unchanged. Language models never do."""
         components = () if self._config.language else self._config.components
         return {f"quantize:{self._name}/{name}" for name in components if self._is_open(name)}
 
     def _is_open(self, component: str) -> bool:
-        """Whether how a component is quantized is not known before it is tried, or is float for all of it."""
+        """Whether a component may come out in float: its scheme is searched for, climbed to, or all float."""
         quantization = self._config.components[component].quantization
         if isinstance(quantization, Fp16):
             return False
@@ -145,7 +145,7 @@ class Wiring(ABC):
         return (Input("quantize", f"quantize:{self._name}/{component}", part=bucket),)
 
     def _last(self, component: str, bucket: Bucket, role: str = "model") -> Input:
-        """What is compiled for a bucket: its QDQ model, or the float model where that stays."""
+        """The model that is compiled for a bucket: the QDQ model, or the float model of a component in float."""
         if not self._quantized(component, bucket):
             return self._of("rewrite", component, bucket, role)
         return Input(role, f"quantize:{self._name}/{component}", bucket, part=bucket)
@@ -176,12 +176,12 @@ class Wiring(ABC):
         return Input("samples", f"samples:{self._name}/{purpose}", facts=samples.SampleBasis, files=None)
 
     def _by_length(self, part: SamplePart, component: str) -> SamplePart:
-        """A part of a set that is split as a whole, or each length by itself where each needs samples of its own."""
+        """The part, split by length if the truth is `exact`, as every length then needs samples of its own."""
         alone = self._config.components[component].truth == "exact" and not self._config.verification.samples
         return _BY_LENGTH[part] if alone and self._held_out else part
 
     def _part(self, purpose: str, component: str) -> SamplePart:
-        """Which part of a set of samples serves a purpose: one set may have to do for both."""
+        """Which part of a set of samples serves calibration or verification; one set may have to serve both."""
         if self._config.verification.samples or not self._held_out:
             return "all"
         return self._by_length("kept" if purpose == "calibration" else "held out", component)
@@ -196,12 +196,12 @@ class Wiring(ABC):
 
     @property
     def _twins(self) -> tuple[Bucket, ...]:
-        """The small buckets of a language model that none of its own is equal to."""
+        """The small twins of a language model's buckets that are not among its buckets themselves."""
         twins = {twin.name: twin for twin in self._config.twins if twin not in self._config.buckets}
         return tuple(twins.values())  # several buckets may have one
 
     def _twin(self, bucket: Bucket) -> Bucket:
-        """What may be emulated in place of a bucket: itself, if it is no language model's, or as it asks for."""
+        """The bucket that is emulated in place of a bucket: a language model's twin, or the bucket itself."""
         language = self._config.language
         if language is None or language.emulate == "shipped":
             return bucket
@@ -221,7 +221,7 @@ class Wiring(ABC):
 
     @property
     def _split(self) -> int | None:
-        """Into how many parts a language model is split, 0 for as few as hold it; None for other models."""
+        """How many parts a language model is split into; 0 for as few as can hold it, None for other models."""
         language = self._config.language
         return None if language is None else 0 if language.parts == "auto" else language.parts
 

@@ -1,4 +1,4 @@
-"""Where things are in one checkout, and what is remembered about it between builds."""
+"""The folders and files of one checkout, its store, and what is remembered about it between builds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _defaults() -> ProjectFile:
 
 
 class Named(Protocol):
-    """A step as far as it has a name."""
+    """Anything with the stage and name of a step."""
 
     @property
     def stage(self) -> str:
@@ -46,7 +46,8 @@ class Named(Protocol):
 class Workspace:
     """One checkout: the project's root folder, its build folder, the store, memos of what was read, and settings.
 
-    The settings are defaults until somebody puts in those that are written: some look at a checkout that is wrong.
+    The settings are defaults until :meth:`configured` puts in those of the project. Without
+    them, commands can look at a checkout whose settings are wrong.
     """
 
     root: Path
@@ -65,7 +66,7 @@ class Workspace:
         return cls(root, Store(root / store), memo, CodeDigests(memo))
 
     def configured(self, project: ProjectFile, environ: Mapping[str, str] = os.environ) -> Workspace:
-        """The same with settings, and with the shared store that they or the environment name."""
+        """This workspace with the project's settings, and with the shared store that they or the environment name."""
         url, where = address.configured(environ, project.settings.store.shared, project.place("store.shared"))
         if not url:
             return replace(self, project=project)
@@ -81,7 +82,7 @@ class Workspace:
 
     @property
     def scratch(self) -> Scratch:
-        """For what is half-written and goes into the build folder or beside it."""
+        """Scratch folders for half-written files that end in the build folder or beside it."""
         return Scratch(self.build / "tmp")
 
     @property
@@ -118,7 +119,10 @@ class Workspace:
         return Path(self.current_name(step.id if isinstance(step, Step) else step))
 
     def current_name(self, step: str) -> str:
-        """The same as text, which takes a tenth of the time: a project may have a hundred thousand steps."""
+        """The path of :meth:`current` as text.
+
+        This takes a tenth of the time, and a project may have a hundred thousand steps.
+        """
         return f"{self.root}/.build/steps/{step.replace(':', '/', 1)}.json"
 
     def log(self, step: Named) -> Path:
