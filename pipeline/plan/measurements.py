@@ -91,7 +91,7 @@ class Measurements(Wiring):
         return self._step("alone", component, bucket, params, (self._last(component, bucket),), target=target)
 
     def _by_itself(self, component: str, bucket: Bucket, target: Target) -> tuple[Input, ...]:
-        """The context of a bucket with a binary of its own, as the emulator takes no other; nothing if there is none."""
+        """The context of a bucket with a binary of its own, as the emulator takes no other; empty if there is none."""
         stage = "context" if "separate" in self._forms else "alone" if self._shares else ""
         if not stage:
             return ()

@@ -69,7 +69,7 @@ def suffixes(reader: Reader) -> tuple[str, ...]:
 
 
 def of_reader(reader: Reader) -> Reading:
-    """The parameters of a reader, without the place of its files but, for data of the hub, their path in the repository."""
+    """The parameters of a reader. Where its files are is left out, but for a path in a repository of the hub."""
     place, _ = content(reader)
     read = replace(_of_reader(reader), inside=place.path if isinstance(place, HubData) else None)
     return replace(read, max_samples=reader.max_samples)

@@ -145,7 +145,7 @@ class Wiring(ABC):
         return (Input("quantize", f"quantize:{self._name}/{component}", part=bucket),)
 
     def _last(self, component: str, bucket: Bucket, role: str = "model") -> Input:
-        """The model that is compiled for a bucket: the QDQ model or, if the component stays in float, the float model."""
+        """The model that is compiled for a bucket: the QDQ model, or the float model of a component in float."""
         if not self._quantized(component, bucket):
             return self._of("rewrite", component, bucket, role)
         return Input(role, f"quantize:{self._name}/{component}", bucket, part=bucket)

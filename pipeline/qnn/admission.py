@@ -1,4 +1,4 @@
-"""What is refused before the compiler sees it, because the compiler would crash, or go on without saying so."""
+"""Refuses models that would crash the compiler, or that it would compile wrongly without an error."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ They are ONNX functions that onnxruntime has no kernel for: it expands them whil
 """
 
 _VOLUME = 5
-"""The dims of a weight of a convolution over three axes."""
+"""How many dims the weight of a convolution over three axes has."""
 
 FLOAT16_OPS = frozenset({"GRU", "LSTM"})
-"""Operators that HTP computes in float16 whatever is around them. Compiled for v68, QNN says it needs more memory."""
+"""Operators that HTP computes in float16 even in a QDQ model. For v68, QNN says that it needs more memory for them."""
 
 
 def check(model: ModelProto, folder: Path, target: HtpTarget) -> None:

@@ -47,7 +47,7 @@ class Soc:
 
     @property
     def most_vtcm_mb(self) -> int:
-        """No more VTCM than this is compiled for; where none is published, what the best of all SoCs has."""
+        """The most VTCM to compile for: that of the SoC or, if none is published, the largest of all SoCs."""
         return self.vtcm_mb or max(soc.vtcm_mb or 0 for soc in SOCS)
 
     def usable_vtcm_mb(self, asked: int | None) -> int | None:

@@ -1,8 +1,8 @@
-"""Compiling and emulating in child processes, for stages that do either more than once.
+"""Compiles and emulates in child processes, for stages that do either more than once.
 
 A process compiles once (see :mod:`pipeline.qnn.compile`), and the emulator may end the process that it is in. The child
-is `python -m pipeline.qnn.child REQUEST`, or, of a worker that emulates, a fork that does the same; arrays travel as
-files in a folder of the caller's.
+is `python -m pipeline.qnn.child REQUEST` or, in a worker that emulates, a fork that does the same. Arrays are exchanged
+as files in a folder of the caller.
 """
 
 from __future__ import annotations
@@ -179,12 +179,12 @@ class AskedChild:
     """A child that was given a request in the folder `work`."""
 
     def __init__(self, work: Path, wait: Callable[[], int]) -> None:
-        """`wait` waits for its end, and says its exit status however often it is called."""
+        """`wait` waits for the child to end and returns its exit status. It may be called more than once."""
         self._work = work
         self.wait = wait
 
     def answer(self) -> Mapping[str, Json] | int:
-        """What it answered, once it has ended, or its exit status if it left no answer.
+        """Wait for the child to end. Returns its answer, or its exit status if it left none.
 
         Raises:
             PipelineError: what the child raised.
@@ -226,8 +226,9 @@ def ask(
 ) -> AskedChild:
     """Start a child that runs `program` on a request; somebody has to wait for it. What it prints goes to `log`.
 
-    `environment` is added to its own. With `forks`, which does with a request's path what the program does, it is a
-    fork of this process where that is allowed. On Windows it is in its caller's job, and there is nothing to pass on.
+    `environment` is added to that of the child. `forks` is a function that does what the program does with the path of
+    a request: with it the child is a fork of this process, where forks are allowed. On Windows the child is in the job
+    of its caller, and no lifeline has to be passed on.
     """
     path = work / REQUEST
     (work / ANSWER).unlink(missing_ok=True)
@@ -276,7 +277,7 @@ def main(request_path: str) -> None:
 
 
 def answer_request(request_path: str, does: Callable[[Mapping[str, Any], Path], Mapping[str, Json]]) -> None:
-    """Leave what comes of a request beside it, or an error; without room for it, end with a StoreError's exit status.
+    """Write the answer to a request, or an error, beside it. If there is no room, end with a StoreError's exit status.
 
     `does` gets the request and its folder.
     """
@@ -318,7 +319,7 @@ def _emulate(request: Mapping[str, Any], work: Path, target: HtpTarget) -> None:
 
 
 class _Feeds:
-    """Samples that are loaded one after the other; how many there are is known before."""
+    """Samples that are loaded one after the other, with their number known before."""
 
     def __init__(self, paths: Sequence[Path], names: Sequence[str]) -> None:
         self._paths, self._names = paths, names

@@ -1,4 +1,4 @@
-"""The string by which ONNX Runtime decides whether a device can load a context: what its fields are."""
+"""Reads the string by which ONNX Runtime decides whether a device can load a context."""
 
 from __future__ import annotations
 

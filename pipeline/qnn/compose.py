@@ -1,7 +1,7 @@
-"""Composes the graph of a DLC on HTP and finalizes it for a target, as an application does that gets one.
+"""Composes the graph of a DLC on HTP and finalizes it for a target, as an application does that is given a DLC.
 
-A DLC holds a graph of QNN's operators for no chip in particular; whether HTP takes it shows when it is composed. As a
-program, `python -m pipeline.qnn.compose REQUEST`, it does so in a process of its own; :mod:`pipeline.qnn.child` calls
+A DLC holds a graph of QNN's operators for no chip in particular. Only composing it shows whether HTP takes it. The
+program `python -m pipeline.qnn.compose REQUEST` does so in a process of its own; :mod:`pipeline.qnn.child` calls
 it. The functions are those of `QnnSystemDlc.h`, the settings of the graph those of `QnnHtpGraph.h`.
 """
 

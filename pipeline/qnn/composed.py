@@ -1,4 +1,4 @@
-"""Holds what a DLC was composed to against the context that was compiled of the same model."""
+"""Compares the binary that a DLC was composed to with the context that was compiled from the same model."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def check_composed(composed: Path, context: Path, graph: GraphInfo, target: HtpT
 
 
 def compare(composed: Path, own: GraphInfo, context: Path, graph: GraphInfo, target: HtpTarget, work: Path) -> None:
-    """Run a composed graph and the context's once, on inputs made here, and want equal bits.
+    """Run a composed graph and the context's once, on inputs made here, and check that their outputs are equal bits.
 
-    Both compute the same numbers from whatever they are given, so no sample is needed: integers that are no encoded
-    floats, which may be places in a table, are 0 or 1, encoded ones anything, floats normal.
+    Both should compute the same from any input, so no sample is needed. Integers that are no encoded floats are 0 or 1,
+    as they may be places in a table; encoded floats are any integers; floats are drawn from a normal distribution.
 
     Raises:
         CompileError: an output differs, or one of them does not run.

@@ -26,7 +26,7 @@ from pipeline.qnn.session import bundled_sdk, session_options
 
 _FOLDER = "dlc"
 _KEPT = ("enable_htp_fp16_precision", "offload_graph_io_quantization", "enable_framework_op_trace")
-"""Options of a compile by which it is decided what is a node's, and what the graph's edge."""
+"""Compile options that decide which operators a node becomes, and what the inputs and outputs of the graph are."""
 
 
 def write_dlc(model: Path, name: str, target: HtpTarget, path: Path) -> str:

@@ -31,22 +31,22 @@ from pipeline.qnn.session import EP, session_options
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """CPU seconds after which no further sample is begun, what the next will take being known from the dearest so far.
+    """A limit of CPU seconds. No sample is begun that would exceed it if it took as long as the longest so far.
 
-    One sample is always run. What a busy machine takes longer for is not counted.
+    One sample is always run. CPU time counts, so a busy machine runs no fewer samples.
     """
 
     cpu_s: float
 
     def allows(self, number: int, elapsed_s: float, dearest_s: float) -> bool:
-        """Whether one more may be run after `number`, which took so many seconds so far."""
+        """Whether one more sample may be run after `number` that took `elapsed_s` in all, the longest `dearest_s`."""
         return number == 0 or elapsed_s + dearest_s <= self.cpu_s
 
 
 def run_context(
     folder: Path, context_model: str, target: HtpTarget, feeds: Sequence[Mapping[str, NDArray[Any]]]
 ) -> list[list[NDArray[Any]]]:
-    """All that :func:`run_each` gives."""
+    """The outputs of :func:`run_each`, in a list."""
     return list(run_each(folder, context_model, target, feeds))
 
 

@@ -267,7 +267,7 @@ FAILURES: tuple[Failure, ...] = (
 
 
 def explain(said: Sequence[str], log: str) -> tuple[str, str]:
-    """Why something failed and what to do about it, from what was `said` and from the `log`, of which `said` is quoted.
+    """Why something failed and what to do about it, from the message `said` and from the `log`. Quotes `said`.
 
     Without a known cause the libraries' words have to do.
     """

@@ -1,4 +1,4 @@
-"""What helps against a node that QNN leaves to the CPU, by operator.
+"""Says for each operator what to do about a node that QNN leaves to the CPU.
 
 Each form named here was compiled with onnxruntime-qnn 2.7 and is taken whole; the tests compile it again.
 """
@@ -31,7 +31,7 @@ HINTS: Mapping[str, str] = {
     "Trilu": "multiply by a constant of zeros and ones, or select with Where and a constant mask",
 }
 NO_OPERATOR = "are not supported by QNN EP"
-"""What the EP says of a type of operator that it has none for, in any precision."""
+"""Part of what the EP says of an operator type that QNN lacks in every precision."""
 
 _OTHERWISE = "export the model with other operators in its place"
 _TYPES = (

@@ -54,7 +54,7 @@ class Case:
     subjects: Mapping[str, Subject]
 
     def least_db(self, tested: Sequence[Outputs], examples: Sequence[Example] | None = None) -> float:
-        """The SQNR in dB, as the ladder has it, of the subject that is furthest off; -inf if one has none.
+        """The least SQNR in dB over all subjects, computed as the ladder does; -inf if one has none.
 
         `tested` are the outputs for these `examples`, or for all.
         """
@@ -62,7 +62,7 @@ class Case:
         return self._least_db([example.truth for example in given], tested, given)
 
     def compile_db(self, above: Sequence[Outputs], tested: Sequence[Outputs], examples: Sequence[Example]) -> float:
-        """The same of the compile rung, whose outputs are held against those of the QDQ model, the rung `above`."""
+        """The least SQNR in dB of the compile rung, against the outputs of the QDQ model, the rung `above`."""
         return self._least_db(above, tested, examples)
 
     def _least_db(self, truth: Sequence[Outputs], tested: Sequence[Outputs], examples: Sequence[Example]) -> float:
@@ -82,7 +82,7 @@ class Device:
 
 
 class EmulatorJudge:
-    """The measurements that a search asks for, each against the original model and in dB: the least of all outputs."""
+    """Makes the measurements that a search asks for: the least SQNR of all outputs against the original, in dB."""
 
     def __init__(
         self,
@@ -105,14 +105,14 @@ class EmulatorJudge:
         self._outputs: list[Outputs] = []
 
     def rounded(self, choice: Choice) -> float:
-        """The float model with its values rounded."""
+        """Measures the float model with its values rounded."""
         examples = self._cases[0].examples
         names = self._trials.outputs
         outputs = [dict(zip(names, self._trials.run(choice, example.feed), strict=True)) for example in examples]
         return self._cases[0].least_db(outputs)
 
     def quantized(self, choice: Choice) -> float:
-        """The QDQ models of all buckets on the CPU: the least of them."""
+        """Measures the QDQ models of all buckets on the CPU. Returns the least."""
         scheme = self._scheme_of(choice)
         found = []
         for case in self._cases:
@@ -134,7 +134,7 @@ class EmulatorJudge:
         return min(found)
 
     def emulated(self, choice: Choice) -> Emulation:
-        """The context of the choice that was quantized last, on the samples that it is worst on."""
+        """Measures the context of the choice that was quantized last, on the samples that it is worst on."""
         case = self._cases[0]
         folder = self._work / case.bucket
         errors = [
@@ -177,6 +177,6 @@ class EmulatorJudge:
 
 
 def on_cpu(folder: Path, examples: Sequence[Example], rung: str) -> list[Outputs]:
-    """The valid part of what a bucket's model gives for each example."""
+    """The valid part of the outputs of a bucket's model, for each example."""
     session = load_session(folder / MODEL)
     return [valid_outputs(run(session, example.feed.inputs), example.truth, rung) for example in examples]

@@ -1,4 +1,4 @@
-"""How large context binaries will be, estimated before anything is compiled.
+"""Estimates the size of context binaries before anything is compiled.
 
 A binary is the large constants and what the compiler makes of the graph, which grows with the number of nodes and of
 the elements that they compute: by how much is measured, with QNN EP 2.7, on MiniLM and the demo (32 to 128 tokens) and
@@ -22,14 +22,14 @@ _BYTES = 1.78
 """Of the compiled graph, by nodes to the power below and the square root of elements; the least is added."""
 _NODES_POWER = 1.23
 _SHARED_BY_BUCKETS = 0.65
-"""What is left of the compiled graphs of several buckets in one binary."""
+"""The share of the compiled graphs of several buckets that remains when they are in one binary."""
 _FURTHER_SOC = 0.27
-"""What a further SoC adds, of the compiled graph, and the least above."""
+"""The share of the compiled graph that each further SoC adds, and the least bytes that it adds."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """What decides the size of one bucket's context.
+    """The figures that decide the size of one bucket's context.
 
     `nodes` and `elements` are of the operators and of all they compute, Q and DQ nodes not counted; `blobs` has the
     bytes of the large constants in each blob.
@@ -64,7 +64,7 @@ class Graph:
 
 
 def estimate(form: str, graphs: Sequence[Graph], targets: int) -> int:
-    """Bytes of all binaries of a component in a form, for one graph a bucket and this number of targets."""
+    """The bytes of all binaries of a component in a form, for one graph a bucket and this number of targets."""
     if form == "buckets":
         blobs: dict[str, int] = {}
         for graph in graphs:  # what all buckets share is in a blob of the same name

@@ -73,7 +73,7 @@ def compile_parts(
 def _written(
     wholes: Mapping[str, ModelProto], models: Mapping[str, Path], cuts: Sequence[str], number: int, folder: Path
 ) -> dict[str, Path]:
-    """The models of a part, with the blobs that they read beside them."""
+    """Write the models of a part, with the blobs that they read beside them."""
     written = {}
     for name, whole in wholes.items():
         place, full = folder / name, f"{name}_{number}_of_{len(cuts) + 1}"
@@ -141,7 +141,7 @@ def _joined(whole: ModelProto, parts: Sequence[ModelProto], name: str) -> ModelP
 def _described(
     context_model: str, whole: ModelProto, parts: Sequence[CompiledModel], cuts: Sequence[str]
 ) -> CompiledModel:
-    """What is true of the parts together."""
+    """The facts of all parts together."""
     known = signature(whole)
     return replace(
         parts[0],

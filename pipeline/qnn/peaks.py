@@ -1,4 +1,4 @@
-"""Peak figures that Qualcomm publishes of SoCs, from which a bound follows: no run can be faster, any may be slower."""
+"""Peak figures that Qualcomm publishes for SoCs, and the bound that follows from them: no run can be faster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TERA, _GIGA = 1e12, 1e9
 
 @dataclass(frozen=True)
 class Peak:
-    """What a SoC does at most: `tops`, 10^12 operations a second in 8 bit integers, and `dram_gb_s`, 10^9 bytes.
+    """The peaks of a SoC: `tops`, 10^12 operations a second in 8 bit integers, and `dram_gb_s`, 10^9 bytes a second.
 
     None where nothing is published. `source` is where it is.
     """

@@ -1,4 +1,4 @@
-"""Where a compiled model begins to compute otherwise than the CPU: its values on the emulator, some at a time.
+"""Finds where a compiled model begins to compute otherwise than the CPU, by its values on the emulator.
 
 A context shows its outputs only, so the model is compiled again with values in the middle as outputs. That changes it a
 little: what is an output can't be fused away, and is rounded to its encoding where the compiler might have kept more.
@@ -43,7 +43,7 @@ from pipeline.qnn.child import compile_apart, run_apart
 Arrays = Mapping[str, NDArray[Any]]
 
 AT_ONCE = 12
-"""Values that one compile shows."""
+"""How many values one compile shows."""
 
 _NAME = "probe"
 
@@ -71,14 +71,14 @@ def probe(
     most_compiles: int = 3,
     judged: Sequence[Collection[str]] = (),
 ) -> Probed:
-    """Values of a model, QDQ or float, on the emulator against the CPU, in the graph's order, for one sample.
+    """Compare values of a model, QDQ or float, on the emulator with those on the CPU, for one sample.
 
-    The model's outputs are among them. The sample is the first of some whose outputs are under `threshold_db`, or else
-    the one whose outputs are worst; `judged` has, for each sample, the outputs that count, none standing for all, and
-    may be empty. Samples are padded to the model's shape; `work` is an empty folder on the file
-    system of the model's. At most `most_compiles` compiles look ever closer at what is under `threshold_db`; one that
-    fails, as a model with more outputs may, ends the search. :func:`pipeline.graph.accuracy.blame.first_wrong` tells
-    the rest.
+    The sample is the first whose outputs are under `threshold_db`, or else the one with the worst outputs. `judged`
+    has the outputs that count for each sample, an empty entry for all; without `judged`, all outputs count.
+    Samples are padded to the model's shape. `work` is an empty folder on the model's file system. At most
+    `most_compiles` compiles look ever closer at values under `threshold_db`. A compile that fails, as one with more
+    outputs may, ends the search. Rows are in the graph's order and include the model's outputs;
+    :func:`pipeline.graph.accuracy.blame.first_wrong` finds the first wrong ones among them.
     """
     probed = _ProbedModel(model, samples, judged)
     span = probed.values
@@ -130,7 +130,7 @@ class _ProbedModel:
         ]
 
     def leave_out_whole(self) -> bool:
-        """Look at floats alone from here on; whether there is something else."""
+        """Look only at floats from here on. Returns whether there were whole numbers to leave out."""
         count = len(self.values)
         self.values = [name for name in self.values if self._is_float(name)]
         return 0 < len(self.values) < count
@@ -186,7 +186,7 @@ class _ProbedModel:
         return [self._row(value, before[value]) for value in order]
 
     def between(self, value: str, fine: Sequence[str]) -> list[str]:
-        """Values not looked at yet that `value` is made from, and those of `fine` that it is made from are not."""
+        """Values not measured yet from which `value` is made, without those from which a value of `fine` is made."""
         before = self._ancestors([value])
         suspects = before - self._ancestors([name for name in fine if name in before]) - {*self._sums, *self._whole}
         return [name for name in self.values if name in suspects]
@@ -210,7 +210,7 @@ class _ProbedModel:
         )
 
     def _whole_row(self, value: str, node: NodeProto, inputs: tuple[str, ...]) -> Row:
-        """What was measured of whole numbers; of those that floats decide a precision may change something."""
+        """The row of a value of whole numbers, without a reason if floats decide them: a precision may change these."""
         whole = self._whole[value]
         reason = Reason(OF_INTEGERS, whole.text) if whole.text and self._is_whole(node) else None
         return Row(value, label(node), node.op_type, inputs, whole.sqnr_db, whole.observed, reason=reason)
@@ -260,7 +260,7 @@ class _ProbedModel:
 
 @dataclass(frozen=True)
 class _Whole:
-    """Whole numbers of one sample: how far they are alike, and what differs first."""
+    """The comparison of whole numbers of one sample: how many are equal, and what differs first."""
 
     sqnr_db: float
     observed: Range
@@ -279,7 +279,7 @@ class _Whole:
 
 
 def _evenly(values: Sequence[str], count: int) -> list[str]:
-    """So many of the values at even distances, the last among them."""
+    """`count` of the values at even distances, with the last among them."""
     if len(values) <= count:
         return list(values)
     return [values[len(values) * (number + 1) // count - 1] for number in range(count)]

@@ -1,4 +1,4 @@
-"""Opens what a compile wrote and holds it against what was asked for."""
+"""Opens what a compile wrote and checks it against what was asked for."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def read_context(
 
 
 def _work(folder: Path, binaries: Mapping[str, Sequence[BinaryInfo]]) -> str | None:
-    """The digest of what a context computes that has one binary."""
+    """The digest of what a context with one binary computes."""
     if len(binaries) != 1:
         return None
     ((name, infos),) = binaries.items()
@@ -147,7 +147,7 @@ def _cost(
 
 
 def check_pack(folder: Path, context_models: Sequence[str]) -> None:
-    """Hold a binary that several context models share against all of them: it has their graphs and no other.
+    """Check that a binary which several context models share has their graphs and no other.
 
     Raises:
         CompileError: a graph is missing, is not referred to, or is referred to twice.
@@ -177,7 +177,7 @@ def _vtcm_mb(target: HtpTarget, binaries: Iterable[Sequence[BinaryInfo]]) -> int
 
 
 def _check_targets(name: str, infos: Sequence[BinaryInfo], targets: Sequence[HtpTarget]) -> None:
-    """The binary's own records, not the options that ONNX Runtime repeats in the context model."""
+    """Check the targets by the binary's own records: the context model only repeats the options of the compile."""
     have = [HtpTarget(info.soc_model, info.htp_arch) for info in infos]
     if sorted(map(_chip, have)) != sorted(map(_chip, targets)):
         raise _refused(

@@ -1,4 +1,4 @@
-"""A context that is emulated in rounds: some samples first, more where those are a reason for it."""
+"""Emulates a context in rounds: some samples first, more if those give a reason."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from pipeline.qnn.second_opinion import beside, second_opinion
 Arrays = Mapping[str, NDArray[Any]]
 
 _PATIENCE = 4
-"""By how much the estimate may be wrong before fewer samples are run than were planned."""
+"""The factor by which samples may take longer than estimated before fewer are run than planned."""
 _LEAST_S = 30
 _EMULATOR_BYTES, _TIMES_BINARY = 320 << 20, 16
-"""What an emulator takes: so much, and so many times the context. Measured 0.3 to 1.2 GB with contexts of up to 60 MB.
-"""
+"""The memory of an emulator: so many bytes, and so many times the context. It took 0.3 to 1.2 GB with contexts of up to
+60 MB."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class Emulated:
     def run_twice(
         self, feeds: Sequence[Arrays], sample_s: float
     ) -> tuple[list[dict[str, NDArray[Any]]], SecondOpinion]:
-        """What :meth:`run` gives, and what QNN gives for the first of `feeds` without ONNX Runtime, held against it.
+        """Run as :meth:`run`, and compare the first result with what QNN gives without ONNX Runtime.
 
-        Both at once where the step may use the memory for it, each in a process of its own: a sample of
-        a large model takes minutes.
+        Both run at once, each in a process of its own, if the step may use the memory for it: a sample of a large model
+        takes minutes.
 
         Raises:
             VerificationError: the context can't be run.
@@ -86,9 +86,9 @@ class Emulated:
 
 
 def fit_at_once(count: int, binary_bytes: int) -> bool:
-    """Whether so many emulators of a context may run at once: what is free does not say so, as other steps see it, too.
+    """Whether `count` emulators of a context may run at once in the memory that this step may use.
 
-    A step of a build may use what that counts for it, and what is left of the machine's memory.
+    Free memory alone does not tell, as other steps see it, too: the build counts some of it for this step.
     """
     wanted = peak_bytes() + count * (_EMULATOR_BYTES + _TIMES_BINARY * binary_bytes)
     return wanted <= granted_bytes(os.environ) and wanted <= budget_bytes(os.environ)

@@ -1,4 +1,4 @@
-"""Holds a context against itself: what ONNX Runtime gives, and what QNN gives without it.
+"""Compares the outputs of a context with ONNX Runtime and with QNN alone.
 
 The context model says how floats become the binary's integers and back; so does the binary. Programs that load the
 binary alone (Genie, ExecuTorch, an application of QNN's own) have only the latter. A context model is followed node by
@@ -45,7 +45,7 @@ _FEED, _VALUES = "feed.npz", "values.npz"
 def second_opinion(
     folder: Path, context_model: str, target: HtpTarget, feed: Arrays, outputs: Arrays, work: Path
 ) -> SecondOpinion:
-    """Run one sample again, without ONNX Runtime, and hold it against the `outputs` that ONNX Runtime gave for `feed`.
+    """Run `feed` again, without ONNX Runtime, and compare the result with the `outputs` that ONNX Runtime gave.
 
     Arrays travel in folders inside `work`.
 
@@ -106,7 +106,7 @@ def read_alone(folder: Path, context_model: str, target: HtpTarget, feed: Arrays
 
 @dataclass(frozen=True)
 class ReadAlone:
-    """What QNN gave for a sample by itself: the values it came to by name, and what went wrong on the way."""
+    """What QNN alone gave for a sample: the values by name, and what went wrong on the way."""
 
     partitions: int
     failures: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class ReadAlone:
     not_asked: str = ""
 
     def against(self, outputs: Arrays) -> SecondOpinion:
-        """What of it differs from the `outputs` that ONNX Runtime gave."""
+        """The differences from the `outputs` that ONNX Runtime gave."""
         if self.not_asked:
             return SecondOpinion(0, not_asked=self.not_asked)
         told = [each for name, expected in outputs.items() for each in self._differences(name, expected)]
@@ -169,7 +169,7 @@ class _Reading:
         self._tensors: dict[str, EdgeTensor] = {}
 
     def failures(self, feed: Arrays) -> Iterator[str]:
-        """Run the model with a sample; each way in which it can't be, or contradicts its binary, in a sentence."""
+        """Run the model with a sample. Returns a sentence for each failure and each contradiction of its binary."""
         yield from contradictions(self._model, {name: graph for name, (_, graph) in self._graphs.items()})
         self.values.update(feed)
         # An output that is a constant is in the context model alone: programs that read it have it from there.

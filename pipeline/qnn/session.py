@@ -22,7 +22,7 @@ from pipeline.qnn import failures
 EP = "QNNExecutionProvider"
 
 TESTED: Mapping[str, str] = {"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"}
-"""The versions that this pipeline is known to work with, together."""
+"""The versions that were tested together with this pipeline."""
 
 
 def session_options(
@@ -82,7 +82,7 @@ def _htp_options(targets: Sequence[HtpTarget]) -> dict[str, str]:
 
 
 def devices() -> list[ort.OrtEpDevice]:
-    """What the EP offers here, which is loaded for it.
+    """The devices that the EP offers here. Loads the EP.
 
     Raises:
         CompileError: as for :func:`session_options`.

@@ -19,7 +19,7 @@ Contexts that the QNN EP makes on x86_64 for it compile and then fail on the dev
 """
 
 BLOCKS_HTP_ARCH = 69
-"""From here on weights may have scales in blocks; before, QNN compiles nothing of them (2.51, emulated to v81)."""
+"""The first Hexagon architecture with scales of weights in blocks. QNN 2.51 compiles none before (emulated to v81)."""
 WIDE_PRODUCTS_HTP_ARCH = 73
 """The first Hexagon architecture that multiplies 16 bit activations with each other at full width.
 

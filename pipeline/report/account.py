@@ -1,6 +1,6 @@
-"""What a report says of one model: rows of its tables, what was not shown, its artifacts, the names of its steps.
+"""The account of one model in a report: rows of its tables, remarks, its artifacts, the names of its steps.
 
-Of a model in which nothing changed, the last account is told again, and none of its steps is looked at.
+For a model in which nothing changed, a report repeats the last account and looks at none of its steps.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _MEMBERS: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class Account:
-    """What is told of a model.
+    """The account of a model.
 
     `steps` are those that are up to date; `tables` are :func:`tables_of`; `remarks` are those of
-    :mod:`pipeline.report.remarks`; `guessed` is a line on what of its config nobody has looked at, "" if nothing is;
+    :mod:`pipeline.report.remarks`; `guessed` is a line on unchecked guesses in its config, "" if there are none;
     `artifacts` are as in run.json.
     """
 
@@ -58,10 +58,10 @@ def account_of(
     manifests: Mapping[str, Manifest],
     results: Mapping[str, tuple[str, float]],
 ) -> Account:
-    """What is told of a model with these steps.
+    """The account of a model with these steps.
 
-    `current` are those that are up to date, `seen` those of which figures are shown, which may be of a miss; `results`
-    says how those came out that were not current before.
+    `current` are the steps that are up to date. `seen` are those whose figures are shown, even if they miss a gate.
+    `results` has the outcomes of steps that were not current before.
     """
     from pipeline.report.remarks import remarks  # an account that is told again needs none of it
     from pipeline.report.run_artifacts import artifacts
@@ -84,7 +84,7 @@ def tables_of(
     manifests: Mapping[str, Manifest],
     results: Mapping[str, tuple[str, float]],
 ) -> list[Table]:
-    """Contexts, forecasts, accuracy, next tokens, what is judged by itself, scores: each with its heading."""
+    """The tables of a model, each with its heading: contexts, forecasts, accuracy, next tokens, outputs, scores."""
     from pipeline.report import report
 
     return [

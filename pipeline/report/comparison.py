@@ -38,7 +38,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Change:
-    """A figure that is not what it was: its values, None for no number, and by how much it may be worse."""
+    """A figure that changed: its two values, None for no number, and by how much it may be worse."""
 
     verdict: Verdict
     artifact: str
@@ -97,7 +97,7 @@ class Comparison:
 
 
 def compare(last: RunRecord, now: RunRecord, limits: CompareSettings) -> Comparison:
-    """Compare the artifacts of two runs. What `now` was not about, or what waits for a host, is no miss."""
+    """Compare the artifacts of two runs. An artifact that `now` was not about, or that waits for a host, is no miss."""
     comparing = _Comparing(last["artifacts"], now["artifacts"], now, limits)
     for name in last["artifacts"]:
         comparing.artifact(name)
@@ -142,7 +142,7 @@ class _Comparing:
         limit: float | None = None,
         unit: str = "",
     ) -> None:
-        """Note that a figure is not what it was."""
+        """Note a figure that changed."""
         self.found.changes.append(Change(verdict, artifact, figure, last, now, limit, unit))
 
     def artifact(self, name: str) -> None:
@@ -183,7 +183,7 @@ class _Comparing:
     def _judge(
         self, name: str, figure: str, values: tuple[_Value, _Value], limit: float, unit: str, why_absent: str
     ) -> None:
-        """Note a figure that is not what it was; less is worse in dB, more in all else."""
+        """Note a figure if it changed. In dB less is worse; in other units more is worse."""
         last, now = values
         if isinstance(now, _Absent):
             if isinstance(last, _Absent) or why_absent == "not asked for":
@@ -209,7 +209,7 @@ class _Comparing:
         return "not asked for" if not self._now["whole"] and step not in self._now["steps"] else ""
 
     def sizes(self) -> None:
-        """Compare each binary with what it was; where another form was chosen, all binaries of the component."""
+        """Compare the size of each binary or, if another form was chosen, of all binaries of the component."""
         both = [name for name in self._before if name in self._after]
         last, now = _by_context(both, self._before), _by_context(both, self._after)
         held = (_by_context(self._before, self._before), _by_context(self._after, self._after))
@@ -233,7 +233,7 @@ class _Comparing:
         self._grown(name, "size", last, now, self._limits.size_percent)
 
     def _grown(self, name: str, figure: str, last: int, now: int, limit: float) -> None:
-        """Note an amount that is not what it was; `limit` is in percent."""
+        """Note an amount if it changed; `limit` is in percent."""
         if last == now:
             self.found.same += 1
             return

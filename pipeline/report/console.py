@@ -26,10 +26,10 @@ _ESTIMATED_EVERY_S = 5.0
 """Seconds for which an estimate is shown before another is made: a live display asks four times a second."""
 
 _LEAST_LEFT_S = 20.0
-"""What takes less is not worth an estimate."""
+"""No estimate is shown for fewer seconds than this."""
 
 Left = Callable[[Mapping[str, float], Collection[str]], float | None]
-"""Seconds that are left, by for how long steps run, and which are not finished; None where nobody knows."""
+"""Estimates the seconds left from how long steps have run and which are unfinished; None if it can't tell."""
 
 
 class Console:
@@ -66,7 +66,7 @@ class Console:
                 self._ticker.start()
 
     def ended(self, step: str) -> None:
-        """Show no more that a step runs. It may do so again, as with another precision."""
+        """Stop showing that a step runs. It may run again, as with another precision."""
         with self._lock:
             self._running.pop(step, None)
 
@@ -129,11 +129,11 @@ class Console:
         return [(step, now - since, log) for step, (since, log) in list(self._running.items())]
 
     def _far(self, step: str, log: Path) -> str:
-        """How far a step is; of a download what its log says last, as the others' logs mean little out of context."""
+        """How far a step is. For a download, the last line of its log: other logs mean little out of context."""
         return told(file_of(log)) or (_last_line(log) if step.startswith("fetch:") else "")
 
     def _estimate(self) -> str:
-        """How long it will take still, by what the steps took before; empty where that is not known, or no matter."""
+        """A text on how long the build will still take; empty if that is not known, or too short to matter."""
         if time.monotonic() - self._estimated_s >= _ESTIMATED_EVERY_S:
             self._estimated_s = time.monotonic()
             running = {step: since_s for step, since_s, _ in self._now()}
@@ -168,7 +168,7 @@ class Console:
 
 
 def _spoken(seconds: float) -> str:
-    """A time that is estimated, as coarsely as it is known."""
+    """An estimated time in words, rounded as coarsely as it is known."""
     if seconds < 90:
         return f"{round(seconds, -1):.0f} s"
     minutes = round(seconds / 60)

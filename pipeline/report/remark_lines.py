@@ -1,4 +1,4 @@
-"""What is remarked on below the tables of a build and on a model's page, in sentences."""
+"""Words the remarks below the tables of a build and on a model's page, such as what was not measured."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 Kind = Literal["unmeasured", "unneeded", "kept", "silent", "still", "long", "flipping", "rounding"]
-"""What kinds of remark there are; :mod:`pipeline.report.remarks` has how each is found, this module how it is told."""
+"""The kinds of remark. :mod:`pipeline.report.remarks` finds them; this module words them."""
 Remarks = Mapping[Kind, Sequence[str]]
-"""Names of buckets, outputs, axes or components that something is to be said of, by the kind of remark."""
+"""For each kind of remark, the names of the buckets, outputs, axes or components that it is about."""
 
 AS_WRITTEN = ", as 'quantization' is written"
-"""What is said of a figure that no climb betters."""
+"""Follows a figure that no climb may improve, as the config says how to quantize."""
 _ADDING = (
     " 'verification', or to 'calibration', of which every fourth"
     " (of exact lengths: the second of each length) is held out"
@@ -34,11 +34,11 @@ TOLD: Mapping[Kind, str] = {
     "rounding": "Built from the floats that a quantized file stands for, which that file's own rounding is far from:"
     " {names}. What is built differs from the file by as much; compare it with the float model.",
 }
-"""The sentences on each kind of remark."""
+"""The sentences of each kind of remark."""
 
 
 def remark_lines(remarks: Iterable[Remarks], most: int | None = None) -> Iterator[str]:
-    """A line for each kind of remark that there is on these models, with at most so many names; None: with all."""
+    """A line for each kind of remark on these models, with at most `most` names, or with all if that is None."""
     given = [*remarks]
     for kind, told in TOLD.items():
         if names := [name for each in given for name in each.get(kind, ())]:
@@ -48,7 +48,7 @@ def remark_lines(remarks: Iterable[Remarks], most: int | None = None) -> Iterato
 
 
 def listed(names: Sequence[str], most: int | None = None) -> str:
-    """The first names, and how many more there are; None: all of them."""
+    """The first `most` names, and how many more there are; all names if that is None."""
     shown = names[:most]
     rest = len(names) - len(shown)
     return ", ".join(shown) + (f" and {rest} more" if rest else "")

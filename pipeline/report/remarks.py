@@ -1,4 +1,4 @@
-"""What a build remarks on below its tables: what nothing measured, outputs that tell nothing or may be otherwise."""
+"""Finds what a build remarks on below its tables, such as buckets that no sample measured."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _Finder = Callable[[Iterable[Step], Collection[str], Mapping[str, Manifest]], li
 
 
 def remarks(steps: Sequence[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Remarks:
-    """What there is to remark on a model with these steps, of those `seen`; what is found nowhere is left out."""
+    """The remarks on a model, from the facts of those of its steps that were `seen`; empty kinds are left out."""
     found = {kind: find(steps, seen, manifests) for kind, find in FINDERS.items()}
     return {kind: names for kind, names in found.items() if names}
 
 
 def unmeasured(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """The buckets, as `minilm/encoder/64`, that no sample measured; of exact lengths, with the lengths to add."""
+    """Buckets such as `minilm/encoder/64` that no sample measured. For exact lengths, with the lengths to add."""
     found = []
     for step, facts in _verified(steps, seen, manifests):
         if not facts.samples:
@@ -33,25 +33,25 @@ def unmeasured(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[
 
 
 def unneeded(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """The buckets that no sample of their set needs, calibration's included; smaller ones' were measured there.
+    """Buckets that were measured on samples of smaller ones, and that no sample of the whole set needs.
 
-    As `net/encoder/128 (all samples of 'calibration' have sequence 5 to 60)`.
+    Such as `net/encoder/128 (all samples of 'calibration' have sequence 5 to 60)`.
     """
     return [name for name, is_needed in _padded(steps, seen, manifests) if not is_needed]
 
 
 def kept(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """As :func:`unneeded`, the buckets that samples need, none of which is held out."""
+    """Buckets that were measured on samples of smaller ones, as all samples that need them went to calibration."""
     return [name for name, is_needed in _padded(steps, seen, manifests) if is_needed]
 
 
 def silent(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """Outputs between 0 and 1, as `vad/all 'output'`, that never get near 1 on the held-out samples."""
+    """Outputs between 0 and 1, such as `vad/all 'output'`, that stay below a half on all held-out samples."""
     return [f"{step.name} {label!r}" for step, facts in _verified(steps, seen, manifests) for label in facts.silent]
 
 
 def still(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """Outputs, as `net/all 'logits' (0)`, that are one number everywhere, on each of several held-out samples."""
+    """Outputs such as `net/all 'logits' (0)` that are one number everywhere, on all of several held-out samples."""
     found = []
     for step, facts in _verified(steps, seen, manifests):
         spans = facts.spans.items() if facts.samples > 1 else ()
@@ -60,10 +60,10 @@ def still(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, 
 
 
 def long(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """Axes, as `net/encoder (sequence 29 to 128, smallest bucket 32)`, that no sample is much shorter on than a bucket.
+    """Axes such as `net/encoder (sequence 29 to 128, smallest bucket 32)` on which no held-out sample is short.
 
-    The shortest is longer than half of the smallest bucket, and does not fill it: a model whose samples all do may
-    well take nothing else.
+    The shortest sample is longer than half of the smallest bucket. It does not fill the bucket: a model whose samples
+    all fill one may take no other length.
     """
     spans: dict[tuple[str, str], tuple[int, int, int]] = {}
     for step, facts in _verified(steps, seen, manifests):
@@ -80,7 +80,7 @@ def long(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, M
 
 
 def rounding(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """Components, as `net/encoder (less than 10 dB)`, whose file rounds as it runs and is that far from its floats."""
+    """Components such as `net/encoder (less than 10 dB)` whose quantized file is that far from its own floats."""
     found: dict[str, int] = {}
     for step in steps:
         if step.stage == "samples" and step.id in seen and step.id in manifests:
@@ -92,10 +92,10 @@ def rounding(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[st
 
 
 def flipping(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """Outputs, as `net/reader/64 'y' (0.4 %)`, of which more choices will flip on other inputs than a default aims at.
+    """Outputs such as `net/reader/64 'y' (0.4 %)` whose choices will flip more often than a default aims at.
 
-    The share is that which the samples on the CPU show, or those on the emulator where that is more. What is judged by
-    its error alone is not among them. Where the config has a scheme, that is said.
+    The share is the larger of those found on the CPU and on the emulator. Outputs that are judged by their error alone
+    are left out. A figure says so if the config has a scheme, as no climb improves it then.
     """
     found: dict[str, float] = {}
     written = set[str]()

@@ -1,4 +1,4 @@
-"""What the user sees at the end of a build: what was compiled, and how accurate it is."""
+"""Makes the rows of the tables at the end of a build: what was compiled, and how accurate it is."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def contexts(
 
 
 _LEAST_SHARE = 1e-4
-"""Shares below this are none to tell apart."""
+"""Smaller shares are shown as less than this."""
 
 
 def accuracy(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
@@ -158,7 +158,7 @@ def measured(
 def emulated(
     step: Step, bucket: Bucket, target: Target, seen: Collection[str], manifests: Mapping[str, Manifest]
 ) -> emulate.Facts:
-    """What a step among those `seen` measured of a bucket of the same component on the emulator.
+    """The facts of the emulate step, if it was `seen`, for a bucket of the same component.
 
     Facts of a step that was not seen are those of an older model.
     """
@@ -195,7 +195,7 @@ def forecasts(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[s
 
 
 def _told(step: Step, manifests: Mapping[str, Manifest]) -> Iterator[Forecast]:
-    """What a step foretold: quantize of QDQ models, verify of a model that stays in float."""
+    """The forecasts of a step: of quantize for QDQ models, of verify for a model that stays in float."""
     manifest = manifests.get(step.id)
     if manifest is not None and step.stage == "quantize":
         for part in quantize.Facts.from_json(manifest.facts).parts.values():
@@ -205,7 +205,7 @@ def _told(step: Step, manifests: Mapping[str, Manifest]) -> Iterator[Forecast]:
 
 
 def forecasts_of(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> tuple[Forecast, ...] | None:
-    """What was forecast of a bucket's model; None if nothing could be: it stays in float, and no sample was run."""
+    """The forecasts for a bucket's model; None if it stays in float and no sample was run, as they need one then."""
     found, own = manifests.get(quantization(step)), OwnBuckets.of_step(step, manifests)
     if found is not None and own is not None:
         part = found.read(quantize.Facts.from_json).parts.get(own.own(bucket).name)

@@ -71,7 +71,7 @@ class Build(Protocol):
     is_whole: bool
 
     def open(self, given: Mapping[str, Given], steps: Collection[str]) -> None:
-        """Make ready to run tasks and these steps; raises PipelineError if that makes no sense.
+        """Prepare to run tasks and these steps; raises PipelineError if that makes no sense.
 
         `given` maps the tasks of the command line to the names and the options that each was given.
         """
@@ -82,11 +82,11 @@ class Build(Protocol):
         ...
 
     def tell_removed(self) -> None:
-        """Tell of artifacts that are of no config any more."""
+        """Tell the user of artifacts whose config is gone."""
         ...
 
     def publish_rest(self, models: Iterable[str], checked: Set[str]) -> dict[str, list[str]]:
-        """Publish what passed of models of which components failed; model -> the components that are not there."""
+        """Publish the components that passed, of models with failed ones; returns each model's missing components."""
         ...
 
     def manifests(self) -> dict[str, Manifest]:
@@ -98,7 +98,7 @@ class Build(Protocol):
         ...
 
     def keep_unchanged(self, ran: summary.Ran) -> None:
-        """Remember the models of which all is done, for the next build."""
+        """Remember the models that need no further work, for the next build."""
         ...
 
     def write_pages(self, ran: summary.Ran, run: Mapping[str, Json], tell: Callable[[str], None]) -> None:
@@ -203,14 +203,14 @@ class Reporter:
         self._failures.setdefault(text, BuildFailure(text, error)).tasks.append(task.name)
 
     def _waits(self, task: str, error: WaitingError) -> None:
-        """Note a step that may not run here. That is no failure, and nothing else stops for it."""
+        """Note a step that may not run on this host. That is no failure: other steps go on."""
         self._waiting = True
         if error.step != task:  # `package` and `publish` bring steps up to date themselves
             self._needs[task] = error.step
         self._console.waiting(error.step, error.hosts)
 
     def _cause(self, names: Sequence[str]) -> str:
-        """Of tasks without which a task was not tried: one that failed; if none failed, one that waits."""
+        """Of the tasks that a task needs, one that failed; if none failed, one that waits."""
         waiting = self.project.waiting
         return next((name for name in names if summary.cause(name, self._needs) not in waiting), names[0])
 
@@ -267,7 +267,7 @@ class Reporter:
             raise SystemExit(exit_code)
 
     def _publish_rest(self) -> None:
-        """Publish the components that passed of models of which others failed."""
+        """Publish the components that passed, of models with failed ones."""
         waiting = self.project.waiting
         built = [name for name in self._needs if name.startswith("build:")]
         models = [name.removeprefix("build:") for name in built if summary.cause(name, self._needs) not in waiting]

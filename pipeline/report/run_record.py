@@ -1,4 +1,4 @@
-"""`.build/run.json`: what a build did, what failed and why, and the artifacts there are, for a program to act on.
+"""Writes `.build/run.json`: what a build did, what failed and why, and which artifacts exist, for a program to act on.
 
 A build removes it when it begins and writes it when it ends, however it ends. So the file is always of the last build,
 and there is none if that build was killed. Its form is in `run.schema.json` beside this module; docs/nightly.md
@@ -33,7 +33,7 @@ REPORT = "report.md"
 _TASKS = frozenset({*STAGES, "build", "package", "publish"})
 """The tasks that run steps."""
 _GIVEN = ("compare", "record", "reproduce", "verify-release")
-"""Tasks that run no steps and take all that follows them on the command line for names."""
+"""Tasks that run no steps. All words after them on the command line are their arguments."""
 _LEFT_S = 3600.0
 _RESULTS = {0: "ok", 19: "waiting", 130: "interrupted"}
 _RESTORED: Mapping[str, Mapping[str, Json]] = {
@@ -85,7 +85,7 @@ def begin(build: Path) -> None:
 
 
 def _is_left(path: Path) -> bool:
-    """Whether a half-written file is of a process that died: a record takes no time to write."""
+    """Whether a half-written file is old enough to be of a process that died."""
     with contextlib.suppress(OSError):
         return is_temporary(path.name) and time.time() - path.stat().st_mtime > _LEFT_S
     return False
@@ -108,9 +108,9 @@ def record(
     whole: bool = False,
     clock: Clock | None = None,
 ) -> dict[str, Json]:
-    """What a command did in the checkout at `root`. `tried` are the steps it was about.
+    """The record of what a command did in the checkout at `root`. `tried` are the steps it was about.
 
-    `whole` says that it was about all that a build of this project makes: what is not in it is not made any more.
+    `whole`: the command was about all that a build of this project makes. What the record lacks is no longer made.
     """
     steps = _steps(ran, tried)
     outcomes = [step["outcome"] for step in steps.values()]
@@ -207,7 +207,7 @@ def _failure(failure: BuildFailure) -> Json:
 
 
 def _steps(ran: Ran, tried: Collection[str]) -> dict[str, Mapping[str, Json]]:
-    """How each step ended that the command was about, in the order of the plan, those of unchanged models first."""
+    """How each step of the command ended, in the order of the plan, those of unchanged models first."""
     failed = {task for failure in ran.failures for task in failure.tasks} | ran.missed
     current: Mapping[str, Json] = {"outcome": "current"}
     found = {name: current for account in ran.unchanged.values() for name in account.steps}

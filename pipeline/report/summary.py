@@ -19,9 +19,9 @@ from pipeline.report.tables import MENDED, as_text
 
 _NAMES = 8  # in a line of the console; the rest is counted
 _ROWS = 60
-"""A longer table is cut to so many rows: those of models in which something was done come first."""
+"""The most rows of a table. Rows of models in which something was done come first."""
 _MODELS = 40
-"""More models are counted, not listed."""
+"""The most models that are listed by name; more are only counted."""
 _REASON_CHARS = 200
 
 
@@ -35,7 +35,7 @@ class BuildFailure:
 
     @property
     def exit_code(self) -> int:
-        """What a process ends with that fails for this."""
+        """The exit code of a process that fails for this reason."""
         return self.error.exit_code if self.error else 1
 
     @property
@@ -54,9 +54,8 @@ class Ran:
     `checked` are tasks that ended well, `missed` steps whose output may not ship, `waiting` steps for other hosts.
     `needs` maps each task that was not tried to a task that it needs and that failed, waits or was not tried either.
     `partial` maps each model that was published in part to its components that failed. `began` says when workers
-    started, in seconds since the command did; `runs` has each time that one ran: from when, and for how long.
-    `unchanged` has the accounts of models whose steps are not among `steps`, as nothing of them changed since a build
-    found all to be done.
+    started, in seconds since the command did. `runs` has, for each step, the start and duration of every run.
+    `unchanged` has the accounts of models in which nothing changed since a build; their steps are not in `steps`.
     """
 
     selected: Sequence[str]
@@ -84,7 +83,7 @@ class Ran:
 
     @cached_property
     def accounts(self) -> Mapping[str, Account]:
-        """What is told of each model, in the order of their configs."""
+        """The account of each model, in the order of their configs."""
         seen = self.checked | self.missed
         made = {
             name: account_of(steps, self.checked, seen, self.manifests, self.results)
@@ -105,16 +104,16 @@ class Ran:
 
 
 def told(ran: Ran) -> Iterator[str]:
-    """What a build prints at its end, a blank line before each part."""
+    """The parts of what a build prints at its end, each with a blank line before it."""
     for text in (*tables(ran), last_lines(ran)):
         if text:
             yield f"\n{text}"
 
 
 def tables(ran: Ran) -> Iterator[str]:
-    """Contexts, forecasts, accuracy, what is judged by itself, scores; those that have rows.
+    """The tables that have rows, as text: contexts, forecasts, accuracy, outputs, scores.
 
-    Where whole models were asked for and nothing was to do, only of what HTP will compute wrongly.
+    If whole models were asked for and there was nothing to do, only the forecasts of what HTP will compute wrongly.
     """
     touched = {ran.steps[name].config.name for name in (*ran.results, *ran.missed) if name in ran.steps}
     accounts = sorted(ran.accounts.items(), key=lambda each: each[0] not in touched)
@@ -160,13 +159,13 @@ def last_lines(ran: Ran) -> str:
 
 
 def _is_idle(ran: Ran) -> bool:
-    """Whether whole models were asked for, all of which were built and had kept to their gates before."""
+    """Whether whole models were asked for and all were done before, with every gate kept."""
     asked = all(name.partition(":")[0] == "build" for name in ran.selected)
     return asked and not (ran.outcomes or ran.missed or ran.failures or ran.waiting or ran.partial)
 
 
 def _in_short(account: Account) -> str:
-    """What there is of a model, behind its folder, with what should not be overlooked."""
+    """The text behind a model's folder: how many artifacts it has, and what should not be overlooked."""
     made = [cast("dict[str, Any]", each) for each in account.artifacts.values()]
     if not made:
         return ""
@@ -184,7 +183,7 @@ def _in_short(account: Account) -> str:
 
 
 def _left_out(ran: Ran) -> Iterator[str]:
-    """The models that a task of all models passes by, and how to name them."""
+    """A line on the models that are built on request only, and how to name them."""
     models = {name: {step.stage for step in ran.planned.get(name, ())} for name in ran.on_request}
     tried = {*ran.checked, *ran.needs, *(task for failure in ran.failures for task in failure.tasks)}
     skipped = [name for name in models if "build" in ran.selected and f"build:{name}" not in ran.checked]
@@ -252,7 +251,7 @@ def _not_tried(ran: Ran) -> dict[str, list[str]]:
 
 
 def cause(name: str, needs: Mapping[str, str]) -> str:
-    """The task that failed or waits, so that another was not tried; that other itself if it was tried."""
+    """The failed or waiting task because of which the task `name` was not tried; `name` itself if it was tried."""
     while name in needs:
         name = needs[name]
     return name

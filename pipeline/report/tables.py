@@ -14,7 +14,7 @@ As in a format of Python, `>` before a title aligns the column to the right: `>s
 """
 
 MENDED = "mended"
-"""What HTP does about a forecast that the quantizer has seen to."""
+"""Stands in the last column for a forecast that the quantizer has prevented."""
 
 
 def as_text(table: Table, *, ruled: bool = True) -> str:

@@ -1,9 +1,9 @@
-"""Remembers models of which a build found all done: while what it looked at looks the same, so is the answer.
+"""Remembers models in which a build found nothing to do, until a file changes that the build looked at.
 
-A build with nothing to do would plan, resolve and judge each step of each model. Instead it looks at the files that the
-last full look at a model read: its config, the code, the sources and samples, what each step made last, payloads,
-artifacts. `.build/unchanged/<model>.json` has what they looked like, and what is told of the model. Anything that looks
-otherwise has its model looked at step by step, as if nothing were remembered; the files may be lost.
+Without this, a build with nothing to do would plan, resolve and judge each step of each model. Instead it compares the
+files that the last full look at a model read: its config, the code, the sources and samples, the manifest of each step,
+payloads, artifacts. `.build/unchanged/<model>.json` has their stamps and the account of the model. If a stamp differs,
+or the file is lost, the build looks at the model step by step.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CODE = Path(__file__).resolve().parents[1]
 
 
 def may_skip(line: CommandLine, variables: Collection[str]) -> bool:
-    """Whether a command builds whole models, and would do nothing to those of which all is done."""
+    """Whether a command only builds whole models, so that it can skip those that are done."""
     whole = all(name == "build" or re.fullmatch(r"build:[^*?\[]+", name) for name in line.names)
     harmless = all(_HARMLESS.fullmatch(option) for option in line.options)
     return line.command == "run" and whole and harmless and not {*variables} - {"models"}
@@ -48,7 +48,7 @@ def may_skip(line: CommandLine, variables: Collection[str]) -> bool:
 class Unchanged:
     """What is remembered of the models of a checkout.
 
-    It is made before the configs are read: what changes after that is not remembered.
+    Make it before the configs are read: it takes their stamps, so that a later change is noticed.
     """
 
     def __init__(self, root: Path, code: Path = _CODE) -> None:
@@ -58,7 +58,7 @@ class Unchanged:
         self._code = _code_stamp(root, code)
 
     def accounts(self, models: Collection[str], workspace: Workspace) -> dict[str, Account]:
-        """What is told of those of the models of which nothing changed since all was done."""
+        """The accounts of those of the models in which nothing changed since they were done."""
         basis = self._basis(workspace)
         owes = workspace.shared is not None and workspace.shared.owes()
         if not basis or owes or not (workspace.build / FOLDER).is_dir():
@@ -67,9 +67,9 @@ class Unchanged:
         return {model: account for model, account in found if account is not None}
 
     def keep(self, model: str, read: FilesRead, account: Account, workspace: Workspace) -> None:
-        """Remember a model of which all was seen to be done, by what was looked at.
+        """Remember a model that is done, with the files that were `read` to find that out.
 
-        Does nothing if the shared store lacks some of it, or the disk can't be written.
+        Does nothing if the shared store lacks some of its outputs, or the disk can't be written.
         """
         basis = self._basis(workspace)
         config = self._config(model)
@@ -92,9 +92,9 @@ class Unchanged:
             write_atomically(path, data, durable=False, folder=folder)
 
     def on_request(self, workspace: Workspace) -> dict[str, bool] | None:
-        """Whether each model is built on request alone, of those whose configs are as they were read without a mistake.
+        """Whether each model is built on request only, for models whose config is unchanged since it was read.
 
-        None where the settings of the project, or what decides about every model, are not as they were.
+        None if the project's settings, the code or other things changed that decide about every model.
         """
         try:
             content = sealed_json.load(self._settings_record(workspace).read_bytes())
@@ -157,7 +157,7 @@ class Unchanged:
             return True
 
     def _basis(self, workspace: Workspace) -> str:
-        """A digest of what decides about every model; empty where that can't be told."""
+        """A digest of what decides about every model; empty if it can't be taken."""
         try:
             tools: dict[str, Any] = {stage: dict(tool_versions(stage)) for stage in TOOLS}
         except PipelineError:
@@ -178,7 +178,7 @@ class Unchanged:
 
 
 class Keeper:
-    """Notes what a build looks at, model by model, and has what it found done remembered. For one thread."""
+    """Notes the files that a build looks at, model by model, and remembers the models that are done. For one thread."""
 
     def __init__(self, unchanged: Unchanged, workspace: Workspace) -> None:
         self._unchanged, self._workspace = unchanged, workspace
@@ -187,9 +187,9 @@ class Keeper:
         self._not_done: set[str] = set()
 
     def saw(self, model: str, part: str, is_done: Callable[[], bool]) -> bool:
-        """Whether a part of a model is done.
+        """Whether a part of a model is done, as `is_done` says. Notes the files that it reads.
 
-        A model of which something is told meanwhile is not remembered: the next build has to tell it again.
+        If `is_done` tells the user something, the model is not remembered: the next build has to tell it again.
         """
         store = self._workspace.store
         tell = store.tell
@@ -211,9 +211,9 @@ class Keeper:
         return found
 
     def keep(self, model: str, checks: Mapping[str, Callable[[], bool]], account: Account) -> None:
-        """Remember a model that was built or found to be done; `checks` say of each part of it whether it is.
+        """Remember a model that was built or found done; `checks` tell for each part whether it is done.
 
-        What was built is looked at once more: others may have changed it meanwhile.
+        Looks at what was built once more, as another process may have changed it meanwhile.
         """
         from pipeline.report.page.write import pages_of  # a build with nothing to do needs none of it
 
@@ -234,7 +234,7 @@ class Keeper:
         self._unchanged.keep(model, read, account, self._workspace)
 
     def _saw_all(self, model: str, parts: Collection[str]) -> bool:
-        """Whether all parts of a model were found done, and look now as they did then."""
+        """Whether all parts of a model were found done and their files are unchanged since."""
         whole = model not in self._not_done and self._done.get(model, set()) >= {*parts}
         return whole and self._read[model].are_unchanged_for_a_while()
 

@@ -1,7 +1,7 @@
 """alone: compile one bucket of a language model by itself, where what ships is a binary that all buckets share.
 
-The emulator takes no shared binary. This is the same graph with a binary of its own: it is emulated, and engines open
-it. Neither step waits for the other.
+The emulator takes no shared binary. This stage gives the same graph a binary of its own, which the emulator runs and
+engines open. `context` and `alone` do not wait for each other.
 
 Inputs: ``model``, the bucket's QDQ model, or a float model to run in float16. Output: what `context` makes of the form
 ``separate``; nothing for a model in parts, of which twins are emulated in its place.

@@ -1,9 +1,9 @@
 """blame: rank the values of one bucket by what is lost at each, and name the first that went wrong, with reasons.
 
-Where ``verify`` measures outputs, this measures every float value, rung by rung, on some of the same held-out samples.
+``verify`` measures outputs. This stage measures every float value, rung by rung, on some of the same held-out samples.
 
-Where a logarithm hears how loud an input is, samples are made quieter. If the worst of these loses more than those that
-were given, none of which loses more than it may, it is looked at in their place.
+If the model takes a logarithm of what scales with an input, samples are made quieter as well. If no given sample loses
+more than it may and a quieter one loses more than they do, the worst quieter one is measured in their place.
 
 Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and ``quantize`` and ``calibrate`` unless it stays in float.
 Output: ``blame.json``, ``{"rungs": {rung: rows}, "order": {rung: values}}``, rows ranked, the worst first, and values
@@ -43,10 +43,10 @@ from pipeline.model import StageRequest, StageResult
 from pipeline.plain_text import printable
 
 MOST_SAMPLES = 16
-"""Samples that are run, from the first on: where a graph goes wrong shows on a few."""
+"""How many samples are run, from the first on. A few show where a graph goes wrong."""
 
 WORST = 20
-"""Rows among the facts, and in the table."""
+"""How many rows the facts and the table have."""
 
 _WIDTH = 48
 
@@ -101,7 +101,7 @@ def run(request: StageRequest) -> StageResult:
 
 
 def _worst_quiet(request: StageRequest, params: Params, given: HeldOut) -> HeldOut | None:
-    """The worst of the samples that are made quieter, if it is worse than those that were given, which will do."""
+    """The worst quieter sample, if it is worse than the given ones and none of these misses; else None."""
     shaped, inputs = request.inputs["shape"].folder, ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
     index = GraphIndex(load_graph(shaped / MODEL), shaped)
     judged = heard_in_silence(index) if params.quiet else frozenset()
@@ -186,7 +186,7 @@ def _view(request: StageRequest, role: str, feeds: Sequence[Arrays]) -> View:
 
 
 def _cut(name: str) -> str:
-    """The end of a long name: that is where names differ."""
+    """The end of a long name, where names differ from each other."""
     name = printable(name, keep="")  # one row, whatever it holds
     return name if len(name) <= _WIDTH else f"…{name[-_WIDTH + 1 :]}"
 

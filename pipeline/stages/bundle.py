@@ -1,9 +1,9 @@
-"""bundle: what onnxruntime-genai and Genie open, beside the contexts of a language model.
+"""bundle: write the files beside a language model's contexts that onnxruntime-genai and Genie open.
 
 Inputs: ``ingest``, ``context/<bucket>``, and ``table`` where embeddings stay on the host. Output: for genai
 ``genai_config.json`` and ``inputs.onnx``, for Genie ``genie_config.json`` and ``htp_backend_ext_config.json``, for both
 ``tokenizer.json``, ``tokenizer_config.json``, ``chat_template.jinja``, if there is one, and ``embedding.bin``, if that
-is on the host. What neither would notice is looked for here; the build's gates judge it.
+is on the host. This stage looks for faults that neither engine would notice; the build's gates judge them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """calibrate: measure the range of every float value over all buckets and samples of a component.
 
-Where a logarithm is taken of what scales with an input, the loudest samples of each bucket are seen quieter, too: what
-silence makes of a value is part of its range, whether or not a sample has any.
+If the model takes a logarithm of what scales with an input, quieter copies of the loudest samples of each bucket are
+run as well. So the ranges hold the values of near silence even if no sample has any.
 
 Inputs: ``ingest``, ``samples``, ``rewrite/<bucket>`` for every bucket. Output: ``ranges.json``, {value: [low, high]} as
 measured and rounded outward (:meth:`pipeline.graph.quantization.ranges.Range.rounded`), and where the method chose
@@ -39,9 +39,9 @@ from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
 
 _DECODED = 8
-"""Tokens of a conversation that are run one by one."""
+"""How many tokens of a conversation are run one by one."""
 _AT_ONCE = 2
-"""Conversations that are run at once, of which decode and prefill each run one."""
+"""How many conversations run at once: decode runs one while prefill runs the next."""
 
 
 def run(request: StageRequest) -> StageResult:
@@ -109,7 +109,7 @@ def _see(
 
 
 def _spoken(request: StageRequest, params: Params, language: LanguageFacts, calls: Sequence[StoredCall]) -> StageResult:
-    """Run every conversation as in use: windows of prefill, then its last tokens one by one, on their own cache.
+    """Run every conversation as an application does: windows of prefill, then its last tokens one by one, with a cache.
 
     While decode runs the end of one, prefill reads the next. What is measured does not depend on their order.
     """

@@ -1,4 +1,4 @@
-"""context: compile for HTP, every bucket and target that the step is about, into context models and binaries.
+"""context: compile every bucket and target of the step for HTP, into context models and binaries.
 
 Inputs: ``model/<bucket>``, a static QDQ model, or a static float model to run in float16; ``packing`` where the form of
 the binaries is chosen.
@@ -26,7 +26,7 @@ from pipeline.model import StageRequest, StageResult
 
 
 def run(request: StageRequest) -> StageResult:
-    """Compile, or leave it where another form was chosen.
+    """Compile, or make nothing if `packing` chose another form.
 
     Raises:
         ConfigError: a language model in parts was to be for several targets in one binary.
@@ -58,7 +58,7 @@ def run(request: StageRequest) -> StageResult:
 
 
 def _cuts(model: Path, params: Params) -> tuple[str, ...]:
-    """Where a language model is split; the same in all buckets, which have the same weights."""
+    """The values at which a language model is split, the same in all buckets, as they share the weights."""
     return () if params.parts is None else cuts(load_graph(model), params.parts or None)
 
 

@@ -1,12 +1,12 @@
-"""converse: what onnxruntime-genai, Genie and the reference loop make of one prompt, on QNN's emulator.
+"""converse: ask onnxruntime-genai, Genie and the reference loop for the answer to one prompt, on QNN's emulator.
 
-The prompt is the one of several whose answer is furthest from a tie on the CPU: engines round cosines in their own way,
-and where two tokens are nearly as likely that decides between them. Engines are held against that answer; where one
-says something else, or there is none to ask, the loop answers on the emulator, and that counts.
+The prompt is the one of several whose answer is furthest from a tie on the CPU. Engines round cosines in their own way,
+which decides between two tokens that are almost equally likely. Each engine should give the CPU's answer. If one does
+not, or if no engine is installed, the loop answers on the emulator, and that answer counts.
 
-The emulator takes no binary that graphs share, so engines open what `alone` made, each graph compiled by itself, and
-its inputs and outputs are held against those of the shipped one. The small twins answer a prompt of two windows. Twins
-of graphs with weights in blocks have them by channel: engines can't tell, and the emulator takes a tenth of the time.
+The emulator takes no shared binary, so engines open the contexts that `alone` compiled. Their inputs and outputs are
+compared with those of the shipped ones. The small twins answer a prompt of two windows. If weights are in blocks, those
+of the twins are by channel: engines can't tell, and the emulator takes a tenth of the time.
 
 Inputs: ``ingest``, ``samples``, ``context/<bucket>``, ``alone/<bucket>`` where buckets share a binary,
 ``model/<bucket>`` (what was compiled), ``twin/<bucket>``. No output but facts; the build's gates judge them.
@@ -46,10 +46,10 @@ from pipeline.qnn.engines.graphs import SpokenGraph, longest_pair, read_graphs, 
 MACS_PER_SECOND = 0.5e9
 """As in :mod:`pipeline.stages.emulate`: only the order of magnitude matters."""
 _MORE, _ANSWERED = 2, 3
-"""Tokens of a prompt beyond the first window, and tokens to answer with."""
+"""How many tokens a prompt has beyond the first window, and how many an answer has."""
 _MODEL, _TWIN = "model", "twin"
 _PROMPTS = 8
-"""Prompts that are tried on the CPU. They begin at different places of texts, whose first tokens may be the same."""
+"""How many prompts are tried on the CPU. They begin at different places, as texts may begin with the same tokens."""
 _NONE = "no conversation is held out"
 
 
@@ -78,7 +78,7 @@ class _Conversation:
         self._table = request.inputs[f"{_MODEL}/{next(iter(params.buckets))}"].folder / TABLE
 
     def facts(self) -> Facts:
-        """What was asked, and what came of it."""
+        """The facts of the step: the prompt and all answers."""
         shipped = self._shipped()
         twin = max(self._params.twins.values(), key=lambda axes: (sum(axes.values()), axes["sequence"]))
         name = "x".join(str(size) for size in twin.values())
@@ -129,7 +129,7 @@ class _Conversation:
         return Spoken(version=told.version, opened=not told.refused, refused=told.refused or None)
 
     def _spoken(self, engine: str, folder: Path, prompt: Sequence[int], texts: Sequence[Sequence[int]]) -> Spoken:
-        """What an engine that opened them makes of the prompt on the twins, and how it splits texts."""
+        """The answer of an engine to the prompt, on the twins, and how it splits texts into tokens."""
         work = self._empty(engine)
         alike = None
         if engine == GENIE:
@@ -176,7 +176,7 @@ class _Conversation:
         return clearest(Speaker(self._language, runnable(decode), runnable(prefill), decode.edges), prompts)
 
     def _model(self, role: str, bucket: str) -> Path:
-        """What is compiled of a bucket."""
+        """The model file that is compiled for a bucket."""
         model = self._request.inputs[f"{role}/{bucket}"].folder / MODEL
         if role != _TWIN or not self._in_blocks():
             return model
@@ -205,7 +205,7 @@ class _Conversation:
         return any(count_in_blocks(load_graph(folder / MODEL)) for folder in folders)
 
     def _too_long(self) -> str:
-        """Why the twins are not run, by an estimate of the seconds that one engine takes; empty if they are."""
+        """Why the twins are not run: an engine would take too long, by an estimate. Empty if they are run."""
         models = [self._request.inputs[f"twin/{bucket}"].folder / MODEL for bucket in self._params.twins]
         costs = sorted(macs(load_graph(model)) / MACS_PER_SECOND for model in models)
         seconds = 2 * costs[-1] + (_ANSWERED - 1) * costs[0]
@@ -254,7 +254,7 @@ class _OneSession:
         self._open: tuple[Path, InferenceSession] | None = None
 
     def run(self, path: Path, feed: Arrays) -> Arrays:
-        """What the model in a file makes of its inputs."""
+        """The outputs of the model in a file."""
         if self._open is None or self._open[0] != path:
             self._open = None  # its memory is needed
             self._open = path, load_session(path)

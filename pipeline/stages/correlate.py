@@ -27,14 +27,14 @@ from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted, within
 
 _SAMPLES = 64
-"""Samples that are run; of more, some that lie evenly spread."""
+"""How many samples are run, evenly spread over the set if it has more."""
 _FEWEST, _PRODUCTS = 8, 4e11
-"""Of a model whose samples take more multiply-accumulates together, fewer are run, but so many in any case. That is
-half a minute on one core, in float64."""
+"""At least this many samples are run; more only while all together take at most this many multiply-accumulates, half a
+minute on one core in float64."""
 _SUM_BYTES = 340 << 20
 _VALUE_BYTES = 300 << 20
-"""What is added up, and what is kept of a run, at once; for a model that needs more, the samples are run again, so that
-memory stays bounded."""
+"""The most bytes of sums, and of values of a run, that are in memory at once. For a model that needs more, the samples
+are run several times."""
 
 
 def run(request: StageRequest) -> StageResult:
@@ -100,7 +100,7 @@ class _Run:
 
 
 class _Padded:
-    """Samples that are a run each, in the smallest bucket that holds them."""
+    """Samples of which each is one run, in the smallest bucket that holds it."""
 
     def __init__(self, inputs: Sequence[TensorSpec], params: Params) -> None:
         self._inputs, self._params = inputs, params
@@ -117,7 +117,7 @@ class _Padded:
 
 
 class _Spoken:
-    """Conversations: windows of prefill, each on the cache of those before; padding behind a text is not counted."""
+    """Conversations, in windows of prefill with the cache of those before. Padding behind a text is not counted."""
 
     def __init__(self, language: LanguageFacts, params: Params) -> None:
         shapes = {name: Lengths(axes["sequence"], axes["past"]) for name, axes in params.buckets.items()}
@@ -125,11 +125,11 @@ class _Spoken:
         self._language, self._lengths = language, shapes[self._bucket]
 
     def placed(self, calls: Sequence[StoredCall]) -> dict[str, list[StoredCall]]:
-        """All of them in one bucket: others would read the same tokens."""
+        """All conversations, in the largest bucket: other buckets would read the same tokens."""
         return {self._bucket: [*calls]}
 
     def runs(self, call: StoredCall, bucket: str, model: WeightInputs) -> Iterator[_Run]:
-        """The windows of a conversation; the next is made of what `model` made of the last."""
+        """The windows of a conversation. Each takes the cache that `model` returned for the one before."""
         tokens = [int(token) for token in call.load()[TOKENS]]
         walk = Walk(self._language, self._lengths.past)
         for start in range(0, len(tokens), self._lengths.sequence):
@@ -146,7 +146,7 @@ def _spread(calls: Sequence[StoredCall], affordable: int) -> list[StoredCall]:
 
 
 def _matrices(models: Mapping[str, WeightInputs]) -> list[Matrix]:
-    """Every weight of any bucket once; which read the same is the same in all of them, or told by the first."""
+    """Every weight of any bucket once. The first bucket that has a weight decides which weights read the same input."""
     found: list[Matrix] = []
     known = set[str]().union(*(model.doubtful for model in models.values()))
     for model in models.values():

@@ -1,8 +1,8 @@
-"""emulate: the lowest rung of the accuracy ladder, the context binary itself, on QNN's emulator of the HTP.
+"""emulate: measure the lowest rung of the accuracy ladder, the context binary itself, on QNN's emulator of the HTP.
 
-The emulator takes seconds for what the chip does in milliseconds, so as many held-out samples are run as the bucket's
-share of the budget allows, in the order that ``verify`` found: the worst on the CPU, those that touch edges of
-operators, those in between. What the CPU makes of them is what ``verify`` kept.
+The emulator takes seconds for what the chip does in milliseconds. So the bucket's share of the budget decides how many
+held-out samples are run. They come in the order of ``verify``: the worst on the CPU, those that touch edges of
+operators, the others. Their outputs on the CPU are those that ``verify`` kept.
 
 Inputs: ``ingest``, ``samples``, ``model`` (what was compiled: QDQ or float), ``verify``, ``bucket/<bucket>`` (what
 ``verify`` says of each bucket), and ``context``, unless its binary is shared between buckets or targets, which the
@@ -54,16 +54,16 @@ from pipeline.qnn.parts import compile_parts
 from pipeline.qnn.rounds import emulation
 
 _FIT = 16
-"""Samples that are written for the emulator at a time, however large they are."""
+"""How many samples are written for the emulator at a time, even if they are large."""
 
 _COMPILED = ("context", "alone")
-"""Inputs that have a language model's graph with a binary of its own."""
+"""Inputs that may have a language model's graph with a binary of its own."""
 _TWIN_RUNS = 3
-"""What emulating a twin takes, its compile included, in runs of it. SmolLM2's prefill: 98 s of CPU, 42 of them the run,
+"""How many runs of a twin its emulation costs, with its compile. SmolLM2's prefill: 98 s of CPU, 42 of them the run,
 and 70 for what ships."""
 
 _BYTES = 1 << 30
-"""Inputs that are written for the emulator at a time."""
+"""How many bytes of inputs are written for the emulator at a time."""
 
 
 def run(request: StageRequest) -> StageResult:
@@ -119,7 +119,7 @@ def run(request: StageRequest) -> StageResult:
 
 @dataclass(frozen=True)
 class _Measurement:
-    """The samples that were run, in the order of the set, and the figures of what came of them."""
+    """The samples that were run, in the order of the set, and their figures."""
 
     places: Sequence[int]
     samples: Sequence[ScoredSample]
@@ -171,9 +171,9 @@ def _quiet(request: StageRequest, cpu: verify.Facts, given: HeldOut, ran: Sequen
 
 
 def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> StageResult:
-    """A language model's graph, or a small twin of it: the first tokens of an answer, or the window before one.
+    """Measure a language model's graph, or a small twin: on the first tokens of an answer, or the window before one.
 
-    Each run is on the cache that the emulator itself made, but for what the QDQ model read before the first of them.
+    Each run takes the cache of the emulator's run before; the first takes that of the QDQ model.
     """
     texts = texts_of(request.inputs["samples"].folder, params)
     if not texts or params.twin is None:
@@ -228,9 +228,9 @@ def _spoken(request: StageRequest, params: Params, language: LanguageFacts) -> S
 
 
 def _emulated(request: StageRequest) -> str:
-    """Which of a language model's graphs runs, by its role: the one that ships where it costs no more than a twin.
+    """The role of the language model's graph to emulate: the one that ships, unless a twin costs less.
 
-    A twin has to be compiled, which takes twice as long as a run of it.
+    A twin has to be compiled first, which takes twice as long as a run of it.
     """
     if "twin" not in request.inputs:
         return "model"
@@ -242,7 +242,7 @@ def _emulated(request: StageRequest) -> str:
 def _compiled(
     request: StageRequest, params: Params, role: str, graph: ModelProto, plain: Path
 ) -> tuple[Path, CompiledModel]:
-    """A language model's context that the emulator takes: what was compiled already, or is now, into `plain`."""
+    """A language model's context that the emulator takes: an input, or one that is compiled now into `plain`."""
     for name in _COMPILED if role == "model" else ():
         if given := request.inputs.get(name):
             return given.folder, PartFacts.from_json(given.facts)
@@ -253,9 +253,9 @@ def _compiled(
 
 
 def _most(params: Params, request: StageRequest, padded: Sequence[Arrays]) -> tuple[int, int]:
-    """How many samples to run, first and if those are a reason for doubt: the bucket's share of the budget, and all.
+    """How many samples to run at first, by the bucket's share of the budget, and in all if the first raise doubt.
 
-    No more than are asked for, or take room on disk.
+    Neither is more than the config asks for, or than fit on disk.
     """
     buckets = {
         role.partition("/")[2]: verify.Basis.from_json(given.facts)
@@ -272,7 +272,7 @@ def _most(params: Params, request: StageRequest, padded: Sequence[Arrays]) -> tu
 def _references(
     request: StageRequest, params: Params, cpu: verify.Facts, places: Sequence[int], given: HeldOut
 ) -> list[Reference]:
-    """What the CPU makes of the samples at these places: what ``verify`` kept of it, the rest is computed."""
+    """The outputs of these samples on the CPU, as ``verify`` kept them; those it did not keep are computed."""
     wanted = [subject.chosen_from for subject in cpu.subjects.values() if subject.chosen_from]
     outputs = [spec.name for spec in ingest.Facts.from_json(request.inputs["ingest"].facts).outputs]
     known = kept(request.inputs["verify"].folder, places, outputs, wanted)

@@ -1,4 +1,4 @@
-"""export: what other engines take, made of the contexts of a component for a target, and read back.
+"""export: write files for other engines from the contexts of a component for a target, and read them back.
 
 Inputs: ``context/<bucket>``, what was compiled for it; for DLCs ``model/<bucket>``, what it was compiled of.
 
@@ -94,7 +94,7 @@ def _graph(given: StageInput) -> tuple[ProgramBinary, GraphInfo]:
 
 
 def _tell_left_out(model: ModelProto) -> None:
-    """Warn of outputs that no graph makes: constants, and inputs that are handed through."""
+    """Warn of outputs that no graph computes: constants, and inputs that are passed on unchanged."""
     made = {name for node in model.graph.node for name in node.output}
     left = [value.name for value in model.graph.output if value.name not in made]
     if left:

@@ -16,7 +16,7 @@ from pipeline.model import StageRequest, StageResult
 def run(request: StageRequest) -> StageResult:
     """Copy what the model needs, external data included, to `request.out`.
 
-    No facts: where the files are from is no content, so the same files at another commit rebuild nothing.
+    The step has no facts: the source of the files does not count, so the same files at another commit rebuild nothing.
 
     Raises:
         SourceError: a file can't be had.
@@ -61,7 +61,7 @@ def _copy(files: Mapping[str, Path], out: Path) -> None:
 
 
 def _check_complete(files: Mapping[str, Path]) -> None:
-    """The list of files was made before the step ran: see that they still name no others."""
+    """Check that the files still name no others than were listed before the step ran."""
     for name in files:
         for side in sides_of(name, files[name]):
             if side not in files:

@@ -1,4 +1,4 @@
-"""ingest: takes in one component of a source, checks it, brings it into normal form.
+"""ingest: read one component of a source, check it, and bring it into normal form.
 
 Weights stay where they are, in the files of the source: see :mod:`pipeline.graph.files.source_weights`. A float16 model
 computes in float32 from here on: see :mod:`pipeline.graph.files.single_precision`.
@@ -32,7 +32,7 @@ from pipeline.inputs.safetensors.source import safetensors_source
 from pipeline.model import StageRequest, StageResult
 
 _MOST_INSIDE = 64 << 20
-"""Bytes of constants in branches and loop bodies that the graph file holds itself."""
+"""How many bytes of constants in branches and loop bodies the graph file itself may hold."""
 
 
 def run(request: StageRequest) -> StageResult:

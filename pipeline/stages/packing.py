@@ -14,7 +14,7 @@ from pipeline.qnn.pack_size import Graph, estimate
 from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH
 
 WORTHWHILE = 0.9
-"""A form that shares has to save a tenth: only binaries that share nothing are emulated as they ship."""
+"""A form that shares binaries has to save a tenth, as only binaries that share nothing are emulated as they ship."""
 
 
 def run(request: StageRequest) -> StageResult:

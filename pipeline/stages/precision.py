@@ -1,9 +1,9 @@
 """precision: search for the cheapest quantization of a component that keeps to its thresholds.
 
-What each choice costs in dB is measured on some samples (:mod:`pipeline.graph.accuracy.sensitivity`), which puts the
-choices in order; others judge them, on the CPU and, where that is good enough, on the emulator. All are of the
-calibration set, of which the rounding that is tried here goes by the others: what it has seen flatters it, and the more
-the fewer bits there are. Verification has yet to be passed, on samples that this did not see.
+Some samples show what each choice costs in dB (:mod:`pipeline.graph.accuracy.sensitivity`), which puts the choices in
+order. Other samples judge the choices, on the CPU and, if that is good enough, on the emulator. All are of the
+calibration set. Rounding is tried with the rest of that set, as its error looks too small on samples that it was fitted
+to, above all with few bits. What is found still has to pass verification, on samples that this stage did not see.
 
 Inputs: ``ingest``, ``samples``, ``calibrate``, ``correlate``, ``shape/<bucket>`` and ``rewrite/<bucket>`` for every
 bucket. Output: ``precision.json``, a :class:`pipeline.contracts.precision.Found`; ``quantization.yaml``, the same to
@@ -44,9 +44,9 @@ from pipeline.qnn.judge import Case, Device, EmulatorJudge, Example, on_cpu
 from pipeline.qnn.target import BLOCKS_HTP_ARCH, FLOAT16_HTP_ARCH
 
 _RANKING = 2
-"""Samples that choices are put in order by."""
+"""How many samples put the choices in order."""
 _JUDGING = 8
-"""Samples of the bucket that choices are judged on; of every other bucket, half as many."""
+"""How many samples judge a choice in the bucket that has most to go by; every other bucket has half as many."""
 
 
 def run(request: StageRequest) -> StageResult:
@@ -110,7 +110,7 @@ def run(request: StageRequest) -> StageResult:
 
 
 def _search(search: Search, trials: Trials, pricing: Pricing, feeds: Sequence[Feed], *, fp16: bool) -> Trial | None:
-    """The cheapest that passes, first of all without float."""
+    """The cheapest choice that passes; one with float only if no other does. None if none passes."""
     search.measure(Choice(frozenset(range(len(trials.groups)))))
     reference = search.measure(Choice())
     ordered = Candidates(trials, trials.sensitivity(feeds), pricing).up_to(reference.rounded_db)
@@ -124,7 +124,7 @@ def _search(search: Search, trials: Trials, pricing: Pricing, feeds: Sequence[Fe
 def _samples(
     params: Params, request: StageRequest, calls: Sequence[StoredCall]
 ) -> tuple[Sequence[Example], list[Case]]:
-    """Examples to order choices by, and those to judge them on: by bucket, the one with most to go by first."""
+    """The examples that order choices, and those that judge them by bucket, the one with most to go by first."""
     inputs = ingest.Facts.from_json(request.inputs["ingest"].facts).inputs
     buckets = params.buckets
     placed = {bucket: own for bucket, own in place(calls, inputs, buckets).items() if own}
@@ -167,7 +167,7 @@ def _samples(
 
 
 def _spread(calls: Sequence[StoredCall], count: int) -> list[StoredCall]:
-    """So many of the calls, evenly spread over them."""
+    """`count` of the calls, evenly spread over them."""
     count = min(count, len(calls))
     return [calls[number * len(calls) // count] for number in range(count)]
 
@@ -186,7 +186,7 @@ def _check_float(case: Case, limits: SearchLimits, component: str) -> None:
 
 
 def _point(trial: Trial, trials: Trials, pricing: Pricing) -> CurvePoint:
-    """A trial as a point of the curve. `db_cpu` is of the QDQ model, or `rounded` of the float model instead."""
+    """A trial as a point of the curve. `rounded`: `db_cpu` is of the rounded float model, not of the QDQ model."""
     price = pricing.price(trial.choice)
     emulation = trial.emulation
     return CurvePoint(
@@ -206,7 +206,7 @@ def _finite(value: float) -> float | None:
 
 
 def _table(curve: Sequence[Trial], found: Trial | None, trials: Trials, pricing: Pricing) -> str:
-    """The curve as text, from cheap to dear; the cost is over that of w8a16."""
+    """The curve as text, the cheapest first. Costs are relative to that of w8a16."""
     lines = [f"{'cost':>6}  {'weights':>9}  {'8 bit ops':>9}  {'CPU':>8}  {'emulator':>8}"]
     for trial in curve:
         point = _point(trial, trials, pricing)

@@ -1,14 +1,15 @@
 """probe: find the first values of one bucket that the emulator computes otherwise than the CPU does.
 
-Where ``emulate`` measures outputs, this measures values between nodes: it compiles the model again with some of them as
-outputs, a few times, and runs one sample; see :mod:`pipeline.qnn.probe` for what that can show and what not.
+``emulate`` measures outputs. This stage measures values between nodes: it compiles the model a few times with some of
+them as outputs, and runs one sample. :mod:`pipeline.qnn.probe` says what that can show.
 
-Where a logarithm hears how loud an input is, the same sample is run fading and quieter as well; if its own outputs are
-right, that of them is looked at whose are worst.
+If the model takes a logarithm of what scales with an input, the sample is run fading and quieter as well. If its own
+outputs are right, the probe looks at the variant with the worst outputs.
 
 Inputs: ``ingest``, ``samples``, ``shape``, ``model`` (what was compiled: QDQ or float), and optionally ``emulate``,
-whose worst sample is then run; without it that which rounded inputs harm, if they harm one, or the loudest, as the
-first may be silence. Output: ``report.txt``, what is printed; ``worst.npz``, the sample that was run and its outputs.
+whose worst sample is then run. Without it, the sample that rounded inputs harm most is run or, if they harm none, the
+loudest, as the first may be silence. Output: ``report.txt``, what is printed; ``worst.npz``, the sample that was run
+and its outputs.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from pipeline.model import StageRequest, StageResult
 from pipeline.qnn.probe import probe
 
 _MOST_ROUNDED = 16
-"""Samples of which is looked at what rounded inputs leave, from the first on."""
+"""How many samples are run with rounded inputs, from the first on."""
 
 MOST_COMPILES = 3
-"""Compiles that one search takes at most: the first one or two find the stretch, the last looks at all of it."""
+"""How many compiles a search takes at most. The first one or two find the stretch, the last looks at all of it."""
 
 
 def run(request: StageRequest) -> StageResult:
@@ -107,9 +108,10 @@ def run(request: StageRequest) -> StageResult:
 
 
 def _around(request: StageRequest, index: GraphIndex, whole: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Where the model of `index` may end before these values, and what is handed on behind them, as the file names it.
+    """The values at which the model may end before whole numbers go wrong, and those where the rest may begin.
 
-    A value of whole numbers that a rewrite made stands for the next one that the file has.
+    Both are empty if the model's file does not have them. In place of a value that a rewrite made, the next values
+    behind it that the model of `index` has are taken.
     """
     compiled = request.inputs["model"].folder
     behind = GraphIndex(load_graph(compiled / MODEL), compiled)
@@ -129,7 +131,7 @@ def _around(request: StageRequest, index: GraphIndex, whole: Sequence[str]) -> t
 
 
 def _choices(request: StageRequest, index: GraphIndex) -> tuple[str, ...] | None:
-    """Where the model may end before all that chooses among values, as the file names it; None if nothing does."""
+    """The values of the file at which the model may end before its TopK and the like; None if it has none of these."""
     choosing = [node for node in index.model.graph.node if is_op(node, "TopK", "NonMaxSuppression")]
     if not choosing:
         return None
@@ -142,14 +144,14 @@ def _made_by_the_file(request: StageRequest) -> set[str]:
 
 
 def _quieter(heard: Sequence[str], params: Params, sample: ScoredSample, inputs: Sequence[TensorSpec]) -> HeldOut:
-    """A sample fading and quieter, where a logarithm hears that of inputs."""
+    """Variants of a sample, fading and quieter, if a logarithm is taken of what scales with inputs."""
     return fed([each for each in quieter([sample], heard) if not is_silent(each, heard)], params, inputs)
 
 
 def _worst(request: StageRequest, given: HeldOut, least_db: float) -> int:
-    """The place of the sample that the emulator was worst on in any output.
+    """The place of the sample with the worst output on the emulator.
 
-    If that isn't known, of the one that rounded inputs leave least of, if that is below `least_db`, or of the loudest.
+    If that isn't known, of the sample that rounded inputs harm most, if that is below `least_db`; else of the loudest.
     """
     samples = given.samples
     if "emulate" not in request.inputs:

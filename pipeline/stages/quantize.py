@@ -91,7 +91,7 @@ def _quantized(
     *,
     on_host: bool,
 ) -> Part:
-    """Write the QDQ model of one bucket under a name; its part of the step's output.
+    """Write the QDQ model of one bucket under a name. Returns its part of the step's output.
 
     `on_host`: the table of embeddings becomes a file of its own, the same for all buckets.
     """
@@ -153,7 +153,7 @@ def _quantized(
 
 
 def _as_stored(numbers: Pieces, edge: Edge) -> Pieces:
-    """Floats as the integers that a graph takes by `edge`."""
+    """Floats as integers, in the encoding `edge` of a graph's input or output."""
     stored = rounded_to(numbers, edge.dtype, edge.scale, edge.zero_point).values
     assert isinstance(stored, Pieces)
     return stored
@@ -165,14 +165,14 @@ def _nodes(file: Path) -> set[bytes]:
 
 
 def _is_of_one_bucket(tensor: TensorProto, ranges: Mapping[str, Range]) -> bool:
-    """Whether a constant is, or may be, another one in other buckets. Those in float that are have a range."""
+    """Whether a constant may differ between buckets. Floats that differ have a range."""
     location = external_range(tensor).location if is_external(tensor) else ""
     is_rest = location == REWRITTEN and tensor.data_type not in FLOATS
     return tensor.name in ranges or location == CONSTANTS or is_rest
 
 
 def _constants(model: ModelProto) -> dict[str, ConstantCount]:
-    """How many constants are stored in each type, and their bytes; floats as HTP has them, in 16 bits.
+    """How many constants each type has, and their bytes; floats count 16 bits, as on HTP.
 
     Scales and zero points don't count.
     """

@@ -1,4 +1,4 @@
-"""rewrite: change what HTP would compute wrongly or not at all, and nothing about the result.
+"""rewrite: replace what HTP would compute wrongly or not at all, without changing what the model computes.
 
 Inputs: ``shape``. Output: ``model.onnx``, and ``rewritten.bin`` if large constants were made; other blobs are those of
 the shaped model.

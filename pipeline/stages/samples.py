@@ -39,7 +39,7 @@ _INGEST = "ingest/"
 def run(request: StageRequest) -> StageResult:
     """Read the calibration set, check it against the components, and write it.
 
-    A sample that does not fit a component fails what that one needs samples for, and no other component.
+    A sample that does not fit a component fails the steps of that component which need samples, and of no other.
 
     Raises:
         CalibrationError: the set is empty or unreadable, or does not fit any component.
@@ -81,7 +81,7 @@ def run(request: StageRequest) -> StageResult:
 
 
 def _far_from_floats(request: StageRequest, written: SampleSetWriter) -> dict[str, int]:
-    """Of components whose file is less than so many dB from its own floats, how many; each is told."""
+    """For each component whose quantized file is far from its own floats, the dB that it stays below. Warns of each."""
     far: dict[str, int] = {}
     for component, (file, floats) in _rounding(request).items():
         if component in written.refused or component not in written.counts:
@@ -95,7 +95,7 @@ def _far_from_floats(request: StageRequest, written: SampleSetWriter) -> dict[st
 
 
 def _rounding(request: StageRequest) -> dict[str, tuple[Path, Path]]:
-    """The file and the float model of each component that was quantized, as far as both have the same inputs."""
+    """For each component whose file is quantized: that file and its float model, if both have the same inputs."""
     found: dict[str, tuple[Path, Path]] = {}
     for role, given in request.inputs.items():
         facts = ingest.Facts.from_json(given.facts) if role.startswith(_INGEST) else None
@@ -106,7 +106,7 @@ def _rounding(request: StageRequest) -> dict[str, tuple[Path, Path]]:
 
 
 def _has_lengths(given: ReadRequest) -> bool:
-    """Whether a call belongs to one bucket: a conversation goes through all of a language model's."""
+    """Whether each call belongs to one bucket. A conversation does not: it goes through all of them."""
     return given.calibration.reader != "chat"
 
 

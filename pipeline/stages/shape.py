@@ -1,4 +1,4 @@
-"""shape: fixes every axis of a component for one bucket, and leaves no dynamic dim anywhere."""
+"""shape: fix every axis of a component for one bucket, so that no dynamic dim is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""verify: climb the accuracy ladder of one bucket as far as onnxruntime's CPU goes, on samples calibration didn't see.
+"""verify: measure the rungs of the accuracy ladder that onnxruntime's CPU can run, on samples calibration didn't see.
 
 Each rung is compared with the one above and with the truth, in the region that is valid without padding:
 
@@ -7,11 +7,11 @@ Each rung is compared with the one above and with the truth, in the region that 
     rewrite        rewritten for HTP
     quantization   the QDQ model; not there for a component that stays in float
 
-Where a logarithm is taken of what scales with an input, samples that are quieter than those that were given are judged
-by themselves: what formats of fixed steps lose of them, ordinary samples don't show.
+If the model takes a logarithm of what scales with an input, quieter variants of the samples are measured, too, and
+judged by themselves: ordinary samples don't show what encodings of fixed steps lose of quiet ones.
 
-While the samples run, it is noted how near each comes to the edges of operators, for the emulator to run those first;
-for a component that stays in float, what HTP will compute wrongly is forecast from the same notes.
+While the samples run, the stage notes how near each comes to the edges of operators. The emulator runs those first. For
+a component that stays in float, the same notes forecast what HTP will compute wrongly.
 
 Inputs: ``ingest``, ``samples``, ``shape``, ``rewrite``, and ``quantize`` unless it stays in float. Files: ``code``,
 which holds the score function. Output: ``worst.json``, the worst sample as a page can show it, and
@@ -63,7 +63,7 @@ from pipeline.progress import counted
 MODELS = {"padding": "shape", "rewrite": "rewrite", "quantization": "quantize"}
 """Each rung below the truth, and the input that holds its model."""
 _YES = 0.5
-"""What a probability must reach somewhere, or nothing is known of how it says yes."""
+"""A probability must reach this on some sample; else it is not known how it says yes."""
 
 
 def run(request: StageRequest) -> StageResult:
@@ -141,7 +141,7 @@ def run(request: StageRequest) -> StageResult:
 def _quiet(
     params: Params, request: StageRequest, given: HeldOut, subjects: Mapping[str, Subject]
 ) -> tuple[tuple[str, ...], Measured, tuple[int, ...]]:
-    """The inputs that a logarithm hears, the figures of quieter samples, and their places, the worst first."""
+    """The inputs whose loudness a logarithm sees, the figures of quieter samples, and their places, the worst first."""
     shaped = request.inputs["shape"].folder
     inputs = inputs_heard(GraphIndex(load_graph(shaped / MODEL), shaped))
     judged = quiet_subjects(subjects)
@@ -205,7 +205,7 @@ def _subjects(
 
 
 def _silent(subjects: Mapping[str, Subject], truth: Sequence[Outputs]) -> tuple[str, ...]:
-    """What lies between 0 and 1 and is below a half on all samples."""
+    """The outputs between 0 and 1 that stay below a half on all samples."""
     largest = {
         label: max(float(part_of(subject, outputs).max(initial=0.0)) for outputs in truth)
         for label, subject in subjects.items()
@@ -227,9 +227,9 @@ def _order(
 ) -> list[int]:
     """The places of the samples in the order to emulate them in, the worst on the CPU first.
 
-    All that need the bucket, the first `own`, come before those that stand in: few may be run, and a sample that leaves
-    most of a bucket empty shows little of what its length does. They are ordered by themselves, so that a budget that
-    ends among them has seen some of all kinds of them.
+    The samples that need the bucket, the first `own`, come before shorter ones that stand in for it: few may be run,
+    and a sample that leaves most of a bucket empty shows little of its length. Each of both groups is ordered by
+    itself, so that a budget which ends within a group has seen samples of every kind.
     """
     ranked = sorted(total.values(), key=lambda found: -1000.0 if found.worst_db is None else found.worst_db)
     worst = [names.index(figures.worst_sample) for figures in ranked]
@@ -240,7 +240,7 @@ def _order(
 
 
 def _foretold(observer: Observer, touched: Sequence[Criteria]) -> list[Forecast]:
-    """What HTP will compute wrongly in float16, for all that the samples show."""
+    """The forecasts of what HTP will compute wrongly in float16, as far as the samples show."""
     told = forecast(observer.index, ranges_of(touched), observer.integers)
     for each in told:
         print(each.line())
@@ -248,7 +248,7 @@ def _foretold(observer: Observer, touched: Sequence[Criteria]) -> list[Forecast]
 
 
 def _watched(recorder: Recorder, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> tuple[list[Criteria], list[Outputs]]:
-    """How near each sample comes to edges in the rewritten model, and its outputs, which it makes on the way."""
+    """How near each sample comes to the edges of operators in the rewritten model, and the outputs of that run."""
     touched: list[Criteria] = []
     outputs: list[Outputs] = []
     for feed in counted(feeds, "rewrite: sample", len(feeds)):

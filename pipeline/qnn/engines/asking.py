@@ -17,7 +17,7 @@ from pipeline.qnn.engines import genai, genie
 Engine = Literal["genie", "genai"]
 _LINES, _MOST = 40, 6
 _IDLE = ("[WARNING]", "[ INFO", "LIBNATIVE", "[INFO]", "warn: ", "W:onnxruntime")
-"""What lines have in them that tell nothing of a failure."""
+"""Parts of log lines that say nothing about a failure."""
 
 
 @dataclass(frozen=True)

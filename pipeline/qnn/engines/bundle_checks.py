@@ -1,7 +1,7 @@
-"""What Genie and onnxruntime-genai take without a word and compute wrongly from: held here against the binaries.
+"""Finds faults that Genie and onnxruntime-genai accept in silence and compute wrong results from.
 
-Genie validates fields and shapes itself and says so; :mod:`pipeline.qnn.engines.genie` asks it. Each check here is one
-that it was seen to let pass (Genie 1.21).
+The binaries are the reference. Genie checks fields and shapes itself and reports what is wrong with them;
+:mod:`pipeline.qnn.engines.genie` asks it. Each check here finds a fault that Genie 1.21 was seen to accept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SEEN = 65535
 _ENGINE = ("dialog", "engine")
 _ROPE = (*_ENGINE, "model", "positional-encoding")
 _SHARE = 0.02
-"""By how much, as a share, what a masked score is given may differ from what the graph was calibrated with."""
+"""The share by which an engine's value for masked scores may differ from the one that the graph was calibrated with."""
 
 
 def graph_faults(graphs: Sequence[SpokenGraph], facts: LanguageFacts) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The reference loop over contexts on the emulator: what engines are held against."""
+"""Runs the reference loop over contexts on the emulator, to compare engines with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def answer(
     target: HtpTarget,
     work: Path,
 ) -> tuple[int, ...]:
-    """Up to `most` tokens that are likeliest after a prompt, up to one that ends an answer.
+    """The likeliest tokens after a prompt: at most `most`, and none after one that ends an answer.
 
     Contexts, and a table on the host if any, are in `folder`, `graphs` are decode and prefill; arrays travel in folders
     inside `work`.

@@ -17,7 +17,7 @@ from pipeline.qnn.engines.graphs import SpokenGraph, shares_binaries
 
 CONFIG, EXTENSIONS = "genie_config.json", "htp_backend_ext_config.json"
 _NEAR = 1e-5
-"""By how much, as a share, an angle may differ from theta's power and be that one."""
+"""The share by which an angle may differ from a power of theta and still count as it."""
 
 
 def why_not(facts: LanguageFacts, graphs: Sequence[SpokenGraph]) -> str:

@@ -1,4 +1,4 @@
-"""What engines need beside `tokenizer.json`: a token for padding, and `tokenizer_config.json` for onnxruntime-genai."""
+"""Makes what engines need beside `tokenizer.json`: a padding token, and the `tokenizer_config.json` of genai."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def spare_token(vocabulary: Vocabulary, said: str, facts: LanguageFacts) -> int | None:
-    """A token that no prompt holds, for padding: the model's own, if `said`, what the template writes, lacks it.
+    """A token for padding, which no prompt may hold; None if there is none.
 
-    Else a control token that the template does not write, rather one that does not end an answer. None if there is
-    none: onnxruntime-genai would take a token of the prompt for padding.
+    It is the model's own padding token, unless that is in `said`, the tokens that the template writes. Else it is a
+    control token that the template does not write, if possible one that does not end an answer. onnxruntime-genai would
+    take a token of the prompt for padding otherwise.
     """
     unsaid = [number for number, text in vocabulary.specials.items() if text not in said and number != facts.bos]
     if facts.pad in unsaid:

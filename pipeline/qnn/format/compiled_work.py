@@ -1,4 +1,4 @@
-"""What a context binary computes, whatever SoC it is for: a digest by which equal work is known.
+"""Computes a digest of the work in a context binary. Binaries for different SoCs with equal work have equal digests.
 
 A binary has the SoC's number in its metadata, and in front of each section of compiled work a header whose records are
 a length in words of four bytes, a tag of two letters, and content. The record `Op` is text: options of the compiler,

@@ -1,4 +1,4 @@
-"""What a context model and its binary say of the same inputs and outputs: names, and how floats are encoded."""
+"""Compares what a context model and its binary say of the same inputs and outputs: names, and encodings of floats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOREIGN = (TensorProto.DOUBLE, TensorProto.INT8, TensorProto.INT16, TensorProto
 def contradictions(model: ModelProto, graphs: Mapping[str, GraphInfo]) -> Iterator[str]:
     """Each way in which a context model contradicts the graphs of its binaries (by name), in a sentence.
 
-    Programs that load the binary without the context model know what the binary says only.
+    Programs that load the binary without the context model know only what the binary says.
     """
     converted = _encodings(model)
     for node in partitions(model):
@@ -37,7 +37,7 @@ def contradictions(model: ModelProto, graphs: Mapping[str, GraphInfo]) -> Iterat
 
 
 def is_edge(node: NodeProto, model: ModelProto) -> bool:
-    """Whether a node of a context model does no more than convert an input or output: its encoding, or its type.
+    """Whether a node of a context model only converts the encoding or the type of an input or output.
 
     Binaries have no float64, int8 (but encoded), int16 and uint16 of numbers, so their Casts are the CPU's wherever
     they stand.

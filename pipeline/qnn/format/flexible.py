@@ -86,7 +86,7 @@ def in_record_order(targets: Iterable[HtpTarget]) -> tuple[HtpTarget, ...]:
 
 
 def read_flexible(path: Path) -> Flexible:
-    """Open an archive, and hold its records against its metadata.
+    """Open an archive, and check its records against its metadata.
 
     Raises:
         CompileError: it is damaged, or has a record that is not known here or that nothing refers to.

@@ -1,4 +1,4 @@
-"""Reads ExecuTorch programs that :mod:`.pte` wrote, and holds them against what was to go in."""
+"""Reads ExecuTorch programs that :mod:`.pte` wrote, and checks that they hold what they should."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_program(path: Path) -> tuple[ProgramMethod, ...]:
 
 
 def check_program(path: Path, binaries: Sequence[ProgramBinary]) -> None:
-    """Hold a program against the binaries that it was made of: each graph is a method, with its binary's very bytes.
+    """Check a program against the binaries it was made of: each graph is a method, with the bytes of its binary.
 
     Raises:
         CompileError: it is otherwise.

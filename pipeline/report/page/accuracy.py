@@ -54,7 +54,7 @@ def accuracy(source: PageSource) -> Element:
 
 
 def misses(found: Sequence[Measurement]) -> Iterator[str]:
-    """What keeps not to its thresholds, in words."""
+    """What misses its thresholds, in words."""
     for each in found:
         for short in shortfalls(TOTAL, each.last, each.cpu.subjects, each.limits):
             yield f"{each.component}, bucket {each.bucket}, {each.target}: output {short.label!r} ({short.kind})"

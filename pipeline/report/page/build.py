@@ -205,6 +205,6 @@ def _signatures(source: PageSource) -> Iterator[Content]:
 
 
 def _ids(found: ingest.Facts, name: str) -> str:
-    """What an input may be that looks rows up in a table, after its type."""
+    """For an input that looks up rows in a table, how many rows that has, to show after its type."""
     table = (found.tables or {}).get(name)
     return f", ids of a table of {table.rows} rows" if table else ""

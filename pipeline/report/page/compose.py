@@ -31,14 +31,14 @@ _SECTIONS: Sequence[Callable[[PageSource], Element | None]] = (
     build.provenance,
 )
 MOST_BYTES = 2 << 20
-"""Of a page."""
+"""The most bytes that a page may have."""
 _HEADING = ("model", "", ">artifacts", ">size", ">least dB", ">asked", "targets", "built")
 _FAILURES = 10
 
 
 @dataclass(frozen=True)
 class PageFacts(Contract):
-    """What a page says of its model in a line: `verdict` is `ok`, `missed`, `failed` or `waiting`.
+    """The summary of a model's page: `verdict` is `ok`, `missed`, `failed` or `waiting`.
 
     `least_db` is that of the worst output of all artifacts against the original, None if none is judged in dB;
     `asked_db` what is asked for there.
@@ -65,7 +65,7 @@ _VERDICTS: Mapping[str, tuple[str, str]] = {
 
 
 def facts(source: PageSource) -> PageFacts:
-    """The page of a model in a line."""
+    """The summary of a model's page."""
     found = [*measurements(source)]
     worst = _worst_output(source)
     binaries = {
@@ -163,7 +163,7 @@ def _head(source: PageSource) -> list[Element]:
 
 
 def _worst_sample(source: PageSource) -> list[tuple[str, str, str]]:
-    """The sample that an output which is judged in dB is furthest off on, beside the figure of all of them."""
+    """The sample on which an output that is judged in dB is furthest off, to show beside the figure of all samples."""
     found = [
         (figures.worst_db, f"dB in {figures.worst_sample} ({each.component}, bucket {each.bucket}, {each.target})")
         for each in measurements(source)

@@ -1,4 +1,4 @@
-"""The part of a page about what `doit device` measured: times, each on the device that it is of."""
+"""The part of a page about what `doit device` measured: times on each device."""
 
 from __future__ import annotations
 

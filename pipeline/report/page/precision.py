@@ -22,7 +22,7 @@ _CLIMB = (">attempt", "precision", *(f">{rung}" for rung in (*RUNGS, "total")), 
 
 
 def precisions(source: PageSource) -> Element | None:
-    """What each component is stored in, the curve of a search, and the climb of a build that missed a threshold."""
+    """How each component's numbers are stored, the curve of its search, and its climb after a missed threshold."""
     parts: list[Content] = []
     for component, declared in source.config.components.items():
         step = next((each for each in source.steps if each.stage == "quantize" and each.component == component), None)

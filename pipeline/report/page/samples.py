@@ -1,4 +1,4 @@
-"""The part of a page that shows the worst samples as what they are, the original beside what was made of it."""
+"""The part of a page that shows the worst samples as pictures, curves or numbers, beside the original's."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _pair(pair: Pair) -> Iterator[Content]:
 
 
 def _difference(error: Shown) -> str:
-    """What the picture of a difference is called, with the numbers that are its black and its white."""
+    """The title of the picture of a difference, with the numbers that are black and white in it."""
     if error.low is None or error.high is None:
         return "difference"
     return f"difference, {error.low:.2g} (black) to {error.high:.2g} (white)"

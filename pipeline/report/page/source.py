@@ -1,4 +1,4 @@
-"""What the page of a model is made of: its steps, what they made, and what the last build did."""
+"""The data that the page of a model is made from: its steps, their outputs, and what the last build did."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Measurement:
 
     @property
     def rungs(self) -> Mapping[str, float | None]:
-        """The worst output that is judged in dB, on each rung that was measured, and in `total`."""
+        """The SQNR of the worst output that is judged in dB, on each rung that was measured, and in `total`."""
         return {rung: self._least(rung, measured) for rung, measured in self._measured().items()}
 
     @property
@@ -96,7 +96,7 @@ class Measurement:
 
     @property
     def last_by_db(self) -> Measured:
-        """What of the last rung is judged in dB against the original, by output."""
+        """The figures of the last rung against the original for outputs that are judged in dB."""
         return self._judged_in_db(TOTAL, self.last)
 
     @property
@@ -125,7 +125,7 @@ class Measurement:
 
 
 def measurements(source: PageSource) -> Iterator[Measurement]:
-    """Those of a model, in the order of the plan."""
+    """The measurements of a model, in the order of the plan."""
     shown = set()
     for step, target, place, cpu, emulator, limits in report.measured(source.steps, source.seen, source.manifests):
         assert step.bucket is not None

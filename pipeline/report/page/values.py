@@ -16,7 +16,7 @@ from pipeline.report.page.markup import Content, code, decimal, element, figure,
 from pipeline.report.page.source import PageSource, measurements
 
 _POINTS = 300
-"""Of a chart: of more values, the worst of each piece of the graph."""
+"""The most points of a chart. Of more values it shows the worst of each piece of the graph."""
 _WORST = (">dB", ">lost by its encoding", ">lost by the weights", "value", "operator", "encoding", "why")
 _FIRST = ("rung", ">dB", "value", "operator", "why")
 

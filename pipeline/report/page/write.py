@@ -1,7 +1,7 @@
 """Writes `artifacts/<model>/report.html` where something changed, and `artifacts/report.html` over all models.
 
-Pages are for readers and no part of what is built: no key, manifest or digest knows of them. What a page needs of the
-runs before is kept in `.build/pages/<model>.json`, which may be lost.
+Pages are for readers. They are no output of a step: no key, manifest or digest depends on them. What a page needs of
+earlier runs is kept in `.build/pages/<model>.json`, which may be lost.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _MOST_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model as a run left it: its steps, those that are `seen` to be current, and what all of them made last.
+    """A model as a run left it: its steps, those that are `seen` to be current, and the last outputs of all of them.
 
-    `again`: its page is out of date, whatever the others say.
+    `again`: its page has to be written, even if nothing seems to have changed.
     """
 
     config: ModelConfig
@@ -47,7 +47,7 @@ class BuiltModel:
 
     @property
     def digest(self) -> str:
-        """Of all that decides what the page says, but for the run."""
+        """A digest of all that decides what the page says, but for the run."""
         keys = {step.id: self.manifests[step.id].key for step in self.steps if self._is_seen(step)}
         told = [keys, guesses(self.config.path)]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
@@ -58,7 +58,7 @@ class BuiltModel:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What is kept of a page: the run and the artifacts that it shows, and those it compares them with."""
+    """What is remembered of a page: the run and artifacts that it shows, and those that it compares them with."""
 
     digest: str = ""
     page: Mapping[str, Json] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def path_of(model: str, workspace: Workspace) -> Path:
 
 
 def pages_of(model: str, workspace: Workspace) -> list[Path]:
-    """What is written of a model for readers: its page, and what the next one needs of it."""
+    """The files that are written for a model's page: the page, and what the next page needs of it."""
     return [path_of(model, workspace), _state(model, workspace)]
 
 
@@ -85,10 +85,10 @@ def write_pages(
     workspace: Workspace,
     tell: Callable[[str], None] = print,
 ) -> list[Path]:
-    """Write the pages of these models that are not as they should be, and that of all `known` models.
+    """Write the pages of these models that are out of date, and the one over all `known` models.
 
-    `run` is the record of the run that left them so, None if there is none. Returns what was written. A disk that
-    refuses is told of, with what to do, and no error: what is built is built.
+    `run` is the record of the last run, None if there is none. Returns the files that were written. If the disk refuses
+    one, `tell` gets a message with the remedy; that is no error, as the artifacts are there all the same.
     """
     written: list[Path] = []
     try:
@@ -112,7 +112,7 @@ def write_pages(
 
 
 def built_models(ran: Ran, run: RunRecord, workspace: Workspace) -> list[BuiltModel]:
-    """The models that a run was about as a whole, and those of which it looked for errors.
+    """The models that a run was about as a whole, and those whose wrong values it looked for.
 
     A run about some of a model's targets leaves the page as it is, if there is one.
     """
@@ -136,7 +136,7 @@ def built_models(ran: Ran, run: RunRecord, workspace: Workspace) -> list[BuiltMo
 def current_model(
     config: ModelConfig, steps: Sequence[Step], manifests: Mapping[str, Manifest], workspace: Workspace
 ) -> BuiltModel:
-    """A model as it is now, whatever the last run was about; its page is to be written."""
+    """A model as it is now, whatever the last run was about. Its page has to be written."""
     made = [step for step in steps if step.stage not in ON_DEMAND and step.id in manifests]
     return BuiltModel(config, steps, {step.id for step in made if _is_current(step, workspace)}, manifests, again=True)
 
@@ -169,7 +169,7 @@ def remove_page(model: str, workspace: Workspace) -> list[Path]:
 
 
 def _is_news(run: RunRecord | None, model: BuiltModel) -> bool:
-    """Whether a run did something about a model: made, restored or failed."""
+    """Whether a run made or restored a step of a model, or failed at one."""
     own = {step.id for step in model.steps}
     return run is not None and any(
         each["outcome"] != "current" and name.partition(":")[0] not in ON_DEMAND
@@ -202,7 +202,7 @@ def _write_model(model: BuiltModel, kept: _Kept, run: RunRecord | None, path: Pa
 
 
 def _of_model(run: RunRecord, own: Collection[str]) -> dict[str, Any]:
-    """What a run says of one model."""
+    """The record of a run, reduced to one model."""
     kept = {name: value for name, value in run.items() if name not in ("steps", "failures", "artifacts")}
     steps = {name: each for name, each in run["steps"].items() if name in own}
     return {**kept, "steps": steps, "failures": [each for each in run["failures"] if {*own} & {*each["tasks"]}]}
