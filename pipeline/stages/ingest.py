@@ -6,6 +6,10 @@ computes in float32 from here on: see :mod:`pipeline.graph.files.single_precisio
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from onnx import GraphProto
+
 from pipeline.contracts.ingest import Facts, Params
 from pipeline.errors import SourceError
 from pipeline.graph.files.admission import check_functions, check_model
@@ -22,6 +26,7 @@ from pipeline.graph.ir.inference import Opsets
 from pipeline.graph.ir.traverse import all_nodes, all_tensors, reads
 from pipeline.graph.shapes.axes import model_axes
 from pipeline.graph.shapes.empty_values import fix_empty_inputs
+from pipeline.graph.shapes.folding import Constants
 from pipeline.graph.shapes.normal_form import inline_functions, lift_opset, normalize
 from pipeline.graph.shapes.strings import check_strings
 from pipeline.graph.shapes.tables import tables
@@ -72,24 +77,9 @@ def run(request: StageRequest) -> StageResult:
     model, constants = normalize(model, source.parent)
     widen(model)
     graph = model.graph
-    inner = list(all_tensors(graph))
-    read = {name for node in graph.node for name in reads(node)} | {value.name for value in graph.output}
     with BlobWriter(request.out / CONVERTED) as blob:
         weights = SourceWeights(request.inputs["fetch"].folder, source.parent, blob)
-        for name in constants.types:
-            if name in read:
-                came = constants.stored(name)
-                kept = weights.kept_tensor(came) if came is not None else None
-                graph.initializer.append(kept or weights.written_tensor(name, constants.value(name)))
-        inside = 0
-        for tensor in inner:
-            # onnxruntime refuses a subgraph's tensors in a file of several names, as a step's inputs are.
-            inside += byte_size(tensor)
-            if inside <= _MOST_INSIDE:
-                tensor.CopyFrom(weights.inline_tensor(tensor.name, tensor_array(tensor, source.parent)))
-                continue
-            kept = weights.kept_tensor(tensor)
-            tensor.CopyFrom(kept or weights.written_tensor(tensor.name, tensor_array(tensor, source.parent)))
+        _place_constants(graph, constants, weights, source.parent)
     free_reserved_names(graph)
     save_graph(model, request.out / MODEL)
     print(f"{file}: {len(graph.node)} nodes, {len(graph.initializer)} initializers")
@@ -108,3 +98,26 @@ def run(request: StageRequest) -> StageResult:
     )
     reused = {name: ("fetch", of) for name, of in weights.kept.items()}
     return StageResult(facts.to_json(), reused)
+
+
+def _place_constants(graph: GraphProto, constants: Constants, weights: SourceWeights, folder: Path) -> None:
+    """Make the constants that the graph reads its initializers, in files; small ones of subgraphs go into the graph.
+
+    `folder` is that of the source's file, from which tensors of subgraphs are read.
+    """
+    inner = list(all_tensors(graph))
+    read = {name for node in graph.node for name in reads(node)} | {value.name for value in graph.output}
+    for name in constants.types:
+        if name in read:
+            came = constants.stored(name)
+            kept = weights.kept_tensor(came) if came is not None else None
+            graph.initializer.append(kept or weights.written_tensor(name, constants.value(name)))
+    inside = 0
+    for tensor in inner:
+        # onnxruntime refuses a subgraph's tensors in a file of several names, as a step's inputs are.
+        inside += byte_size(tensor)
+        if inside <= _MOST_INSIDE:
+            tensor.CopyFrom(weights.inline_tensor(tensor.name, tensor_array(tensor, folder)))
+            continue
+        kept = weights.kept_tensor(tensor)
+        tensor.CopyFrom(kept or weights.written_tensor(tensor.name, tensor_array(tensor, folder)))

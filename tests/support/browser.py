@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -112,11 +111,6 @@ class Browser:
             self._call(
                 "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key], **given
             )
-
-    def screenshot(self, path: Path) -> None:
-        """The whole page as PNG."""
-        data = self._call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-        path.write_bytes(base64.b64decode(data))
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1

@@ -39,7 +39,7 @@ _FILLER_STEPS = 8
 def quantized_values(above: View, qdq: View, shapes: View, ranges: Mapping[str, Range]) -> list[Row]:
     """The values of a float model against those of its QDQ model, in the graph's order, with encodings and reasons.
 
-    `shapes` as in :func:`compare_values`; `ranges` is what calibration measured.
+    `shapes` as in :func:`pipeline.graph.accuracy.blame.compare_values`; `ranges` is what calibration measured.
     """
     graph, quantized = above.traced.index, qdq.traced.index
     standing = {value: standing_for(quantized, value) for value in above.traced.floats()}
