@@ -10,6 +10,7 @@ from pipeline.build.bring import bring_up_to_date
 from pipeline.build.crew import Crew
 from pipeline.config.file_names import RESERVED
 from pipeline.config.load import ModelConfig, load
+from pipeline.config.release_checks import FOLDER
 from pipeline.config.written_values import NAME
 from pipeline.errors import ConfigError, ModelError, PipelineError, WaitingError, WorkerError
 from pipeline.plan.planner import plan
@@ -84,7 +85,7 @@ def write_first_config(
 
 
 def _free_path(name: str, root: Path) -> Path:
-    if not re.fullmatch(NAME.regex, name) or f"{name}.yaml" in RESERVED:
+    if not re.fullmatch(NAME.regex, name) or f"{name}.yaml" in RESERVED or name == FOLDER:
         raise ConfigError(
             f"'{name}' can't name a model", where="command line", why=f"expected {NAME.expected}", remedy="take another"
         )
@@ -111,10 +112,15 @@ def _write(path: Path, text: str) -> None:
     with disk_errors(path, f"configs/{path.name} can't be written"):
         path.parent.mkdir(exist_ok=True)
         try:
-            with path.open("x", encoding="utf-8", newline="\n") as stream:
-                stream.write(text)
+            stream = path.open("x", encoding="utf-8", newline="\n")
         except FileExistsError:
             raise ConfigError(f"configs/{path.name} is there already", remedy="take another name") from None
+        try:
+            with stream:
+                stream.write(text)
+        except OSError:  # part of a config would be refused by every command that reads all of them
+            path.unlink(missing_ok=True)
+            raise
 
 
 def _named(found: FoundModel) -> dict[str, str]:

@@ -88,10 +88,10 @@ class Console:
         self.line(f"{self._count()}FAILED             {step}\nerror: {text}")
 
     def waiting(self, step: str, hosts: Collection[str]) -> None:
-        """Show that a step waits for other hosts."""
+        """Show that a step waits for one of these hosts; for any, if there are none."""
         with self._lock:
             self._running.pop(step, None)
-        self.line(f"{self._count()}waiting            {step}  for {' or '.join(hosts)}")
+        self.line(f"{self._count()}waiting            {step}  for {' or '.join(hosts) or 'a worker'}")
 
     def line(self, text: str) -> None:
         """Print text above the live lines. Control characters in it are escaped."""

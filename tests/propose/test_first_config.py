@@ -248,6 +248,7 @@ def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
         (["a", "b", "c"], "takes a name and a source"),
         (["Mine", "x"], "'Mine' can't name a model"),
         (["project", "x"], "'project' can't name a model"),
+        (["releases", "x"], "'releases' can't name a model"),
         (["mine", "./nowhere.onnx"], "./nowhere.onnx is no source of a model"),
         (["mine", "nowhere"], "there is no such file or folder"),
     ],

@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from pipeline.build.cluster import REFUSALS_REMEDY, on_worker
@@ -91,8 +91,9 @@ class Dispatcher:
         started()
         deaths, since = 0, time.monotonic()
         answer = None
+        cut_off: set[str] = set()
         while True:
-            answer = self._asked(job, resolved, refused=answer is not None and bool(answer.refusal))
+            answer = self._asked(job, resolved, cut_off, refused=answer is not None and bool(answer.refusal))
             if answer is not None and answer.log:
                 path = workspace.log(step)
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,6 +109,7 @@ class Dispatcher:
                         remedy="look at the logs of the workers; run the same command again to go on",
                     )
                 if answer is not None:
+                    cut_off.add(answer.worker)
                     self._pause(_PAUSE_S * deaths)
                 continue
             if answer.refusal:
@@ -139,17 +141,25 @@ class Dispatcher:
         if client is not None:
             client.close(timeout=1)
 
-    def _asked(self, job: StepJob, resolved: Resolved, *, refused: bool = False) -> Answer | None:
-        """A worker's answer; None if it died, or the scheduler did. `refused`: one was, just now, for this step."""
+    def _asked(
+        self, job: StepJob, resolved: Resolved, cut_off: Collection[str] = (), *, refused: bool = False
+    ) -> Answer | None:
+        """A worker's answer; None if it died, or the scheduler did.
+
+        Workers that are `cut_off` from the data are asked if no other may run the step. `refused`: one was, just now.
+        """
+        client = self._connected()
         from distributed import CancelledError, KilledWorker
 
-        client = self._connected()
         future = None
         try:
             if refused and not self._able(resolved, client):
                 raise self._nobody(resolved)
             # Whoever asks twice, as after a lost scheduler, asks a second time: workers know what was made by its key.
             workers = self._others(resolved, client)
+            if cut_off:
+                rest = [name for name in workers or self._names(client) if name not in cut_off]
+                workers = rest if self._able(resolved, client, rest) else workers
             future = self._submit(_Wanted(client, job, self._resources(resolved, client), workers))
             self._wait(future, client, resolved, workers)
             return Answer.from_json(future.result(timeout=_ANSWERS_S))

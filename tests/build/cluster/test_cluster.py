@@ -133,6 +133,15 @@ def test_a_worker_of_another_commit_is_refused_and_told(here: Project, at: Clust
 
 
 @pytest.mark.slow
+def test_a_worker_that_is_cut_off_from_the_data_leaves_steps_to_another(here: Project, at: Cluster) -> None:
+    (at.root / "file").write_text("")
+    at.start_worker("off", checkout(here, "off"), PIPELINE_SHARED_STORE=str(at.root / "file" / "store"))
+    at.start_worker("on", checkout(here, "on"))
+    run = build(here, at)
+    assert run.status == 0, run.text
+
+
+@pytest.mark.slow
 def test_what_a_step_fails_with_on_a_worker_is_told_here(tmp_path: Path, at: Cluster) -> None:
     project = guests.create(tmp_path / "project", tmp_path / "store", guests.GOOD, guests.SEGFAULT)
     worker = Project.create(tmp_path / "worker", tmp_path / "worker-store")
@@ -145,6 +154,16 @@ def test_what_a_step_fails_with_on_a_worker_is_told_here(tmp_path: Path, at: Clu
     assert "worker poor" in run.text
     assert str(tmp_path / "worker") not in run.text
     assert f"shape:{guests.MODEL}/net/{guests.GOOD}" in run.built
+
+
+def test_a_cluster_without_its_package_is_told(here: Project, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    here.write("distributed/__init__.py", "raise ImportError('as if it were not there')\n")
+    shared = str(tmp_path / "shared")
+    run = here.doit("build", "engine=tcp://127.0.0.1:1", check=False, PIPELINE_SHARED_STORE=shared)
+    assert run.status == 10, run.text
+    assert "run 'uv sync --extra cluster'" in run.text
+    assert "Traceback" not in run.text
 
 
 def test_what_is_wrong_with_an_engine_is_told_before_anything_runs(here: Project) -> None:

@@ -127,7 +127,7 @@ def test_a_stage_that_fails_is_asked_for_once_and_a_disk_that_fails_it_again(
     answers: list[Answer] = []
 
     class Asks(Dispatcher):
-        def _asked(self, job: StepJob, _: Resolved, *, refused: bool = False) -> Answer:
+        def _asked(self, job: StepJob, _: Resolved, cut_off: object = (), *, refused: bool = False) -> Answer:
             answers.append(Answer.from_json(json.loads(json.dumps(member.make(job).to_json()))))
             return answers[-1]
 
