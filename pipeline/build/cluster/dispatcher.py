@@ -156,10 +156,7 @@ class Dispatcher:
             if refused and not self._able(resolved, client):
                 raise self._nobody(resolved)
             # Whoever asks twice, as after a lost scheduler, asks a second time: workers know what was made by its key.
-            workers = self._others(resolved, client)
-            if cut_off:
-                rest = [name for name in workers or self._names(client) if name not in cut_off]
-                workers = rest if self._able(resolved, client, rest) else workers
+            workers = self._chosen(resolved, client, cut_off)
             future = self._submit(_Wanted(client, job, self._resources(resolved, client), workers))
             self._wait(future, client, resolved, workers)
             return Answer.from_json(future.result(timeout=_ANSWERS_S))
@@ -281,6 +278,12 @@ class Dispatcher:
             if any(name not in self._refused for name in names):
                 self._met_s = time.monotonic()
             return names
+
+    def _chosen(self, resolved: Resolved, client: Client, cut_off: Collection[str]) -> list[str] | None:
+        """The workers to ask: of :meth:`_others`, those that are not `cut_off`, if one of them may run the step."""
+        workers = self._others(resolved, client)
+        rest = [name for name in workers or self._names(client) if name not in cut_off] if cut_off else []
+        return rest if self._able(resolved, client, rest) else workers
 
     def _others(self, resolved: Resolved, client: Client) -> list[str] | None:
         """The workers that were not refused; None if none was: newcomers may then take a step as well.

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -125,9 +126,11 @@ def test_a_stage_that_fails_is_asked_for_once_and_a_disk_that_fails_it_again(
     assert workspace.shared is not None
     workspace.shared.open()
     answers: list[Answer] = []
+    left_alone: list[set[str]] = []
 
     class Asks(Dispatcher):
-        def _asked(self, job: StepJob, _: Resolved, cut_off: object = (), *, refused: bool = False) -> Answer:
+        def _asked(self, job: StepJob, _: Resolved, cut_off: Collection[str] = (), *, refused: bool = False) -> Answer:
+            left_alone.append({*cut_off})
             answers.append(Answer.from_json(json.loads(json.dumps(member.make(job).to_json()))))
             return answers[-1]
 
@@ -141,6 +144,7 @@ def test_a_stage_that_fails_is_asked_for_once_and_a_disk_that_fails_it_again(
         member.close()
         workspace.shared.close()
     assert len(answers) == asked
+    assert left_alone == [set(), *[{"w"}] * (asked - 1)]
     assert caught.value.what == error.what
 
 

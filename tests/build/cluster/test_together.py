@@ -192,6 +192,21 @@ def test_where_all_workers_were_refused_a_step_waits_for_another(
         asks._others(STEP, client)  # type: ignore[arg-type]
 
 
+def test_a_worker_that_is_cut_off_is_asked_where_there_is_no_other(
+    asks: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "_KNOWN_S", 0.0)
+    monkeypatch.setattr("pipeline.plan.hosts.rules", lambda *_: ())
+    asks._workspace = SimpleNamespace(project=None)  # type: ignore[assignment]
+    client = Scheduler("off")
+    assert asks._chosen(STEP, client, ()) is None  # type: ignore[arg-type]
+    assert asks._chosen(STEP, client, {"off"}) is None  # type: ignore[arg-type]
+    client.workers.append("on")
+    assert asks._chosen(STEP, client, {"off"}) == ["on"]  # type: ignore[arg-type]
+    asks._refused["on"] = "it runs another commit"
+    assert asks._chosen(STEP, client, {"off"}) == ["off"]  # type: ignore[arg-type]
+
+
 def until_looked(client: Scheduler, times: int) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while client.looks < times:
