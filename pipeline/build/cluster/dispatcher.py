@@ -6,6 +6,7 @@ What a worker has made is found by its key, so a worker, a scheduler or an answe
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 import uuid
@@ -214,6 +215,8 @@ class Dispatcher:
                 where=self._where,
                 remedy="run 'uv sync --extra cluster', on every machine of the cluster",
             ) from None
+        # Of a scheduler that is gone Dask prints tracebacks; what there is to say of it we say ourselves.
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
         since, told = time.monotonic(), False
         with self._lock:
             if self._client is None:
@@ -250,6 +253,7 @@ class Dispatcher:
             if self._client is not client or client.status == "running":
                 return
             self._client = None
+        self._workspace.store.tell(f"the scheduler of the cluster is gone ({self._url}); its steps are asked for again")
         client.close(timeout=1)
 
     def _resources(self, resolved: Resolved, client: Client) -> Mapping[str, float]:
