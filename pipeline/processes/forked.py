@@ -46,7 +46,7 @@ class Child:
         return self._status
 
 
-def start(work: Callable[[], object], log: Path | None) -> Child:
+def start(work: Callable[[], object], log: Path | None = None) -> Child:
     """Begin some work in a child, which somebody has to wait for.
 
     What it prints goes to our output, or to the end of `log`. Its standard input is ours.
