@@ -147,7 +147,7 @@ def cluster_of_threads() -> Iterator[str]:
     """The address of a scheduler with one worker, in this process."""
     from distributed import LocalCluster
 
-    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as made:
+    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as made:
         yield made.scheduler_address
 
 
