@@ -17,6 +17,7 @@ from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.cutting import cut
 from pipeline.graph.files.given_constants import give_constants
 from pipeline.graph.files.lean_parse import parse_lean
+from pipeline.graph.files.loose_forms import tighten
 from pipeline.graph.files.model_file import CONVERTED, MODEL, byte_size, save_graph, signature, tensor_array
 from pipeline.graph.files.reserved_names import free_reserved_names
 from pipeline.graph.files.single_precision import widen
@@ -66,6 +67,7 @@ def run(request: StageRequest) -> StageResult:
     model = parse_lean(source)
     check_functions(model)
     model = inline_functions(model)
+    tighten(model)
     gone = cut(model, params.cut) if params.cut else ()
     given = give_constants(model, params.constants)
     check_strings(model)

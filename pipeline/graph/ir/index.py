@@ -163,6 +163,13 @@ def sort_nodes(model: ModelProto) -> None:
 
 
 def _sorted(nodes: list[NodeProto]) -> list[NodeProto]:
+    order = in_order(nodes)
+    assert order is not None, "the graph has a cycle"
+    return order
+
+
+def in_order(nodes: list[NodeProto]) -> list[NodeProto] | None:
+    """The nodes in topological order, the list itself if they are; None if there is none, as the graph has a cycle."""
     makers = {name: number for number, node in enumerate(nodes) for name in node.output[:] if name}
     needs = [{makers[name] for name in reads(node) if name in makers} for node in nodes]
     if all(max(need, default=-1) < number for number, need in enumerate(needs)):
@@ -181,8 +188,7 @@ def _sorted(nodes: list[NodeProto]) -> list[NodeProto]:
             waiting[reader] -= 1
             if waiting[reader] == 0:
                 heapq.heappush(ready, reader)
-    assert len(order) == len(nodes), "the graph has a cycle"
-    return order
+    return order if len(order) == len(nodes) else None
 
 
 def element_type(index: GraphIndex, name: str) -> int:
