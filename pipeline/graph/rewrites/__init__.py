@@ -82,6 +82,7 @@ from pipeline.graph.rewrites import (
     replace_tanh,
     resize_axes_apart,
     resize_by_products,
+    reverse_sequences,
     round_norm_scales,
     scale_magnitudes,
     scale_spectra,
@@ -144,6 +145,7 @@ REWRITES: tuple[Rewrite, ...] = (
     resize_axes_apart,
     center_grids,
     find_last_extremes,
+    reverse_sequences,
     sum_forwards,
     flatten_gathers,  # behind what writes lookups in place of a Pad or a Resize
     count_indices_from_the_front,
