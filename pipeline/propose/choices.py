@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.propose.absent import filler
@@ -13,6 +12,7 @@ from pipeline.propose.found_model import FoundModel
 from pipeline.propose.guessed_axes import GuessedAxis, guess_axes
 from pipeline.propose.interface import NEVER_VARIED, GuessedComponent, GuessedInput
 from pipeline.propose.picture_sizes import USUAL, Picture, guessed_side, said_side
+from pipeline.propose.proposal import Choices, Said
 from pipeline.propose.tables import FoundTable, find_table
 
 _TOKEN_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids"})
@@ -21,44 +21,6 @@ _LENGTHS = (64, 128)
 _SECONDS = (1, 3)
 _RATE = 16000
 _STEP_OF_WIDTH = (160, 320)
-
-
-@dataclass(frozen=True)
-class Said:
-    """A value and the comment that goes with it."""
-
-    value: Any
-    comment: str = ""
-
-
-@dataclass
-class Choices:
-    """The parts of a config, each with its comments. `missing` is what the user has to bring before it builds.
-
-    `reader` has the keys of `calibration`; `notes` are lines above it. `padding` is by component. `guessed_picture`: no
-    file says how large pictures are, and the graph leaves both sides free.
-    """
-
-    fixed: dict[str, Said] = field(default_factory=dict)
-    buckets: dict[str, Said] = field(default_factory=dict)
-    constants: dict[str, Said] = field(default_factory=dict)
-    reader: dict[str, Said] = field(default_factory=dict)
-    padding: dict[str, Said] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)
-    guessed_picture: bool = False
-
-    def leave_out(self, refused: Sequence[Mapping[str, int]]) -> None:
-        """Take buckets out that the model has no shapes for."""
-        count = max((len(said.value) for said in self.buckets.values()), default=0)
-        each = [{axis: said.value[place] for axis, said in self.buckets.items()} for place in range(count)]
-        kept = [sizes for sizes in each if sizes not in refused]
-        for axis, said in self.buckets.items() if 0 < len(kept) < count else ():
-            gone = ", ".join(str(sizes[axis]) for sizes in each if sizes in refused)
-            self.buckets[axis] = Said(
-                [sizes[axis] for sizes in kept], f"{said.comment}; the model can't be {gone} long"
-            )
 
 
 def choose(
@@ -152,8 +114,10 @@ def _place(
             sizes = [each for each in _TOKENS if each <= most] or [int(most)]
             limit = f"; the model takes {int(most)} at most" if most < math.inf else ""
             made.buckets[axis.name] = Said(sizes, f"tokens, of {of}{limit}")
+            made.lengths.append(axis.name)
         case "length":
             made.buckets[axis.name] = Said(list(_LENGTHS), f"GUESS: a length, of {of}")
+            made.lengths.append(axis.name)
 
 
 def _padding(each: GuessedComponent, made: Choices) -> Said | None:

@@ -10,10 +10,10 @@ from typing import Any
 
 from pipeline.contracts.values import TensorSpec
 from pipeline.plain_text import printable
-from pipeline.propose.choices import Choices, Said
 from pipeline.propose.found_model import FoundModel
 from pipeline.propose.interface import GuessedComponent, GuessedInput
 from pipeline.propose.language_files import LanguageFiles
+from pipeline.propose.proposal import Choices, Said
 
 _WIDTH = 116
 _CONTEXT, _PREFILL = 512, 128

@@ -6,24 +6,20 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from pipeline.build.bring import bring_up_to_date
-from pipeline.build.crew import Crew
 from pipeline.config.file_names import RESERVED
-from pipeline.config.load import ModelConfig, load
 from pipeline.config.release_checks import FOLDER
 from pipeline.config.written_values import NAME
-from pipeline.errors import ConfigError, ModelError, PipelineError, WaitingError, WorkerError
-from pipeline.plan.planner import plan
-from pipeline.plan.steps import Step
+from pipeline.errors import ConfigError, PipelineError
 from pipeline.plan.workspace import Workspace
-from pipeline.propose.choices import Choices, choose
+from pipeline.propose.choices import choose
 from pipeline.propose.config_text import config_text, language_model_text
+from pipeline.propose.draft import Draft, tried, write_new
 from pipeline.propose.found_model import FoundModel, chosen, find, no_models, sides, table_names
 from pipeline.propose.interface import GuessedComponent, look_at
 from pipeline.propose.language_files import config_of, language_files, longest_context
-from pipeline.propose.picture_sizes import OTHERS
+from pipeline.propose.picture_sizes import OTHERS, USUAL, Picture
+from pipeline.propose.proposal import Choices
 from pipeline.qnn import catalog
-from pipeline.store.durable import disk_errors
 
 DEFAULT_TARGET = "snapdragon-x-elite"
 _TRIED = ("fetch", "ingest", "shape", "rewrite")
@@ -57,31 +53,38 @@ def write_first_config(
     found = find(source, workspace.root, _on_the_hub)
     if found.language:
         longest = longest_context(found.language, found.files)
-        _write(path, language_model_text(name, found, found.language, wanted, longest))
+        write_new(path, language_model_text(name, found, found.language, wanted, longest))
         say(f"wrote configs/{path.name}: a language model of {found.language.file}")
         say(f"next: uv run doit build:{name}")
         return 0
     components = {key: look_at(file, found.onnx[file]) for key, file in _named(found).items()}
-    made = choose(name, found, components)
-    text = config_text(name, found, components, made, wanted)
-    _write(path, text)
-    refused = _tried(path, workspace, say)
-    if made.guessed_picture and any(step.startswith("shape:") for step in refused):
-        for picture in OTHERS:
-            say("trying pictures of {} x {}".format(*picture))
-            other = choose(name, found, components, picture)
-            other_text = config_text(name, found, components, other, wanted)
-            if _fits(path, text, other_text, workspace):
-                made, text, refused = other, other_text, {}
-                break
+
+    def choices(picture: Picture = USUAL) -> Choices:
+        return choose(name, found, components, picture)
+
+    def spelled(made: Choices, refused: Sequence[str]) -> str:
+        return config_text(name, found, components, made, wanted, refused)
+
+    draft = Draft(path, choices(), spelled, workspace, say)
+    refused = tried(path, workspace, say)
+    if any(step.startswith("shape:") for step in refused) and _other_sizes_fit(draft, choices, say):
+        refused = {}
     errors = list(refused.values())
-    larger = [] if errors else _too_large(path, workspace, say)
-    made.leave_out(larger)
-    if (errors or larger) and path.read_text("utf-8") == text:  # who edited it meanwhile keeps what he wrote
-        text = config_text(name, found, components, made, wanted, [str(error) for error in errors])
-        path.write_text(text, "utf-8", newline="\n")
-    _tell(name, components, made, errors, workspace, say)
+    if errors:
+        draft.put(draft.made, [str(error) for error in errors])
+    else:
+        draft.leave_out_larger()
+    _tell(name, components, draft.made, errors, workspace, say)
     return errors[0].exit_code if errors else 0
+
+
+def _other_sizes_fit(draft: Draft, choices: Callable[[Picture], Choices], say: Callable[[str], None]) -> bool:
+    """Whether the model has shapes for pictures or texts of another size, which the draft has then."""
+    for picture in OTHERS if draft.made.guessed_picture else ():
+        say("trying pictures of {} x {}".format(*picture))
+        if draft.fits(choices(picture)):
+            return True
+    return draft.shorten()
 
 
 def _free_path(name: str, root: Path) -> Path:
@@ -106,21 +109,6 @@ def _targets(text: str) -> list[str]:
     for name in names:
         catalog.resolve(name)
     return names or [DEFAULT_TARGET]
-
-
-def _write(path: Path, text: str) -> None:
-    with disk_errors(path, f"configs/{path.name} can't be written"):
-        path.parent.mkdir(exist_ok=True)
-        try:
-            stream = path.open("x", encoding="utf-8", newline="\n")
-        except FileExistsError:
-            raise ConfigError(f"configs/{path.name} is there already", remedy="take another name") from None
-        try:
-            with stream:
-                stream.write(text)
-        except OSError:  # part of a config would be refused by every command that reads all of them
-            path.unlink(missing_ok=True)
-            raise
 
 
 def _named(found: FoundModel) -> dict[str, str]:
@@ -170,64 +158,6 @@ def _on_the_hub(repo: str, revision: str) -> FoundModel:
     for _ in PurePosixPath(beside[0]).parts:
         snapshot = snapshot.parent
     return FoundModel(place, onnx, names, passed, sides(snapshot, beside), tables=tables)
-
-
-def _tried(path: Path, workspace: Workspace, say: Callable[[str], None] = lambda _: None) -> dict[str, PipelineError]:
-    """Errors of the steps that need no samples, by their names, one for each component at most."""
-    config = load(path)
-    steps = [step for step in plan(config) if _is_tried(step, config)]
-    crew, failed, errors = Crew(workspace, steps), set[str | None](), dict[str, PipelineError]()
-    try:
-        for step in steps:
-            if {step.component, None} & failed:
-                continue
-            say(f"trying {step.id}")
-            try:
-                bring_up_to_date(step, workspace, crew)
-            except WaitingError:
-                break
-            except PipelineError as error:
-                failed.add(step.component)
-                errors[step.id] = error.at(step.id)
-    finally:
-        crew.close()
-    return errors
-
-
-def _fits(path: Path, text: str, other: str, workspace: Workspace) -> bool:
-    """Whether nothing is refused with another text in place of the one that was written; if not, that one is back."""
-    if path.read_text("utf-8") != text:  # who edited it meanwhile keeps what he wrote
-        return False
-    path.write_text(other, "utf-8", newline="\n")
-    fits = not _tried(path, workspace)
-    if not fits:
-        path.write_text(text, "utf-8", newline="\n")
-    return fits
-
-
-def _too_large(path: Path, workspace: Workspace, say: Callable[[str], None]) -> list[Mapping[str, int]]:
-    """The buckets but the smallest that the model has no shapes for, as where a table of positions ends before."""
-    config = load(path)
-    steps = [step for step in plan(config) if step.stage == "shape" and step.bucket in config.buckets[1:]]
-    crew, found = Crew(workspace, steps), list[Mapping[str, int]]()
-    try:
-        for step in steps:
-            say(f"trying {step.id}")
-            try:
-                bring_up_to_date(step, workspace, crew)
-            except (WaitingError, WorkerError):  # this host may not run it, or what it needs
-                break
-            except ModelError:
-                if step.bucket is not None:
-                    found.append(step.bucket.axes)
-    finally:
-        crew.close()
-    return found
-
-
-def _is_tried(step: Step, config: ModelConfig) -> bool:
-    """Whether a step needs no samples, and is of the smallest bucket where it is of one."""
-    return step.stage in _TRIED and step.bucket in (None, config.buckets[0]) and step.name.count("/calibration") == 0
 
 
 def _tell(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.guesses import guesses, still_guessed
-from pipeline.propose.choices import Choices, Said
 from pipeline.propose.config_text import config_text
 from pipeline.propose.found_model import FoundModel
+from pipeline.propose.proposal import Choices, Said
 
 
 def test_what_init_marks_is_found_until_the_word_is_taken_out(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str = "models", targets: str = ""
 ) -> tuple[ModelConfig, str, list[str]]:
     """The config that is written for a source, its text, and what was said; no step is run."""
-    monkeypatch.setattr(first_config, "_tried", lambda *_: {})
+    monkeypatch.setattr(first_config, "tried", lambda *_: {})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").mkdir(exist_ok=True)
     said: list[str] = []
@@ -410,19 +410,41 @@ def test_a_language_model_that_can_not_be_built_is_refused_by_name(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_buckets_that_the_model_is_too_short_for_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("places", "lengths"), [(128, [32, 64, 128]), (100, [32, 64, 100]), (40, [32, 40]), (24, [12, 24])]
+)
+def test_buckets_end_where_a_table_of_positions_does(places: int, lengths: list[int], tmp_path: Path) -> None:
+    """By a lookup of positions, and by a slice of a table, whose sums alone say that it is too short."""
     project = Project.create(tmp_path / "project", tmp_path / "store")
-    text = """net (int64[batch, sequence] input_ids) => (float[batch, sequence, 4] y) {
+    looked_up = """net (int64[batch, sequence] input_ids) => (float[batch, sequence, 4] y) {
         s = Shape <start = 1, end = 2> (input_ids) n = Squeeze (s) p = Range (zero, n, one) r = Gather (table, p)
         w = Gather (words, input_ids) y = Add (w, r) }"""
+    cut = """net (int64[batch, sequence] input_ids) => (float[batch, sequence, 4] y) {
+        s = Shape <start = 1, end = 2> (input_ids) r = Slice (table, none, s)
+        w = Gather (words, input_ids) y = Add (w, r) }"""
     words = np.random.default_rng(1).standard_normal((20, 4)).astype(np.float32)
-    table = np.random.default_rng(2).standard_normal((40, 4)).astype(np.float32)
-    numbers = {"zero": np.array(0), "one": np.array(1)}
-    save(graph(text, {**numbers, "table": table, "words": words}), project.root / "models" / "net.onnx")
-    project.doit("init", "mine", "models")
-    written_text = (project.root / "configs/mine.yaml").read_text()
-    assert "sequence: [32]" in written_text
-    assert "the model can't be 64, 128 long" in written_text
+    table = np.random.default_rng(2).standard_normal((places, 4)).astype(np.float32)
+    numbers = {"zero": np.array(0), "one": np.array(1), "none": np.array([0])}
+    for name, text in (("looked-up", looked_up), ("cut", cut)):
+        save(graph(text, {**numbers, "table": table, "words": words}), project.root / name / "net.onnx")
+        run = project.doit("init", name, name)
+        assert "will be refused" not in run.text
+        path = project.root / "configs" / f"{name}.yaml"
+        assert [bucket.axes["sequence"] for bucket in load(path).buckets] == lengths
+        assert ("the model takes" in path.read_text()) == (places < 128)
+
+
+def test_of_a_model_that_no_length_helps_the_first_is_told_of(tmp_path: Path) -> None:
+    """One step fits by broadcasting, and is not what the model is for."""
+    project = Project.create(tmp_path / "project", tmp_path / "store")
+    text = """net (int64[batch, sequence] input_ids) => (float[batch, sequence, 4] y) {
+        w = Gather (words, input_ids) y = Add (w, five) }"""
+    table = np.ones((20, 4), np.float32)
+    save(graph(text, {"words": table, "five": np.ones((5, 4), np.float32)}), project.root / "models" / "net.onnx")
+    run = project.doit("init", "mine", "models", check=False)
+    assert run.status == 12
+    assert "sequence = 32" in run.text
+    assert [bucket.axes["sequence"] for bucket in load(project.root / "configs/mine.yaml").buckets] == [32, 64, 128]
 
 
 def test_a_vocabulary_beside_a_model_of_letters_is_read_in_place_of_arrays(
