@@ -218,7 +218,7 @@ def _vocabulary(table: FoundTable, rows: int | None) -> Said:
 
 
 def _images(folder: str, found: FoundModel, components: Mapping[str, GuessedComponent], made: Choices) -> None:
-    (given,) = (each for one in components.values() for each in one.of_kind("image"))
+    ((one, given),) = ((one, each) for one in components.values() for each in one.of_kind("image"))
     processor = found.beside("preprocessor_config.json")
     made.reader = {
         "reader": Said("images"),
@@ -238,12 +238,23 @@ def _images(folder: str, found: FoundModel, components: Mapping[str, GuessedComp
             "color": Said(
                 "gray" if shape[1 if first else 3] == 1 else "rgb", "GUESS: or bgr, as OpenCV reads pictures"
             ),
-            "scale": Said(0.00392156862745098, "GUESS: 1/255, then (pixel - mean) / std"),
-            "mean": Said([0.0], "GUESS: ImageNet's are [0.485, 0.456, 0.406]"),
-            "std": Said([1.0], "GUESS: ImageNet's are [0.229, 0.224, 0.225]"),
+            **_normalized(one.pixels.get(given.spec.name)),
         }
         made.notes.append("no preprocessor_config.json says how pictures are prepared: compare with the application")
     made.missing.append(f"{folder}/: 32 or more pictures; of other things than in the application they are no help")
+
+
+def _normalized(largest: int | None) -> dict[str, Said]:
+    """How pixels become numbers, of which the `largest` is known where the graph does the rest itself."""
+    fraction = 0.00392156862745098
+    if largest is not None:
+        why = f"the graph normalizes pixels of 0 to {largest} itself"
+        return {"scale": Said(fraction if largest == 1 else 1.0, why), "mean": Said([0.0]), "std": Said([1.0])}
+    return {
+        "scale": Said(fraction, "GUESS: 1/255, then (pixel - mean) / std"),
+        "mean": Said([0.0], "GUESS: ImageNet's are [0.485, 0.456, 0.406]"),
+        "std": Said([1.0], "GUESS: ImageNet's are [0.229, 0.224, 0.225]"),
+    }
 
 
 def _audio(folder: str, components: Mapping[str, GuessedComponent], made: Choices, rate: Said) -> None:

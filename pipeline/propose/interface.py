@@ -25,6 +25,7 @@ from pipeline.inputs.samples.audio import is_wave
 from pipeline.inputs.samples.images import is_picture
 from pipeline.propose.absent import absent
 from pipeline.propose.axis_uses import AxisUse, Uses, find_uses
+from pipeline.propose.pixel_scales import largest_pixel
 
 Kind = Literal["ids", "mask", "image", "audio", "features", "length", "state", "selector", "empty", "other"]
 NEVER_VARIED: tuple[Kind, ...] = ("selector", "empty")
@@ -61,7 +62,8 @@ class GuessedComponent:
     """One ONNX file: its inputs and outputs, or why it can't be read.
 
     `uses` is what recurrences say of axes, by input and place; `unranked` are inputs and outputs of which no one knows
-    how many dims they have; `limits` are numbers far below 0, at which an input's elements are taken for absent.
+    how many dims they have; `limits` are numbers far below 0, at which an input's elements are taken for absent;
+    `pixels` has the largest that pictures have, where the graph normalizes them itself.
     """
 
     file: str
@@ -72,6 +74,7 @@ class GuessedComponent:
     uses: Mapping[tuple[str, int], AxisUse] = field(default_factory=dict)
     unranked: frozenset[str] = frozenset()
     limits: Mapping[str, float] = field(default_factory=dict)
+    pixels: Mapping[str, int] = field(default_factory=dict)
 
     def of_kind(self, *kinds: Kind) -> list[GuessedInput]:
         """The inputs that are taken for one of these."""
@@ -104,7 +107,9 @@ def look_at(file: str, path: Path) -> GuessedComponent:
     unranked = frozenset(value.name for value in values if not value.type.tensor_type.HasField("shape"))
     nodes = len(model.graph.node)
     limits = absent(model.graph, _constants(model.graph))
-    return GuessedComponent(file, inputs, known.outputs, nodes, uses=uses.axes, unranked=unranked, limits=limits)
+    pictures = [given.spec.name for given in inputs if given.kind == "image"]
+    pixels = {name: found for name in pictures if (found := largest_pixel(model.graph, name))}
+    return GuessedComponent(file, inputs, known.outputs, nodes, None, uses.axes, unranked, limits, pixels)
 
 
 def _infer_outputs(model: ModelProto) -> None:

@@ -69,6 +69,17 @@ def test_a_model_of_pictures_without_a_processor_says_what_it_guessed(
     assert "  'N': 1    # a batch" in text, "a truth value of YAML 1.1 unless it is quoted"
 
 
+def test_how_a_graph_normalizes_pictures_itself_is_no_guess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "net (float[1, 3, 8, 8] data) => (float[1, 3, 8, 8] y) { a = Sub (data, half)  y = Mul (a, least) }"
+    constants = {"half": np.float32(127.5), "least": np.float32(1 / 127.5)}
+    save(graph(text, constants), tmp_path / "models" / "net.onnx")
+    config, text, said = written(tmp_path, monkeypatch)
+    assert isinstance(config.calibration, ImagesReader)
+    assert config.calibration.scale == 1
+    assert "scale: 1.0    # the graph normalizes pixels of 0 to 255 itself" in text
+    assert "guessed, look at these lines: fit, color" in said
+
+
 def test_a_processor_beside_the_model_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(graph(PICTURE), tmp_path / "models" / "onnx" / "net.onnx")
     processor = {"size": {"height": 64, "width": 48}}
