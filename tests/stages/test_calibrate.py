@@ -180,6 +180,23 @@ def test_an_infinite_value_is_traced_to_its_node(tmp_path: Path) -> None:
     assert "mask" in text
 
 
+def test_what_a_graph_marks_with_nan_is_named_with_where_to_end(tmp_path: Path) -> None:
+    model = graph(
+        """g (float[1,sequence] x, bool[1,sequence] there) => (float[1,sequence] y) {
+            squared = Mul (x, x)
+            y = Where (there, squared, nothing)
+        }""",
+        {"nothing": np.float32(np.nan)},
+    )
+    component = Component(tmp_path, model, {"4": {"sequence": 4}})
+    call = {"x": np.array([[1.0, 2]], np.float32), "there": np.array([[True, False]])}
+    with pytest.raises(CalibrationError) as caught:
+        component.calibrate([call])
+
+    assert "value 'y' is NaN in places" in str(caught.value)
+    assert "end the component before it with cut: ['squared']" in str(caught.value)
+
+
 def test_a_filler_that_no_rewrite_knows_is_refused(tmp_path: Path) -> None:
     model = graph(
         """g (float[1,sequence] x, int64[1,sequence] mask) => (float[1,sequence] y) {

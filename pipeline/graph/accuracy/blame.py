@@ -95,7 +95,7 @@ def compare_values(rung: str, above: View, below: View, shapes: View | None = No
         node = graph.index.makers[value]
         exact = found.total_db is not None and found.total_db >= EXACT_DB
         text = None if exact else told.get(node.op_type)
-        reason = Reason(rung, text) if text else None
+        reason = Reason(rung, text.format(given=node.input[0])) if text else None
         rows.append(Row(value, label(node), node.op_type, before[value], found.total_db, found.observed, reason=reason))
     return rows
 

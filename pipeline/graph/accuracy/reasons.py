@@ -143,6 +143,11 @@ PADDING: Mapping[str, str] = {
         "its kernel reaches into the padded tail, which should be zero there: mask its input",
     ),
     **dict.fromkeys(
+        ("Gather", "GatherElements", "GatherND", "Slice", "Split"),
+        "takes places from the end of the bucket, where the padding is: end the component at {given!r} with cut, and"
+        " take the last that a sample has in the application",
+    ),
+    **dict.fromkeys(
         (
             "BatchNormalization", "CumSum", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
             "InstanceNormalization", "LayerNormalization", "LogSoftmax", "MatMul", "ReduceL2", "ReduceMax",
@@ -151,7 +156,7 @@ PADDING: Mapping[str, str] = {
         "computes over padded positions as over data: mask them, or build exact lengths",
     ),
 }  # fmt: skip
-"""What operators do with padding, for the first value that differs because of it."""
+"""What operators do with padding, for the first value that differs because of it; `given` is the node's first input."""
 
 COMPILE: Mapping[str, str] = dict.fromkeys(
     ("Div", "Mul", "Pow", "ReduceMean", "Reciprocal", "Sqrt", "Sub"),

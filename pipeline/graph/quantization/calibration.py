@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 
-from onnx import TensorProto
+import numpy as np
+from onnx import NodeProto, TensorProto
 
 from pipeline.errors import CalibrationError
 from pipeline.graph.cpu import Arrays
 from pipeline.graph.files.model_file import CONSTANTS, REWRITTEN, external_range, is_external
-from pipeline.graph.ir.index import FLOATS
+from pipeline.graph.ir.index import FLOATS, is_op
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.chip_limits import COUNTED_IN_FLOAT
 from pipeline.graph.quantization.histogram import Histogram
 from pipeline.graph.quantization.observe import Observer
 from pipeline.graph.quantization.range_choice import MINMAX, OF_STATES, Method
 from pipeline.graph.quantization.ranges import MIN_WIDTH, Range, Ranges
+from pipeline.graph.shapes.ends import ends_before
+from pipeline.plain_text import cutting
 
 FILLER_LIMIT = 1e30
 """A value this large was written into the model, not computed from data."""
@@ -146,6 +149,14 @@ class Calibration:
             return
         node = observer.index.makers.get(name)
         spelled = f"from {measured.low:.4g} to {measured.high:.4g}"
+        if node is not None and _marks_with_nan(node, observer):
+            ends = ends_before(observer.index.model.graph, node, observer.index.initializers)
+            raise CalibrationError(
+                f"value {name!r} is NaN in places and can't be quantized",
+                where=f"node {label(node)}, {where}",
+                why="the graph marks with NaN what is not there, and integers have none",
+                remedy=cutting(ends) + "export the model with a number such as 0 in its place",
+            )
         raise CalibrationError(
             f"value {name!r} ranges {spelled} and can't be quantized",
             where=f"{f'node {label(node)}' if node is not None else 'an input of the model'}, {where}",
@@ -175,6 +186,12 @@ class Calibration:
             f" if it never varies where the model is used, say so in the config: constants: {{{fixed}}}, in lists"
             " where its dims are axes, which then are for 'fixed' and not for 'buckets'",
         )
+
+
+def _marks_with_nan(node: NodeProto, observer: Observer) -> bool:
+    """Whether a node puts a NaN that is a constant where a condition says so."""
+    known = [observer.index.constant(name) for name in node.input[1:]] if is_op(node, "Where") else []
+    return any(values is not None and np.isnan(values).any() for values in known)
 
 
 def _is_plain(measured: Range) -> bool:

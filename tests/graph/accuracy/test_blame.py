@@ -240,6 +240,23 @@ def test_a_difference_of_almost_equal_values_amplifies(tmp_path: Path) -> None:
     assert (first.value, name(first)) == ("d", "amplified")
 
 
+@pytest.mark.parametrize("take", ["Gather <axis = 1> (a, last)", "Slice (a, last, end, along)"])
+def test_the_last_place_of_a_bucket_is_padding(take: str, tmp_path: Path) -> None:
+    model = graph(
+        f"g (float[1,frames,4] x) => (float[1,k,4] y) {{ a = Relu (x)  l = {take}  y = Neg (l) }}",
+        {"last": np.array([-1]), "end": np.array([1 << 40]), "along": np.array([1])},
+    )
+    component = Component(tmp_path, model, {"24": {"frames": 24}})
+    calls = [{"x": random(1, length, 4)} for length in (17, 19)]
+    feeds = [{"x": np.pad(call["x"], ((0, 0), (0, 24 - call["x"].shape[1]), (0, 0)))} for call in calls]
+
+    rows = compare_values("padding", view(component.ingest, calls), view(component.shape["24"], feeds))
+
+    (first,) = first_wrong(rows, 60)
+    assert first.value == "l"
+    assert "end the component at 'a' with cut, and take the last that a sample has" in text(first)
+
+
 def test_padding_that_is_copied_into_the_valid_part(tmp_path: Path) -> None:
     model = graph(
         """g (float[1,4,frames] x) => (float[1,4,frames] y) {
