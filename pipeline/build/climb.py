@@ -165,9 +165,9 @@ class Climber:
                 for_margin += had and not (missed and missed.step.stage in _CHEAP)
                 if missed is None and not course.attempt(scheme).missed:
                     break
-                # What QNN has no operator for is in no precision another one.
-                left = missed.miss.left if missed and hints.NO_OPERATOR not in missed.miss.error.why else None
-                before = course.compiled()[:-1]
+                if missed and missed.miss.lacking and not course.fits:
+                    raise missed.miss.error
+                before, left = course.compiled()[:-1], missed.miss.left if missed else None
                 if missed and not may_be_cured(missed.miss.rung, scheme, before, left, float16=able.float16):
                     if course.fits:
                         break  # what waits is compiled now, and tells whether this precision alone is wrong

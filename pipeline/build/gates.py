@@ -73,7 +73,7 @@ class Miss:
     `state`: a state misses, which the next run takes in. `read`: an application reads something else off an output.
     `accepts` is what to write into a config to ship it all the same; empty if nobody should. `sqnr_db` is the figure
     that misses, if it is in dB. `whole`: whole numbers miss, which should all be equal. `left` are the nodes that QNN
-    leaves to the CPU, without conversions; None if that is not the reason.
+    leaves to the CPU, without conversions; None if that is not the reason. `lacking`: it has no operator for too many.
     """
 
     error: PipelineError
@@ -84,6 +84,7 @@ class Miss:
     sqnr_db: float | None = None
     whole: bool = False
     left: tuple[str, ...] | None = None
+    lacking: bool = False
 
 
 def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
@@ -103,9 +104,8 @@ def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
     if made.stage == "converse":
         return next(map(Miss, language_gates.conversed(name, made.read(converse.Facts.from_json))), None)
     if made.stage == "context":
-        parts = made.read(context.Facts.from_json).parts
-        facts = [part.facts for part in parts.values()]
-        return next((Miss(error, left=of.refused) for of in facts for error in _fallbacks(of, thresholds)), None)
+        parts = made.read(context.Facts.from_json).parts.values()
+        return next((miss for each in parts for miss in _fallbacks(each.facts, thresholds)), None)
     return None
 
 
@@ -315,7 +315,7 @@ def _score_changed(name: str, facts: verify.Facts, thresholds: Thresholds) -> It
         )
 
 
-def _fallbacks(facts: context.PartFacts, thresholds: Thresholds) -> Iterator[VerificationError]:
+def _fallbacks(facts: context.PartFacts, thresholds: Thresholds) -> Iterator[Miss]:
     # Parts that a model was split into on purpose are no partitions of its graph.
     inside, name, partitions = facts.fallbacks, facts.context_model, facts.partitions - len(facts.cuts or ())
     told = "".join(f"\n    | {node.op} {node.name!r}: {node.reason or 'no reason given'}" for node in inside[:8])
@@ -323,21 +323,24 @@ def _fallbacks(facts: context.PartFacts, thresholds: Thresholds) -> Iterator[Ver
         told += f"\n    | and {len(inside) - 8} more, which the step's manifest lists"
     advice = "; ".join(dict.fromkeys(hints.of(node.op, node.reason) for node in inside[:8]))
     if len(inside) > thresholds.max_cpu_nodes:
-        yield VerificationError(
+        error = VerificationError(
             f"{_count(len(inside), 'node')} would run on the CPU, {thresholds.max_cpu_nodes} may",
             where=name,
             why=f"QNN did not take{told}",
             remedy=f"{advice}; or accept it with thresholds:"
             f" {{max_cpu_nodes: {len(inside)}, max_partitions: {partitions}}}",
         )
+        lacking = sum(hints.NO_OPERATOR in (node.reason or "") for node in inside) > thresholds.max_cpu_nodes
+        yield Miss(error, left=facts.refused, lacking=lacking)
     if partitions > thresholds.max_partitions:
-        yield VerificationError(
+        error = VerificationError(
             f"the model is split into {partitions} partitions, {thresholds.max_partitions} may be",
             where=name,
             why="between partitions, values travel from the NPU to the CPU and back"
             + (told and f"; on the CPU:{told}"),
             remedy=(advice and f"{advice}; or ") + f"accept it with thresholds: {{max_partitions: {partitions}}}",
         )
+        yield Miss(error, left=facts.refused)
 
 
 def _count(number: int, noun: str) -> str:

@@ -118,6 +118,18 @@ def test_what_no_precision_cures_is_climbed_for_once_whichever_steps_miss_someth
     assert len(told) == len(set(told)), told
 
 
+def test_an_operator_that_qnn_lacks_ends_a_climb_for_something_else(tmp_path: Path) -> None:
+    """Integers miss what is asked for on the CPU; the first precision that is compiled tells what none cures."""
+    text = COARSE.replace(") {", ", float[1,8,frames] e) {").replace(" }", " e = Erf (x) }")
+    model = graph(text, {"w": np.random.default_rng(0).standard_normal((8, 8, 1)).astype(np.float32)})
+    run = project_of(tmp_path, model, CONFIG + "thresholds: {quantization_db: 90}\n").doit("build", check=False)
+    assert run.status == 16
+    assert "90 dB are asked for" in run.text
+    assert "error: 1 node would run on the CPU, 0 may" in run.text
+    *_, last = (line for line in run.text.splitlines() if line.startswith("net/net: "))
+    assert "trying" in last, "nothing is tried behind the first that was compiled"
+
+
 def test_a_choice_that_flips_is_climbed_for_whatever_the_decibels(tmp_path: Path) -> None:
     numbers = np.random.default_rng(0)
     weight = 2 * numbers.standard_normal((8, 8, 1)).astype(np.float32)
