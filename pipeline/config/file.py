@@ -76,6 +76,11 @@ class ComponentFile:
     masks, ids and latents."""
     constants: Mapping[TensorName, ConstantValue] = field(default_factory=dict)
     """Inputs of this component that always have one value, besides and before those of the model's `constants`."""
+    begin: tuple[TensorName, ...] = ()
+    """Values that this component begins at: they become its inputs, and what computes them goes. Named as in the ONNX
+    file. So a file is built in two parts, one with `cut` and one with `begin`, where a length in its middle depends on
+    data; and what the file draws at random becomes an input. Samples have these values, or the inputs of the file: then
+    the file is run on the CPU for them."""
     cut: tuple[TensorName, ...] = ()
     """Values that this component ends at, in place of the file's outputs: what stands behind them, as non-maximum
     suppression, is left to the application. Named as in the ONNX file; a build that is refused for such a part says

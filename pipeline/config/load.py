@@ -208,6 +208,7 @@ def _components(fields: Mapping[str, Any], default: Quantization) -> dict[str, C
                 outputs=outputs,
                 truth=truth,
                 cut=tuple(component.cut),
+                begin=tuple(component.begin),
                 budget_minutes=budget,
                 wished=wished_of(limits, thresholds) if left_out else None,
             )

@@ -29,7 +29,8 @@ class Component:
     """One ONNX file of the model. `padding` has the inputs whose fill value was given; others are filled with 0.
 
     `constants` are the model's and its own; it may have no input for some of the model's. `outputs` has how single
-    outputs are judged, by label; `truth` what the component is held against. `cut` are values that it ends at.
+    outputs are judged, by label; `truth` what the component is held against. `cut` are values that it ends at,
+    `begin` those that it begins at.
     `budget_minutes` is for how long other precisions are tried where this one misses a threshold, or keeps to less than
     what is `wished`; None: it is built as it is written.
     """
@@ -44,6 +45,7 @@ class Component:
     outputs: Mapping[str, OutputFile] = field(default_factory=dict)
     truth: Truth = "unpadded"
     cut: tuple[str, ...] = ()
+    begin: tuple[str, ...] = ()
     budget_minutes: int | None = None
     wished: Thresholds | None = None
 

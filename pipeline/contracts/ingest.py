@@ -15,12 +15,13 @@ from pipeline.frozen import dataclass
 class Params(Contract):
     """`file` is the component's name in the output of fetch; `constants` are inputs that are fixed to a value.
 
-    `cut` are values to end at, in place of the file's own outputs.
+    `cut` are values to end at, in place of the file's own outputs, and `begin` values that become inputs.
     """
 
     file: str
     constants: Mapping[str, NumberTree] = field(default_factory=dict)
     cut: tuple[str, ...] = ()
+    begin: tuple[str, ...] | None = left_out()
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,15 @@ class GivenConstant(Contract):
     shape: tuple[int, ...]
     value: NumberTree
     axes: tuple[str, ...] | None = left_out()
+
+
+@dataclass(frozen=True)
+class Begin(Contract):
+    """The values in the middle of the source's `file` that a component begins at; `constants` fix the file's inputs."""
+
+    file: str
+    values: tuple[str, ...]
+    constants: Mapping[str, GivenConstant]
 
 
 @dataclass(frozen=True)
@@ -54,8 +64,8 @@ class Facts(Signature):
 
     `language` is there where it is a language model, whose output has `tokenizer.json`, too; `rounds` is the file where
     it was quantized, which rounds otherwise than the float model that was made of it. `gone` are inputs of the file
-    that nothing reads any more, as the component ends before. `layers`: it has an LSTM, which takes another form where
-    it stays in float. `tables` are of the inputs that are ids.
+    that nothing reads in the part that the component is; `begin` is where a part does not begin with the file.
+    `layers`: it has an LSTM, which takes another form where it stays in float. `tables` are of the inputs that are ids.
     """
 
     constants: Mapping[str, GivenConstant]
@@ -65,5 +75,6 @@ class Facts(Signature):
     language: LanguageFacts | None = left_out()
     rounds: str | None = left_out()
     gone: tuple[str, ...] | None = left_out()
+    begin: Begin | None = left_out()
     layers: bool | None = left_out()
     tables: Mapping[str, Table] | None = left_out()

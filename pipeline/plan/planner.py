@@ -73,7 +73,8 @@ class _Planner(Measurements):
         yield Step("fetch", self._name, config, fetch.Params(commit=None, files=()), asked=asked)
         for name, component in config.components.items():
             fetched = (Input("fetch", f"fetch:{self._name}"),)
-            params = ingest.Params(component.file, dict(sorted(component.constants.items())), component.cut)
+            constants = dict(sorted(component.constants.items()))
+            params = ingest.Params(component.file, constants, component.cut, component.begin or None)
             yield Step("ingest", f"{self._name}/{name}", config, params, fetched, component=name)
         if config.calibration:
             yield from self._samples("calibration", config.calibration)

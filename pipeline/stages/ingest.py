@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onnx import GraphProto
+from onnx import GraphProto, ModelProto
 
-from pipeline.contracts.ingest import Facts, Params
+from pipeline.contracts.ingest import Begin, Facts, Params
 from pipeline.errors import SourceError
 from pipeline.graph.files.admission import check_functions, check_model
 from pipeline.graph.files.blob_writer import BlobWriter
-from pipeline.graph.files.cutting import cut
+from pipeline.graph.files.cutting import take_part
 from pipeline.graph.files.given_constants import give_constants
 from pipeline.graph.files.lean_parse import parse_lean
 from pipeline.graph.files.loose_forms import tighten
@@ -47,7 +47,7 @@ def run(request: StageRequest) -> StageResult:
     ``weights.bin`` is the file of the source that the others are in, ``weights_2.bin`` and so on if there are several.
 
     Raises:
-        ConfigError: a value of ``constants`` does not fit its input, or one of ``cut`` is not there.
+        ConfigError: a value of ``constants`` does not fit its input, or one of ``begin`` or ``cut`` is not there.
         SourceError: the source has no such file.
         ModelError: the model is damaged, unsafe, quantized already, or not one that can be built.
     """
@@ -68,7 +68,8 @@ def run(request: StageRequest) -> StageResult:
     check_functions(model)
     model = inline_functions(model)
     tighten(model)
-    gone = cut(model, params.cut) if params.cut else ()
+    begin = _begin(model, params)
+    gone = take_part(model, params.begin or (), params.cut) if params.cut or begin else ()
     given = give_constants(model, params.constants)
     check_strings(model)
     fixed = {**given, **fix_empty_inputs(model)}
@@ -95,11 +96,20 @@ def run(request: StageRequest) -> StageResult:
         axes={axis: tuple(inputs) for axis, inputs in model_axes(model).items()},
         rounds=file if quantized else None,
         gone=gone or None,
+        begin=begin,
         layers=any(node.op_type == "LSTM" for node in all_nodes(graph)) or None,
         tables=tables(model) or None,
     )
     reused = {name: ("fetch", of) for name, of in weights.kept.items()}
     return StageResult(facts.to_json(), reused)
+
+
+def _begin(model: ModelProto, params: Params) -> Begin | None:
+    """Where the component begins, with the constants of the whole file's inputs; None for one that begins with it."""
+    if not params.begin:
+        return None
+    inputs = ModelProto(graph=GraphProto(input=model.graph.input))
+    return Begin(params.file, params.begin, give_constants(inputs, params.constants))
 
 
 def _place_constants(graph: GraphProto, constants: Constants, weights: SourceWeights, folder: Path) -> None:

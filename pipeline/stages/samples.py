@@ -19,6 +19,7 @@ from pipeline.graph.language.names import TOKENS
 from pipeline.graph.shapes.buckets import axis_lengths, smallest_bucket
 from pipeline.inputs.samples import arrays, audio, chat, function, images, record, text
 from pipeline.inputs.samples.conform import Interface
+from pipeline.inputs.samples.middle import Middle
 from pipeline.inputs.samples.request import Call, ReadRequest
 from pipeline.inputs.samples.sample_set import SampleSetWriter, stored_calls
 from pipeline.model import StageRequest, StageResult
@@ -129,6 +130,7 @@ def _read_request(request: StageRequest) -> ReadRequest:
                 params.fixed[component],
                 constant_arrays(interfaces[component].constants),
                 interfaces[component].gone or (),
+                _middle(request, interfaces[component]),
             )
             for component in ingested
         },
@@ -140,6 +142,14 @@ def _read_request(request: StageRequest) -> ReadRequest:
         request.files.get("code"),
         {component: facts.language for component, facts in interfaces.items() if facts.language is not None},
     )
+
+
+def _middle(request: StageRequest, facts: ingest.Facts) -> Middle | None:
+    """Where a component begins in its file, if it does."""
+    if facts.begin is None:
+        return None
+    file = request.inputs["fetch"].folder / facts.begin.file
+    return Middle(file, facts.begin.values, constant_arrays(facts.begin.constants))
 
 
 def _empty(given: ReadRequest) -> CalibrationError:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError
 from pipeline.graph.shapes.buckets import axis_lengths, fits_no_bucket, smallest_bucket
+from pipeline.inputs.samples.middle import Middle
 from pipeline.plain_text import did_you_mean
 
 _INTEGERS = frozenset("biu")
@@ -21,7 +22,8 @@ _INTEGERS = frozenset("biu")
 class Interface:
     """What a component takes: its inputs, its buckets by name, and the axes and inputs that the config fixes.
 
-    `gone` are inputs of the file that a cut leaves out: samples may have them, and nothing reads them.
+    `gone` are inputs of the file that nothing reads where the component is a part of it: samples may have them. If it
+    begins in the `middle` of the file, the values there are computed from them for samples that don't have these.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -29,11 +31,29 @@ class Interface:
     fixed: Mapping[str, int] = field(default_factory=dict)
     constants: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
+    middle: Middle | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """The inputs of the original, those that the config fixes or leaves out included."""
         return (*(spec.name for spec in self.inputs), *self.constants, *self.gone)
+
+    def takes(self, arrays: Mapping[str, ArrayLike]) -> bool:
+        """Whether all that the component takes is there, or follows from what is."""
+        missing = {spec.name for spec in self.inputs if spec.name not in arrays}
+        return not missing or (
+            self.middle is not None and missing.issubset(self.middle.names) and arrays.keys() >= {*self.middle.inputs}
+        )
+
+    def filled(self, arrays: Mapping[str, ArrayLike]) -> Mapping[str, ArrayLike]:
+        """The arrays, with values in the middle of the file where these are missing and follow from the rest.
+
+        Raises:
+            CalibrationError: the file can't compute them.
+        """
+        if self.middle is None or all(spec.name in arrays for spec in self.inputs) or not self.takes(arrays):
+            return arrays
+        return {**self.middle.values(arrays), **arrays}
 
     def longest(self, axis: str) -> int:
         """The largest value of an axis over all buckets, or its fixed one; 1 if the config doesn't mention it."""
@@ -53,6 +73,7 @@ def conform(arrays: Mapping[str, ArrayLike], interface: Interface, *, where: str
             which sample.
     """
     inputs = interface.inputs
+    arrays = interface.filled(arrays)
     specs = {spec.name: spec for spec in inputs}
     try:
         for name in arrays:
@@ -62,8 +83,10 @@ def conform(arrays: Mapping[str, ArrayLike], interface: Interface, *, where: str
                 raise _unknown(str(name), specs)
         missing = [str(spec) for spec in inputs if spec.name not in arrays]
         if missing:
+            own = "" if interface.middle is None else f", or for {', '.join(interface.middle.inputs)} of the whole file"
             raise CalibrationError(
-                f"the sample has no array for {_listed(missing)}", remedy="give an array for every input of the model"
+                f"the sample has no array for {_listed(missing)}",
+                remedy=f"give an array for every input of the model{own}",
             )
         checked = {spec.name: _conform_array(arrays[spec.name], spec) for spec in inputs}
         _check_lengths(axis_lengths(checked, inputs), interface)

@@ -81,7 +81,7 @@ class ReadRequest:
         takers = {
             component: {name: arrays[name] for name in interface.names if name in arrays}
             for component, interface in self.interfaces.items()
-            if all(spec.name in arrays for spec in interface.inputs)
+            if interface.takes(arrays)
         }
         if len(self.interfaces) == 1 or not takers:
             # Let the check say what is wrong, against the component that takes the most of what is here.

@@ -45,3 +45,58 @@ def test_names_that_no_node_makes_are_refused(name: str, tmp_path: Path) -> None
     with pytest.raises(ConfigError, match=f"the model makes no value '{name}'") as caught:
         cut_at(tmp_path, name)
     assert "netron" in str(caught.value.remedy)
+
+
+MIDDLE = """g (float[1,len] x, float[1] speed, float[1,1] voice) => (float[1,m] y, float[1,len] z) {
+    e = Exp (x)  d = Mul (e, speed)  z = Neg (d)
+    total = ReduceSum <keepdims = 0> (d)  n = Cast <to = 7> (total)  frames = Range (zero, n, one)
+    f = Cast <to = 1> (frames)  wave = Sin (f)  row = Unsqueeze (wave, zero_axis)
+    last = ReduceMax <keepdims = 1> (d)  louder = Mul (row, last)  y = Add (louder, voice) }"""
+NUMBERS = {"zero": np.array(0), "one": np.array(1), "zero_axis": np.array([0])}
+
+
+def part(root: Path, begin: list[str], cut: list[str]) -> StageInput:
+    source = model(MIDDLE, NUMBERS)
+    params = {"file": MODEL, "begin": begin, "cut": cut}
+    return run_stage("ingest", root / "out", params, {"fetch": fetched(root / "in", source)})
+
+
+def test_a_part_begins_at_values_that_become_inputs(tmp_path: Path) -> None:
+    made = part(tmp_path, ["frames", "last"], [])
+    graph = load_graph(made.folder / MODEL).graph
+    assert [value.name for value in graph.input] == ["voice", "frames", "last"], "what both parts read stays"
+    assert [value.name for value in graph.output] == ["y"], "and of the outputs what is computed from these values"
+    assert made.facts["gone"] == ["x", "speed"]
+    feeds = {"x": numbers(1, 5), "speed": np.array([4], np.float32), "voice": np.array([[0.5]], np.float32)}
+    whole = outputs(model(MIDDLE, NUMBERS), feeds)[0]
+    loud = np.exp(feeds["x"]) * 4
+    given = {"frames": np.arange(int(loud.sum())), "last": loud.max(keepdims=True), "voice": feeds["voice"]}
+    np.testing.assert_allclose(outputs(made.folder / MODEL, given)[0], whole, rtol=1e-5)
+
+
+def test_a_part_may_begin_and_end_in_the_middle(tmp_path: Path) -> None:
+    graph = load_graph(part(tmp_path, ["d"], ["last", "n"]).folder / MODEL).graph
+    assert ([value.name for value in graph.input], [value.name for value in graph.output]) == (["d"], ["last", "n"])
+
+
+@pytest.mark.parametrize(
+    ("begin", "cut", "told"),
+    [
+        (["framse"], [], "the model makes no value 'framse'; did you mean 'frames'"),
+        (["x"], [], "the model makes no value 'x'"),
+        (["frames"], ["d"], "nothing that the component ends at is computed from 'frames'"),
+        (["y"], [], "none of the model's outputs is computed from 'y'"),
+    ],
+)
+def test_what_a_part_can_not_begin_at(begin: list[str], cut: list[str], told: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        part(tmp_path, begin, cut)
+    assert told in str(caught.value)
+
+
+def test_a_value_of_which_nothing_says_what_it_is_can_not_be_an_input(tmp_path: Path) -> None:
+    source = model("g (float[1,4] x) => (float[1,4] y) { c = com.acme.Choose (x) y = Neg (c) }")
+    with pytest.raises(ConfigError, match="nothing says what type and how many dims the value 'c' has"):
+        run_stage(
+            "ingest", tmp_path / "out", {"file": MODEL, "begin": ["c"]}, {"fetch": fetched(tmp_path / "in", source)}
+        )
