@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, shape_inference
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, shape_inference
 
 from pipeline.errors import ConfigError
 from pipeline.graph.ir.inference import REFUSALS
@@ -112,6 +112,16 @@ def _types(model: ModelProto, names: Collection[str]) -> dict[str, ValueInfoProt
             inferred = shape_inference.infer_shapes(model, data_prop=True).graph
         except REFUSALS:
             inferred = graph
-        found = {value.name: value for value in inferred.value_info if value.name in names} | found
+        found = {value.name: _named(value, graph) for value in inferred.value_info if value.name in names} | found
     unknown = helper.make_tensor_value_info
     return {name: found.get(name) or unknown(name, TensorProto.FLOAT, None) for name in names}
+
+
+def _named(inferred: ValueInfoProto, graph: GraphProto) -> ValueInfoProto:
+    """A declaration without the names that inference made up for dims: those of the model's inputs stay."""
+    dims = (dim for value in graph.input for dim in value.type.tensor_type.shape.dim)
+    known = {dim.dim_param for dim in dims}
+    for dim in inferred.type.tensor_type.shape.dim:
+        if dim.dim_param not in known:
+            dim.ClearField("dim_param")
+    return inferred

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.graph.files.model_file import MODEL, load_graph
-from pipeline.model import StageInput
+from pipeline.model import Json, StageInput
 from tests.support.sources import fetched, model, numbers, outputs
 from tests.support.stage_runs import run_stage
 
@@ -57,7 +57,7 @@ NUMBERS = {"zero": np.array(0), "one": np.array(1), "zero_axis": np.array([0])}
 
 def part(root: Path, begin: list[str], cut: list[str]) -> StageInput:
     source = model(MIDDLE, NUMBERS)
-    params = {"file": MODEL, "begin": begin, "cut": cut}
+    params: dict[str, Json] = {"file": MODEL, "begin": [*begin], "cut": [*cut]}
     return run_stage("ingest", root / "out", params, {"fetch": fetched(root / "in", source)})
 
 
@@ -67,6 +67,8 @@ def test_a_part_begins_at_values_that_become_inputs(tmp_path: Path) -> None:
     assert [value.name for value in graph.input] == ["voice", "frames", "last"], "what both parts read stays"
     assert [value.name for value in graph.output] == ["y"], "and of the outputs what is computed from these values"
     assert made.facts["gone"] == ["x", "speed"]
+    shapes = [value["shape"] for value in made.facts["inputs"]]  # type: ignore[index, union-attr, call-overload]
+    assert shapes[1:] == [["frames[0]"], [1, 1]], "no name is one that inference made up"
     feeds = {"x": numbers(1, 5), "speed": np.array([4], np.float32), "voice": np.array([[0.5]], np.float32)}
     whole = outputs(model(MIDDLE, NUMBERS), feeds)[0]
     loud = np.exp(feeds["x"]) * 4

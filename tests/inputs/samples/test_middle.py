@@ -22,7 +22,9 @@ X, SPEED = np.array([[1, 2, 3]], np.float32), np.array([2], np.float32)
 
 def middle(folder: Path, *names: str, **constants: float) -> Middle:
     onnx.save(model(TEXT), folder / "net.onnx")
-    return Middle(folder / "net.onnx", names, {name: np.float32([value]) for name, value in constants.items()})
+    return Middle(
+        folder / "net.onnx", names, {name: np.array([value], np.float32) for name, value in constants.items()}
+    )
 
 
 def interface(part: Middle, *inputs: TensorSpec) -> Interface:
@@ -46,9 +48,9 @@ def test_values_that_a_sample_has_are_taken(tmp_path: Path) -> None:
 
 
 def test_what_is_drawn_at_random_is_the_same_each_time(tmp_path: Path) -> None:
-    drawn = [middle(tmp_path, "noise").values({"x": X, "speed": SPEED})["noise"] for _ in range(2)]
-    np.testing.assert_array_equal(*drawn)
-    assert drawn[0].std() > 0
+    first, second = (middle(tmp_path, "noise").values({"x": X, "speed": SPEED})["noise"] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert first.std() > 0
 
 
 def test_a_sample_with_neither_is_told_what_it_lacks(tmp_path: Path) -> None:
