@@ -53,9 +53,19 @@ def _slips(word: str, other: str) -> int:
     return last[-1]
 
 
-def cutting(ends: Sequence[str]) -> str:
-    """The advice to end a model at these values, in front of other advice; nothing for none."""
+def cutting(ends: Sequence[str], begins: Sequence[str] = ()) -> str:
+    """The advice to end a model at these values, in front of other advice; nothing for none.
+
+    `begins` are values that another component may begin at, behind what is left out.
+    """
     if not ends:
         return ""
-    names = ", ".join(f"'{name}'" for name in ends)
-    return f"end the component before it with cut: [{names}] in the config, and do the rest in the application; or "
+    apart = f", or in a component of its own for what is behind it, with begin: {quoted(begins)}" if begins else ""
+    end = f"end the component before it with cut: {quoted(ends)} in the config"
+    return f"{end}, and do the rest in the application{apart}; or "
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Names as a list in a config has them."""
+    listed = ", ".join(f"'{name}'" for name in names)
+    return f"[{listed}]"

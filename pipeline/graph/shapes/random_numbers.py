@@ -15,7 +15,7 @@ from pipeline.graph.ir.inference import is_static, shape_of
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.shapes.ends import ends_before
 from pipeline.graph.shapes.folding import RANDOM
-from pipeline.plain_text import cutting
+from pipeline.plain_text import cutting, quoted
 
 
 class Silence:
@@ -57,6 +57,7 @@ def check_random_numbers(model: ModelProto) -> None:
                 f"node {label(node)} draws random numbers",
                 where=f"its output {node.output[0]!r}",
                 why="each run draws others, so what the chip computes can't be held against the original",
-                remedy=f"{cutting(ends)}export the model with the noise as an input, which the application draws;"
-                " where a factor of the noise is an input, constants: {its name: 0} builds the model without any",
+                remedy=f"say begin: {quoted(node.output[:1])} in the component's config, and what it draws is an input,"
+                f" for the application to draw; or {cutting(ends)}, where a factor of the noise is an input, constants:"
+                " {its name: 0} builds the model without any",
             )

@@ -73,10 +73,13 @@ def depends_on_data(
     kind: TypeProto | None,
     constants: Container[str],
     kept: Sequence[NodeProto],
-    ends: Sequence[str],
+    parts: tuple[Sequence[str], Sequence[str]],
 ) -> ModelError:
-    """The error for an output that has no static type though all inputs have; `ends` are values to end before it."""
-    advice = cutting(ends)
+    """The error for an output that has no static type though all inputs have.
+
+    `parts` are values to end a part before it at, and to begin one behind it at.
+    """
+    advice = cutting(*parts)
     if kind is not None and not kind.HasField("tensor_type"):
         return ModelError(
             f"node {label(node)} makes a {kind.WhichOneof('value') or 'value'} instead of a tensor".replace(

@@ -34,7 +34,7 @@ from pipeline.graph.shapes.empty_values import (
     leave_out_empties,
     leave_out_empty_parts,
 )
-from pipeline.graph.shapes.ends import ends_before
+from pipeline.graph.shapes.ends import begins_behind, ends_before
 from pipeline.graph.shapes.folding import Constants, type_bytes
 from pipeline.graph.shapes.guarding import Guards
 from pipeline.graph.shapes.lists import Lists
@@ -306,8 +306,9 @@ class _Pass:
     def _keep(self, node: NodeProto, types: Mapping[str, TypeProto]) -> None:
         for name in node.output:
             if name and not is_static(types.get(name)):
-                found, ends = self._constants.types, ends_before(self._model.graph, node, self._constants.types)
-                raise shape_errors.depends_on_data(node, name, types.get(name), found, self._kept, ends)
+                found, graph = self._constants.types, self._model.graph
+                parts = ends_before(graph, node, found), begins_behind(graph, node, found)
+                raise shape_errors.depends_on_data(node, name, types.get(name), found, self._kept, parts)
             if name:
                 _check_size(name, types[name], self._axes)
         check_no_empties(node, self._types, types)

@@ -44,6 +44,29 @@ def test_the_advice_can_be_followed(tmp_path: Path) -> None:
     assert [value.name for value in load_graph(static).graph.output] == ends
 
 
+SPEECH = """g (float[1,len] x, float[1] speed, float[1,1] voice) => (float[1,m] y) {
+    e = Exp (x)  d = Mul (e, speed)  places = Cast <to = 1> (d)  top = ReduceMax <keepdims = 1> (places)
+    total = ReduceSum <keepdims = 0> (d)  n = Cast <to = 7> (total)  frames = Range (zero, n, one)
+    f = Cast <to = 1> (frames)  wave = Sin (f)  row = Unsqueeze (wave, nought)
+    loud = Mul (row, top)  peak = Cast <to = 1> (top)  far = Div (loud, peak)  y = Add (far, voice) }"""
+
+
+def test_both_halves_of_a_length_that_depends_on_data_can_be_built(tmp_path: Path) -> None:
+    source = model(SPEECH, {**CONSTANTS, "zero": np.array(0), "one": np.array(1)})
+    with pytest.raises(ModelError) as caught:
+        shaped(tmp_path / "first", source, len=6)
+    remedy = str(caught.value.remedy)
+    parts = [re.findall(r"'([^']*)'", names) for names in re.findall(r"(?:cut|begin): \[(.*?)\]", remedy)]
+    assert parts == [["total", "top"], ["frames", "top"]]
+
+    given = {"fetch": fetched(tmp_path / "in", source)}
+    front = run_stage("ingest", tmp_path / "front", {"file": MODEL, "cut": [*parts[0]]}, given)
+    back = run_stage("ingest", tmp_path / "back", {"file": MODEL, "begin": [*parts[1]]}, given)
+    graphs = [load_graph(shaped(tmp_path / name, taken, **axes).folder / MODEL).graph
+              for name, taken, axes in (("f", front, {"len": 6}), ("b", back, {"frames[0]": 9}))]  # fmt: skip
+    assert [[value.name for value in graph.output] for graph in graphs] == [["total", "top"], ["y"]]
+
+
 def test_nothing_is_advised_where_nothing_would_be_left() -> None:
     source = model("g (float[1,4] x) => (int64[2,n] y) { y = NonZero (x) }")
     assert ends_before(source.graph, source.graph.node[0], set()) == ()

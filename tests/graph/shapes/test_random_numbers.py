@@ -21,7 +21,15 @@ def test_the_node_is_named_with_what_helps(tmp_path: Path) -> None:
         shaped(tmp_path, ingested(tmp_path / "in", model(NOISE)))
     assert told.value.what == "node 'noise' (RandomNormalLike) draws random numbers"
     assert "cut: ['mean'] in the config" in told.value.remedy
-    assert "export the model with the noise as an input" in told.value.remedy
+    assert "say begin: ['noise'] in the component's config" in told.value.remedy
+
+
+def test_what_is_drawn_may_be_an_input(tmp_path: Path) -> None:
+    given = {"fetch": fetched(tmp_path / "in", model(NOISE))}
+    drawn = run_stage("ingest", tmp_path / "drawn", {"file": MODEL, "begin": ["noise"]}, given)
+    made = load_graph(shaped(tmp_path, drawn).folder / MODEL)
+    assert [value.name for value in made.graph.input] == ["x", "scale", "noise"]
+    assert [value.name for value in made.graph.output] == ["y"]
 
 
 def test_noise_that_counts_nothing_is_no_reason(tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ DATA: list[tuple[str, list[str]]] = [
      ["the output shape of node 'i' (NonZero) depends on data",
       "where: its input 'r', computed from 'x'",
       "why: output 'i' is int64 [2, ?]: only the values at run time say how large, and HTP runs fixed shapes",
-      "next: end the component before it with cut: ['r'] in the config, and do the rest in the application; or keep all"
+      "next: end the component before it with cut: ['r'] in the config, and do the rest in the application, or in a"
+      " component of its own for what is behind it, with begin: ['i']; or keep all"
       " elements and mask those you don't want, with Where or a multiplication"]),
     ("{ c = Cast <to = 9> (x)  f = Flatten <axis = 0> (c)  s = Squeeze (f)  y = Compress (x, s) }",
      ["node 'y' (Compress) depends on data", "its input 's', computed from 'x'"]),
