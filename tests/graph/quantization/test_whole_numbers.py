@@ -53,6 +53,22 @@ def test_what_rounds_gets_whole_numbers(body: str, result: str, tmp_path: Path) 
     assert not chip.cpu_ops
 
 
+@pytest.mark.parametrize("body", ["n = Add (w, few)", "n = Sub (few, w)", "n = Sub (w, five)"])
+def test_a_small_constant_counts_beside_large_numbers(body: str, tmp_path: Path) -> None:
+    """In steps of its own, 65535 of them, HTP took 1 for 0."""
+    calls = [{"x": np.rint(np.linspace(start, 20000, 63, dtype=np.float32)).reshape(1, 63)} for start in (0, 3)]
+    text = f"g (float[1,63] x) => (int32[1,63] y) {{ w = Floor (x) {body} y = Cast <to = 6> (n) }}"
+    constants: dict[str, ArrayLike] = {"few": np.resize(np.array([1, 2, -3], np.float32), 63), "five": np.float32(5)}
+    model = graph(text, {name: array for name, array in constants.items() if name in body}, opset=18)
+    component = with_rewrites(tmp_path, model)
+
+    chip = on_chip(component.quantize("all", component.calibrate(calls)), calls, tmp_path / "out")
+
+    assert not chip.cpu_ops
+    expected = [each["y"] for each in on_cpu(component.rewrite["all"], calls)]
+    np.testing.assert_array_equal([each["y"] for each in chip.outputs], expected)
+
+
 @pytest.mark.parametrize(("body", "sign"), [("y = Cast <to = 6> (x)", 1), ("n = Neg (x) y = Cast <to = 6> (n)", -1)])
 def test_fractions_are_cut_off_towards_zero_on_the_chip(body: str, sign: int, tmp_path: Path) -> None:
     fractions = [{"x": (call["x"] + np.float32(0.375)).astype(np.float32)} for call in CALLS]
