@@ -32,12 +32,10 @@ Beyond 2^23 the two differ, as floats then skip whole numbers.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto
 
 from pipeline.graph.ir.attributes import settings
@@ -45,11 +43,9 @@ from pipeline.graph.ir.index import GraphIndex, LazyIndex, element_type, is_op
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions
 from pipeline.graph.ir.recursion import Recursive
+from pipeline.graph.ir.whole_constants import whole_constant
 
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32)
-_LARGEST = 1 << 23
-_MOST_ELEMENTS = 4096
-"""Elements of a constant that is looked into."""
 _ROUND = ("Floor", "Ceil")
 _SUMS = ("Add", "Sub", "Neg")
 _MOVES = (*VIEWS, "Expand", "Transpose")
@@ -131,7 +127,7 @@ class _Lengths:
     def _find_whole(self, name: str) -> bool:
         node = self._index.maker(name, *_WHOLE, "Cast")
         if node is None:
-            return _whole(self._index, name) is not None
+            return whole_constant(self._index, name) is not None
         if is_op(node, "Cast"):
             return node.input[0] in self._index.types and element_type(self._index, node.input[0]) in _INTEGERS
         if is_op(node, "Mul"):
@@ -145,7 +141,7 @@ class _Lengths:
         if node is None or self._is_whole(name):
             return self._is_whole(name)
         if is_op(node, "Div"):
-            divisor = _whole(self._index, node.input[1])
+            divisor = whole_constant(self._index, node.input[1])
             known = divisor.all() if divisor is not None else self._is_whole(node.input[1])
             return bool(known) and self._is_whole(node.input[0])
         ratio, other = self._ratio_first(node)
@@ -178,7 +174,7 @@ class _Lengths:
         return None
 
     def _are_equal(self, first: str, second: str) -> bool:
-        one, other = _whole(self._index, first), _whole(self._index, second)
+        one, other = whole_constant(self._index, first), whole_constant(self._index, second)
         return first == second or (one is not None and other is not None and np.array_equal(one, other))
 
     def _find_finite(self, name: str) -> bool:
@@ -203,7 +199,7 @@ class _Lengths:
     # -- in integers -------------------------------------------------------------------------------------------------
 
     def _new_integer(self, name: str) -> str:
-        constant = _whole(self._index, name)
+        constant = whole_constant(self._index, name)
         if constant is not None:
             return self.added.constant(f"{name}_integer", constant.astype(np.int64))
         node = self._index.makers[name]
@@ -266,7 +262,7 @@ class _Lengths:
 
     def _by_a_positive(self, name: str, divided: str, divisor: str) -> tuple[str, str]:
         """What is divided, and by what, so that the quotient is the same and the divisor positive."""
-        given, constant = self._integer(divided), _whole(self._index, divisor)
+        given, constant = self._integer(divided), whole_constant(self._index, divisor)
         if constant is not None:
             size = self.added.constant(f"{name}_size", np.abs(constant).astype(np.int64))
             if (constant > 0).all():
@@ -279,12 +275,3 @@ class _Lengths:
         turned = self.added.op("Where", self._is("Less", by), turned, given, out=f"{name}_turned")
         size = self.added.op("Max", self.added.op("Abs", by, out=f"{name}_size"), one, out=f"{name}_divisor")
         return turned, size
-
-
-def _whole(index: GraphIndex, name: str) -> NDArray[np.float32] | None:
-    """A small constant of whole numbers."""
-    tensor = index.initializers.get(name)
-    value = index.constant(name) if tensor is not None and math.prod(tensor.dims) <= _MOST_ELEMENTS else None
-    if value is None or value.dtype.kind != "f" or value.size == 0 or not (np.abs(value) < _LARGEST).all():
-        return None
-    return value if (value == np.round(value)).all() else None
