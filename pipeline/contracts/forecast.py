@@ -12,7 +12,7 @@ from pipeline.frozen import dataclass
 Rule = Literal[
     "fp16_overflow", "fp16_flush", "requantize_underflow", "saturation", "unequal_comparison", "exponent",
     "integer_function", "integer_overflow", "negative_index", "quiet_logarithm", "loud_stream", "rescale_overflow",
-    "integer_divisor",
+    "integer_divisor", "row_number",
 ]  # fmt: skip
 OF_WHOLE_NUMBERS: Final[tuple[Rule, ...]] = ("integer_overflow",)
 """Rules of what no precision changes."""
@@ -105,6 +105,10 @@ _TOLD: Mapping[str, tuple[str, str]] = {
     "integer_divisor": (
         "what it divides by is less than half a step of its encoding at times: 0, and the quotient anything",
         "raise the divisor's floor in the model, or keep these nodes in float16",
+    ),
+    "row_number": (
+        "row numbers of a table that are floats: neighbours become one, and another row is looked up",
+        "give the model integers, or floats of which nothing is computed before they are cast",
     ),
     "loud_stream": (
         "steps of 16 bits over what a few tokens reach leave nothing of the others, which a norm reads by themselves",

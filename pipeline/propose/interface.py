@@ -5,19 +5,20 @@ These are guesses for a first configuration. Each says what it was taken from.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, numpy_helper, shape_inference
+from onnx import GraphProto, ModelProto, NodeProto, shape_inference
 
 from pipeline.contracts.values import TensorSpec
-from pipeline.errors import PipelineError
+from pipeline.errors import ModelError, PipelineError
 from pipeline.graph.files.lean_parse import parse_lean
-from pipeline.graph.files.model_file import is_external, signature
+from pipeline.graph.files.model_file import is_external, signature, tensor_array
 from pipeline.graph.ir.inference import REFUSALS
 from pipeline.graph.ir.traverse import all_nodes, attribute_graphs
 from pipeline.graph.shapes.axes import name_dims
@@ -26,6 +27,7 @@ from pipeline.inputs.samples.images import is_picture
 from pipeline.propose.absent import absent
 from pipeline.propose.axis_uses import AxisUse, Uses, find_uses
 from pipeline.propose.pixel_scales import largest_pixel
+from pipeline.propose.well_formed import drop_malformed
 
 Kind = Literal["ids", "mask", "image", "audio", "features", "length", "state", "selector", "empty", "other"]
 NEVER_VARIED: tuple[Kind, ...] = ("selector", "empty")
@@ -101,11 +103,12 @@ def look_at(file: str, path: Path) -> GuessedComponent:
         known = signature(model)
     except PipelineError as error:
         return GuessedComponent(file, refused=error)
+    nodes = len(model.graph.node)
+    drop_malformed(model)
     chosen, uses = _selectors(model), find_uses(model.graph)
     inputs = tuple(_guess(spec, known.outputs, chosen, uses, model.graph) for spec in known.inputs)
     values = (*model.graph.input, *model.graph.output)
     unranked = frozenset(value.name for value in values if not value.type.tensor_type.HasField("shape"))
-    nodes = len(model.graph.node)
     limits = absent(model.graph, _constants(model.graph))
     pictures = [given.spec.name for given in inputs if given.kind == "image"]
     pixels = {name: found for name in pictures if (found := largest_pixel(model.graph, name))}
@@ -279,8 +282,9 @@ def _constants(graph: GraphProto) -> dict[str, int | float]:
         if attribute.name == "value"
     ]
     for name, tensor in tensors:
-        if not is_external(tensor) and np.prod([*tensor.dims], initial=1) == 1:
-            found[name] = numpy_helper.to_array(tensor).reshape(-1)[0].item()
+        if not is_external(tensor) and math.prod(tensor.dims) == 1:
+            with contextlib.suppress(ModelError):  # a damaged one is for the steps of the build to name
+                found[name] = tensor_array(tensor, Path()).reshape(-1)[0].item()
     return found
 
 

@@ -17,8 +17,10 @@ import json
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.contracts import ingest
 from pipeline.contracts.blame import Facts, Params
@@ -138,8 +140,11 @@ def _worst_quiet(request: StageRequest, params: Params, given: HeldOut) -> HeldO
 
 
 def _write_worst(request: StageRequest, padded: Sequence[Arrays]) -> None:
-    sessions = [load_session(request.inputs[role].folder / MODEL) for role in ("rewrite", "quantize")]
-    results = [[cpu(session, feeds) for session in sessions] for feeds in padded]
+    def outputs(role: str) -> list[dict[str, NDArray[Any]]]:
+        session = load_session(request.inputs[role].folder / MODEL)  # one at a time: what they keep is as large
+        return [cpu(session, feeds) for feeds in padded]
+
+    results = list(zip(outputs("rewrite"), outputs("quantize"), strict=True))
     place = min(range(len(padded)), key=lambda number: error_db(*results[number]))
     write_worst(request.out, padded[place], *results[place])
 

@@ -35,6 +35,7 @@ from pipeline.inputs.samples.lines import read_lines
 from pipeline.inputs.samples.request import ReadRequest
 from pipeline.inputs.source import external_names, local_files, sides_of
 from pipeline.plan.planner import plan
+from pipeline.propose.interface import look_at
 from pipeline.qnn.format import context_binary, context_model
 from pipeline.qnn.format.dlc import read_records
 from pipeline.qnn.format.flexible import digests, read_flexible
@@ -73,6 +74,7 @@ def _wire(data: bytes, folder: Path) -> None:
     with contextlib.suppress(PipelineError):
         external_names(MODEL, path)
     parse_lean(path)
+    look_at(MODEL, path)
 
 
 def _model(data: bytes, folder: Path) -> None:

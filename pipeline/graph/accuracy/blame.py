@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.contracts.blame import RowFacts
 from pipeline.contracts.measures import Reason
@@ -154,23 +156,34 @@ def measured(
 ) -> dict[str, ValueSums]:
     """Sums over all samples of each value that can be compared."""
     sums = {value: ValueSums(encodings.get(value)) for value in values}
-    views = [above, below, *([shapes] if shapes else []), *([twins] if twins else [])]
+    # Shapes come first: what is kept of them is nothing, and a model takes most memory while it runs.
+    views = [*([replace(shapes, hollow=True)] if shapes else []), above, below, *([twins] if twins else [])]
     for value, _, arrays in side_by_side(views, values):
-        expected, actual = arrays[:2]
-        valid = arrays[2] if shapes else None
-        weighted = arrays[-1] if twins else None
-        if expected is None or actual is None or expected.ndim != actual.ndim:
-            continue
-        region = np.minimum(expected.shape, actual.shape)
-        if valid is not None and valid.ndim == expected.ndim:
-            region = np.minimum(region, valid.shape)
-        shape = tuple(int(size) for size in region)
-        sums[value].add(
-            valid_region(expected, shape),
-            valid_region(actual, shape),
-            None if weighted is None else valid_region(weighted, shape),
-        )
+        valid = arrays[0] if shapes else None
+        expected, actual = arrays[1:3] if shapes else arrays[:2]
+        _add(sums[value], expected, actual, arrays[-1] if twins else None, valid)
+        del arrays, expected, actual  # the next value is made while these would still be there
     return {value: found for value, found in sums.items() if not found.empty}
+
+
+def _add(
+    sums: ValueSums,
+    expected: NDArray[Any] | None,
+    actual: NDArray[Any] | None,
+    weighted: NDArray[Any] | None,
+    valid: NDArray[Any] | None,
+) -> None:
+    if expected is None or actual is None or expected.ndim != actual.ndim:
+        return
+    region = np.minimum(expected.shape, actual.shape)
+    if valid is not None and valid.ndim == expected.ndim:
+        region = np.minimum(region, valid.shape)
+    shape = tuple(int(size) for size in region)
+    sums.add(
+        valid_region(expected, shape),
+        valid_region(actual, shape),
+        None if weighted is None else valid_region(weighted, shape),
+    )
 
 
 def nearest(index: GraphIndex, values: Collection[str]) -> dict[str, tuple[str, ...]]:

@@ -1,4 +1,8 @@
-"""Looking into models: the values between their nodes, of several models side by side, as many as fit into memory."""
+"""Looking into models: the values between their nodes, of several models side by side, as many as fit into memory.
+
+A value that alone is larger than that, as the scores of an attention over 128 x 128 places, is there once for each
+model whose elements are compared, and nothing of its size is kept from one run of a model to the next.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from pipeline.graph.cpu import Arrays, run, unoptimized_session
+from pipeline.graph.cpu import Arrays, frugal_session, run
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import FLOATS, GraphIndex
 from pipeline.graph.ir.inference import is_static, shape_of
@@ -43,10 +48,10 @@ class TracedModel:
         """Whether a node makes this value, or it is an input."""
         return name in self.index.makers or name in self.inputs
 
-    def nbytes(self, name: str) -> int:
-        """The size of a value, 0 if the model doesn't tell."""
+    def nbytes(self, name: str) -> int | None:
+        """The size of a value, None if the model doesn't tell."""
         kind = self.index.types.get(name)
-        return 4 * math.prod(shape_of(kind)) if kind is not None and is_static(kind) else 0
+        return 4 * math.prod(shape_of(kind)) if kind is not None and is_static(kind) else None
 
     def session(self, values: Iterable[str], twins: Sequence[Twin] = ()) -> ort.InferenceSession:
         """A session that computes these values, and nodes put into the graph beside it."""
@@ -62,7 +67,7 @@ class TracedModel:
         traced.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in read)
         for twin in twins:
             traced.graph.initializer.extend(twin.constants())
-        return unoptimized_session(traced, self.folder)
+        return frugal_session(traced, self.folder)
 
     def _is_float(self, name: str) -> bool:
         kind = self.index.types.get(name)
@@ -83,13 +88,15 @@ class View:
     """A model with its inputs for each sample, and how it names what is looked at.
 
     `names` leads from the name that a value goes by to the one that it has in this model; what isn't in it has the
-    same in both. `twins` are nodes, by the name that their value goes by, that the model gets for it.
+    same in both. `twins` are nodes, by the name that their value goes by, that the model gets for it. With `hollow`,
+    values have their shapes and no elements.
     """
 
     traced: TracedModel
     feeds: Sequence[Arrays]
     names: Mapping[str, str] = field(default_factory=dict)
     twins: Mapping[str, Twin] = field(default_factory=dict)
+    hollow: bool = False
 
     def name(self, value: str) -> str:
         """What this model calls a value."""
@@ -99,10 +106,14 @@ class View:
         """Whether the value can be looked at in this model."""
         return value in self.twins or self.traced.has(self.name(value))
 
-    def nbytes(self, value: str) -> int:
-        """About what looking at the value takes."""
+    def nbytes(self, value: str) -> int | None:
+        """About what looking at the value takes, 0 where it isn't there; None if the model doesn't tell."""
+        if not self.has(value):
+            return 0
         twin = self.twins.get(value)
-        return self.traced.nbytes(self.name(value)) + (twin.nbytes if twin else 0)
+        # A twin's value is no value of the model: it is as large as the one that it is a twin of.
+        size = self.traced.nbytes(value if twin else self.name(value))
+        return None if size is None else size + (twin.nbytes if twin else 0)
 
     def opened(self, values: Sequence[str]) -> OpenView:
         """The model loaded, to look at some of its values."""
@@ -124,7 +135,13 @@ class OpenView:
         """The values for one sample, by the names they go by."""
         feeds = self.view.feeds[sample]
         found = dict(feeds) if self.session is None else {**feeds, **run(self.session, feeds)}
-        return {value: found[self.view.name(value)] for value in self.values}
+        looked = {value: found[self.view.name(value)] for value in self.values}
+        return {value: _hollow(array) for value, array in looked.items()} if self.view.hollow else looked
+
+
+def _hollow(array: NDArray[Any]) -> NDArray[Any]:
+    """An array of the same shape, whose elements are one and the same zero."""
+    return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 
 def side_by_side(
@@ -140,14 +157,16 @@ def side_by_side(
         for sample in range(len(views[0].feeds)):
             found = [each.look(sample) for each in opened]
             for value in group:
-                yield value, sample, tuple(arrays.get(value) for arrays in found)
+                yield value, sample, tuple(arrays.pop(value, None) for arrays in found)
 
 
 def _groups(views: Sequence[View], values: Sequence[str]) -> Iterator[list[str]]:
     group: list[str] = []
     size = 0
     for value in values:
-        more = sum(view.nbytes(value) for view in views)
+        sizes = [view.nbytes(value) for view in views]
+        largest = max((size for size in sizes if size is not None), default=0)
+        more = sum(largest if size is None else size for size in sizes)
         if group and size + more > BYTES_AT_ONCE:
             yield group
             group, size = [], 0

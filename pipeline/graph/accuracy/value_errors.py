@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,12 @@ _FEWEST = 32
 """Fewer elements than this lie at the ends of a range by chance."""
 
 
+_AT_ONCE = 1 << 20
+"""Elements that are looked at in one go: in float64, and several times over."""
+
+
 class ValueSums:
-    """The errors of one value over samples; memory does not grow with the elements.
+    """The errors of one value over samples; memory does not grow with the elements, of which `_AT_ONCE` are looked at.
 
     With an encoding, elements are kept apart by where in its range they are: in the lowest tenth, the highest, or
     between. Where samples fill the ends and nothing between, one end is a mask's filler. It would carry nearly all
@@ -37,6 +43,16 @@ class ValueSums:
 
     def add(self, truth: NDArray[Any], tested: NDArray[Any], weighted: NDArray[Any] | None = None) -> None:
         """Add one sample: the value as it should be, as it is, and as quantized constants alone would make it."""
+        for region in _regions(truth.shape):
+            self._add(truth[region], tested[region], None if weighted is None else weighted[region])
+        few = truth[_spread(truth.shape)].ravel()
+        numbers = few[np.isfinite(few)].astype(np.float64)
+        if numbers.size:
+            low, high = np.quantile(numbers, _BULK, method="nearest")
+            bulk = Range(float(low), float(high))
+            self._bulk = bulk if self._bulk is None else self._bulk | bulk
+
+    def _add(self, truth: NDArray[Any], tested: NDArray[Any], weighted: NDArray[Any] | None) -> None:
         expected = truth.astype(np.float64).ravel()
         finite = np.isfinite(expected)
         numbers = expected[finite]
@@ -54,9 +70,6 @@ class ValueSums:
             if (chosen := numbers[part == which]).size:
                 self._low[which] = min(self._low[which], chosen.min())
                 self._high[which] = max(self._high[which], chosen.max())
-        low, high = np.quantile(numbers, _BULK, method="nearest")
-        bulk = Range(float(low), float(high))
-        self._bulk = bulk if self._bulk is None else self._bulk | bulk
 
     @property
     def empty(self) -> bool:
@@ -91,7 +104,9 @@ class ValueSums:
 
     @property
     def bulk(self) -> Range:
-        """The range, with zero, of nearly all elements (98 % of each sample's), or of those that aren't filler."""
+        """The range, with zero, of nearly all elements (98 % of each sample's; of a large value's, of every so manieth
+        row), or of those that aren't filler.
+        """
         assert self._bulk is not None
         if self.clustered:
             return Range(float(self._low[self._zero_end]), float(self._high[self._zero_end])).with_zero()
@@ -118,3 +133,24 @@ class ValueSums:
 
 def _squares(part: NDArray[np.int64], numbers: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.bincount(part, numbers * numbers, minlength=3), np.float64)
+
+
+def _regions(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Parts of an array, in order, of no more elements than are looked at at once."""
+    if math.prod(shape) <= _AT_ONCE:
+        yield ()
+        return
+    axis = next(axis for axis in range(len(shape)) if math.prod(shape[axis + 1 :]) <= _AT_ONCE)
+    rows = max(1, _AT_ONCE // math.prod(shape[axis + 1 :]))
+    for place in np.ndindex(*shape[:axis]):
+        for start in range(0, shape[axis], rows):
+            yield (*(slice(index, index + 1) for index in place), slice(start, start + rows))
+
+
+def _spread(shape: tuple[int, ...]) -> tuple[slice, ...]:
+    """Every so manieth row along the longest axis, so that they are about as many elements as are looked at at once."""
+    if math.prod(shape) <= _AT_ONCE:
+        return ()
+    longest = shape.index(max(shape))
+    step = -(-math.prod(shape) // _AT_ONCE)
+    return (*(slice(None) for _ in shape[:longest]), slice(None, None, step))

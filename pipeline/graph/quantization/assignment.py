@@ -9,6 +9,7 @@ from onnx import NodeProto
 
 from pipeline.contracts.scheme import FP16, Rule, Scheme, bits
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
+from pipeline.graph.quantization.looked_up import cast_as_given
 from pipeline.graph.quantization.operand_rules import TABLES, Operand, Role, channel_groups, moves_data, operands
 from pipeline.graph.quantization.packed_tables import why_not_packed
 from pipeline.graph.quantization.weight_layout import takes_sixteen_bits, why_no_blocks
@@ -83,6 +84,7 @@ class Assignment:
         self._rules = RulesByName(scheme.overrides)
         self._stored: dict[str, str] = {}
         self._computes: dict[str, str] = {}
+        self._cast_as_given = cast_as_given(index)
         for value in index.model.graph.input:
             if is_float(index, value.name):
                 self._stored[value.name] = self.ruled(value.name) or self._of_input(value.name)
@@ -147,10 +149,17 @@ class Assignment:
                 return self._table_type(node, operand)
         if asked is None and moves_data(self._index, node):
             return self._stored.get(node.input[0], self._scheme.activations)
+        if asked is None and is_op(node, "Cast") and node.output[0] in self._cast_as_given:
+            return FLOAT
         return asked or self._scheme.activations
 
     def _of_input(self, value: str) -> str:
-        """The widest type of those who read an input of the model; movers that no rule is about take what comes."""
+        """The widest type of those who read an input of the model; movers that no rule is about take what comes.
+
+        An input that is cast to integers as it is has no encoding, whoever else reads it.
+        """
+        if value in self._cast_as_given:
+            return FLOAT
         readers = self._index.readers.get(value, [])
         asked = [(self._asked_type(node), moves_data(self._index, node)) for node in readers]
         kinds = {kind or self._scheme.activations for kind, moves in asked if kind is not None or not moves}

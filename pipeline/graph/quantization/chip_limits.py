@@ -35,6 +35,8 @@ all axes, or of 4 and 16 on one, and with any in groups of several channels, or 
 
 FP16_LARGEST = 65504.0
 """Beyond, HTP cuts a value in float16 off: products of matrices here, other operators at twice as much."""
+FP16_BITS = 10
+"""Bits of float16 behind the first one: whole numbers up to 2048 are told apart."""
 FP16_SMALLEST_NORMAL = 2.0**-14
 """Below, a value in float16 loses bits, and HTP may make 0 of it."""
 

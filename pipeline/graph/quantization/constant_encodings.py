@@ -151,12 +151,27 @@ class ConstantEncodings:
         """
         if is_op(node, *ONE_ENCODING):
             self._range(node, name)  # what is joined to an infinity has no encoding to ask for
-        demanded = self._values.demanded(node, kind, name)
+        demanded = self._values.demanded(node, kind, name) or self._whole_step(node, name, kind)
         if demanded is not None or not is_op(node, "Where"):
             return demanded
         made, covers = self._values.encoding(node.output[0], kind), self._values.constant_range(name)
         low, high = ((limit - made.zero_point) * made.scale for limit in limits(kind))
         return made if low <= covers.low and covers.high <= high else None
+
+    def _whole_step(self, node: NodeProto, name: str, kind: str) -> Encoding | None:
+        """The step of a sum of whole numbers, for a whole constant in it; None for any other.
+
+        Of 1 in steps of its own, which are 65535 to it, HTP (2.51, emulated) adds nothing to a value of 0 to 60000.
+        """
+        if not is_op(node, "Add", "Sub") or not self._values.is_exact(node.output[0]):
+            return None
+        scale, covers = self._values.encoding(node.output[0], kind).scale, self._values.constant_range(name)
+        values = self._index.constant(name)
+        low, high = limits(kind)
+        if values is None or not covers.finite or (values != np.rint(values)).any() or scale > 1:
+            return None
+        zero = low + round(-min(covers.low, 0.0) / scale)
+        return Encoding(kind, scale, zero) if max(covers.high, 0.0) / scale + zero <= high else None
 
     def _stored(self, node: NodeProto, operand: Operand) -> Stored:
         stored = self._assignment.constant(node, operand)

@@ -18,6 +18,7 @@ from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.chip_limits import (
     COUNTED_IN_FLOAT,
     FP16_ARGUMENTS,
+    FP16_BITS,
     FP16_LARGEST,
     FP16_SMALLEST,
     FP16_SMALLEST_ANGLE,
@@ -31,7 +32,8 @@ from pipeline.graph.quantization.chip_limits import (
 )
 from pipeline.graph.quantization.forecast_of_integers import OF_INTEGERS
 from pipeline.graph.quantization.known_encodings import KnownEncodings
-from pipeline.graph.quantization.operand_rules import PRODUCTS
+from pipeline.graph.quantization.looked_up import BY_ELEMENT, cast_as_given
+from pipeline.graph.quantization.operand_rules import PRODUCTS, TABLES, moves_data
 from pipeline.graph.quantization.qdq import Encoding, computing_node
 from pipeline.graph.quantization.ranges import Range
 
@@ -57,6 +59,7 @@ def forecast(
     rules: tuple[Callable[[KnownEncodings], Iterator[Forecast]], ...] = (
         _overflows, _overflows_inside, _flushes, _underflows, _saturates, _compares_unequal, _spans_exponents,
         _rounds_quiet_away, *OF_INTEGERS, _counts_too_far, _looks_up_from_the_end,
+        _rounds_row_numbers,
     )  # fmt: skip
     return [found for rule in rules for found in rule(known)]
 
@@ -264,6 +267,40 @@ def _looks_up_from_the_end(known: KnownEncodings) -> Iterator[Forecast]:
                 yield Forecast(
                     "negative_index", node.input[1], label(node), seen.low, 0.0, nodes=(node.name,), instead=FP16
                 )
+
+
+def _rounds_row_numbers(known: KnownEncodings) -> Iterator[Forecast]:
+    """Lookups by integers that are cast from computed floats, of whose steps some have room for several rows."""
+    as_given = cast_as_given(known.index)
+    for node in known.nodes:
+        if not is_op(node, "Cast") or node.output[0] in as_given or not _is_row_number(known.index, node.output[0]):
+            continue
+        given, largest = known.given(node.input[0]), known.largest(node.input[0])
+        if given is None and not is_float(known.index, node.input[0]):
+            continue
+        step = given.scale if given is not None else 2.0 ** (math.floor(math.log2(max(largest - 1, 1.0))) - FP16_BITS)
+        if step > 1:
+            maker = known.maker(node.input[0])
+            nodes = (*((maker.name,) if maker is not None else ()), node.name)
+            yield Forecast(
+                "row_number", known.origin(node.input[0]), label(node), step, 1.0, nodes=nodes,
+                instead=INTEGERS if largest < _STEPS else "",
+            )  # fmt: skip
+
+
+def _is_row_number(index: GraphIndex, name: str) -> bool:
+    """Whether a value is, moved, bounded or counted from the front at most, what a node looks up."""
+    pending, seen = [name], {name}
+    while pending:
+        each = pending.pop()
+        for reader in index.readers.get(each, []):
+            if is_op(reader, *TABLES) and reader.input[1] == each:
+                return True
+            if moves_data(index, reader) or is_op(reader, "Cast", *BY_ELEMENT):
+                more = {str(made) for made in reader.output} - seen
+                seen |= more
+                pending += more
+    return False
 
 
 def _read_as(known: KnownEncodings, node: NodeProto) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,17 @@ class QdqNodes:
         if f"{result}_least" not in self._initializers:
             least = self._add(f"{result}_least", np.array(-FP16_LARGEST, np.float16 if half else np.float32))
             self._node("Max", f"{result}_Max", [name, least], result)
+        return result
+
+    def beside(self, name: str, dims: tuple[int, ...]) -> str:
+        """An input of the model that nodes in float read, too, for a Q node: QNN EP (2.7) takes what a Q node reads of
+        the model's inputs for integers, whoever else reads it, and no run can be had.
+        """
+        result, size = f"{name}_beside", math.prod(dims)
+        if f"{result}_dims" not in self._initializers:
+            other = self.dims(f"{result}_other_dims", (size,) if len(dims) != 1 else (size, 1))
+            self._node("Reshape", f"{result}_other", [name, other], f"{result}_other")
+            self._node("Reshape", result, [f"{result}_other", self.dims(f"{result}_dims", dims)], result)
         return result
 
     def constant(self, name: str, encoded: EncodedConstant, half: bool) -> str:

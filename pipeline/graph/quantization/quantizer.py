@@ -24,6 +24,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from pipeline.contracts.scheme import ROOM, Scheme
 from pipeline.errors import QuantizationError
 from pipeline.graph.ir.index import FLOATS, GraphIndex, element_type, is_float, is_op, prune, sort_nodes
+from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.assignment import FLOAT, Assignment
 from pipeline.graph.quantization.chip_limits import ROWS_MISPLACED
@@ -229,7 +230,7 @@ class _Wiring:
         if stored == FLOAT:
             if kind == FLOAT:
                 return name
-            source = self._new.apart(name, self._half(name)) if self._is_misplaced(name) else name
+            source = self._float_source(name)
             return self._new.converted(name, source, demanded or self._values.encoding(name, kind), self._half(name))
         if demanded is not None and demanded != self._values.encoding(name, stored):
             return self._new.converted(name, None, demanded, self._half(name))
@@ -237,6 +238,12 @@ class _Wiring:
         if wanted in (stored, FLOAT):
             return self._new.dequantized(name)
         return self._new.converted(name, None, self._values.encoding(name, wanted), self._half(name))
+
+    def _float_source(self, name: str) -> str:
+        """Under which name a Q node reads a value that is stored in float."""
+        if name not in self._index.makers:
+            return self._new.beside(name, shape_of(self._index.types[name]))
+        return self._new.apart(name, self._half(name)) if self._is_misplaced(name) else name
 
     def _needs_barrier(self, node: NodeProto) -> bool:
         """Whether QNN would take a float node that reads nothing but what DQ nodes give for a quantized one.

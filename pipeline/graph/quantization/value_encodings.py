@@ -62,6 +62,10 @@ class ValueEncodings:
             zero_point = round(-covers.with_zero().low / scale)
         return Encoding(kind, scale, zero_point)
 
+    def is_exact(self, name: str) -> bool:
+        """Whether the encoding of a value has to hold its whole numbers as they are."""
+        return self._origin(name) in self._exact
+
     def demanded(self, node: NodeProto, kind: str, name: str) -> Encoding | None:
         """The encoding that a node needs a float input in, whatever it is stored as; None for most."""
         if kind == FLOAT:

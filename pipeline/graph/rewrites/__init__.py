@@ -23,6 +23,7 @@ from pipeline.graph.rewrites import (
     bound_activations,
     bound_exp,
     bound_masked_max,
+    cast_before_choosing,
     cast_by_int32,
     center_grids,
     compare_casts,
@@ -118,6 +119,7 @@ REWRITES: tuple[Rewrite, ...] = (
     fold_gemm_factors,  # before all that look for products with constants
     multiply_apart,  # behind what leaves no factors
     compute_lengths_in_integers,
+    cast_before_choosing,  # behind what casts integers to floats in place of what was rounded
     decompose_mod,
     compare_signs,
     cast_by_int32,

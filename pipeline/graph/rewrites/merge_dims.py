@@ -67,6 +67,10 @@ def apply(model: ModelProto, folder: Path) -> int:
     return len(done)
 
 
+_Made = Sequence[str] | None
+"""What stands for the results of a node in fewer dims; None where that can't be."""
+
+
 class _Merging:
     """The nodes of a model, rewritten one after the other in their order."""
 
@@ -89,7 +93,11 @@ class _Merging:
             self._give(node.output[0], self._source(node.input[0]))
             return True
         does = self._how(node)
-        return does is not None and does(node)
+        made = does(node) if does is not None else None
+        for result, value in zip(node.output, made or (), strict=False):
+            if result:
+                self._give(result, value)
+        return made is not None
 
     def give_names(self, done: Sequence[NodeProto]) -> list[NodeProto]:
         """Make the values of more dims that nodes which were left alone read; returns what is replaced of `done`."""
@@ -102,12 +110,12 @@ class _Merging:
                 self.added.replace("Reshape", self._low[name], self._integers(name, self._dims(name)), out=name)
         return [node for node in done if not gone.keys().isdisjoint(node.output)]
 
-    def _how(self, node: NodeProto) -> Callable[[NodeProto], bool] | None:
+    def _how(self, node: NodeProto) -> Callable[[NodeProto], _Made] | None:
         if node.domain not in ("", "ai.onnx"):
             return None
         if node.op_type in _ELEMENTWISE:
             return self._elementwise
-        known: Mapping[str, Callable[[NodeProto], bool]] = {
+        known: Mapping[str, Callable[[NodeProto], _Made]] = {
             "Transpose": self._transpose, "Concat": self._concat, "Gather": self._gather, "Slice": self._slice,
             "Split": self._split, "Tile": self._tile, "CumSum": self._cumsum,
             **dict.fromkeys(_ALONG_ONE, self._along_one), **dict.fromkeys(_REDUCTIONS, self._reduce),
@@ -162,7 +170,7 @@ class _Merging:
 
     # -- operators ---------------------------------------------------------------------------------------------------
 
-    def _elementwise(self, node: NodeProto) -> bool:
+    def _elementwise(self, node: NodeProto) -> _Made:
         dims = self._dims(node.output[0])
         operands = [name for name in (node.input[:1] if node.op_type == "Expand" else node.input) if name]
         spread = {name: (1,) * (len(dims) - len(self._dims(name))) + self._dims(name) for name in operands}
@@ -180,21 +188,19 @@ class _Merging:
         ]
         if node.op_type == "Expand":
             inputs[1:] = [self._integers(node.output[0], joined(dims, groups))]
-        self._give(node.output[0], self._op(node, *inputs))
-        return True
+        return [self._op(node, *inputs)]
 
-    def _spread_first(self, node: NodeProto, dims: Dims, spread: Mapping[str, Dims], groups: Groups | None) -> bool:
+    def _spread_first(self, node: NodeProto, dims: Dims, spread: Mapping[str, Dims], groups: Groups | None) -> _Made:
         """Make the operands as large as the result in these groups, so that all of its dims are alike."""
         whole = merged(dims, most=_most(node))
         if groups is None or whole is None:
-            return False
+            return None
         sizes = joined(dims, groups), joined(dims, whole)
         inputs = [
             self._spread(name, joined(spread[name], groups), *sizes) if name and self._dims(name) else name
             for name in node.input
         ]
-        self._give(node.output[0], self._op(node, *inputs))
-        return True
+        return [self._op(node, *inputs)]
 
     def _spread(self, name: str, dims: Dims, wide: Dims, whole: Dims) -> str:
         """A value in `dims`, spread over those that are `wide`, in the dims of the `whole`."""
@@ -212,131 +218,121 @@ class _Merging:
             made = self.added.op("Greater", made, self.added.number(f"{name}_half", 0.5), out=f"{name}_chosen")
         return made
 
-    def _transpose(self, node: NodeProto) -> bool:
+    def _transpose(self, node: NodeProto) -> _Made:
         source, dims = node.input[0], self._dims(node.input[0])
         order = [axis for axis in integers(node, "perm") or reversed(range(len(dims))) if dims[axis] != 1]
         for groups, swapped in steps(order):
             given = self._as(source, joined(dims, groups))
             source = self.added.op("Transpose", given, out=f"{node.output[0]}_merged", perm=swapped)
-        self._give(node.output[0], self._source(source))
-        return True
+        return [self._source(source)]
 
-    def _along_one(self, node: NodeProto) -> bool:
+    def _along_one(self, node: NodeProto) -> _Made:
         dims = self._dims(node.input[0])
         axis = integer(node, "axis", -1) % len(dims)
         if node.op_type == "LayerNormalization" and (axis != len(dims) - 1 or len(node.output) > 1):
-            return False
+            return None
         groups = merged(dims, kept=(axis,), most=_most(node))
         # Scale and bias of a LayerNormalization: of more dims than the input now has they are refused.
         scales = {name: self._dims(name) for name in node.input[1:] if name and len(self._dims(name)) > 1}
         if groups is None or any(shape != (*(1,) * (len(shape) - 1), dims[axis]) for shape in scales.values()):
-            return False
+            return None
         others = [self._as(name, (dims[axis],)) if name in scales else name for name in node.input[1:]]
-        self._give(node.output[0], self._op(node, self._in(node.input[0], groups), *others, axis=place(groups, axis)))
-        return True
+        return [self._op(node, self._in(node.input[0], groups), *others, axis=place(groups, axis))]
 
-    def _by_channel(self, node: NodeProto) -> bool:
+    def _by_channel(self, node: NodeProto) -> _Made:
         groups = merged(self._dims(node.input[0]), kept=(0, 1), most=_FOUR)
         if groups is None or len(groups) < 3 or len([name for name in node.output if name]) > 1:
-            return False
-        self._give(node.output[0], self._op(node, self._in(node.input[0], groups), *node.input[1:]))
-        return True
+            return None
+        return [self._op(node, self._in(node.input[0], groups), *node.input[1:])]
 
-    def _reduce(self, node: NodeProto) -> bool:
+    def _reduce(self, node: NodeProto) -> _Made:
         dims, reduced = self._dims(node.input[0]), reduced_axes(self._index, node)
         if reduced is None:
-            return False
+            return None
 
         def alike(left: int, right: int) -> bool:
             return (left in reduced) == (right in reduced)
 
         groups = merged(dims, alike, most=_FOUR) or (None if _most(node) == _FOUR else merged(dims, alike))
         if groups is None:
-            return False
+            return None
         places = [number for number, group in enumerate(groups) if group[0] in reduced]
         made = self._in(node.input[0], groups)
         if places and axes_are_an_input(self._index.model, node):
             made = self._op(node, made, self.added.integers(f"{node.output[0]}_axes", *places), keepdims=1)
         elif places:
             made = self._op(node, made, keepdims=1, axes=places)
-        self._give(node.output[0], made)
-        return True
+        return [made]
 
-    def _concat(self, node: NodeProto) -> bool:
+    def _concat(self, node: NodeProto) -> _Made:
         dims = self._dims(node.output[0])
         axis = integer(node, "axis") % len(dims)
         groups = merged(dims, kept=(axis,))
         if groups is None:
-            return False
-        made = self._op(node, *(self._in(name, groups) for name in node.input), axis=place(groups, axis))
-        self._give(node.output[0], made)
-        return True
+            return None
+        return [self._op(node, *(self._in(name, groups) for name in node.input), axis=place(groups, axis))]
 
-    def _split(self, node: NodeProto) -> bool:
+    def _split(self, node: NodeProto) -> _Made:
         dims = self._dims(node.input[0])
         axis = integer(node, "axis") % len(dims)
         groups = merged(dims, kept=(axis,))
         if groups is None:
-            return False
+            return None
         # The results have names of their own: a Split is a Slice for each.
         given, along, start = self._in(node.input[0], groups), place(groups, axis), 0
+        made = []
         for result in node.output:
             end = start + self._dims(result)[axis]
-            if result:
-                bounds = [self.added.integers(f"{result}_bound", bound) for bound in (start, end, along)]
-                self._give(result, self.added.op("Slice", given, *bounds, out=f"{result}_merged"))
+            bounds = [self.added.integers(f"{result}_bound", bound) for bound in (start, end, along)]
+            made.append(self.added.op("Slice", given, *bounds, out=f"{result}_merged"))
             start = end
-        return True
+        return made
 
-    def _slice(self, node: NodeProto) -> bool:
+    def _slice(self, node: NodeProto) -> _Made:
         dims = self._dims(node.input[0])
         given = [self._index.constant(name) for name in node.input[1:] if name]
         if any(each is None for each in given) or "" in node.input:
-            return False
+            return None
         bounds = [each.reshape(-1).tolist() for each in given if each is not None]
         axes = [axis % len(dims) for axis in (bounds[2] if len(bounds) > 2 else range(len(bounds[0])))]
         groups = merged(dims, kept=axes)
         if groups is None:
-            return False
+            return None
         places = self.added.integers(f"{node.output[0]}_axes", *(place(groups, axis) for axis in axes))
         inputs = [self._in(node.input[0], groups), *node.input[1:3], places, *node.input[4:]]
-        self._give(node.output[0], self._op(node, *inputs))
-        return True
+        return [self._op(node, *inputs)]
 
-    def _gather(self, node: NodeProto) -> bool:
+    def _gather(self, node: NodeProto) -> _Made:
         dims = self._dims(node.input[0])
         axis = integer(node, "axis") % len(dims)
         indices = self._index.constant(node.input[1])
         groups = merged(dims, kept=(axis,))
         if indices is None or groups is None:
-            return False
+            return None
         places = self.added.integers(f"{node.output[0]}_places", *(indices.reshape(-1) % dims[axis]).tolist())
-        self._give(node.output[0], self._op(node, self._in(node.input[0], groups), places, axis=place(groups, axis)))
-        return True
+        return [self._op(node, self._in(node.input[0], groups), places, axis=place(groups, axis))]
 
-    def _cumsum(self, node: NodeProto) -> bool:
+    def _cumsum(self, node: NodeProto) -> _Made:
         dims, given = self._dims(node.input[0]), self._index.constant(node.input[1])
         if given is None:
-            return False
+            return None
         axis = int(given.flat[0]) % len(dims)
         groups = merged(dims, kept=(axis,), most=_most(node))
         if groups is None:
-            return False
+            return None
         made = self.added.constant(f"{node.output[0]}_axis", np.array(place(groups, axis)))
-        self._give(node.output[0], self._op(node, self._in(node.input[0], groups), made))
-        return True
+        return [self._op(node, self._in(node.input[0], groups), made)]
 
-    def _tile(self, node: NodeProto) -> bool:
+    def _tile(self, node: NodeProto) -> _Made:
         dims, repeats = self._dims(node.input[0]), self._index.constant(node.input[1])
         if repeats is None:
-            return False
+            return None
         times = repeats.reshape(-1).tolist()
         groups = merged(dims, kept=[axis for axis, count in enumerate(times) if count != 1])
         if groups is None:
-            return False
+            return None
         counts = self._integers(node.output[0], joined(times, groups))
-        self._give(node.output[0], self._op(node, self._in(node.input[0], groups), counts))
-        return True
+        return [self._op(node, self._in(node.input[0], groups), counts)]
 
     def _in(self, name: str, groups: Groups) -> str:
         return self._as(name, joined(self._dims(name), groups))

@@ -61,7 +61,7 @@ def contradiction(node: NodeProto, types: Types, axes: Mapping[str, int], why: s
     given = "with these axis values " if axes else ""
     return ModelError(
         f"{given}node {label(node)} gets inputs that contradict each other",
-        where=", ".join(f"{name!r} {spell(types[name])}" for name in dict.fromkeys(reads(node))),
+        where=", ".join(f"{name!r} {spell(types.get(name))}" for name in dict.fromkeys(reads(node))),
         why=f"{why}; the axes are {_spelled(axes)}" if axes else why,
         remedy=_TOGETHER if axes else _AS_IT_IS,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
-from pipeline.graph.accuracy import trace
+from pipeline.graph.accuracy import trace, value_errors
 from pipeline.graph.accuracy.blame import Row, compare_values, first_wrong, ranked
 from pipeline.graph.accuracy.quantization_blame import quantized_values
 from pipeline.graph.accuracy.trace import TracedModel, View
@@ -22,6 +23,7 @@ from pipeline.graph.quantization.ranges import read_ranges
 from pipeline.ladder import EXACT_DB
 from pipeline.model import StageInput
 from tests.support.contexts import edit
+from tests.support.fresh import fresh
 from tests.support.graphs import attention, graph, sentence
 from tests.support.stage_runs import Component
 
@@ -339,6 +341,60 @@ def test_at_most_five_are_named_in_the_order_of_the_graph(tmp_path: Path) -> Non
     rows = rows_of(component, [{"x": random(1, 64, WIDTH, seed=9)}], ranges=small)
 
     assert [row.value for row in first_wrong(rows, 20)] == [f"h{i}" for i in range(5)]
+
+
+TOKENS = 4096
+SCORES_MB = TOKENS * TOKENS * 4 / 2**20
+
+
+def _peak_mb(original: StageInput, rewritten: StageInput, qdq: StageInput, ranges: Path, calls: list[Arrays]) -> float:
+    """By how much this process grows while it looks at all values."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    rows = quantized_values(
+        view(rewritten, calls), view(qdq, calls), view(original, calls), read_ranges(ranges / "ranges.json")
+    )
+    assert row(rows, "scores").sqnr_db is not None
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+@pytest.mark.slow
+def test_a_value_larger_than_the_budget_is_there_a_few_times(tmp_path: Path) -> None:
+    """Scores of 64 MB, budgets of less: 22 times their size were needed, of which models kept half."""
+    text = """g (float[1,tokens,64] x) => (float[1,tokens,64] y) {
+        t = Transpose <perm = [0, 2, 1]> (x)  scores = MatMul (x, t)  scaled = Mul (scores, few)
+        shares = Softmax (scaled)  c = MatMul (shares, x)  y = Add (x, c)
+    }"""
+    component = Component(tmp_path, graph(text, {"few": np.float32(0.1)}), {"all": {"tokens": TOKENS}})
+    calls: list[Arrays] = [{"x": random(1, TOKENS, 64)}]
+    ranges = component.calibrate(calls)
+    quantized = component.quantize("all", ranges)
+
+    peak = fresh(_peak_mb, component.ingest, component.rewrite["all"], quantized, ranges.folder, calls)
+
+    assert SCORES_MB * 2 < peak < SCORES_MB * 6.5
+
+
+def test_a_value_in_parts_is_measured_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    component = transformer(tmp_path, float(np.finfo(np.float32).min))
+    whole = rows_of(component, SENTENCES)
+    monkeypatch.setattr(value_errors, "_AT_ONCE", 100)
+
+    for one, parts in zip(whole, rows_of(component, SENTENCES), strict=True):
+        assert (parts.value, parts.observed) == (one.value, one.observed)
+        for figure in ("sqnr_db", "own_db", "weights_db"):
+            assert getattr(parts, figure) == pytest.approx(getattr(one, figure))
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (3, 50), (2, 3, 4), (300,), (2, 101), (2, 3, 5, 1, 41)])
+def test_parts_have_every_element_once(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(value_errors, "_AT_ONCE", 40)
+    elements = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+
+    parts = [elements[region] for region in value_errors._regions(shape)]
+
+    np.testing.assert_array_equal(np.concatenate([part.ravel() for part in parts]), elements.ravel())
+    assert max(part.size for part in parts) <= 40
+    assert elements[value_errors._spread(shape)].size <= 2 * 40
 
 
 def test_groups_of_any_size_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,8 @@ def model_of(body: str, result: str) -> Any:
     [
         ("y = Cast <to = 6> (x)", "int32[1,62]"),
         ("y = Cast <to = 7> (x)", "int64[1,62]"),
+        ("n = Neg (x) y = Cast <to = 6> (n)", "int32[1,62]"),
+        ("n = Neg (x) y = Cast <to = 7> (n)", "int64[1,62]"),
         ("y = Floor (x)", "float[1,62]"),
         ("q = Mul (x, quarter) y = Floor (q)", "float[1,62]"),
         ("h = Mul (x, half) y = Round (h)", "float[1,62]"),
@@ -51,12 +53,30 @@ def test_what_rounds_gets_whole_numbers(body: str, result: str, tmp_path: Path) 
     assert not chip.cpu_ops
 
 
-def test_fractions_are_cut_off_towards_zero_on_the_chip(tmp_path: Path) -> None:
+@pytest.mark.parametrize("body", ["n = Add (w, few)", "n = Sub (few, w)", "n = Sub (w, five)"])
+def test_a_small_constant_counts_beside_large_numbers(body: str, tmp_path: Path) -> None:
+    """In steps of its own, 65535 of them, HTP took 1 for 0."""
+    calls = [{"x": np.rint(np.linspace(start, 20000, 63, dtype=np.float32)).reshape(1, 63)} for start in (0, 3)]
+    text = f"g (float[1,63] x) => (int32[1,63] y) {{ w = Floor (x) {body} y = Cast <to = 6> (n) }}"
+    constants: dict[str, ArrayLike] = {"few": np.resize(np.array([1, 2, -3], np.float32), 63), "five": np.float32(5)}
+    model = graph(text, {name: array for name, array in constants.items() if name in body}, opset=18)
+    component = with_rewrites(tmp_path, model)
+
+    chip = on_chip(component.quantize("all", component.calibrate(calls)), calls, tmp_path / "out")
+
+    assert not chip.cpu_ops
+    expected = [each["y"] for each in on_cpu(component.rewrite["all"], calls)]
+    np.testing.assert_array_equal([each["y"] for each in chip.outputs], expected)
+
+
+@pytest.mark.parametrize(("body", "sign"), [("y = Cast <to = 6> (x)", 1), ("n = Neg (x) y = Cast <to = 6> (n)", -1)])
+def test_fractions_are_cut_off_towards_zero_on_the_chip(body: str, sign: int, tmp_path: Path) -> None:
     fractions = [{"x": (call["x"] + np.float32(0.375)).astype(np.float32)} for call in CALLS]
-    component = with_rewrites(tmp_path, model_of("y = Cast <to = 6> (x)", "int32[1,62]"))
+    component = with_rewrites(tmp_path, model_of(body, "int32[1,62]"))
     made = component.quantize("all", component.calibrate(fractions))
     chip = on_chip(made, fractions, tmp_path / "out")
-    np.testing.assert_array_equal([each["y"] for each in chip.outputs], [np.trunc(each["x"]) for each in fractions])
+    expected = [np.trunc(sign * each["x"]) for each in fractions]
+    np.testing.assert_array_equal([each["y"] for each in chip.outputs], expected)
 
 
 def test_a_clip_that_an_encoding_does_not_end_at_stays(tmp_path: Path) -> None:
@@ -69,7 +89,7 @@ def test_a_clip_that_an_encoding_does_not_end_at_stays(tmp_path: Path) -> None:
 
 
 def test_a_cast_that_a_rule_keeps_in_float_is_one(tmp_path: Path) -> None:
-    component = with_rewrites(tmp_path, model_of("y = Cast <to = 6> (x)", "int32[1,62]"))
+    component = with_rewrites(tmp_path, model_of("n = Neg (x) y = Cast <to = 6> (n)", "int32[1,62]"))
     ranges = component.calibrate(CALLS)
 
     def casts(*rules: Rule) -> int:

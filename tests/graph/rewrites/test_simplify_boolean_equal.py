@@ -17,15 +17,17 @@ FORMS = {
     "with true": ("e = Equal (b, true)", {"Less": 1, "Where": 1}),
     "with true, turned": ("e = Equal (true, b)", {"Less": 1, "Where": 1}),
     "with false": ("e = Equal (b, false)", {"Less": 1, "Not": 1, "Where": 1}),
-}
-OTHERS = {
-    "of both kinds": "e = Equal (b, mixed)",
-    "with more dims": "l = Equal (b, wide)  e = Reshape (l, dims)",
-    "of numbers": "e = Equal (x, one)",
-}
+    "of both kinds": ("e = Equal (b, mixed)", {"Less": 1, "Xor": 1, "Not": 1, "Where": 1}),
+    "with more dims": ("l = Equal (b, wide)  e = Reshape (l, dims)", {
+        "Less": 1, "Xor": 1, "Not": 1, "Reshape": 1, "Where": 1,
+    }),
+    "of two that are computed": ("c = Less (x, two)  e = Equal (b, c)", {"Less": 2, "Xor": 1, "Not": 1, "Where": 1}),
+}  # fmt: skip
+OTHERS = {"of numbers": "e = Equal (x, one)"}
 CONSTANTS: dict[str, NDArray[Any]] = {
     "true": np.array(True), "false": np.array([False]), "mixed": np.array([True, False] * 3),
-    "wide": np.ones((1, 1, 6), bool), "dims": np.array([1, 6]), "one": np.array(1, np.float32),
+    "wide": np.ones((1, 1, 6), bool), "dims": np.array([1, 6]),
+    "one": np.array(1, np.float32), "two": np.array(2, np.float32),
 }  # fmt: skip
 
 
@@ -64,8 +66,9 @@ def test_an_output_keeps_its_name(tmp_path: Path) -> None:
     assert simplify_boolean_equal.apply(model, tmp_path) == 0
 
 
-def test_all_of_it_runs_on_the_chip(tmp_path: Path) -> None:
-    component = with_rewrites(tmp_path / "model", build(FORMS["with true"][0]))
+@pytest.mark.parametrize("form", ["with true", "of both kinds", "of two that are computed"])
+def test_all_of_it_runs_on_the_chip(form: str, tmp_path: Path) -> None:
+    component = with_rewrites(tmp_path / "model", build(FORMS[form][0]))
     calls = [{"x": X}]
 
     chip = on_chip(component.quantize("all", component.calibrate(calls)), calls, tmp_path / "on chip")

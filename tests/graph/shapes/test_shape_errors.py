@@ -32,6 +32,18 @@ def test_axes_that_contradict_each_other(tmp_path: Path) -> None:
     )
 
 
+def test_a_list_that_is_asked_for_more_than_it_holds(tmp_path: Path) -> None:
+    source = model(
+        "g (float[2] x, float[2] z) => (float[2] y) <int64 first = {0}, int64 second = {1}>"
+        " { s = SequenceConstruct (x, z) t = SequenceErase (s, first) [at] y = SequenceAt (t, second) }"
+    )
+    with pytest.raises(ModelError) as caught:
+        shaped(tmp_path, source)
+    assert "node 'at' (SequenceAt) gets inputs that contradict each other\n" in str(caught.value)
+    assert "where: 't' no tensor, 'second' int64 []\n" in str(caught.value)
+    assert "why: the list holds 1 tensors, and place 1 is asked for\n" in str(caught.value)
+
+
 def test_a_model_without_axes_that_contradicts_itself(tmp_path: Path) -> None:
     source = model("g (float[b,64] x, float[c,32] z) => (float[b,n] y) { [mix] y = Add (x, z) }")
     for value in source.graph.input:
