@@ -13,12 +13,13 @@ from pipeline.build.crew import Crew
 from pipeline.build.work import Work
 from pipeline.config.yaml.problems import dotted
 from pipeline.contracts import fetch
-from pipeline.errors import ConfigError, SourceError, StoreError, WaitingError, WorkerError
+from pipeline.errors import CalibrationError, ConfigError, SourceError, StoreError, WaitingError, WorkerError
 from pipeline.frozen import dataclass
 from pipeline.inputs.hub import remembered
 from pipeline.inputs.pins import pin
 from pipeline.model import FileEntry, Manifest, StageInput, StageRequest, StageResult
 from pipeline.plan import hosts
+from pipeline.plan.named_files import at_its_place, sampled_at
 from pipeline.plan.resolve import Resolved, resolve
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -225,6 +226,10 @@ def _run(resolved: Resolved, workspace: Workspace, crew: Crew, started: Callable
             result, seconds = crew.work(Work.of(step), request, scratch, claim)
         except ConfigError as error:
             raise _placed(error, step) from error
+        except SourceError as error:
+            raise (at_its_place(error, step) if step.stage == "fetch" else error) from error
+        except CalibrationError as error:
+            raise (sampled_at(error, step) if step.stage == "samples" else error) from error
         _check_unchanged(resolved, workspace)
         files = store.adopt(out, _reused(result, resolved.inputs))
         made = Manifest(step.stage, resolved.key, files, result.facts)
