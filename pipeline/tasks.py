@@ -73,7 +73,7 @@ class Project:
             raise self.refusal
         self.workspace = self.workspace.configured(project_file.load(folder))
         targets = sorted({target.soc for config in configs.values() for target in config.targets})
-        chosen = choose(variables, {"models": sorted(configs), "targets": targets})
+        chosen = choose(variables, {"models": sorted(configs), "targets": targets}, line.names)
         self.configs = {name: config for name, config in configs.items() if name in chosen["models"]}
         self._given, self._targets = line.rest, chosen["targets"]
         self._named, self.is_whole = "models" in variables, not variables
