@@ -104,7 +104,10 @@ def _free_path(name: str, root: Path) -> Path:
 def _targets(text: str) -> list[str]:
     names = [name for name in text.split(",") if name]
     for name in names:
-        catalog.resolve(name)
+        try:
+            catalog.resolve(name)
+        except ConfigError as error:
+            raise error.at(f"command line: --targets {text}") from None
     return names or [DEFAULT_TARGET]
 
 
