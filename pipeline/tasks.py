@@ -278,7 +278,9 @@ class Project:
 
     def write_pages(self, ran: Ran, run: RunRecord, tell: Callable[[str], None]) -> None:
         """Write the reports of the models that a command was about, where something changed."""
-        write_pages(built_models(ran, run, self.workspace), run, self._models, self.workspace, tell)
+        write_pages(
+            built_models(ran, run, self.workspace), run, self._models, self.workspace, lambda error: tell(str(error))
+        )
 
     def publish_rest(self, models: Iterable[str], checked: Set[str]) -> dict[str, list[str]]:
         """Publish what passed of models of which components failed; model -> the components that are not there.
