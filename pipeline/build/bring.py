@@ -13,7 +13,15 @@ from pipeline.build.crew import Crew
 from pipeline.build.work import Work
 from pipeline.config.yaml.problems import dotted
 from pipeline.contracts import fetch
-from pipeline.errors import CalibrationError, ConfigError, SourceError, StoreError, WaitingError, WorkerError
+from pipeline.errors import (
+    CalibrationError,
+    ConfigError,
+    ModelError,
+    SourceError,
+    StoreError,
+    WaitingError,
+    WorkerError,
+)
 from pipeline.frozen import dataclass
 from pipeline.inputs.hub import remembered
 from pipeline.inputs.pins import pin
@@ -228,6 +236,8 @@ def _run(resolved: Resolved, workspace: Workspace, crew: Crew, started: Callable
             raise _placed(error, step) from error
         except SourceError as error:
             raise (at_its_place(error, step) if step.stage == "fetch" else error) from error
+        except ModelError as error:
+            raise (error.at(step.config.place(_file_of(step))) if step.stage == "ingest" else error) from error
         except CalibrationError as error:
             raise (sampled_at(error, step) if step.stage == "samples" else error) from error
         _check_unchanged(resolved, workspace)
@@ -237,6 +247,11 @@ def _run(resolved: Resolved, workspace: Workspace, crew: Crew, started: Callable
         _compare_with_known(made, step, workspace)
         store.record(made)
         return made, seconds
+
+
+def _file_of(step: Step) -> str:
+    """The key of the config that names a component's file."""
+    return dotted(("components", step.component or "", "file"))
 
 
 def _placed(error: ConfigError, step: Step) -> ConfigError:

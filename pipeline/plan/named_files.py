@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pipeline.config.load import LocalSource, ModelConfig
@@ -59,20 +59,35 @@ def named_in_source(config: ModelConfig) -> dict[str, str]:
 def at_its_place(error: SourceError, step: Step) -> SourceError:
     """What is wrong with the source, which says where the config names the file that it is about, or the source."""
     config = step.config
-    names = named_in_source(config)
     if step.name != config.name:  # samples that are on the hub
-        purpose = _purpose(step)
-        names = {"": config.place(f"{purpose}.file", f"{purpose}.folder", purpose)}
-    told = (place for name, place in names.items() if re.search(rf"(?<!\S){re.escape(name)}(?![^\s;,'])", error.what))
-    place = next(told, config.place("source.path", "source.hub"))
-    return error.but(where=", ".join(filter(None, (place, error.where))))
+        return error.but(where=_with_place(_place_of_samples(step), error))
+    names = named_in_source(config)
+    return error.but(where=_with_place(_told(error, names) or config.place("source.path", "source.hub"), error))
 
 
 def sampled_at(error: CalibrationError, step: Step) -> CalibrationError:
-    """What is wrong with samples, which says where the config says how they are read."""
+    """What is wrong with samples, which says where the config names the file that it is about, or the samples."""
+    reader, purpose = _reader(step), _purpose(step)
+    asked = [f"{purpose}.{key}" for key in ("vocabulary.file", "tokenizer", "processor")]
+    names = dict.fromkeys(stage_params.source_files(reader) if reader else (), step.config.place(*asked, purpose))
+    return error.but(where=_with_place(_told(error, names) or _place_of_samples(step), error))
+
+
+def _told(error: PipelineError, places: Mapping[str, str]) -> str:
+    """The place of the first of these files that an error names; "" if it names none."""
+    for name, place in places.items():
+        if re.search(rf"(?<!\S){re.escape(name)}(?![^\s;,'])", error.what):
+            return place
+    return ""
+
+
+def _with_place(place: str, error: PipelineError) -> str:
+    return ", ".join(filter(None, (place, error.where)))
+
+
+def _place_of_samples(step: Step) -> str:
     purpose = _purpose(step)
-    place = step.config.place(f"{purpose}.file", f"{purpose}.folder", f"{purpose}.run", purpose)
-    return error.but(where=", ".join(filter(None, (place, error.where))))
+    return step.config.place(f"{purpose}.file", f"{purpose}.folder", f"{purpose}.run", purpose)
 
 
 def check(config: ModelConfig, steps: Iterable[Step], workspace: Workspace) -> None:

@@ -158,6 +158,9 @@ def test_what_is_wrong_with_a_sample_is_placed_too(root: Path) -> None:
     held_out = next(step for step in plan(config) if step.id == "samples:net/verification")
     error = CalibrationError("a line of a .tsv file has no tab", where="held.tsv:7")
     assert sampled_at(error, held_out).where == "configs/net.yaml:7:46, held.tsv:7"
+    edit(root, "lines.txt}", "lines.txt, tokenizer: t.json}")
+    samples = next(step for step in plan(load(root / "configs/net.yaml")) if step.id == "samples:net/calibration")
+    assert sampled_at(CalibrationError("t.json is not a tokenizer"), samples).where == "configs/net.yaml:6:69"
 
 
 @pytest.mark.slow
