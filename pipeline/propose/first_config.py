@@ -74,7 +74,7 @@ def write_first_config(
             if _fits(path, text, other_text, workspace):
                 made, text, refused = other, other_text, {}
                 break
-    errors = list(refused.values())
+    errors = [_without_lines(error, path) for error in refused.values()]
     larger = [] if errors else _too_large(path, workspace, say)
     made.leave_out(larger)
     if (errors or larger) and path.read_text("utf-8") == text:  # who edited it meanwhile keeps what he wrote
@@ -82,6 +82,12 @@ def write_first_config(
         path.write_text(text, "utf-8", newline="\n")
     _tell(name, components, made, errors, workspace, say)
     return errors[0].exit_code if errors else 0
+
+
+def _without_lines(error: PipelineError, path: Path) -> PipelineError:
+    """An error about the config that was tried; its lines move when it is written again with the error in it."""
+    line = re.compile(rf"(configs/{re.escape(path.name)}):[0-9]+:[0-9]+")
+    return error.but(where=line.sub(r"\1", error.where), remedy=line.sub(r"\1", error.remedy))
 
 
 def _free_path(name: str, root: Path) -> Path:
