@@ -215,8 +215,12 @@ def _no_samples(path: Path, reader: Reader, step: Step, suffixes: Iterable[str])
 
 
 def _has_file(folder: Path, suffixes: Iterable[str]) -> bool:
+    """Whether there is such a file below a folder; what a link leads to is left to the reader: it may go in circles."""
     known = (*suffixes,)
-    return any(name.lower().endswith(known) for _, _, names in os.walk(folder, followlinks=True) for name in names)
+    for at, folders, names in os.walk(folder):
+        if any(name.lower().endswith(known) for name in names) or any(Path(at, each).is_symlink() for each in folders):
+            return True
+    return False
 
 
 def _has_text(path: Path) -> bool:

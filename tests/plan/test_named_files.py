@@ -112,6 +112,13 @@ def test_a_folder_without_a_sample(root: Path, reader: str, seen: str) -> None:
     check(config := load(root / "configs/net.yaml"), plan(config), Workspace.at(root))
 
 
+def test_a_link_to_a_folder_is_left_to_the_reader(root: Path) -> None:
+    edit(root, "text, file: calibration/lines.txt", "npz, folder: calibration/set")
+    (root / "calibration/set").mkdir()
+    (root / "calibration/set/again").symlink_to(root / "calibration")
+    check(config := load(root / "configs/net.yaml"), plan(config), Workspace.at(root))
+
+
 def test_code_that_python_does_not_take(root: Path) -> None:
     (root / "calibration/code.py").write_text("import json\n\ndef score(:\n")
     error = refusal(root)
