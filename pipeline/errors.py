@@ -114,9 +114,13 @@ class WorkerError(PipelineError):
 
 
 class WaitingError(PipelineError):
-    """A step may not run on this host, and no store has its output. `hosts` are those that may, each in words."""
+    """A step may not run on this host, and no store has its output. `hosts` are those that may, each in words.
+
+    `of_cluster`: it waits for a worker of a cluster, and this host was to run none.
+    """
 
     exit_code = 19
+    of_cluster: bool = False
 
     def __init__(
         self, what: str, *, where: str = "", why: str = "", remedy: str = "", hosts: Sequence[str] = (), step: str = ""

@@ -21,8 +21,11 @@ def printable(text: str, keep: str = "\n\t") -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, rest: str = "") -> str:
-    """`; did you mean 'x'?` for the nearest known name, `rest` behind it, or an empty string when none is near."""
-    near = nearest(name, known)
+    """`; did you mean 'x'?` for the nearest known name, `rest` behind it, or an empty string when none is near.
+
+    Never the name itself: a folder may list a link that leads nowhere.
+    """
+    near = nearest(name, (other for other in known if other != name))
     return f"; did you mean '{near}{rest}'?" if near else ""
 
 

@@ -12,7 +12,7 @@ from pipeline.config.project_file import ENGINE_ADDRESS
 from pipeline.errors import ConfigError
 from pipeline.frozen import dataclass
 from pipeline.plain_text import did_you_mean
-from pipeline.plan.about import nobody_to_talk_to
+from pipeline.plan.about import check_left_out, nobody_to_talk_to
 from pipeline.plan.planner import plan, plan_all
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -255,12 +255,14 @@ def engine(variables: Mapping[str, str], workspace: Workspace) -> Dispatcher | N
     return Dispatcher(url, where, workspace)
 
 
-def choose(variables: Mapping[str, str], known: Mapping[str, list[str]]) -> dict[str, set[str]]:
+def choose(
+    variables: Mapping[str, str], known: Mapping[str, list[str]], names: Sequence[str] = ()
+) -> dict[str, set[str]]:
     """The names that each filter of the command line (`models=a,b targets=x`) chose of those that are known; all of
-    them where it is not given.
+    them where it is not given. `names` are the tasks beside it.
 
     Raises:
-        ConfigError: a variable that is no filter, or a name that no config has.
+        ConfigError: a variable that is no filter, a name that no config has, or a task that a filter leaves out.
     """
     for name in variables:
         if name not in known:
@@ -270,14 +272,15 @@ def choose(variables: Mapping[str, str], known: Mapping[str, list[str]]) -> dict
                 remedy=f"the variables are {' and '.join(f'{filter_}=…' for filter_ in known)}",
             )
     chosen = {}
-    for filter_, names in known.items():
+    for filter_, there in known.items():
         given = [name for name in variables.get(filter_, "").split(",") if name]
         for name in given:
-            if name not in names:
+            if name not in there:
                 raise ConfigError(
-                    f"{filter_}={name}: no config has that{did_you_mean(name, names)}",
+                    f"{filter_}={name}: no config has that{did_you_mean(name, there)}",
                     where="command line",
-                    remedy=f"known {filter_}: {', '.join(names)}{_ELSEWHERE.get(filter_, '')}",
+                    remedy=f"known {filter_}: {', '.join(there)}{_ELSEWHERE.get(filter_, '')}",
                 )
-        chosen[filter_] = set(given or names)
+        chosen[filter_] = set(given or there)
+    check_left_out(names, variables, known, chosen)
     return chosen

@@ -73,10 +73,10 @@ class Project:
             raise self.refusal
         self.workspace = self.workspace.configured(project_file.load(folder))
         targets = sorted({target.soc for config in configs.values() for target in config.targets})
-        chosen = choose(variables, {"models": sorted(configs), "targets": targets})
+        chosen = choose(variables, {"models": sorted(configs), "targets": targets}, line.names)
         self.configs = {name: config for name, config in configs.items() if name in chosen["models"]}
-        self._named, self._given, self._targets = "models" in variables, line.rest, chosen["targets"]
-        self.is_whole = not variables
+        self._given, self._targets = line.rest, chosen["targets"]
+        self._named, self.is_whole = "models" in variables, not variables
         about = models_about(line, self.configs)
         if self.workspace.project.settings.stages and not about:
             about = {*self.configs}  # who names no model hears of every rule that no host could meet
@@ -186,10 +186,7 @@ class Project:
             )
 
     def open(self, given: Mapping[str, Given], steps: Collection[str]) -> None:
-        """Check the names and options that commands were given, open the store, and let the guard look at the steps.
-
-        Raises PipelineError.
-        """
+        """Check what commands were given, open the store, let the guard look at the steps. Raises PipelineError."""
         for command, (names, options) in given.items():
             task, _, _ = command.partition(":")
             if task == "package":
@@ -197,7 +194,8 @@ class Project:
             elif task in self._checks:
                 self._checks[task](names, options)
         self.session.open(given)
-        self.guard.expect(step for name, step in self.steps.items() if name in steps)
+        for keeps in (self.guard, self._gated):
+            keeps.expect(step for name, step in self.steps.items() if name in steps)
 
     def close(self) -> None:
         """Let go of the store."""
@@ -280,7 +278,9 @@ class Project:
 
     def write_pages(self, ran: Ran, run: RunRecord, tell: Callable[[str], None]) -> None:
         """Write the reports of the models that a command was about, where something changed."""
-        write_pages(built_models(ran, run, self.workspace), run, self._models, self.workspace, tell)
+        write_pages(
+            built_models(ran, run, self.workspace), run, self._models, self.workspace, lambda error: tell(str(error))
+        )
 
     def publish_rest(self, models: Iterable[str], checked: Set[str]) -> dict[str, list[str]]:
         """Publish what passed of models of which components failed; model -> the components that are not there.

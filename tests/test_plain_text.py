@@ -12,7 +12,7 @@ from pipeline.config.judging import ThresholdsFile
 from pipeline.config.quantization import NodesRule
 from pipeline.config.readers import TextReader
 from pipeline.config.targets import Target
-from pipeline.plain_text import nearest
+from pipeline.plain_text import did_you_mean, nearest
 from pipeline.qnn import catalog
 
 
@@ -45,3 +45,8 @@ def test_the_beginning_of_a_long_name_is_meant_before_another_short_one(
     word: str, meant: str, known: tuple[str, ...]
 ) -> None:
     assert nearest(word, known) == meant
+
+
+def test_a_name_is_not_suggested_in_its_own_place() -> None:
+    assert did_you_mean("model.onnx", ["model.onnx"]) == ""
+    assert did_you_mean("model.onnx", ["model.onnx", "modle.onnx"]) == "; did you mean 'modle.onnx'?"

@@ -10,15 +10,26 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.build.crew import Crew
+from pipeline.build.guessed_sizes import with_guesses
 from pipeline.build.work import Work
 from pipeline.config.yaml.problems import dotted
 from pipeline.contracts import fetch
-from pipeline.errors import ConfigError, SourceError, StoreError, WaitingError, WorkerError
+from pipeline.errors import (
+    CalibrationError,
+    ConfigError,
+    ModelError,
+    PipelineError,
+    SourceError,
+    StoreError,
+    WaitingError,
+    WorkerError,
+)
 from pipeline.frozen import dataclass
 from pipeline.inputs.hub import remembered
 from pipeline.inputs.pins import pin
 from pipeline.model import FileEntry, Manifest, StageInput, StageRequest, StageResult
 from pipeline.plan import hosts
+from pipeline.plan.named_files import at_its_place, sampled_at
 from pipeline.plan.resolve import Resolved, resolve
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
@@ -223,8 +234,8 @@ def _run(resolved: Resolved, workspace: Workspace, crew: Crew, started: Callable
         request = StageRequest(step.id, resolved.params.to_json(), inputs, resolved.files, out)
         try:
             result, seconds = crew.work(Work.of(step), request, scratch, claim)
-        except ConfigError as error:
-            raise _placed(error, step) from error
+        except (ConfigError, SourceError, ModelError, CalibrationError) as error:
+            raise with_guesses(_placed(error, step), step) from error
         _check_unchanged(resolved, workspace)
         files = store.adopt(out, _reused(result, resolved.inputs))
         made = Manifest(step.stage, resolved.key, files, result.facts)
@@ -234,11 +245,20 @@ def _run(resolved: Resolved, workspace: Workspace, crew: Crew, started: Callable
         return made, seconds
 
 
-def _placed(error: ConfigError, step: Step) -> ConfigError:
+def _placed(error: PipelineError, step: Step) -> PipelineError:
     """The error with the file, line and column of what it is about, where the config has that."""
-    own = f"{dotted(('components', step.component or ''))}.{error.where}"
-    place = next((step.config.places[name] for name in (own, error.where) if name in step.config.places), error.where)
-    return ConfigError(error.what, where=place, why=error.why, remedy=error.remedy)
+    match error, step.stage:
+        case ConfigError(), _:
+            own = f"{dotted(('components', step.component or ''))}.{error.where}"
+            names = (name for name in (own, error.where) if name in step.config.places)
+            return error.but(where=next((step.config.places[name] for name in names), error.where))
+        case SourceError(), "fetch":
+            return at_its_place(error, step)
+        case ModelError(), "ingest":
+            return error.at(step.config.place(dotted(("components", step.component or "", "file"))))
+        case CalibrationError(), "samples":
+            return sampled_at(error, step)
+    return error
 
 
 def _claim(key: str, store: Store, claimed: ExitStack) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from threading import Lock
 from typing import TypeVar
 
 from pipeline.build import failed
@@ -15,6 +16,7 @@ from pipeline.build.findings import may_fail
 from pipeline.build.remedies import CURABLE
 from pipeline.build.unneeded import unneeded_buckets
 from pipeline.errors import PipelineError, WaitingError
+from pipeline.plan import named_files
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.store.store import DamagedError
@@ -42,6 +44,14 @@ class GatedSteps:
         self.missed: set[str] = set()
         self.waiting: dict[str, WaitingError] = {}
         self.remade = False
+        self._to_come: dict[str, list[Step]] = {}
+        self._refused: dict[str, PipelineError | None] = {}
+        self._looking = Lock()
+
+    def expect(self, steps: Iterable[Step]) -> None:
+        """Note which steps are to be brought up to date: what these are to read is looked at before the first runs."""
+        for step in steps:
+            self._to_come.setdefault(step.config.name, []).append(step)
 
     def is_current(self, step: Step) -> bool:
         """Whether a step has nothing to do, and its output may ship."""
@@ -57,6 +67,7 @@ class GatedSteps:
         If another build replaced an input of the step meanwhile, all inputs are brought up to date again. `tries` ends
         this, as two builds with different settings could replace each other's outputs for ever.
         """
+        self._look_at_files(step)
         try:
             self.bring_ungated(step)
         except WaitingError:
@@ -81,6 +92,20 @@ class GatedSteps:
             raise failed.kept(step, missed, self._steps, self._workspace, made=True)
         if self._climber.wishes(step):
             self._climbed(step, "total")
+
+    def _look_at_files(self, step: Step) -> None:
+        """Raise PipelineError where a file is wrong that a step of the model is to read, now or hours later."""
+        model = step.config.name
+        with self._looking:
+            if model not in self._refused:
+                self._refused[model] = None
+                try:
+                    named_files.check(step.config, self._to_come.get(model, ()), self._workspace)
+                except PipelineError as error:
+                    self._refused[model] = error
+            refused = self._refused[model]
+        if refused is not None:
+            raise refused.but()
 
     def _climbed(self, step: Step, rung: str) -> bool:
         """Climb for a step that missed `rung`; whether the component now has a precision that keeps to its gates.

@@ -16,6 +16,8 @@ def told_apart(missed: Shortfall) -> str:
             f"a share of {found.flips:.2g} of the clear choices of output {missed.label!r} is expected to differ on"
             f" other inputs, by the margins and errors of {found.of}"
         )
+    if missed.kind == "choices" and found.of == 1:
+        return f"the only clear choice of output {missed.label!r} is {'' if found.share == 1 else 'not '}the same"
     if missed.kind == "choices":
         return f"{found.share:.4g} of the {found.of} clear choices of output {missed.label!r} are the same"
     return f"output {missed.label!r} covers {found.share:.3g} alike, {found.worst:.3g} in {found.worst_sample}"

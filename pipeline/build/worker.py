@@ -15,6 +15,7 @@ import shutil
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def main(request_path: str) -> int:
         _log_traceback()
         native = isinstance(error, CompileError | VerificationError)
         told = (shortage_behind(error, raw["step"]) if native else None) or error
-        text = _error_text(told)
+        text = _error_text(told, raw)
         status = told.exit_code
     except Exception as error:
         _log_traceback()
@@ -113,7 +114,7 @@ def main(request_path: str) -> int:
                 remedy="report it with the log",
             )
         )
-        text = _error_text(told)
+        text = _error_text(told, raw)
         status = told.exit_code
     if status:
         shutil.rmtree(raw["out"], ignore_errors=True)  # on a full disk this makes room for the answer
@@ -150,9 +151,9 @@ def _log_traceback() -> None:
         sys.stderr.write(_without_secrets(traceback.format_exc()))
 
 
-def _error_text(error: PipelineError) -> str:
+def _error_text(error: PipelineError, request: Mapping[str, Any]) -> str:
     fields = {"what": error.what, "where": error.where, "why": error.why, "remedy": error.remedy}
-    told = {name: _without_secrets(text) for name, text in fields.items()}
+    told = {name: _by_the_users_names(_without_secrets(text), request) for name, text in fields.items()}
     of = {"of_machine": error.of_machine, "of_process": error.of_process}
     return json.dumps({"error": {"type": type(error).__name__, **told, **of}})
 
@@ -164,6 +165,19 @@ def _without_secrets(text: str) -> str:
         if len(secret) >= _LEAST_SECRET:
             for spelt in (secret, ascii(secret)[1:-1]):
                 text = text.replace(spelt, f"<{name}>")
+    return text
+
+
+def _by_the_users_names(text: str, request: Mapping[str, Any]) -> str:
+    """The text with files named as in the source: a library, or code of the user's, names those that it was given.
+
+    These lie in folders of the store, which are gone when the text is read.
+    """
+    folders = {given["folder"]: role for role, given in request["inputs"].items()} | {request["out"]: "the output"}
+    for folder in sorted(folders, key=len, reverse=True):  # the role ingest is no beginning of ingest/net
+        for spelt in (folder, ascii(folder)[1:-1]):  # as it is, and as Python quotes it
+            separator = ascii(os.sep)[1:-1] if spelt != folder else os.sep
+            text = text.replace(f"{spelt}{separator}", "").replace(spelt, f"the folder of {folders[folder]}")
     return text
 
 

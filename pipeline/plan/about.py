@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -89,6 +89,31 @@ def check_names(
             raise nobody_to_talk_to(model, models, sorted(talking))
         if task in _OF_MODELS and ":" in name and not fnmatch.filter(known, name):
             raise _no_step(name, models, {*known, *every_step()})
+
+
+def check_left_out(
+    names: Iterable[str],
+    variables: Mapping[str, str],
+    known: Mapping[str, Collection[str]],
+    chosen: Mapping[str, Collection[str]],
+) -> None:
+    """Refuse a task of one model, or of one target, beside a filter that leaves that one out.
+
+    `known` are all `models` and `targets`, `chosen` those of the filters. Raises ConfigError.
+    """
+    for name in names:
+        task, _, rest = name.partition(":")
+        model, *others = rest.split("/")
+        for filter_, one in (("models", model), ("targets", others[-1] if others else "")):
+            if task in _OF_MODELS and one in known[filter_] and one not in chosen[filter_]:
+                narrowed = f"{filter_}={variables.get(filter_, '')}"
+                other = "" if task in (_CHAT, _BUCKETS) else f", or the name: doit {task} {narrowed}"
+                raise ConfigError(
+                    f"{name} is of {one}, which {narrowed} leaves out",
+                    where=WHERE,
+                    why=f"{filter_}= narrows what a command is about, and a task with a name is about that alone",
+                    remedy=f"leave out the filter: doit {name}{other}",
+                )
 
 
 def _no_step(name: str, models: Collection[str], known: Iterable[str]) -> ConfigError:

@@ -30,7 +30,7 @@ _READERS = (b"__doc__", b"getdoc", b"getsource", b"getcomments")
 """Names by which code reads the text of code."""
 _IRRELEVANT = frozenset({"ctx", "kind", "lineno", "type_comment", "type_ignores"})
 _NEVER = ("Error", "NoReturn", "Never")
-_PARSING = threading.Lock()
+PARSING = threading.Lock()
 """One thread at a time: before 3.11.8, Python loses count of its recursion when two do (python/cpython#106905)."""
 
 
@@ -64,7 +64,7 @@ def counted_code(source: bytes, *, own: bool) -> CountedCode:
     A file that can't be parsed counts with all its bytes and imports nothing; whoever runs it reports it.
     """
     try:
-        with _PARSING:
+        with PARSING:
             tree = ast.parse(source)
         if own:
             _without_errors(tree)

@@ -18,23 +18,14 @@ from pipeline.inputs import source
 from pipeline.inputs.pins import pinned_revision
 from pipeline.model import PARTS, Manifest
 from pipeline.plain_text import did_you_mean
-from pipeline.plan import climbing, stage_params
+from pipeline.plan import climbing
 from pipeline.plan.keys import ExtraError, reader_versions, step_key, tool_versions
 from pipeline.plan.language_limits import check_language
+from pipeline.plan.named_files import named_in_source, readable
 from pipeline.plan.own_buckets import OwnBuckets
 from pipeline.plan.steps import Input, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.store.manifests import read_manifest
-
-_TAKEN = {
-    "npz": ("folder", "32 or more .npz files with the model's inputs"),
-    "images": ("folder", "32 or more pictures"),
-    "audio": ("folder", "16 or more sounds"),
-    "text": ("file", "32 or more lines of text"),
-    "record": ("file", "32 or more lines, a sample each,"),
-    "chat": ("file", "32 or more conversations, each a line of JSON,"),
-}
-"""Of each reader that says what it takes: whether that is a folder or a file, and what belongs there."""
 
 
 @dataclass(frozen=True)
@@ -231,19 +222,10 @@ def _inputs_of(found: ingest.Facts) -> set[str]:
     return {spec.name for spec in found.inputs} | {*found.constants}
 
 
-def fetched_files(config: ModelConfig) -> list[str]:
-    """Names of the source files a model needs, without the external data that its ONNX files point to."""
-    named = [component.file for component in config.components.values()]
-    for reader in (config.calibration, config.verification.samples):
-        named += stage_params.source_files(reader) if reader else ()
-    released = (*config.release.files, *config.release.licenses) if config.release else ()
-    return list(dict.fromkeys((*named, *config.files, *released)))
-
-
 def _fetch(
     step: Step, params: fetch.Params, revision: str, workspace: Workspace
 ) -> tuple[fetch.Params, dict[str, Path]]:
-    names = params.files or tuple(fetched_files(step.config))
+    names = params.files or tuple(named_in_source(step.config))
     if step.asked is not None:
         return replace(params, commit=fetch.Commit(step.asked.hub, revision), files=names), {}
     assert isinstance(step.config.source, LocalSource)
@@ -270,47 +252,3 @@ def _on_own_axes(step: Step, buckets: Mapping[str, OwnBuckets]) -> Contract:
         case OverBuckets():
             return replace(params, buckets={bucket.name: bucket.axes} if bucket else own.named)
     return params
-
-
-def readable(path: Path, role: str, step: Step, workspace: Workspace) -> Path:
-    """`path`, which the config names for this role in a step; raises ConfigError if nothing can be read there."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise ConfigError(
-            f"{path.name} is a device, a pipe or a socket",
-            where=f"{_place_named(role, step)}, for {step.id}",
-            why=f"{path} has no content of its own that a build could stand on",
-            remedy="name a file or a folder",
-        )
-    if not path.exists():
-        beside = (entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else ()
-        what, remedy = _wanted(path, role, step, workspace)
-        raise ConfigError(
-            f"{what} does not exist{did_you_mean(path.name, beside)}",
-            where=f"{_place_named(role, step)}, for {step.id}",
-            why=f"looked for {path}",
-            remedy=f"{remedy}, or correct the path in the config",
-        )
-    return path
-
-
-def _wanted(path: Path, role: str, step: Step, workspace: Workspace) -> tuple[str, str]:
-    """For a missing path: what should be there, and how to get it."""
-    config = step.config
-    reader = config.calibration if step.name == f"{config.name}/calibration" else config.verification.samples
-    taken = _TAKEN.get(reader.reader) if reader and role == "samples" else None
-    if taken is None:
-        return path.name, "create it"
-    kind, entries = taken
-    named = path.relative_to(workspace.root).as_posix() if path.is_relative_to(workspace.root) else path.name
-    return f"the {kind} of samples {named}", f"put {entries} there"
-
-
-def _place_named(role: str, step: Step) -> str:
-    """Where the config names the file that has this role in a step."""
-    config = step.config
-    if step.stage in ("verify", "emulate"):
-        names = [f"components.{step.component}.score", "verification.score"]
-    else:
-        reader = "calibration" if step.name == f"{config.name}/calibration" else "verification.samples"
-        names = [f"{reader}.run"] if role == "code" else [f"{reader}.file", f"{reader}.folder"]
-    return config.place(*names)

@@ -69,7 +69,7 @@ def write_first_config(
     refused = tried(path, workspace, say)
     if any(step.startswith("shape:") for step in refused) and _other_sizes_fit(draft, choices, say):
         refused = {}
-    errors = list(refused.values())
+    errors = [_without_lines(error, path) for error in refused.values()]
     if errors:
         draft.put(draft.made, [str(error) for error in errors])
     else:
@@ -85,6 +85,12 @@ def _other_sizes_fit(draft: Draft, choices: Callable[[Picture], Choices], say: C
         if draft.fits(choices(picture)):
             return True
     return draft.shorten()
+
+
+def _without_lines(error: PipelineError, path: Path) -> PipelineError:
+    """An error about the config that was tried; its lines move when it is written again with the error in it."""
+    line = re.compile(rf"(configs/{re.escape(path.name)}):[0-9]+:[0-9]+")
+    return error.but(where=line.sub(r"\1", error.where), remedy=line.sub(r"\1", error.remedy))
 
 
 def _free_path(name: str, root: Path) -> Path:
@@ -107,7 +113,10 @@ def _free_path(name: str, root: Path) -> Path:
 def _targets(text: str) -> list[str]:
     names = [name for name in text.split(",") if name]
     for name in names:
-        catalog.resolve(name)
+        try:
+            catalog.resolve(name)
+        except ConfigError as error:
+            raise error.at(f"command line: --targets {text}") from None
     return names or [DEFAULT_TARGET]
 
 

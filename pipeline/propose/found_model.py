@@ -12,7 +12,8 @@ from typing import Any
 
 from pipeline.errors import ConfigError, SourceError
 from pipeline.inputs.safetensors.index import SIDES
-from pipeline.plain_text import did_you_mean
+from pipeline.inputs.source import is_onnx
+from pipeline.plain_text import nearest
 from pipeline.propose.language_files import LanguageFiles, is_language_file, language_files, whole
 
 _HUB = re.compile(
@@ -100,9 +101,20 @@ def find(source: str, root: Path, fetch: Callable[[str, str], FoundModel]) -> Fo
         or source.startswith((".", "/", "~"))
         or Path(source).suffix.lower() in (".onnx", ".gguf", ".safetensors")
     ):
-        beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise _unknown(source, f"there is no such file or folder{did_you_mean(path.name, beside)}")
+        raise _unknown(source, _why_nothing_is_at(path))
     return fetch(hub["repo"], hub["revision"] or "main")
+
+
+def _why_nothing_is_at(path: Path) -> str:
+    """Why a path is none of a source, with the nearest beside it that could be one."""
+    if path.is_symlink():
+        return f"it is a link to {path.readlink()}, which is not there"
+    beside = {}
+    for each in path.parent.iterdir() if path.parent.is_dir() else ():
+        if each.is_dir() or (each.is_file() and (is_onnx(each.name) or is_language_file(each.name))):
+            beside[each.name] = each
+    near = nearest(path.name, beside)
+    return "there is no such file or folder" + (f"; did you mean '{beside[near]}'?" if near else "")
 
 
 def chosen(names: Iterable[str]) -> tuple[list[str], list[str]]:

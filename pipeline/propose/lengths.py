@@ -83,16 +83,16 @@ def of_file(axes: tuple[str, ...], path: Path, components: Sequence[str]) -> Kno
         with path.open(encoding="utf-8-sig") as stream:
             for number, line in enumerate(stream, 1):
                 if line.strip():
-                    found.append(_numbers(line, axes, f"{path.name}:{number}"))
+                    found.append(_numbers(line, axes, f"{path}:{number}"))
                 if len(found) > MOST_LENGTHS:
-                    raise _wrong(f"{path.name} has more than {MOST_LENGTHS} lines", path.name, "take a part of them")
+                    raise _wrong(f"{path} has more than {MOST_LENGTHS} lines", "--lengths", "take a part of them")
     except (OSError, UnicodeDecodeError) as error:
         why = str(getattr(error, "strerror", "") or error)
         raise ConfigError(
-            f"the lengths in {path.name} can't be read", where="--lengths", why=why, remedy="name a file of numbers"
+            f"the lengths in {path} can't be read", where="--lengths", why=why, remedy="name a file of numbers"
         ) from error
     if not found:
-        raise _wrong(f"{path.name} holds no lengths", path.name, "write a length a line")
+        raise _wrong(f"{path} holds no lengths", "--lengths", "write a length a line")
     return KnownLengths(axes, found, dict.fromkeys(components, 1.0), f"{len(found)} lengths of {path.name}")
 
 

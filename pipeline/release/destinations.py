@@ -65,7 +65,7 @@ class FolderDestination:
         """
         temporary, lock = (self.folder / f".{archive.name}.{end}" for end in ("tmp", "lock"))
         with disk_errors(self.folder, "the folder to publish to can't be written"):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(exist_ok=True)
             with held(lock, f"another process that publishes {archive.name} to {self.folder}"):
                 if self.read(index_name) != there:
                     return None

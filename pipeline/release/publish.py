@@ -18,6 +18,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError, PipelineError, StoreError
 from pipeline.model import FileEntry
+from pipeline.plain_text import did_you_mean
 from pipeline.release.destinations import Destination, FolderDestination
 from pipeline.release.index import text_of
 from pipeline.release.verify import verify_release
@@ -85,7 +86,22 @@ def destination_of(url: str) -> Destination:
             where="command line",
             remedy="doit publish DESTINATION: a folder, hf://owner/name, or a URL such as s3://bucket/folder",
         )
-    return FolderDestination(folder_of(url, "command line"))
+    return FolderDestination(_in_a_folder_that_is_there(folder_of(url, "command line")))
+
+
+def _in_a_folder_that_is_there(folder: Path) -> Path:
+    """The folder to publish to, which may have to be made. Raises ConfigError where that in which it would lie must."""
+    missing = [parent for parent in folder.parents if not parent.exists()]
+    if not missing:
+        return folder
+    highest = missing[-1]
+    beside = (each.name for each in highest.parent.iterdir() if each.is_dir()) if highest.parent.is_dir() else ()
+    raise ConfigError(
+        f"the folder {folder.parent} does not exist{did_you_mean(highest.name, beside)}",
+        where="command line",
+        why=f"only the last folder of {folder} would be made: of a mistyped path nobody would find the archive",
+        remedy=f"correct the path, or make the folder: mkdir -p {folder.parent}",
+    )
 
 
 def index_name_of(archive: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-Kind = Literal["unmeasured", "unneeded", "kept", "silent", "still", "long", "flipping", "rounding"]
+Kind = Literal["unmeasured", "alone", "few", "unneeded", "kept", "silent", "still", "long", "flipping", "rounding"]
 """The kinds of remark. :mod:`pipeline.report.remarks` finds them; this module words them."""
 Remarks = Mapping[Kind, Sequence[str]]
 """For each kind of remark, the names of the buckets, outputs, axes or components that it is about."""
@@ -20,6 +20,10 @@ _ADDING = (
 
 TOLD: Mapping[Kind, str] = {
     "unmeasured": "Not proven, as no held-out sample fits: {names}. Add samples to" + _ADDING + ".",
+    "alone": "Not proven, as 'calibration' has one sample, which can't both give the ranges and show what they are"
+    " worth: {names}. Give it 16 to 64, of which every fourth is held out, or give 'verification.samples' 16 others.",
+    "few": "Ranges from next to no samples, which other inputs will leave: {names}. Give 'calibration' 16 to 64 that"
+    " are typical of the model's use, short and long.",
     "unneeded": "Not shown, as no sample needs the bucket and shorter ones stand in for it: what longer ones give in"
     " {names}. Add samples of that length to" + _ADDING + "; or drop the bucket.",
     "kept": "Not shown, as all samples of that length went to calibration and shorter ones stand in for them: what"

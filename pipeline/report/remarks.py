@@ -13,6 +13,8 @@ from pipeline.plan.steps import Step, held_out_set
 from pipeline.report import report
 from pipeline.report.remark_lines import AS_WRITTEN, Kind, Remarks
 
+FEW = 4
+"""A calibration set of fewer samples is taken for one that was forgotten: of four, one is held out."""
 _Finder = Callable[[Iterable[Step], Collection[str], Mapping[str, Manifest]], list[str]]
 
 
@@ -26,9 +28,28 @@ def unmeasured(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[
     """Buckets such as `minilm/encoder/64` that no sample measured. For exact lengths, with the lengths to add."""
     found = []
     for step, facts in _verified(steps, seen, manifests):
-        if not facts.samples:
+        if not facts.samples and not _is_alone(step, manifests):
             axes = ", ".join(f"{axis} {size}" for axis, size in (step.bucket.axes if step.bucket else {}).items())
             found.append(f"{step.name} (of exactly {axes})" if facts.truth == "exact" else step.name)
+    return found
+
+
+def alone(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """Buckets that no sample measured, as the whole calibration set is one."""
+    verified = _verified(steps, seen, manifests)
+    return [step.name for step, facts in verified if not facts.samples and _is_alone(step, manifests)]
+
+
+def few(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """Components such as `net/encoder (2 samples)` whose ranges are those of fewer samples than FEW."""
+    found = []
+    for step in steps:
+        if step.stage == "calibrate" and step.id in seen and step.id in manifests:
+            given = manifests.get(f"samples:{step.config.name}/calibration")
+            count = given.read(samples.Facts.from_json).count.get(step.component or "", 0) if given else FEW
+            if 0 < count < FEW:
+                name = f"{step.config.name}/{step.component}"
+                found.append(f"{name} ({'one sample' if count == 1 else f'{count} samples'})")
     return found
 
 
@@ -132,6 +153,12 @@ def _padded(
             )
 
 
+def _is_alone(step: Step, manifests: Mapping[str, Manifest]) -> bool:
+    """Whether the held-out samples would come from a calibration set of one."""
+    given = manifests.get(held_out_set(step)) if step.config.verification.samples is None else None
+    return given is not None and given.read(samples.Facts.from_json).samples == 1
+
+
 def _verified(
     steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]
 ) -> Iterator[tuple[Step, verify.Facts]]:
@@ -143,6 +170,8 @@ def _verified(
 
 FINDERS: Mapping[Kind, _Finder] = {
     "unmeasured": unmeasured,
+    "alone": alone,
+    "few": few,
     "unneeded": unneeded,
     "kept": kept,
     "silent": silent,

@@ -8,7 +8,7 @@ from pipeline.config.load import Bucket, Target
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import context, emulate, quantize, verify
 from pipeline.contracts.forecast import Forecast
-from pipeline.contracts.measures import Measured, Subject
+from pipeline.contracts.measures import Agreement, Measured, Subject
 from pipeline.graph.accuracy.verdict import TOTAL, judged_by
 from pipeline.ladder import EXACT_DB, RUNGS
 from pipeline.model import Manifest
@@ -94,10 +94,7 @@ def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
                 share = thresholds.overlap if subject.reads == "level" else thresholds.choices
                 told = f"{100 * share:g} %" if subject.reads in ("likeliest", "level") else "-"
                 what = "levels alike" if subject.reads == "level" else "choices alike"
-                counted = f"{100 * alike.share:.4g} % of {alike.of}" + (
-                    "" if subject.reads == "level" else " clear ones"
-                )
-                rows.append((label, *place, what, counted, told, alike.worst_sample))
+                rows.append((label, *place, what, _counted(alike, subject), told, alike.worst_sample))
                 if alike.flips is not None:
                     component = step.config.components[step.component or ""]
                     wished = component.wished.flips if component.wished else None
@@ -119,6 +116,14 @@ def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str,
     if all(row[_ASKED] == "-" for row in rows):
         rows = [(*row[:-2], "", row[-1]) for row in rows]  # a column without text is left out
     return [_JUDGED, *rows]
+
+
+def _counted(alike: Agreement, subject: Subject) -> str:
+    """How much is read alike, and of how many choices, or over how many values that say yes to some level."""
+    share, one = f"{100 * alike.share:.4g} %", alike.of == 1
+    if subject.reads == "level":
+        return f"{share} over {alike.of} value{'' if one else 's'}"
+    return f"{share} of {alike.of} clear one{'' if one else 's'}"
 
 
 def scores(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:

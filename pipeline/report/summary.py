@@ -230,7 +230,12 @@ def _what_waits(ran: Ran) -> Iterator[str]:
     """Which steps wait for which hosts, what to type there, and which steps need them."""
     if not ran.waiting:
         return
-    yield f"WAITING: {len(ran.waiting)} step(s) that may not run on this host ({', '.join(Host.here().names)})."
+    of_cluster = sum(error.of_cluster for error in ran.waiting.values())
+    if of_cluster < len(ran.waiting):
+        here = ", ".join(Host.here().names)
+        yield f"WAITING: {len(ran.waiting) - of_cluster} step(s) that may not run on this host ({here})."
+    if of_cluster:
+        yield f"WAITING: {of_cluster} step(s) that no worker of the cluster may run."
     alike: dict[tuple[str, str], list[str]] = {}
     for name, error in ran.waiting.items():
         why = f"{error.why} ({error.where})" if error.where else error.why

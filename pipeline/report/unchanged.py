@@ -217,7 +217,10 @@ class Keeper:
         """
         from pipeline.report.page.write import pages_of  # a build with nothing to do needs none of it
 
-        besides = (page for page in pages_of(model, self._workspace) if page.exists())
+        besides = [page for page in pages_of(model, self._workspace) if page.exists()]
+        if not all(page.is_file() for page in besides):  # the next build is to tell of it, too
+            self._forget(model)
+            return
         if not self._saw_all(model, checks):
             self._forget(model)
             store = self._workspace.store

@@ -9,7 +9,8 @@ from pathlib import Path
 from pipeline.contracts.fetch import Facts, Params
 from pipeline.errors import SourceError
 from pipeline.inputs.hub.repo_names import is_data
-from pipeline.inputs.source import sides_of, with_external_data
+from pipeline.inputs.safetensors.index import is_safetensors
+from pipeline.inputs.source import is_onnx, sides_of, with_external_data
 from pipeline.model import StageRequest, StageResult
 
 
@@ -41,8 +42,13 @@ def run(request: StageRequest) -> StageResult:
     def obtain(name: str, named_by: str) -> Path:
         return fetch_file(commit.hub, commit.revision, name, named_by)
 
-    _copy(with_external_data(wanted, obtain), request.out)
+    # The small files first: a name that the repository lacks is told before gigabytes of weights are on their way.
+    _copy(with_external_data(sorted(wanted, key=_is_model), obtain), request.out)
     return StageResult(Facts().to_json())
+
+
+def _is_model(name: str) -> bool:
+    return is_onnx(name) or is_safetensors(name) or name.lower().endswith(".gguf")
 
 
 def _copy(files: Mapping[str, Path], out: Path) -> None:

@@ -139,6 +139,8 @@ def disk_remedy(error: OSError, what: str = "") -> str:
     return {
         errno.ENOSPC: "free some space, then run the same command again; what was built is kept",
         errno.EDQUOT: "free some of your quota, then run the same command again; what was built is kept",
+        errno.EISDIR: "move the folder away that is where the file belongs, then run the same command again; what was"
+        " built is kept",
         errno.EROFS: "the file system is read-only: make it writable, or build in a copy of the project elsewhere",
         errno.EACCES: "give this user the right to write there, then run the same command again"
         + ("; PIPELINE_STORE chooses another store" if what.startswith("the store") else ""),

@@ -16,9 +16,55 @@ from pipeline.errors import ConfigError
 from pipeline.plan import planner
 from pipeline.plan.about import OTHERS, check_names, check_words, models_about, models_read, names_stages
 from pipeline.plan.steps import Step
+from pipeline.project_commands import choose
 from tests.support import tiny_project
 
 MODELS = {"demo", "demo2", "minilm"}
+
+
+KNOWN = {"models": ["demo", "minilm"], "targets": ["sm8550", "sm8650"]}
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "remedy"),
+    [
+        (
+            "build:demo models=minilm",
+            "build:demo is of demo, which models=minilm leaves out",
+            "leave out the filter: doit build:demo, or the name: doit build models=minilm",
+        ),
+        ("clean build:demo models=minilm", "build:demo is of demo, which models=minilm leaves out", "doit build:demo"),
+        ("buckets:demo models=minilm", "buckets:demo is of demo", "leave out the filter: doit buckets:demo"),
+        (
+            "context:demo/net/64/sm8650 targets=sm8550",
+            "context:demo/net/64/sm8650 is of sm8650, which targets=sm8550 leaves out",
+            "or the name: doit context targets=sm8550",
+        ),
+    ],
+)
+def test_a_task_that_a_filter_leaves_out(line: str, what: str, remedy: str) -> None:
+    parsed = parse(line.split())
+    with pytest.raises(ConfigError) as caught:
+        choose(parsed.variables, KNOWN, parsed.names)
+    assert what in caught.value.what
+    assert caught.value.remedy.endswith(remedy) or remedy in caught.value.remedy.split(", or")[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "build:demo models=demo",
+        "build:demo models=demo,minilm targets=sm8650",
+        "build:demo targets=sm8650",
+        "build:* models=demo",
+        "context:demo/net/64/sm8650 targets=sm8650",
+        "build:nope models=demo",
+        "build models=demo",
+    ],
+)
+def test_a_filter_that_leaves_a_task(line: str) -> None:
+    parsed = parse(line.split())
+    assert choose(parsed.variables, KNOWN, parsed.names)["models"]
 
 
 @pytest.mark.parametrize(

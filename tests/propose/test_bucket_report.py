@@ -121,7 +121,7 @@ def test_what_is_no_length_is_refused(tmp_path: Path, text: str, said: str) -> N
     with pytest.raises(ConfigError) as caught:
         of_file(("sequence",), tmp_path / "l.txt", ["net"])
     assert said in str(caught.value)
-    with pytest.raises(ConfigError, match="can't be read"):
+    with pytest.raises(ConfigError, match=rf"the lengths in {tmp_path}/none\.txt can't be read"):
         of_file(("sequence",), tmp_path / "none.txt", ["net"])
 
 

@@ -271,6 +271,25 @@ def test_wrong_names_and_sources_are_refused_before_anything_is_written(
     assert not [*(tmp_path / "configs").iterdir()]
 
 
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ("model.onx", "there is no such file or folder; did you mean '{folder}/model.onnx'?"),
+        ("model.txt.onnx", "there is no such file or folder; did you mean '{folder}/model.onnx'?"),
+        ("below", "there is no such file or folder; did you mean '{folder}/belowe'?"),
+        ("zzz.gguf", "there is no such file or folder"),
+        ("gone.onnx", "it is a link to nowhere/gone.onnx, which is not there"),
+    ],
+)
+def test_what_is_suggested_is_there_could_be_a_source_and_is_another(tmp_path: Path, asked: str, why: str) -> None:
+    folder = tmp_path / "elsewhere"
+    (folder / "belowe").mkdir(parents=True)
+    for name in ("model.onnx", "model.txt", "notes.txt"):
+        (folder / name).write_text("")
+    (folder / "gone.onnx").symlink_to("nowhere/gone.onnx")
+    assert refused(tmp_path, "mine", str(folder / asked)).why == why.format(folder=folder)
+
+
 def test_folders_and_files_without_models_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "weights.safetensors").write_bytes(b"")
@@ -280,7 +299,8 @@ def test_folders_and_files_without_models_are_refused(tmp_path: Path) -> None:
     assert "holds no ONNX file" in str(refused(tmp_path, "mine", str(tmp_path / "empty")))
     found = refused(tmp_path, "mine", str(tmp_path / "empty" / "weights.pt"))
     assert "neither ONNX nor GGUF nor safetensors" in str(found)
-    assert "unknown target" in str(refused(tmp_path, "mine", str(tmp_path), targets="sm9999")).lower()
+    found = refused(tmp_path, "mine", str(tmp_path), targets="sm8650,sm9999")
+    assert (found.what, found.where) == ("unknown target 'sm9999'", "command line: --targets sm8650,sm9999")
 
 
 @pytest.mark.slow

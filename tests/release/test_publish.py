@@ -80,7 +80,7 @@ def check_index(index: bytes, archive: bytes) -> None:
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_to_a_folder(archive: Path, tmp_path: Path, scheme: str) -> None:
-    folder = tmp_path / "new" / "releases"
+    folder = tmp_path / "releases"
     assert publish(archive, f"{scheme}{folder}") == f"{NAME} in {scheme}{folder}: published, not signed"
     assert {path.name for path in folder.iterdir()} == {NAME, INDEX}
     assert (folder / NAME).read_bytes() == archive.read_bytes()
@@ -140,6 +140,18 @@ def test_a_folder_that_can_not_be_is_said(archive: Path, tmp_path: Path) -> None
         publish(archive, str(tmp_path / "file" / "below"))
 
 
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_of_a_mistyped_path_no_folder_is_made(archive: Path, tmp_path: Path, scheme: str) -> None:
+    (tmp_path / "releases").mkdir()
+    folder = tmp_path / "relaeses" / "of-today"
+    with pytest.raises(ConfigError, match=r"relaeses does not exist; did you mean 'releases'\?") as error:
+        publish(archive, f"{scheme}{folder}")
+    assert f"mkdir -p {tmp_path / 'relaeses'}" in error.value.remedy
+    assert not (tmp_path / "relaeses").exists()
+    publish(archive, f"{scheme}{tmp_path / 'releases' / 'of-today'}")
+    assert {path.name for path in (tmp_path / "releases" / "of-today").iterdir()} == {NAME, INDEX}
+
+
 def test_who_comes_second_changes_nothing(archive: Path, tmp_path: Path) -> None:
     folder = FolderDestination(tmp_path / "out")
     assert folder.read(INDEX) is None
@@ -153,7 +165,7 @@ def test_who_comes_second_changes_nothing(archive: Path, tmp_path: Path) -> None
 def test_two_that_publish_another_archive_under_one_name_at_once(tmp_path: Path) -> None:
     archives = [release(tmp_path / side / NAME, payload(side.encode() * 1_000_000)) for side in ("one", "two")]
     for attempt in range(5):
-        out = tmp_path / "out" / str(attempt)
+        out = tmp_path / f"out{attempt}"
         command = [sys.executable, "-m", "pipeline.release.publish"]
         running = [subprocess.Popen([*command, archive, out], cwd=ROOT, stderr=subprocess.PIPE) for archive in archives]
         told = [process.communicate()[1] for process in running]

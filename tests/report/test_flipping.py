@@ -65,3 +65,22 @@ def test_what_was_asked_is_no_column_where_nothing_was(monkeypatch: pytest.Monke
     assert "choices alike" in rows[1]
     assert "is  worst sample" in heading
     assert "asked" not in heading
+
+
+@pytest.mark.parametrize(
+    ("reads", "of", "said"),
+    [
+        ("level", 1, "100 % over 1 value"),
+        ("level", 13, "100 % over 13 values"),
+        ("largest", 1, "100 % of 1 clear one"),
+        ("largest", 77, "100 % of 77 clear ones"),
+    ],
+)
+def test_what_is_counted_is_named(monkeypatch: pytest.MonkeyPatch, reads: Any, of: int, said: str) -> None:
+    figures = Figures(40.0, 40.0, 40.0, "s", 1.0, 0.4, agreement=Agreement(1.0, of, 1.0, "s"))
+    cpu = replace(verify.UNMEASURED, outputs={"y": figures}, subjects={"y": Subject("y", reads=reads, axis=1)})
+    step: Any = SimpleNamespace(
+        config=SimpleNamespace(components={"reader": SimpleNamespace(wished=None)}), component="reader"
+    )
+    monkeypatch.setattr(report, "measured", lambda *_: [(step, None, PLACE, cpu, emulate.UNMEASURED, Thresholds())])
+    assert said in [row[-3] for row in report.judged([], [], {})[1:]]

@@ -92,3 +92,35 @@ def test_buckets_that_samples_of_smaller_ones_stand_in_for_are_told_of(
     lines = last_lines(Ran(["build"], unchanged={"words": Account(remarks=found)})).splitlines()
     told = [line for line in lines if "what longer ones give in words/net/128" in line]
     assert [line.endswith("; or drop the bucket.") for line in told] == [kind == "unneeded" for kind in said]
+
+
+@pytest.mark.parametrize(
+    ("samples", "calls", "own", "said"),
+    [
+        (1, 1, False, {"alone": ["words/net/128"], "few": ["words/net (one sample)"]}),
+        (1, 9, False, {"alone": ["words/net/128"]}),
+        (1, 1, True, {"unmeasured": ["words/net/128"], "few": ["words/net (one sample)"]}),
+        (3, 3, True, {"unmeasured": ["words/net/128"], "few": ["words/net (3 samples)"]}),
+        (4, 4, False, {"unmeasured": ["words/net/128"]}),
+    ],
+)
+def test_a_set_of_next_to_nothing_is_told_with_how_many_to_give(
+    samples: int, calls: int, own: bool, said: dict[str, list[str]]
+) -> None:
+    config = SimpleNamespace(name="words", verification=SimpleNamespace(samples="others" if own else None))
+    steps: Any = [
+        SimpleNamespace(stage=stage, id=stage, name=f"words/net{end}", component="net", config=config, bucket=None)
+        for stage, end in (("calibrate", ""), ("verify", "/128"))
+    ]
+    read = SetFacts({"net": calls}, samples, 0, {})
+    manifests = {
+        "verify": Manifest("verify", "", {}, verify.UNMEASURED.to_json()),
+        "calibrate": Manifest("calibrate", "", {}, {}),
+        "samples:words/calibration": Manifest("samples", "", {}, read.to_json()),
+    }
+    kinds: tuple[Kind, ...] = ("unmeasured", "alone", "few")
+    found = {kind: remarks.FINDERS[kind](steps, {*manifests}, manifests) for kind in kinds}
+    assert {kind: names for kind, names in found.items() if names} == said
+    text = last_lines(Ran(["build"], unchanged={"words": Account(remarks=found)}))
+    assert text.count("16 to 64") == len(said.keys() & {"alone", "few"})
+    assert ("which can't both give the ranges and show what they are worth" in text) == ("alone" in said)

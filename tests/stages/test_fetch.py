@@ -50,6 +50,12 @@ def test_only_what_is_needed_is_fetched(hub: HubServer, machine: Machine) -> Non
     assert "\r" not in fetched.log
 
 
+def test_a_name_that_is_not_there_is_told_before_the_weights_come(hub: HubServer, machine: Machine) -> None:
+    with pytest.raises(SourceError, match=r"has no file tokeniser\.json; did you mean 'tokenizer\.json'"):
+        machine.fetch(REPO, commit(hub), ["onnx/model.onnx", "tokeniser.json"])
+    assert BIG not in hub.sent_bytes
+
+
 def test_cached_files_need_no_hub(hub: HubServer, machine: Machine) -> None:
     first = machine.fetch(REPO, commit(hub), ["onnx/model.onnx", SMALL])
     hub.requests.clear()

@@ -267,6 +267,17 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         changed("[sm8650]", "[sm8650, {soc: SM8650, vtcm_mb: 4}]"),
         ["7:19: targets[1]: 'SM8650' is sm8650, which is there already"],
     ),
+    "a target twice in the same words": (
+        changed("[sm8650]", "[sm8650, sm8550, sm8650]"),
+        ["7:27: targets[2]: the same as entry [0]; expected each once"],
+    ),
+    "an unknown target twice": (
+        changed("[sm8650]", "[sm9999, sm9999]"),
+        [
+            "7:11: targets[0]: unknown target 'sm9999'; expected a SoC of the catalogue",
+            "7:19: targets[1]: the same as entry [0]; expected each once",
+        ],
+    ),
     "more VTCM than there is": (
         changed("[sm8650]", "\n- soc: sm8350\n  vtcm_mb: 8"),
         ["9:12: targets[0].vtcm_mb: sm8350 has 4 MB of VTCM, not 8; expected 4 or less"],

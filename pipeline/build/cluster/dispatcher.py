@@ -9,16 +9,16 @@ import contextlib
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from pipeline.build.cluster import REFUSALS_REMEDY, on_worker
 from pipeline.build.cluster.certificates import check_certificates
 from pipeline.build.cluster.job import Answer, StepJob
+from pipeline.build.cluster.nobody import nobody
+from pipeline.build.cluster.submission import Client, Future, Wanted, submitted
 from pipeline.build.cluster.together import Together
 from pipeline.errors import ConfigError, PipelineError, StoreError, WaitingError, WorkerError
-from pipeline.frozen import dataclass
 from pipeline.plan import hosts
 from pipeline.plan.keys import tool_versions
 from pipeline.plan.resolve import Resolved
@@ -26,9 +26,6 @@ from pipeline.plan.steps import ON_DEMAND
 from pipeline.plan.workspace import Workspace
 from pipeline.processes import stopping
 
-Client: TypeAlias = Any
-Future: TypeAlias = Any
-"""Both of distributed, an optional package without types."""
 _ANSWERS_S = 15.0  # within which a scheduler answers that is there
 _AWAKE_S = 0.5  # between two looks at whether to stop: with hundreds of steps under way, each look counts
 _KNOWN_S = 1.0  # for which it is believed who is there: among many workers, the answer is long
@@ -37,20 +34,6 @@ _PATIENCE_S = 600.0  # for a scheduler that is gone, or for a worker that may ru
 _RETURN_S = 60.0  # the same where a worker was refused: a scheduler that restarted does not know the others yet
 _DEATHS = 5  # of workers at one step, one after the other
 _PAUSE_S = 2.0  # before a step is asked for again of which a worker could not read or write the data; then twice that
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """A step to be made by a worker that announces some resources and, unless it is None, has one of these names."""
-
-    client: Client
-    job: StepJob
-    resources: Mapping[str, float]
-    workers: Sequence[str] | None
-
-
-class SubmissionError(Exception):
-    """Dask did not take a step. Each step gets an error of its own, as each is waited for by another thread."""
 
 
 class Dispatcher:
@@ -68,7 +51,7 @@ class Dispatcher:
         self._url, self._where, self._workspace, self._shared = url, where, workspace, workspace.shared
         self._lock, self._asking = threading.Lock(), threading.Lock()
         self._client: Client = None
-        self._submit = Together(_submitted)
+        self._submit = Together(submitted)
         self._refused: dict[str, str] = {}
         self._known: tuple[float, Client, dict[str, set[str]]] = (0.0, None, {})
         self._met_s = 0.0
@@ -158,7 +141,7 @@ class Dispatcher:
                 raise self._nobody(resolved)
             # Whoever asks twice, as after a lost scheduler, asks a second time: workers know what was made by its key.
             workers = self._chosen(resolved, client, cut_off)
-            future = self._submit(_Wanted(client, job, self._resources(resolved, client), workers))
+            future = self._submit(Wanted(client, job, self._resources(resolved, client), workers))
             self._wait(future, client, resolved, workers)
             return Answer.from_json(future.result(timeout=_ANSWERS_S))
         except (CancelledError, KilledWorker, TimeoutError, OSError):
@@ -320,41 +303,4 @@ class Dispatcher:
 
     def _nobody(self, resolved: Resolved) -> WaitingError:
         rules = hosts.rules(resolved.step, resolved.params, resolved.inputs, self._workspace.project)
-        needed = " and ".join(" or ".join(rule) for rule in rules) or "any host"
-        refused = "; ".join(f"{name} was refused: {why}" for name, why in self._refused.items())
-        return WaitingError(
-            f"no worker of the cluster may run {resolved.step.id}",
-            where=self._url,
-            why=f"it needs {needed}" + (f"; {refused}" if refused else ""),
-            remedy=(f"{REFUSALS_REMEDY}; or " if refused else "") + "start a worker on such a host (docs/cluster.md)",
-            hosts=tuple(rules[0]) if rules else (),
-            step=resolved.step.id,
-        )
-
-
-def _submitted(wanted: Sequence[_Wanted]) -> list[Future | SubmissionError]:
-    """The futures of several steps; the scheduler gets a message for all whose demands are the same.
-
-    Those of a message that is not taken have errors, and the others their futures: one may be for a client that was
-    closed, while the steps of the next client go on.
-    """
-    alike: dict[object, list[_Wanted]] = {}
-    for each in wanted:
-        workers = None if each.workers is None else tuple(each.workers)
-        alike.setdefault((each.client, tuple(each.resources), workers), []).append(each)
-    futures: dict[int, Future | SubmissionError] = {}
-    for several in alike.values():
-        try:
-            made = several[0].client.map(
-                eval,
-                [on_worker.CALL] * len(several),
-                [{"job": each.job.to_json()} for each in several],
-                key=[f"{each.job.stage}-{each.job.name.replace('/', '-')}-{uuid.uuid4().hex[:8]}" for each in several],
-                pure=False,
-                resources=several[0].resources,
-                workers=several[0].workers,
-            )
-        except Exception as error:  # of Dask
-            made = [SubmissionError(f"{type(error).__name__}: {error}") for _ in several]
-        futures.update(zip(map(id, several), made, strict=True))
-    return [futures[id(each)] for each in wanted]
+        return nobody(resolved.step.id, self._url, rules, self._known[2], self._refused)

@@ -178,6 +178,7 @@ class _Decoder:
                 first = firsts.setdefault(frozenset(value.items()) if isinstance(value, dict) else value, index)
                 if first != index:
                     self._problems.add(item.place, (*keys, index), f"the same as entry [{first}]", expected="each once")
+                    value = INVALID  # whatever else is wrong with it is said of the first
             values.append(value)
         return tuple(values)
 

@@ -178,9 +178,10 @@ class Calibration:
         fixed = ", ".join(f"{given}: {self._inputs[given].low:.9g}" for given in inputs)
         node = observer.index.makers.get(name)
         where = f"value {name!r}" + (f" of node {label(node)}" if node is not None else "")
+        among = f"all {self._samples} samples" if self._samples > 1 else "the one sample that there is"
         return CalibrationError(
             f"the calibration set never varies an input: {values} throughout",
-            where=f"{where}, which is {self._ranges[name].low:g} in all {self._samples} samples",
+            where=f"{where}, which is {self._ranges[name].low:g} in {among}",
             why="an encoding made from that holds no other value: on the device the input would have no effect",
             remedy="add samples in which it varies: every step of a loop; for a mask, a sample shorter than its bucket;"
             f" if it never varies where the model is used, say so in the config: constants: {{{fixed}}}, in lists"

@@ -227,13 +227,22 @@ class Constants:
                 f"node {label(node)} is constant, and onnxruntime can't evaluate it",
                 where=", ".join(f"{name!r}: {feeds[name].dtype} {list(feeds[name].shape)}" for name in feeds),
                 why=str(error).strip().splitlines()[0],
-                remedy="check that the original model runs in onnxruntime on the CPU with the sizes of this bucket:"
-                " a table of positions may end before",
+                remedy=_remedy(feeds),
             ) from None
         self._latest = (node, results)
         if content is not None and len(self._alike) < _MOST_ALIKE and _is_small(results):
             self._alike[content] = [each.copy() for each in results]
         return results
+
+
+def _remedy(feeds: Mapping[str, NDArray[Any]]) -> str:
+    """What to do where a node can't be computed in a bucket."""
+    if gone := next((name for name, array in feeds.items() if array.size == 0), None):
+        return f"take larger sizes in the config, such as the application gives the model: nothing is left of {gone!r}"
+    return (
+        "check that the original model runs in onnxruntime on the CPU with the sizes of this bucket:"
+        " a table of positions may end before"
+    )
 
 
 def constant_tensor(node: NodeProto) -> TensorProto:

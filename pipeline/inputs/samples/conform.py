@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -183,8 +184,8 @@ def _check_lengths(lengths: Mapping[str, int], interface: Interface) -> None:
             raise CalibrationError(
                 f"axis {axis!r} is {length}, and the config fixes it to {limit}",
                 why="samples are padded to 'buckets' alone, and taken apart nowhere",
-                remedy=f"give samples of just that length (of a batch, {limit} in one array), or put the axis under"
-                f" 'buckets' in place of 'fixed' so that shorter ones are padded: buckets: {{{axis}: [{limit}]}}",
+                remedy=f"give samples of just that length (of a batch, {limit} in one array), or "
+                + _other_size(axis, length, limit),
             )
         if axis not in bucketed and length > limit:
             raise CalibrationError(
@@ -194,3 +195,14 @@ def _check_lengths(lengths: Mapping[str, int], interface: Interface) -> None:
             )
     if interface.buckets and smallest_bucket(lengths, interface.buckets) is None:
         raise fits_no_bucket("the sample", lengths, interface.buckets)
+
+
+def _other_size(axis: str, length: int, limit: int) -> str:
+    """What to write in place of a fixed size: what is longer fits into no bucket of it, and what is shorter does."""
+    key = axis if re.fullmatch(r"\w+", axis) else f"'{axis}'"
+    if length > limit:
+        return f"write what the model is given in use, if that is {length}: fixed: {{{key}: {length}}}"
+    return (
+        "put the axis under 'buckets' in place of 'fixed' so that shorter ones are padded:"
+        f" buckets: {{{key}: [{limit}]}}"
+    )

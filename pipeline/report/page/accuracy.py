@@ -79,7 +79,9 @@ def _component(component: str, found: Sequence[Measurement]) -> Iterator[Content
             f"; of {len(own)} buckets the {_MOST_LINES} with the fewest decibels" if rest > 0 else ""
         )
         if any(y is not None for line in lines for y in line.ys):
-            drawn.append(figure(charts.ladder(rungs, lines, [own[0].asked(rung) for rung in rungs], EXACT_DB), caption))
+            asked = [own[0].asked(rung) for rung in rungs]
+            key = charts.key(lines, asked=any(least is not None for least in asked))
+            drawn.append(figure(charts.ladder(rungs, lines, asked, EXACT_DB), caption, key))
     if len(drawn):
         yield drawn
     rows = [_row(each) for each in found]

@@ -12,9 +12,10 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 import ziaplot
+from ziaplot.canvas import Canvas
 
 from pipeline.frozen import dataclass
-from pipeline.report.page.markup import shown
+from pipeline.report.page.markup import element, shown
 
 Numbers = Sequence[float]
 
@@ -28,14 +29,14 @@ Graph.TickX { font_size: 14; height: 5; stroke_width: 1; color: var(--soft); num
 Graph.TickY { font_size: 16; height: 0; stroke_width: 0; color: var(--soft); num_format: g; pad: 0.1; }
 Graph.XName { font_size: 14; color: var(--soft); }
 Graph.YName { font_size: 14; color: var(--soft); }
-Graph.Legend { color: none; stroke: none; stroke_width: 0; margin: 16; pad: 2; radius: 36; font_size: 17; }
 BarChartHoriz.TickY { font_size: 14; height: 5; stroke_width: 1; color: var(--soft); pad: 0.1; }
 BarChartHoriz.GridY { color: none; }
-Graph.LegendText { font_size: 14; color: var(--ink); margin: 6; }
 Element { edge_color: none; }
 """
 _MARKS = ("round", "square", "triangle", "triangled", "x", "+")
 _DASHES = ("-", "--", ":", "-.", "-", "--")
+_MARK = 5
+_PIECE = (40, 14)
 _STEP_DB = 20
 _MOST_COUNTED = 20
 COLOURS = 6
@@ -53,15 +54,14 @@ class Line:
 
 def ladder(rungs: Sequence[str], lines: Sequence[Line], asked: Sequence[float | None], most: float) -> Element:
     """SQNR in dB on each rung, a line for each bucket; a bar on each rung says what is asked for."""
-    graph = _graph("", "dB", "right", 640, 290, 0.5)
+    graph = _graph("", "dB", 640, 290, 0.5)
     for at, least in enumerate(asked):
         if least is not None:
-            bar = ziaplot.PolyLine([at - 0.35, at + 0.35], [least, least]).color("var(--asked)").strokewidth(3)
-            graph.add(bar.name("asked for") if at == 0 else bar)
+            graph.add(ziaplot.PolyLine([at - 0.35, at + 0.35], [least, least]).color("var(--asked)").strokewidth(3))
     for number, line in enumerate(lines):
         points = [(x, y) for x, y in zip(line.xs, line.ys, strict=True) if y is not None]
         if points:
-            graph.add(_drawn(points, number).name(shown(line.name)))
+            graph.add(_drawn(points, number))
     graph.xticks([*range(len(rungs))], [*rungs])
     lowest = min([0.0, *(y for line in lines for y in line.ys if y is not None)])
     graph.yticks([*range(_STEP_DB * math.floor(lowest / _STEP_DB), int(most) + 1, _STEP_DB)])
@@ -70,37 +70,47 @@ def ladder(rungs: Sequence[str], lines: Sequence[Line], asked: Sequence[float | 
 
 def scatter(lines: Sequence[Line], x: str, y: str, asked: float | None = None) -> Element:
     """Points of several kinds, joined in the order of their x; `asked` is a level across."""
-    legend = "right" if len(lines) > 1 or asked is not None else "none"
-    graph = _graph(x, y, legend, 720, 300, 0.15)
+    graph = _graph(x, y, 720, 300, 0.15)
     xs = [each for line in lines for each in line.xs]
     if asked is not None and xs:
-        level = ziaplot.PolyLine([min(xs), max(xs)], [asked, asked]).color("var(--asked)").strokewidth(3)
-        graph.add(level.name("asked for"))
+        graph.add(ziaplot.PolyLine([min(xs), max(xs)], [asked, asked]).color("var(--asked)").strokewidth(3))
     for number, line in enumerate(lines):
         points = sorted((at, value) for at, value in zip(line.xs, line.ys, strict=True) if value is not None)
         if points:
-            graph.add(_drawn(points, number).name(shown(line.name)))
+            graph.add(_drawn(points, number))
     if all(at == int(at) for at in xs) and 0 < len(set(xs)) <= _MOST_COUNTED:
         graph.xticks(sorted(set(xs)), [f"{at:.0f}" for at in sorted(set(xs))])
     return _svg(graph)
 
 
+def key(lines: Sequence[Line], *, asked: bool) -> list[tuple[str, Element]]:
+    """What stands on a ladder or among points: each name with a piece of its line; `asked`: a level is drawn, too.
+
+    It is no part of the drawing, where long names of many lines would be cut off on a narrow screen.
+    """
+    found = [("asked for", _piece("asked for", "var(--asked)", "-", 3))] if asked else []
+    for number, line in enumerate(lines):
+        if any(y is not None for y in line.ys):
+            colour, dash, mark = _look(number)
+            found.append((line.name, _piece(line.name, colour, dash, 2, mark)))
+    return found
+
+
 def overlay(expected: tuple[Numbers, Numbers], got: tuple[Numbers, Numbers], length: int) -> Element:
     """Two long rows of numbers, one over the other: the least and the largest of each piece."""
-    graph = _graph("", "", "right", 720, 190, 0.0)
+    graph = _graph("", "", 720, 190, 0.0)
     step = length / max(1, len(expected[0]))
     xs = [(at + 0.5) * step for at in range(len(expected[0]))]
     wide = ziaplot.LineFill(xs, [*expected[1]], [*expected[0]]).fill("var(--band)").color("var(--s0)")
-    graph.add(wide.strokewidth(1).name("original"))
-    for number, row in enumerate(got):
-        line = ziaplot.PolyLine(xs, [*row]).color("var(--s1)").strokewidth(1).stroke("--")
-        graph.add(line.name("artifact") if number == 0 else line)
+    graph.add(wide.strokewidth(1))
+    for row in got:
+        graph.add(ziaplot.PolyLine(xs, [*row]).color("var(--s1)").strokewidth(1).stroke("--"))
     return _svg(_framed(graph, [*expected[0], *expected[1], *got[0], *got[1]], length))
 
 
 def curve(low: Numbers, high: Numbers, length: int) -> Element:
     """A long row of numbers: the least and the largest of each piece."""
-    graph = _graph("", "", "none", 720, 140, 0.0)
+    graph = _graph("", "", 720, 140, 0.0)
     xs = [(at + 0.5) * length / max(1, len(low)) for at in range(len(low))]
     graph.add(ziaplot.LineFill(xs, [*high], [*low]).fill("var(--band)").color("var(--s0)").strokewidth(1))
     return _svg(_framed(graph, [*low, *high], length))
@@ -132,7 +142,7 @@ def bars(names: Sequence[str], values: Numbers, unit: str) -> Element:
 def spans(begins: Mapping[str, Numbers], ends: Mapping[str, Numbers], unit: str) -> Element:
     """When each of these began and ended, each time, by name; the first on top."""
     names = [*begins]
-    graph = _graph(unit, "", "none", 720, 70 + 21 * len(names), 0.02)
+    graph = _graph(unit, "", 720, 70 + 21 * len(names), 0.02)
     rows = [len(names) - 1 - at for at in range(len(names))]
     thin = max([1.0, *(end for name in names for end in ends[name])]) / 300
     for row, name in zip(rows, names, strict=True):
@@ -142,17 +152,35 @@ def spans(begins: Mapping[str, Numbers], ends: Mapping[str, Numbers], unit: str)
     return _svg(graph)
 
 
-def _graph(x: str, y: str, legend: str, width: int, height: int, pad: float) -> Any:
+def _graph(x: str, y: str, width: int, height: int, pad: float) -> Any:
     ziaplot.css(_STYLE % pad)
-    return ziaplot.Graph().legend(legend).size(width, height).axesnames(x or None, y or None)
+    return ziaplot.Graph().legend("none").size(width, height).axesnames(x or None, y or None)
 
 
 def _drawn(points: Iterable[tuple[float, float]], number: int) -> Any:
     found = [*points]
     xs, ys = zip(*(found if len(found) > 1 else found * 2), strict=True)  # a path of one point is none in SVG
-    colour = f"var(--s{number % COLOURS})"
-    line = ziaplot.PolyLine([*xs], [*ys]).color(colour).strokewidth(2).stroke(_DASHES[number % len(_DASHES)])
-    return line.marker(_MARKS[number % len(_MARKS)], 5)
+    colour, dash, mark = _look(number)
+    return ziaplot.PolyLine([*xs], [*ys]).color(colour).strokewidth(2).stroke(dash).marker(mark, _MARK)
+
+
+def _look(number: int) -> tuple[str, str, str]:
+    """Colour, dash and mark of a series."""
+    return f"var(--s{number % COLOURS})", _DASHES[number % len(_DASHES)], _MARKS[number % len(_MARKS)]
+
+
+def _piece(name: str, colour: str, dash: str, width: int, mark: str = "") -> Element:
+    """A short piece of a line, with its mark in the middle."""
+    canvas: Any = Canvas(*_PIECE)
+    across, down = _PIECE
+    canvas.path([0, across], [down / 2] * 2, dash, colour, width)
+    if mark:  # on a path of its own, as each end of one has the mark
+        marker = canvas.definemarker(mark, _MARK, colour, colour, 0)
+        canvas.path([across / 2] * 2, [down / 2] * 2, "-", colour, width, marker)
+    made: Element = canvas.xml()
+    made.insert(0, element("title", f"the line of {name}"))
+    made.set("role", "img")
+    return made
 
 
 def _svg(graph: Any) -> Element:

@@ -44,16 +44,10 @@ def report(models: Models, name: str, workspace: Workspace, *, no_browser: bool 
     if not built:
         print("No model is built: run 'doit build' first.")
         return 0
-    refused: list[str] = []
+    refused: list[StoreError] = []
     write_pages(built, _last_run(workspace), known, workspace, refused.append)
     if refused:
-        what, *_ = refused[0].splitlines()
-        raise StoreError(
-            what,
-            where=str(workspace.artifacts),
-            why="the disk refused it; pages that are there are of an earlier build",
-            remedy="make room, or the folder writable, then run the same command again",
-        )
+        raise refused[0].but(why="pages that are there are of an earlier build")
     path = workspace.artifacts / name / PAGE if name else workspace.artifacts / PAGE
     for written in sorted({path, *(workspace.artifacts / model.config.name / PAGE for model in built)}):
         print(written.relative_to(workspace.root).as_posix())

@@ -95,11 +95,15 @@ def decimal(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}"
 
 
-def figure(chart: Element, caption: str) -> Element:
-    """A chart with what it shows in words. On a narrow screen it is scrolled, by keys too."""
+def figure(chart: Element, caption: str, key: Sequence[tuple[str, Element]] = ()) -> Element:
+    """A chart with what it shows in words, and the names of its lines, each with a piece of it.
+
+    On a narrow screen the chart is scrolled, by keys too; the names go to further lines.
+    """
     chart.insert(0, element("title", caption))
     box = element("div", chart, class_="wide", tabindex="0", role="group", aria_label=caption)
-    return element("figure", box, element("figcaption", caption))
+    names = element("ul", *(element("li", drawn, " ", name) for name, drawn in key), class_="key") if key else None
+    return element("figure", names, box, element("figcaption", caption))
 
 
 def picture(width: int, height: int, channels: int, pixels: bytes, says: str) -> Element:

@@ -53,7 +53,8 @@ def _searched(component: str, source: PageSource) -> Iterator[Content]:
         f"{component}: what a search tried, from cheap to dear. It chose {facts.scheme} after {facts.trials} trials."
     )
     if len(points) > 1:
-        yield figure(charts.scatter(lines, "cost, relative", "dB", asked), caption)
+        key = charts.key(lines, asked=asked is not None)
+        yield figure(charts.scatter(lines, "cost, relative", "dB", asked), caption, key)
     rows = [
         (
             point.label, human_bytes(point.weight_bytes), f"{point.share_8bit:.0%}", f"{point.cost:.3g}",
@@ -97,7 +98,8 @@ def tried(component: str, attempts: Sequence[climb.Attempt]) -> Iterator[Element
         charts.Line(rung, places, [each.sqnr_db.get(rung) for each in attempts]) for rung in rungs[-charts.COLOURS :]
     ]
     if len(attempts) > 1:
-        yield figure(charts.scatter(lines, "attempt", "dB"), f"{component}: decibels of each attempt, in that order")
+        caption, key = f"{component}: decibels of each attempt, in that order", charts.key(lines, asked=False)
+        yield figure(charts.scatter(lines, "attempt", "dB"), caption, key if len(lines) > 1 else ())
     made = table([_CLIMB, *rows], f"{component}: what was tried")
     if made is not None:
         yield made

@@ -54,7 +54,8 @@ def _bucket(step: Step, facts: blame.Facts, raw: Json) -> Iterator[Content]:
             f"{place}: decibels at each of {len(rows)} values, from the inputs to the outputs. "
             "“So far” has all errors up to a value, “lost here” what its own encoding costs."
         )
-        yield figure(charts.scatter([line, own], "values in the order of the graph", "dB"), caption)
+        drawn = charts.scatter([line, own], "values in the order of the graph", "dB")
+        yield figure(drawn, caption, charts.key([line, own], asked=False))
     worst = [
         (
             decimal(row.sqnr_db), decimal(row.own_db), decimal(row.weights_db), row.value, row.op or "input",

@@ -18,7 +18,7 @@ from pipeline.build.bring import is_current
 from pipeline.config.guesses import guesses
 from pipeline.config.load import ModelConfig
 from pipeline.contracts.codec import ContractError
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, StoreError
 from pipeline.frozen import dataclass
 from pipeline.model import Json, Manifest
 from pipeline.plan.steps import ON_DEMAND, Step
@@ -83,12 +83,12 @@ def write_pages(
     run: RunRecord | None,
     known: Collection[str],
     workspace: Workspace,
-    tell: Callable[[str], None] = print,
+    refused: Callable[[StoreError], None] = print,
 ) -> list[Path]:
     """Write the pages of these models that are out of date, and the one over all `known` models.
 
     `run` is the record of the last run, None if there is none. Returns the files that were written. If the disk refuses
-    one, `tell` gets a message with the remedy; that is no error, as the artifacts are there all the same.
+    one, `refused` gets the error; a build goes on, as the artifacts are there all the same.
     """
     written: list[Path] = []
     try:
@@ -104,10 +104,9 @@ def write_pages(
         if written or (workspace.artifacts.is_dir() and not index.is_file() and any(_summaries(known, workspace))):
             written += _write_index(index, run, known, workspace)
     except OSError as error:
-        told = f"the report can't be written: {error.strerror or error}"
-        tell(
-            f"{told}\n  where: {error.filename2 or error.filename or workspace.artifacts}\n  next: {disk_remedy(error)}"
-        )
+        what = f"the report can't be written: {error.strerror or error}"
+        where = str(error.filename2 or error.filename or workspace.artifacts)
+        refused(StoreError(what, where=where, remedy=disk_remedy(error)))
     return written
 
 

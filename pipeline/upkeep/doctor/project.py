@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pipeline.config.file_names import RESERVED
 from pipeline.config.load import LocalSource, ModelConfig, load
-from pipeline.errors import ConfigError, PipelineError
+from pipeline.errors import PipelineError
 from pipeline.inputs.pins import read_pins
 from pipeline.inputs.source import local_files
+from pipeline.plan.named_files import mistakes, named_in_source
 from pipeline.plan.planner import plan
-from pipeline.plan.resolve import fetched_files, readable
 from pipeline.plan.workspace import Workspace
 from pipeline.processes.memory import given_bytes
 from pipeline.qnn import drivers
@@ -70,13 +70,10 @@ def check_files(configs: Sequence[ModelConfig], workspace: Workspace) -> Iterato
         if isinstance(config.source, LocalSource):
             yield _local_source(config, config.source, workspace)
         check = _CALIBRATION.about(config.name)
-        missing: dict[Path, ConfigError] = {}
+        missing: dict[tuple[str, str], PipelineError] = {}
         for step in plan(config):
-            for role, path in {**step.files, **step.scripts}.items():
-                try:
-                    readable(path, role, step, workspace)
-                except ConfigError as problem:
-                    missing.setdefault(path, problem)
+            for problem in mistakes(step, workspace) if step.stage != "fetch" else ():
+                missing.setdefault((problem.what, problem.why), problem)
         for lacking in missing.values():
             yield _absent(check, config, f"{lacking.what} ({lacking.where})", lacking.why, lacking.remedy)
         if not missing:
@@ -132,7 +129,7 @@ def check_drivers(configs: Sequence[ModelConfig], sdk: str) -> Iterator[Finding]
 def _local_source(config: ModelConfig, source: LocalSource, workspace: Workspace) -> Finding:
     check = _SOURCE.about(config.name)
     try:
-        found = local_files(source.path, fetched_files(config), workspace.memo)
+        found = local_files(source.path, [*named_in_source(config)], workspace.memo)
     except PipelineError as problem:
         check = check.about(config.name, problem.exit_code)
         if not source.path.exists():

@@ -18,7 +18,7 @@ from pipeline.errors import PipelineError
 from pipeline.frozen import dataclass
 from pipeline.inputs.pins import pinned_revision
 from pipeline.inputs.source import local_files, sides_of
-from pipeline.plan.resolve import fetched_files
+from pipeline.plan.named_files import named_in_source
 from pipeline.plan.steps import ON_DEMAND, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.sizes import human_bytes
@@ -79,7 +79,7 @@ def source_bytes(config: ModelConfig, workspace: Workspace) -> int | None:
         return sum(entry.bytes for entry in fetched.files.values())
     if isinstance(config.source, LocalSource):
         try:
-            files = local_files(config.source.path, fetched_files(config), workspace.memo)
+            files = local_files(config.source.path, [*named_in_source(config)], workspace.memo)
             return sum(path.stat().st_size for path in files.values())
         except (PipelineError, OSError):
             return None
@@ -227,7 +227,7 @@ def cached_bytes(config: ModelConfig, source: HubSource, workspace: Workspace) -
     if folder is None or commit is None:
         return None
     snapshot = folder / f"models--{source.hub.replace('/', '--')}" / "snapshots" / commit
-    names = list(fetched_files(config))
+    names = [*named_in_source(config)]
     try:
         for name in [*names]:
             names += sides_of(name, (snapshot / name).resolve(strict=True), workspace.memo)

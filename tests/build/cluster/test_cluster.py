@@ -128,6 +128,10 @@ def test_a_worker_of_another_commit_is_refused_and_told(here: Project, at: Clust
     assert run.status == 19, run.text
     assert "worker other is not used: the code of stage ingest is another one" in run.text
     assert "check out the same commit there" in run.text
+    assert "step(s) that no worker of the cluster may run." in run.text
+    assert "why: other was refused: the code of stage ingest is another one" in run.text
+    assert "may not run on this host" not in run.text
+    assert "any host" not in run.text
     at.start_worker("same", checkout(here, "same"))
     assert build(here, at).status == 0
 

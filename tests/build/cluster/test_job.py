@@ -118,7 +118,7 @@ def test_a_stage_that_fails_is_asked_for_once_and_a_disk_that_fails_it_again(
     resolved = Resolved(step, step.params, {}, {}, key)
 
     def fail(*_: object) -> None:
-        (tmp_path / "answer.json").write_text(_error_text(error), "utf-8")
+        (tmp_path / "answer.json").write_text(_error_text(error, {"inputs": {}, "out": "out"}), "utf-8")
         load_answer(tmp_path / "answer.json")
 
     monkeypatch.setattr(Crew, "work", fail)

@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.build.cluster import dispatcher, on_worker
-from pipeline.build.cluster.dispatcher import Dispatcher, SubmissionError
+from pipeline.build.cluster.dispatcher import Dispatcher
 from pipeline.build.cluster.job import StepJob
+from pipeline.build.cluster.submission import SubmissionError, Wanted, submitted
 from pipeline.build.cluster.together import Together
 from pipeline.errors import WaitingError
 
@@ -107,9 +108,9 @@ class Scheduler:
         return {"workers": {f"tcp://{name}": {"name": name, "resources": announced} for name in self.workers}}
 
 
-def wanted(client: object, name: str, resources: dict[str, float], workers: list[str] | None) -> dispatcher._Wanted:
+def wanted(client: object, name: str, resources: dict[str, float], workers: list[str] | None) -> Wanted:
     job = StepJob("0" * 64, "shape", name, "m.yaml", 1, "", {}, "{}", {})
-    return dispatcher._Wanted(client, job, resources, workers)
+    return Wanted(client, job, resources, workers)
 
 
 def test_a_message_has_the_steps_of_equal_demands_and_futures_are_in_the_order_of_steps() -> None:
@@ -122,7 +123,7 @@ def test_a_message_has_the_steps_of_equal_demands_and_futures_are_in_the_order_o
         wanted(one, "e", {}, None),
         wanted(one, "f", {}, []),
     ]
-    assert dispatcher._submitted(steps) == [f"future of {name}" for name in "abcdef"]
+    assert submitted(steps) == [f"future of {name}" for name in "abcdef"]
     assert one.sent == [(["a", "e"], {}, None), (["b"], {"host x": 0.0}, None), (["d"], {}, ["w"]), (["f"], {}, [])]
     assert two.sent == [(["c"], {}, None)]
 
@@ -133,7 +134,7 @@ def test_a_client_that_is_closed_fails_its_own_steps_alone() -> None:
         closed = distributed.Client(at, set_as_default=False)
         closed.close()
         steps = [wanted(client, name, {}, None) for client, name in ((closed, "a"), (live, "b"), (closed, "c"))]
-        one, other, two = dispatcher._submitted(steps)
+        one, other, two = submitted(steps)
         assert [type(one), type(two)] == [SubmissionError] * 2
         assert not isinstance(other, SubmissionError)
         assert one is not two

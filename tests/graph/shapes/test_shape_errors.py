@@ -123,3 +123,16 @@ def test_constants_that_nothing_can_compute(tmp_path: Path) -> None:
         shaped(tmp_path, source, n=8)
     assert caught.value.where == "'s': int64 [1], 'z': int64 [1]"
     assert "division by zero" in caught.value.why
+
+
+def test_a_bucket_that_leaves_nothing_of_a_value(tmp_path: Path) -> None:
+    source = model(
+        """g (float[1,1,n] x, float[1,1,2] w) => (float[1,1,m] y, float[1,1,n] z) {
+            from = Constant <value = int64[1] {4}> ()  to = Constant <value = int64[1] {1000}> ()
+            axis = Constant <value = int64[1] {2}> ()  rest = Slice (x, from, to, axis)
+            k = Constant <value = float[1,1,2] {1, 1}> ()  y = Conv (rest, k)  z = Neg (x) }"""
+    )
+    with pytest.raises(ModelError, match="can't evaluate it") as caught:
+        shaped(tmp_path, source, n=4)
+    assert caught.value.remedy.startswith("take larger sizes in the config")
+    assert caught.value.remedy.endswith("nothing is left of 'rest'")

@@ -44,6 +44,21 @@ def test_attempts_are_counted_in_whole_numbers() -> None:
     assert [text for text in written(chart) if text in {"1", "2", "3", "4", "5", "6", "7"}] == [*"1234567"]
 
 
+def test_a_key_has_what_is_drawn_as_it_is_drawn() -> None:
+    lines = [charts.Line("32", [0, 1], [50.0, 40.0]), charts.Line("64", [0, 1], [None, None]),
+             charts.Line("a long name of a bucket", [0, 1], [51.0, None])]  # fmt: skip
+    ladder = charts.ladder(["padding", "total"], lines, [60.0, None], 100.0)
+    found = dict(charts.key(lines, asked=True))
+    assert [*found] == ["asked for", "32", "a long name of a bucket"]
+    drawn = {each.get("stroke") for each in ladder.iter("path")}
+    for name, piece in found.items():
+        (colour,) = {each.get("stroke") for each in piece.iter("path")}
+        assert colour in drawn
+        assert len([*piece.iter("marker")]) == (name != "asked for")
+        assert name not in written(ladder), "a name in the drawing is cut off where it is narrow"
+    assert [*dict(charts.key(lines, asked=False))] == ["32", "a long name of a bucket"]
+
+
 def test_each_run_of_a_step_is_a_bar() -> None:
     once = charts.spans({"a": [0.0], "b": [1.0]}, {"a": [1.0], "b": [2.0]}, "s")
     thrice = charts.spans({"a": [0.0], "b": [1.0, 5.0, 9.0]}, {"a": [1.0], "b": [2.0, 6.0, 10.0]}, "s")

@@ -72,6 +72,23 @@ def test_nothing_is_run_asked_for_or_complained_of(opened: Browser, reported: Pa
     )
 
 
+@pytest.mark.parametrize(("width", "across"), [(390, 1), (500, 2), (1300, 4)])
+def test_nothing_of_a_key_is_cut_and_headlines_stand_in_rows(
+    reported: Path, tmp_path: Path, width: int, across: int
+) -> None:
+    with Browser(tmp_path / "profile", width=width) as page:
+        page.open(reported)
+        assert page.value("document.querySelectorAll('.key li').length") >= 2
+        assert page.value(
+            "[...document.querySelectorAll('.key li')].every(each => each.getBoundingClientRect().right"
+            " <= each.closest('figure').getBoundingClientRect().right && each.scrollWidth <= each.clientWidth + 1)"
+        )
+        tops = page.value("[...document.querySelectorAll('.figures > div')].map(each => each.offsetTop).join()")
+        rows = str(tops).split(",")
+        assert len(rows) == 4
+        assert rows.count(rows[0]) == across
+
+
 def test_the_page_is_never_wider_than_the_screen(opened: Browser) -> None:
     for state in ("false", "true"):
         opened.value(f"document.querySelectorAll('details').forEach(each => each.open = {state})")
