@@ -50,6 +50,7 @@ from pipeline.graph.rewrites import (
     drop_guards,
     drop_idle_bounds,
     drop_unit_axes,
+    expand_factors,
     expand_powers,
     find_last_extremes,
     flatten_gather_nd,
@@ -185,6 +186,7 @@ REWRITES: tuple[Rewrite, ...] = (
     flatten_rows,  # behind all that look for products, and for what reads them
     add_spare_rows,  # behind all that write lookups
     merge_dims,  # behind all, of which some write more dims
+    expand_factors,  # behind all that reshape factors
     put_constants_last,  # behind all that write sums
     round_norm_scales,  # behind all, which would copy the weights that it makes
 )
