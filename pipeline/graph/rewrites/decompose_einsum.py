@@ -132,8 +132,10 @@ def _write(added: Additions, node: NodeProto, letters: Sequence[str], result: st
     operands = [_Operand(each, own, added.index.constant(each)) for each, own in zip(node.input, letters, strict=True)]
     if len(operands) == 1:
         steps, left = _thinning(added, operands[0], result)
-        if left != result or not steps:
+        if left != result:
             steps.append(_Step("Transpose", "turned", perm=_order(left, result)))
+        elif not steps:
+            steps.append(_Step("Identity", "same"))
         source = operands[0].name
         for step in steps:
             source = step.write(added, source, name, last=step is steps[-1])

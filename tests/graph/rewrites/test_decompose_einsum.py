@@ -30,6 +30,8 @@ EQUATIONS = {
     "i,i->i": {"Mul": 1},
     "bijk->kijb": {"Transpose": 1},
     "bi j, b k j -> b i k": {"Transpose": 1, "MatMul": 1},
+    "bij->bij": {"Identity": 1},
+    "->": {"Identity": 1},
     "bij->bi": {"ReduceSum": 1},
     "bij->ib": {"ReduceSum": 1, "Transpose": 1},
     "bij->": {"ReduceSum": 1},
