@@ -68,6 +68,7 @@ from pipeline.graph.rewrites import (
     gather_neighbours,
     gather_pairs,
     gather_taps,
+    gather_windows,
     make_masks_finite,
     merge_dims,
     merge_scales,
@@ -92,6 +93,7 @@ from pipeline.graph.rewrites import (
     simplify_boolean_equal,
     split_clips,
     spread_kernels,
+    stride_behind,
     sum_along_last_axis,
     sum_forwards,
     take_last_states,
@@ -152,9 +154,11 @@ REWRITES: tuple[Rewrite, ...] = (
     sum_along_last_axis,
     convolve_averages,
     pool_volumes,
+    gather_windows,  # behind what leaves planes
     spread_kernels,
     crop_volumes,
     gather_taps,
+    stride_behind,  # behind what writes an average as a convolution in groups
     add_second_taps,
     decompose_batch_norm,
     merge_scales,
