@@ -49,6 +49,7 @@ from pipeline.graph.rewrites import (
     divide_one,
     drop_guards,
     drop_idle_bounds,
+    drop_output_padding,
     drop_unit_axes,
     expand_factors,
     expand_powers,
@@ -76,6 +77,7 @@ from pipeline.graph.rewrites import (
     narrow_doubles,
     negate_divisors,
     normalize_along_last_axis,
+    place_patches,
     pool_volumes,
     put_constants_last,
     put_scores_first,
@@ -155,8 +157,10 @@ REWRITES: tuple[Rewrite, ...] = (
     convolve_averages,
     pool_volumes,
     gather_windows,  # behind what leaves planes
-    spread_kernels,
-    crop_volumes,
+    place_patches,
+    spread_kernels,  # behind what writes a transposed convolution
+    drop_output_padding,  # behind what leaves no dilations
+    crop_volumes,  # behind what makes pads differ
     gather_taps,
     stride_behind,  # behind what writes an average as a convolution in groups
     add_second_taps,
