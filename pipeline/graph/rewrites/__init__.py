@@ -20,6 +20,7 @@ from pipeline.graph.ir.index import prune
 from pipeline.graph.rewrites import (
     add_second_taps,
     add_spare_rows,
+    approximate_erf,
     bound_activations,
     bound_exp,
     bound_masked_max,
@@ -168,6 +169,7 @@ REWRITES: tuple[Rewrite, ...] = (
     merge_scales,
     scale_weights,  # behind the merging of factors, of which it folds one
     decompose_activations,
+    approximate_erf,
     decompose_reductions,
     scale_spectra,  # behind all that write squares and their sums
     scale_magnitudes,  # behind all that write squares and their sums
