@@ -19,6 +19,7 @@ from onnx import ModelProto
 from pipeline.graph.ir.index import prune
 from pipeline.graph.rewrites import (
     add_second_taps,
+    add_spare_columns,
     add_spare_rows,
     approximate_erf,
     bound_activations,
@@ -197,6 +198,7 @@ REWRITES: tuple[Rewrite, ...] = (
     add_spare_rows,  # behind all that write lookups
     merge_dims,  # behind all, of which some write more dims
     expand_factors,  # behind all that reshape factors
+    add_spare_columns,  # behind all that reshape around products
     put_constants_last,  # behind all that write sums
     round_norm_scales,  # behind all, which would copy the weights that it makes
 )
