@@ -76,6 +76,7 @@ from pipeline.graph.rewrites import (
     merge_dims,
     merge_scales,
     multiply_apart,
+    multiply_transforms,
     narrow_doubles,
     negate_divisors,
     normalize_along_last_axis,
@@ -132,6 +133,7 @@ REWRITES: tuple[Rewrite, ...] = (
     gather_at_once,
     flatten_output_casts,
     decompose_einsum,
+    multiply_transforms,  # before all that look for products with weights
     flatten_products,  # behind what writes an Einsum as one
     make_masks_finite,
     drop_guards,
