@@ -103,6 +103,7 @@ from pipeline.graph.rewrites import (
     sum_forwards,
     take_last_states,
     widen_scales,
+    write_out_grids,
     write_out_rnns,
 )
 
@@ -151,6 +152,7 @@ REWRITES: tuple[Rewrite, ...] = (
     gather_neighbours,
     resize_by_products,
     resize_axes_apart,
+    write_out_grids,
     center_grids,
     find_last_extremes,
     sum_forwards,
