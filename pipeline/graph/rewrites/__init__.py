@@ -27,6 +27,7 @@ from pipeline.graph.rewrites import (
     bound_masked_max,
     cast_by_int32,
     center_grids,
+    choose_before,
     compare_casts,
     compare_one_hots,
     compare_signs,
@@ -175,6 +176,7 @@ REWRITES: tuple[Rewrite, ...] = (
     scale_weights,  # behind the merging of factors, of which it folds one
     decompose_activations,
     approximate_erf,
+    choose_before,  # behind all that write a Sqrt or Log
     decompose_reductions,
     scale_spectra,  # behind all that write squares and their sums
     scale_magnitudes,  # behind all that write squares and their sums
