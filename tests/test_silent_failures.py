@@ -225,16 +225,16 @@ def _run_unchecked(path: Path) -> int:
 
 @pytest.mark.slow
 def test_the_error_for_an_unsupported_node_names_it(tmp_path: Path) -> None:
-    said = fresh(_without_fallback, float_model(tmp_path / "model", between="Erf"))
+    said = fresh(_without_fallback, float_model(tmp_path / "model", between="Hardmax"))
     assert "fallback to CPU EP has been explicitly disabled" in said
     assert "between" not in said
     project = tiny_project.create(
-        tmp_path / "project", tmp_path / "store", buckets=[8], targets=["sm8650"], between="Erf"
+        tmp_path / "project", tmp_path / "store", buckets=[8], targets=["sm8650"], between="Hardmax"
     )
     run = project.doit("build", check=False)
     assert run.status == 16
-    assert "Erf 'between'" in run.text
-    assert "Operators of type `Erf` are not supported" in run.text
+    assert "Hardmax 'between'" in run.text
+    assert "Operators of type `Hardmax` are not supported" in run.text
 
 
 def _without_fallback(model: Path) -> str:

@@ -109,7 +109,7 @@ def test_what_no_precision_cures_is_climbed_for_once_whichever_steps_miss_someth
     numbers = np.random.default_rng(0)
     weight = numbers.standard_normal((8, 8, 1)).astype(np.float32)
     weight[:, 0], weight[:, 1] = 25, -25
-    text = COARSE.replace(") {", ", float[1,8,frames] e) {").replace(" }", " e = Erf (x) }")
+    text = COARSE.replace(") {", ", float[1,8,frames] e) {").replace(" }", " e = Hardmax (x) }")
     run = project_of(tmp_path, graph(text, {"w": weight}), CONFIG, twins=True).doit("build", check=False)
     assert run.status == 16
     assert "would run on the CPU, 0 may" in run.text
@@ -120,7 +120,7 @@ def test_what_no_precision_cures_is_climbed_for_once_whichever_steps_miss_someth
 
 def test_an_operator_that_qnn_lacks_ends_a_climb_for_something_else(tmp_path: Path) -> None:
     """Integers miss what is asked for on the CPU; the first precision that is compiled tells what none cures."""
-    text = COARSE.replace(") {", ", float[1,8,frames] e) {").replace(" }", " e = Erf (x) }")
+    text = COARSE.replace(") {", ", float[1,8,frames] e) {").replace(" }", " e = Hardmax (x) }")
     model = graph(text, {"w": np.random.default_rng(0).standard_normal((8, 8, 1)).astype(np.float32)})
     run = project_of(tmp_path, model, CONFIG + "thresholds: {quantization_db: 90}\n").doit("build", check=False)
     assert run.status == 16

@@ -19,13 +19,16 @@ from onnx import ModelProto
 from pipeline.graph.ir.index import prune
 from pipeline.graph.rewrites import (
     add_second_taps,
+    add_spare_columns,
     add_spare_rows,
+    approximate_erf,
     bound_activations,
     bound_exp,
     bound_masked_max,
     cast_before_choosing,
     cast_by_int32,
     center_grids,
+    choose_before,
     compare_casts,
     compare_one_hots,
     compare_signs,
@@ -50,7 +53,9 @@ from pipeline.graph.rewrites import (
     divide_one,
     drop_guards,
     drop_idle_bounds,
+    drop_output_padding,
     drop_unit_axes,
+    expand_factors,
     expand_powers,
     find_last_extremes,
     flatten_gather_nd,
@@ -68,13 +73,16 @@ from pipeline.graph.rewrites import (
     gather_neighbours,
     gather_pairs,
     gather_taps,
+    gather_windows,
     make_masks_finite,
     merge_dims,
     merge_scales,
     multiply_apart,
+    multiply_transforms,
     narrow_doubles,
     negate_divisors,
     normalize_along_last_axis,
+    place_patches,
     pool_volumes,
     put_constants_last,
     put_scores_first,
@@ -93,10 +101,12 @@ from pipeline.graph.rewrites import (
     simplify_boolean_equal,
     split_clips,
     spread_kernels,
+    stride_behind,
     sum_along_last_axis,
     sum_forwards,
     take_last_states,
     widen_scales,
+    write_out_grids,
     write_out_rnns,
 )
 
@@ -128,6 +138,7 @@ REWRITES: tuple[Rewrite, ...] = (
     gather_at_once,
     flatten_output_casts,
     decompose_einsum,
+    multiply_transforms,  # before all that look for products with weights
     flatten_products,  # behind what writes an Einsum as one
     make_masks_finite,
     drop_guards,
@@ -145,6 +156,7 @@ REWRITES: tuple[Rewrite, ...] = (
     gather_neighbours,
     resize_by_products,
     resize_axes_apart,
+    write_out_grids,
     center_grids,
     find_last_extremes,
     reverse_sequences,
@@ -155,14 +167,20 @@ REWRITES: tuple[Rewrite, ...] = (
     sum_along_last_axis,
     convolve_averages,
     pool_volumes,
-    spread_kernels,
-    crop_volumes,
+    gather_windows,  # behind what leaves planes
+    place_patches,
+    spread_kernels,  # behind what writes a transposed convolution
+    drop_output_padding,  # behind what leaves no dilations
+    crop_volumes,  # behind what makes pads differ
     gather_taps,
+    stride_behind,  # behind what writes an average as a convolution in groups
     add_second_taps,
     decompose_batch_norm,
     merge_scales,
     scale_weights,  # behind the merging of factors, of which it folds one
     decompose_activations,
+    approximate_erf,
+    choose_before,  # behind all that write a Sqrt or Log
     decompose_reductions,
     scale_spectra,  # behind all that write squares and their sums
     scale_magnitudes,  # behind all that write squares and their sums
@@ -189,6 +207,8 @@ REWRITES: tuple[Rewrite, ...] = (
     flatten_rows,  # behind all that look for products, and for what reads them
     add_spare_rows,  # behind all that write lookups
     merge_dims,  # behind all, of which some write more dims
+    expand_factors,  # behind all that reshape factors
+    add_spare_columns,  # behind all that reshape around products
     put_constants_last,  # behind all that write sums
     round_norm_scales,  # behind all, which would copy the weights that it makes
 )

@@ -1,8 +1,8 @@
-"""Compute averages over padded windows by a convolution.
+"""Compute averages over padded or dilated windows by a convolution.
 
-Before (x float32; padding given or by auto_pad, or a last window that ceil_mode lets reach over the end)::
+Before (x float32; dilations; padding given or by auto_pad, or a last window that ceil_mode lets reach over the end)::
 
-    AveragePool(x) <pads, count_include_pad, auto_pad, ceil_mode>
+    AveragePool(x) <pads, count_include_pad, auto_pad, ceil_mode, dilations>
 
 After, with weights that are all the inverse of a window's size::
 
@@ -11,90 +11,39 @@ After, with weights that are all the inverse of a window's size::
 without the Mul where all of them count. HTP (2.51, emulated) is right without padding. With it, what comes out is 0 or
 a part of the mean: padding on one side; a window over the end; counted padding, in 5 dims, in front of it, and where
 the stride is as wide as the kernel. Which ones differs between float16 and integers; a padding of 1 around a kernel of
-3, as in Inception, is off by 1 % in float16. A Pad in front is merged with the pool, and no better.
+3, as in Inception, is off by 1 % in float16. A Pad in front is merged with the pool, and no better. QNN (EP 2.7) leaves
+dilations to the CPU.
 
-The result keeps its name. Left alone: pools without padding, and types other than float32.
+The result keeps its name. Left alone: pools without padding or dilations, and types other than float32.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
 from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import is_float32, is_op
 from pipeline.graph.ir.node_builder import Additions, each_node
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """How windows lie along an axis of `size` elements: `places` of their elements, and which of those count."""
-
-    kernel: int
-    stride: int
-    dilation: int
-    size: int
-    windows: int
-    before: int
-    after: int
-
-    @property
-    def places(self) -> NDArray[np.int64]:
-        starts = np.arange(self.windows) * self.stride - self.before
-        return starts[:, None] + np.arange(self.kernel) * self.dilation
-
-    @property
-    def beyond(self) -> int:
-        """How far the last window reaches over the end."""
-        return max(0, int(self.places.max()) + 1 - self.size)
-
-    def counts(self, *, padding: bool) -> NDArray[np.int64]:
-        """How many elements of each window count, those of the declared padding included or not."""
-        before, after = (self.before, self.after) if padding else (0, 0)
-        places = self.places
-        return np.asarray(((places >= -before) & (places < self.size + after)).sum(1))
+from pipeline.graph.ir.pool_axes import PoolAxis, pool_axes
 
 
 @each_node
 def apply(added: Additions, node: NodeProto) -> bool:
-    """Replace an AveragePool over padded windows."""
+    """Replace an AveragePool over padded or dilated windows."""
     if not is_op(node, "AveragePool") or not is_float32(added.index, node.input[0]):
         return False
     given = settings(node)
-    axes = _axes(given, added.shape(node.input[0])[2:], added.shape(node.output[0])[2:])
-    if not any(axis.before or axis.beyond for axis in axes):
+    axes = pool_axes(given, added.shape(node.input[0])[2:], added.shape(node.output[0])[2:])
+    if not any(axis.before or axis.beyond or axis.dilation > 1 for axis in axes):
         return False
     _replace(added, node, axes, bool(given.get("count_include_pad", 0)))
     return True
 
 
-def _axes(given: dict[str, object], sizes: tuple[int, ...], windows: tuple[int, ...]) -> list[_Axis]:
-    kernel, rank = _whole(given["kernel_shape"]), len(sizes)
-    strides, dilations = (_whole(given.get(name, [1] * rank)) for name in ("strides", "dilations"))
-    pads = _whole(given.get("pads", [0] * 2 * rank))
-    side = given.get("auto_pad", b"NOTSET")
-    axes = []
-    for at, size in enumerate(sizes):
-        before, after = pads[at], pads[rank + at]
-        if side != b"NOTSET":
-            reach = (windows[at] - 1) * strides[at] + (kernel[at] - 1) * dilations[at] + 1
-            total = max(0, reach - size) if side in (b"SAME_UPPER", b"SAME_LOWER") else 0
-            before = (total + (side == b"SAME_LOWER")) // 2
-            after = total - before
-        axes.append(_Axis(kernel[at], strides[at], dilations[at], size, windows[at], before, after))
-    return axes
-
-
-def _whole(values: object) -> list[int]:
-    assert isinstance(values, list)
-    return values
-
-
-def _replace(added: Additions, node: NodeProto, axes: list[_Axis], counted: bool) -> None:
+def _replace(added: Additions, node: NodeProto, axes: list[PoolAxis], counted: bool) -> None:
     result, kernel = node.output[0], [axis.kernel for axis in axes]
     channels = added.shape(node.input[0])[1]
     weights = np.full((channels, 1, *kernel), 1 / math.prod(kernel), np.float32)

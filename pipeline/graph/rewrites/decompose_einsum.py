@@ -1,4 +1,4 @@
-"""Write an Einsum as the Transpose, MatMul or Mul that it is.
+"""Write an Einsum as the products, sums and transpositions that it is.
 
 Before::
 
@@ -11,65 +11,84 @@ operand only), and indices of one kind made one dim::
     Mul(Reshape(Transpose(a)), Reshape(Transpose(b)))             if no index is summed over
     Transpose(a)                                                  if there is one operand
 
+In front of that, each operand by itself::
+
+    Slice(Reshape(Transpose(a)))                                  an index that occurs twice in it: a diagonal
+    ReduceSum(a)                                                  an index that nothing else has
+
+Of three operands and more, the two whose product is smallest become one, until there are two. An ellipsis stands for
+indices that have no letter.
+
 QNN EP 2.7 takes a handful of equations and leaves the others to the CPU: seven partitions for an XLNet of two layers,
 which is one of these. A constant operand is rearranged here, so that it stays a weight; steps that would do nothing are
-left out. The result keeps its name. Left alone: three operands, an ellipsis, an index that occurs twice in an operand,
-one that is summed over in one operand alone, integers.
+left out. The result keeps its name. The same products are added, in another order. Left alone: integers, and an operand
+whose dims are not those of its indices.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto
 
 from pipeline.graph.ir.attributes import text
-from pipeline.graph.ir.index import GraphIndex, LazyIndex, is_op, set_nodes
-from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.index import LazyIndex, element_type, is_op, set_nodes
 from pipeline.graph.ir.node_builder import Additions
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+_ELLIPSIS = "..."
 
 
 @dataclass(frozen=True)
-class _Equation:
-    operands: tuple[str, ...]
-    result: str
+class _Operand:
+    """A value with a letter for each of its dims, and its elements if it is a constant."""
 
-    @property
-    def kept(self) -> str:
-        """The indices of both operands and the result."""
-        left, right = self.operands
-        return "".join(index for index in self.result if index in left and index in right)
+    name: str
+    letters: str
+    values: NDArray[Any] | None = None
 
-    @property
-    def summed(self) -> str:
-        """The indices of both operands that the result lacks."""
-        left, right = self.operands
-        return "".join(index for index in left if index in right and index not in self.result)
 
-    def free(self, position: int) -> str:
-        """The indices of one operand and the result."""
-        mine, other = self.operands[position], self.operands[1 - position]
-        return "".join(index for index in self.result if index in mine and index not in other)
+@dataclass(frozen=True)
+class _Step:
+    """A node of one input that is to be written behind a value; `given` are constants that it reads besides."""
+
+    kind: str
+    stem: str
+    given: tuple[list[int], ...] = ()
+    perm: list[int] | None = None
+
+    def write(self, added: Additions, name: str, out: str, *, last: bool) -> str:
+        """Add the node, as the one that makes the result if it is the last; returns what it makes."""
+        constants = [added.integers(f"{out}_{self.stem}", *values) for values in self.given]
+        attributes: dict[str, Any] = {"keepdims": 0} if self.kind == "ReduceSum" else {}
+        if self.perm is not None:
+            attributes["perm"] = self.perm
+        if not last:
+            return added.op(self.kind, name, *constants, out=f"{out}_{self.stem}", **attributes)
+        added.replace(self.kind, name, *constants, out=out, **attributes)
+        return out
 
 
 def apply(model: ModelProto, folder: Path) -> int:
-    """Replace every Einsum that is a product or a transposition; returns their number."""
-    index = LazyIndex(model, folder)
-    added = Additions(index)
+    """Replace every Einsum of floats; returns their number."""
+    added = Additions(LazyIndex(model, folder))
     nodes: list[NodeProto] = []
     replaced = 0
     for node in model.graph.node:
-        equation = _equation(index, node) if is_op(node, "Einsum") else None
+        equation = _equation(added, node) if is_op(node, "Einsum") else None
         if equation is None:
             nodes.append(node)
             continue
         start = len(added.nodes)
-        _Plain(index, added, node, equation).write()
+        _write(added, node, *equation)
         nodes += added.nodes[start:]
         replaced += 1
     if replaced:
@@ -78,65 +97,157 @@ def apply(model: ModelProto, folder: Path) -> int:
     return replaced
 
 
-def _equation(index: GraphIndex, node: NodeProto) -> _Equation | None:
-    equation = text(node, "equation").replace(" ", "")
-    given, arrow, result = equation.partition("->")
-    operands = tuple(given.split(","))
-    indices = "".join(operands)
+def _equation(added: Additions, node: NodeProto) -> tuple[list[str], str] | None:
+    """The letters of each operand and of the result; None if they don't fit, or if these aren't floats."""
+    if element_type(added.index, node.output[0]) not in _FLOATS:
+        return None
+    given, arrow, result = text(node, "equation").replace(" ", "").partition("->")
+    operands, shapes = given.split(","), [added.shape(name) for name in node.input]
+    if len(operands) != len(shapes):
+        return None
     if not arrow:
-        result = "".join(sorted(letter for letter in set(indices) if indices.count(letter) == 1))
-    if "." in equation or len(operands) > 2 or any(len(set(operand)) < len(operand) for operand in operands):
+        result = _ELLIPSIS if _ELLIPSIS in given else ""
+        result += "".join(letter for letter in sorted(set(given) - {".", ","}) if given.count(letter) == 1)
+    unnamed = [
+        max(0, len(dims) - len(letters) + len(_ELLIPSIS)) if _ELLIPSIS in letters else 0
+        for letters, dims in zip(operands, shapes, strict=True)
+    ]
+    free = "".join(letter for letter in string.ascii_letters if letter not in given)[: max(unnamed)]
+    spelled = [
+        letters.replace(_ELLIPSIS, free[len(free) - count :]) for letters, count in zip(operands, unnamed, strict=True)
+    ]
+    if not all(_fits(letters, dims) for letters, dims in zip(spelled, shapes, strict=True)):
         return None
-    if not all(_has_dims(index, name, operand) for name, operand in zip(node.input, operands, strict=True)):
-        return None
-    alone = [letter for letter in indices if indices.count(letter) == 1 and letter not in result]
-    return None if alone or not result else _Equation(operands, result)
+    return spelled, result.replace(_ELLIPSIS, free)
 
 
-def _has_dims(index: GraphIndex, name: str, operand: str) -> bool:
-    if name in index.initializers:
-        tensor = index.initializers[name]
-        return tensor.data_type in _FLOATS and len(tensor.dims) == len(operand)
-    kind = index.types.get(name)
-    return kind is not None and kind.tensor_type.elem_type in _FLOATS and len(shape_of(kind)) == len(operand)
+def _fits(letters: str, dims: Sequence[int]) -> bool:
+    """Whether there is a letter for each dim, and dims of one letter are equal."""
+    return len(letters) == len(dims) and len(set(zip(letters, dims, strict=True))) == len(set(letters))
 
 
-class _Plain:
-    """Writes one Einsum out."""
+def _write(added: Additions, node: NodeProto, letters: Sequence[str], result: str) -> None:
+    """Add the nodes that make the result of an Einsum."""
+    name = node.output[0]
+    operands = [_Operand(each, own, added.index.constant(each)) for each, own in zip(node.input, letters, strict=True)]
+    if len(operands) == 1:
+        steps, left = _thinning(added, operands[0], result)
+        if left != result:
+            steps.append(_Step("Transpose", "turned", perm=_order(left, result)))
+        elif not steps:
+            steps.append(_Step("Identity", "same"))
+        source = operands[0].name
+        for step in steps:
+            source = step.write(added, source, name, last=step is steps[-1])
+        return
+    for position, operand in enumerate(operands):
+        wanted = result + "".join(other.letters for other in operands if other is not operand)
+        operands[position] = _thinned(added, operand, wanted, f"{name}_{string.ascii_lowercase[position]}")
+    while len(operands) > 2:
+        operands = _with_one_product(added, operands, result, f"{name}_part")
+    _Product(added, operands[0], operands[1], result, name).write(last=True)
 
-    def __init__(self, index: GraphIndex, added: Additions, node: NodeProto, equation: _Equation) -> None:
-        self._index = index
+
+def _thinning(added: Additions, operand: _Operand, wanted: str) -> tuple[list[_Step], str]:
+    """What leaves an operand each of its letters once, and the `wanted` ones alone; and the letters in their order."""
+    letters, steps = operand.letters, []
+    sizes = dict(zip(letters, added.shape(operand.name), strict=True))
+    for letter in dict.fromkeys(operand.letters):
+        times, size = letters.count(letter), sizes[letter]
+        if times == 1:
+            continue
+        rest = letters.replace(letter, "")
+        places = [axis for axis, each in enumerate(letters) if each == letter]
+        perm = [axis for axis, each in enumerate(letters) if each != letter] + places
+        if perm != sorted(perm):
+            steps.append(_Step("Transpose", "turned", perm=perm))
+        steps.append(_Step("Reshape", "joined", ([*(sizes[each] for each in rest), size**times],)))
+        apart = sum(size**power for power in range(times))
+        steps.append(_Step("Slice", "diagonal", ([0], [size**times], [len(rest)], [apart])))
+        letters = rest + letter
+    summed = [axis for axis, letter in enumerate(letters) if letter not in wanted]
+    if summed:
+        steps.append(_Step("ReduceSum", "sum", (summed,)))
+    return steps, "".join(letter for letter in letters if letter in wanted)
+
+
+def _thinned(added: Additions, operand: _Operand, wanted: str, stem: str) -> _Operand:
+    steps, letters = _thinning(added, operand, wanted)
+    if not steps:
+        return operand
+    if operand.values is not None:
+        return _constant(added, [operand], letters, stem)
+    name = operand.name
+    for step in steps:
+        name = step.write(added, name, stem, last=False)
+    return _Operand(name, letters)
+
+
+def _constant(added: Additions, operands: Sequence[_Operand], letters: str, stem: str) -> _Operand:
+    """What an equation makes of constants."""
+    equation = ",".join(operand.letters for operand in operands) + "->" + letters
+    values = np.asarray(np.einsum(equation, *(operand.values for operand in operands if operand.values is not None)))
+    return _Operand(added.constant(stem, values), letters, values)
+
+
+def _with_one_product(added: Additions, operands: list[_Operand], result: str, stem: str) -> list[_Operand]:
+    """Operands of which the two with the smallest product are replaced by it, in the place of the first."""
+    sizes: dict[str, int] = {}
+    for operand in operands:
+        for letter, size in zip(operand.letters, added.shape(operand.name), strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+
+    def letters_of(first: int, second: int) -> str:
+        others = [operand.letters for place, operand in enumerate(operands) if place not in (first, second)]
+        left, right = operands[first].letters, operands[second].letters
+        needed = "".join(others) + result
+        if all(letter in needed for letter in left if letter in right):
+            return left + "".join(letter for letter in right if letter not in left)
+        kept = "".join(letter for letter in left if letter in right and letter in needed)
+        return kept + "".join(letter for letter in left + right if (letter in left) != (letter in right))
+
+    pairs = itertools.combinations(range(len(operands)), 2)
+    first, second = min(pairs, key=lambda pair: math.prod(sizes[letter] for letter in letters_of(*pair)))
+    left, right, letters = operands[first], operands[second], letters_of(first, second)
+    if left.values is not None and right.values is not None:
+        product = _constant(added, (left, right), letters, stem)
+    else:
+        product = _Operand(_Product(added, left, right, letters, stem).write(last=False), letters)
+    return [product if place == first else each for place, each in enumerate(operands) if place != second]
+
+
+class _Product:
+    """Writes a product of two operands, each of whose letters the other or the result has."""
+
+    def __init__(self, added: Additions, left: _Operand, right: _Operand, result: str, out: str) -> None:
         self._added = added
-        self._names = [str(name) for name in node.input]
-        self._result = node.output[0]
-        self._equation = equation
+        self._operands = left, right
+        self._letters = result
+        self._out = out
+        self._last = False
         self._sizes: dict[str, int] = {}
-        for name, operand in zip(node.input, equation.operands, strict=True):
-            for letter, size in zip(operand, added.shape(name), strict=True):
+        for operand in self._operands:
+            for letter, size in zip(operand.letters, added.shape(operand.name), strict=True):
                 self._sizes[letter] = max(size, self._sizes.get(letter, 1))
+        self._kept = "".join(letter for letter in result if letter in left.letters and letter in right.letters)
+        self._summed = "".join(letter for letter in left.letters if letter in right.letters and letter not in result)
 
-    def write(self) -> None:
-        """Add the nodes that make the result."""
-        equation = self._equation
-        if len(equation.operands) == 1:
-            self._end("Transpose", self._names[0], perm=_order(equation.operands[0], equation.result))
-        elif not equation.summed:
-            self._multiply()
-        else:
-            self._contract()
+    def write(self, *, last: bool) -> str:
+        """Add the nodes, of which one makes the result if this is the last product; returns what they make."""
+        self._last = last
+        return self._contract() if self._summed else self._multiply()
 
-    def _multiply(self) -> None:
-        result = self._equation.result
+    def _multiply(self) -> str:
         sides = []
-        for position, operand in enumerate(self._equation.operands):
-            indices = "".join(letter for letter in result if letter in operand)
-            dims = [self._size(position, letter) if letter in operand else 1 for letter in result]
-            sides.append(self._arranged(position, indices, dims))
-        self._end("Mul", *sides)
+        for position, operand in enumerate(self._operands):
+            letters = "".join(letter for letter in self._letters if letter in operand.letters)
+            dims = [self._size(operand, letter) if letter in letters else 1 for letter in self._letters]
+            sides.append(self._arranged(position, letters, dims))
+        return self._end("Mul", *sides)
 
-    def _contract(self) -> None:
-        equation, kept, summed = self._equation, self._equation.kept, self._equation.summed
-        left, right = equation.free(0), equation.free(1)
+    def _contract(self) -> str:
+        kept, summed = self._kept, self._summed
+        left, right = self._free(0), self._free(1)
         batch = [self._sizes[letter] for letter in kept]
         columns, inner = self._count(right), self._count(summed)
         # A matrix for all leaves the other operand's dims as they are; one for each place of the batch takes two.
@@ -145,51 +256,57 @@ class _Plain:
         b = self._arranged(1, kept + summed + right, [*batch, inner, columns])
         made = kept + left + right
         shape = [self._sizes[letter] for letter in made]
-        is_shaped, is_ordered = shape == [*batch, *rows, columns], made == equation.result
+        is_shaped, is_ordered = shape == [*batch, *rows, columns], made == self._letters
         if is_shaped and is_ordered:
-            self._end("MatMul", a, b)
-            return
-        product = self._added.op("MatMul", a, b, out=f"{self._result}_product")
+            return self._end("MatMul", a, b)
+        product = self._added.op("MatMul", a, b, out=f"{self._out}_product")
         if is_ordered:
-            self._end("Reshape", product, self._shape("shape", shape))
-            return
+            return self._end("Reshape", product, self._shape("shape", shape))
         if not is_shaped:
-            product = self._added.op("Reshape", product, self._shape("shape", shape), out=f"{self._result}_split")
-        self._end("Transpose", product, perm=_order(made, equation.result))
+            product = self._added.op("Reshape", product, self._shape("shape", shape), out=f"{self._out}_split")
+        return self._end("Transpose", product, perm=_order(made, self._letters))
 
-    def _arranged(self, position: int, indices: str, dims: list[int]) -> str:
-        """An operand with its indices in another order, and then in other dims."""
-        name, operand = self._names[position], self._equation.operands[position]
-        stem = f"{self._result}_{'ab'[position]}"
+    def _free(self, position: int) -> str:
+        """The letters that one operand has, and the other lacks."""
+        mine, other = self._operands[position].letters, self._operands[1 - position].letters
+        return "".join(letter for letter in self._letters if letter in mine and letter not in other)
+
+    def _arranged(self, position: int, letters: str, dims: list[int]) -> str:
+        """An operand with its letters in another order, and then in other dims."""
+        operand = self._operands[position]
+        name, side = operand.name, "ab"[position]
+        stem = f"{self._out}_{side}"
         # A dim of 1 stands for one of another size where the operands broadcast; MatMul wants it in full.
-        full = [self._sizes[letter] for letter in operand]
-        if not self._equation.summed:
+        full = [self._sizes[letter] for letter in operand.letters]
+        if not self._summed:
             full = list(self._added.shape(name))
-        constant = self._index.constant(name) if name in self._index.initializers else None
-        if constant is not None:
-            turned = np.broadcast_to(constant, full).transpose(_order(operand, indices)).reshape(dims)
-            is_same = turned.shape == constant.shape and operand == indices
+        if operand.values is not None:
+            turned = np.broadcast_to(operand.values, full).transpose(_order(operand.letters, letters)).reshape(dims)
+            is_same = turned.shape == operand.values.shape and operand.letters == letters
             return name if is_same else self._added.constant(stem, np.ascontiguousarray(turned))
         if full != list(self._added.shape(name)):
-            name = self._added.op("Expand", name, self._shape(f"{'ab'[position]}_full", full), out=f"{stem}_full")
-        if operand != indices:
-            name = self._added.op("Transpose", name, out=f"{stem}_turned", perm=_order(operand, indices))
+            name = self._added.op("Expand", name, self._shape(f"{side}_full", full), out=f"{stem}_full")
+        if operand.letters != letters:
+            perm = _order(operand.letters, letters)
+            name = self._added.op("Transpose", name, out=f"{stem}_turned", perm=perm)
         if dims != list(self._added.shape(name)):
-            name = self._added.op("Reshape", name, self._shape(f"{'ab'[position]}_shape", dims), out=f"{stem}_joined")
+            name = self._added.op("Reshape", name, self._shape(f"{side}_shape", dims), out=f"{stem}_joined")
         return name
 
-    def _end(self, kind: str, *inputs: str, **attributes: list[int]) -> None:
-        self._added.replace(kind, *inputs, out=self._result, **attributes)
+    def _end(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        if not self._last:
+            return self._added.op(kind, *inputs, out=self._out, **attributes)
+        self._added.replace(kind, *inputs, out=self._out, **attributes)
+        return self._out
 
     def _shape(self, what: str, dims: list[int]) -> str:
-        return self._added.integers(f"{self._result}_{what}", *dims)
+        return self._added.integers(f"{self._out}_{what}", *dims)
 
-    def _size(self, position: int, letter: str) -> int:
-        dims = self._added.shape(self._names[position])
-        return dims[self._equation.operands[position].index(letter)]
+    def _size(self, operand: _Operand, letter: str) -> int:
+        return self._added.shape(operand.name)[operand.letters.index(letter)]
 
-    def _count(self, indices: str) -> int:
-        return math.prod(self._sizes[letter] for letter in indices)
+    def _count(self, letters: str) -> int:
+        return math.prod(self._sizes[letter] for letter in letters)
 
 
 def _order(have: str, want: str) -> list[int]:

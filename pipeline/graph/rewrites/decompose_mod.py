@@ -19,15 +19,22 @@ With `fmod` the remainder has the sign of x. It is `rest` itself of integers, an
     size = Abs(x)
     Mul(Sign(x), Sub(size, Mul(Floor(Div(size, |n|)), |n|)))
 
-where |n| is a constant power of two from 1 to 32768, whose quotients are exact and which float16 holds. Any other
-quotient is rounded: just below a multiple of n it becomes whole, and the remainder is 0 in place of nearly n.
+where |n| is a constant power of two from 1 to 32768, whose quotients are exact and which float16 holds: to the bit. Any
+other quotient is rounded, so that just below a multiple of n it may become whole. What is left is negative then, and
+gets |n| back::
+
+    rest = Sub(size, Mul(Floor(Div(size, |n|)), |n|))
+    Mul(Sign(x), Where(Less(rest, 0), Add(rest, |n|), rest))
+
+which is the remainder of x, or of a number that float32 has within |x| / 2^23 of it. Close to a multiple of n that may
+be 0 where the other is nearly n, as of any x that was rounded.
 
 QNN EP 2.7 leaves Mod with `fmod` to the CPU. HTP (2.51, emulated) computes Mod in float16, wrongly above 2048 (4097 mod
 3 is 0), and Div of integers rightly, but for one thing: by a constant power of two it rounds a negative quotient down
 instead of to zero. The second line makes the remainder right for either; with `fmod`, negate_divisors does.
 
-The result keeps its name. Left alone: constant divisors of which one is 0; other divisors of floats, and those that
-are computed; types other than int32, int64 and float32.
+The result keeps its name. Left alone: constant divisors of which one is 0, infinite or NaN; types other than int32,
+int64 and float32.
 """
 
 from __future__ import annotations
@@ -57,9 +64,9 @@ def apply(added: Additions, node: NodeProto) -> bool:
     if not is_float32(added.index, node.output[0]):
         _of_integers(added, node)
         return True
-    if divisor is None or not _divides_exactly(np.abs(divisor)):
+    if divisor is not None and not np.isfinite(divisor).all():
         return False
-    _of_floats(added, node, np.abs(divisor))
+    _of_floats(added, node, None if divisor is None else np.abs(divisor))
     return True
 
 
@@ -72,11 +79,19 @@ def _divides_exactly(step: NDArray[np.float32]) -> bool:
     return bool(((np.frexp(step)[0] == 0.5) & (step >= 1) & (step <= _LARGEST)).all())
 
 
-def _of_floats(added: Additions, node: NodeProto, divisor: NDArray[np.float32]) -> None:
+def _of_floats(added: Additions, node: NodeProto, divisor: NDArray[np.float32] | None) -> None:
     x, result = node.input[0], node.output[0]
-    size, step = added.op("Abs", x, out=f"{result}_size"), added.constant(f"{result}_step", divisor)
+    size = added.op("Abs", x, out=f"{result}_size")
+    if divisor is None:
+        step = added.op("Abs", node.input[1], out=f"{result}_step")
+    else:
+        step = added.constant(f"{result}_step", divisor)
     whole = added.op("Floor", added.op("Div", size, step, out=f"{result}_quotient"), out=f"{result}_times")
     rest = added.op("Sub", size, added.op("Mul", whole, step, out=f"{result}_whole"), out=f"{result}_rest")
+    if divisor is None or not _divides_exactly(divisor):
+        short = added.op("Less", rest, added.number(f"{result}_zero", 0), out=f"{result}_is_short")
+        longer = added.op("Add", rest, step, out=f"{result}_longer")
+        rest = added.op("Where", short, longer, rest, out=f"{result}_whole_rest")
     added.replace("Mul", added.op("Sign", x, out=f"{result}_sign"), rest, out=result)
 
 

@@ -1,7 +1,7 @@
 """Fuse the LayerNorm that exporters spell out, for opsets before 17 and for channels that aren't last.
 
-Before (Mul(centred, centred) for Pow; Mul by a Reciprocal, Div(1, root) or Pow(sum, -0.5) for Div; gamma, beta or both
-may be missing)::
+Before (Mul(centred, centred) for Pow; Mul by a Reciprocal, Div(1, root) or Pow(sum, -0.5) for Div; a variance whose
+axis was dropped and comes back, as torch's dynamo exporter writes `var`; gamma, beta or both may be missing)::
 
     centred = Sub(x, ReduceMean(x, axis))
     root = Sqrt(Add(ReduceMean(Pow(centred, 2), axis), epsilon))
@@ -39,7 +39,7 @@ from pipeline.graph.ir.index import GraphIndex, is_op, prune
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
 from pipeline.graph.ir.reductions import keeps_axes, reduced_axes
-from pipeline.graph.ir.spelled_norms import divided, squared
+from pipeline.graph.ir.spelled_norms import divided, kept_mean, squared
 from pipeline.graph.ir.traverse import other_input
 
 
@@ -65,7 +65,7 @@ def apply(model: ModelProto, folder: Path) -> int:
 
 @each_node
 def _apply(added: Additions, node: NodeProto) -> bool:
-    norm = _match(added.index, node) if is_op(node, "ReduceMean") else None
+    norm = _match(added.index, node) if is_op(node, "ReduceMean", "ReduceSum") else None
     if norm is None:
         return False
     _fuse(added.index, added, norm)
@@ -77,12 +77,13 @@ def _match(index: GraphIndex, variance: NodeProto) -> _Norm | None:
     """The LayerNorm that this mean of squares is part of."""
     axes = reduced_axes(index, variance)
     centred = squared(index, variance.input[0])
-    alone = index.sole_reader(variance.input[0], "ReduceMean") is not None
+    alone = index.sole_reader(variance.input[0], variance.op_type) is not None
     source = _centred(index, centred, axes) if alone and centred is not None and axes else None
-    shifted = index.sole_reader(variance.output[0], "Add")
-    if source is None or axes is None or len(axes) != 1 or not keeps_axes(variance) or shifted is None:
+    mean = kept_mean(index, variance) if source is not None else None
+    shifted = index.sole_reader(mean, "Add") if mean is not None else None
+    if source is None or mean is None or axes is None or len(axes) != 1 or shifted is None:
         return None
-    epsilon = index.scalar(other_input(shifted, variance.output[0]))
+    epsilon = index.scalar(other_input(shifted, mean))
     if epsilon is None or not 0 < epsilon < math.inf:
         return None
     normed = divided(index, shifted.output[0])

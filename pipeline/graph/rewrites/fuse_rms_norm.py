@@ -1,6 +1,7 @@
 """Fuse the RMSNorm that exporters spell out, as they have no operator for it before opset 23.
 
-Before (Mul(x, x) for Pow; Div(x, root) or Mul(x, Pow(sum, -0.5)) for the reciprocal; factors in any order)::
+Before (Mul(x, x) for Pow; Div(x, root) or Mul(x, Pow(sum, -0.5)) for the reciprocal; a sum divided by the width, or a
+mean whose axis was dropped and comes back, for the mean; factors in any order)::
 
     root = Sqrt(Add(ReduceMean(Pow(x, 2), axis -1), epsilon))
     Mul(Mul(x, Reciprocal(root)), gamma)
@@ -31,13 +32,12 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import NodeProto, helper
 
-from pipeline.graph.ir.attributes import integers
 from pipeline.graph.ir.index import GraphIndex, element_type, is_op, opset
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.node_builder import Additions, each_node
-from pipeline.graph.ir.reductions import keeps_axes
-from pipeline.graph.ir.spelled_norms import divided, squared
-from pipeline.graph.ir.traverse import input_at, other_input
+from pipeline.graph.ir.reductions import reduced_axes
+from pipeline.graph.ir.spelled_norms import divided, kept_mean, squared
+from pipeline.graph.ir.traverse import other_input
 
 _OPSET = 23
 
@@ -54,8 +54,8 @@ class _Norm:
 
 @each_node
 def apply(added: Additions, node: NodeProto) -> bool:
-    """Fuse an RMSNorm that this ReduceMean is part of."""
-    norm = _match(added.index, node) if is_op(node, "ReduceMean") else None
+    """Fuse an RMSNorm that this reduction is part of."""
+    norm = _match(added.index, node) if is_op(node, "ReduceMean", "ReduceSum") else None
     if norm is None:
         return False
     kind = "RMSNormalization" if opset(added.index.model) >= _OPSET else "SimplifiedLayerNormalization"
@@ -66,12 +66,15 @@ def apply(added: Additions, node: NodeProto) -> bool:
     return True
 
 
-def _match(index: GraphIndex, mean: NodeProto) -> _Norm | None:
-    source = squared(index, mean.input[0])
-    shifted = index.sole_reader(mean.output[0], "Add")
-    if source is None or shifted is None or not _is_over_last_axis(index, mean, source):
+def _match(index: GraphIndex, reduction: NodeProto) -> _Norm | None:
+    source = squared(index, reduction.input[0])
+    if source is None or not _is_over_last_axis(index, reduction, source):
         return None
-    epsilon = index.scalar(other_input(shifted, mean.output[0]))
+    mean = kept_mean(index, reduction)
+    shifted = index.sole_reader(mean, "Add") if mean is not None else None
+    if mean is None or shifted is None:
+        return None
+    epsilon = index.scalar(other_input(shifted, mean))
     normed = divided(index, shifted.output[0])
     if epsilon is None or not 0 < epsilon < np.inf or normed is None:
         return None
@@ -84,14 +87,10 @@ def _match(index: GraphIndex, mean: NodeProto) -> _Norm | None:
     return _Norm(source, epsilon, normed)
 
 
-def _is_over_last_axis(index: GraphIndex, mean: NodeProto, source: str) -> bool:
-    if not keeps_axes(mean):
+def _is_over_last_axis(index: GraphIndex, reduction: NodeProto, source: str) -> bool:
+    if source not in index.types:
         return False
-    axes = integers(mean, "axes")
-    if not axes:
-        given = index.constant(input_at(mean, 1))
-        axes = [] if given is None else [int(axis) for axis in given.ravel()]
-    return source in index.types and axes in ([-1], [len(shape_of(index.types[source])) - 1])
+    return reduced_axes(index, reduction) == (len(shape_of(index.types[source])) - 1,)
 
 
 def _is_gamma(index: GraphIndex, name: str, source: str) -> bool:

@@ -23,7 +23,7 @@ Networks that look far back are made of such, each with twice the dilation of th
 depthwise, QNN takes them (2048: 17 s).
 
 So is a convolution over planes that has both strides and dilations, of which QNN compiles nothing ("Memory allocation
-related error", whatever the sizes; in groups and over rows it does).
+related error", whatever the sizes; over rows it does). In groups stride_behind writes it otherwise.
 
 The result keeps its name. Left alone: taps that reach less than 512 places, or more than nine of them, without both;
 more than 49; groups; weights that are computed; padding that is not written out; other types than float32.

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pipeline.graph.rewrites import apply_all, decompose_mod
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, operators, outputs
+from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
 
 X = np.resize(
     np.array([-70001, -4097, -2051, -7, -6, -1, 0, 1, 5, 100, 2049, 4097, 65505, 1000003, 2**24 + 1]), (1, 64)
@@ -69,28 +70,69 @@ def real_values(step: float) -> NDArray[np.float32]:
     return np.concatenate([halves, below, above, size, -size]).astype(np.float32)[None]
 
 
-@pytest.mark.parametrize("divisor", [0.1, 0.7, 0.25, 1, 2, -2, 3, 32768])
-def test_a_remainder_of_floats_is_the_same_bit_for_bit(divisor: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("divisor", [1, 2, -2, 32768])
+def test_a_remainder_by_a_power_of_two_is_the_same_bit_for_bit(divisor: float, tmp_path: Path) -> None:
     text = FLOATS.replace("64", str(real_values(1).size))
     model, feeds = graph(text, {"n": np.float32(divisor)}), {"x": real_values(divisor)}
     before = outputs(model, feeds)["y"]
 
-    changed = decompose_mod.apply(model, tmp_path)
+    assert decompose_mod.apply(model, tmp_path) == 1
 
-    assert changed == (divisor in (1, 2, -2, 32768))
-    assert operators(model)["Mod"] == 1 - changed
+    assert operators(model) == {"Abs": 1, "Div": 1, "Floor": 1, "Mul": 2, "Sub": 1, "Sign": 1}
     np.testing.assert_array_equal(outputs(model, feeds)["y"], before)
     np.testing.assert_array_equal(before, np.fmod(feeds["x"], np.float32(divisor)))
 
 
-@pytest.mark.parametrize("divisor", [0.1, 0.25, 3, -3, 65536, np.inf, np.nan, [2] * 63 + [3]], ids=str)
+@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize("divisor", [0.1, 0.7, 0.25, 3, -3, 65536, [2] * 63 + [3]], ids=str)
+def test_a_remainder_of_floats_is_that_of_a_number_beside_x(divisor: object, computed: bool, tmp_path: Path) -> None:
+    n = np.resize(np.asarray(divisor, np.float32), (1, 64))
+    values = real_values(float(np.abs(n).min()))
+    x = np.resize(values[np.abs(values) < 2**20 * np.abs(n).min()], (1500, 64))
+    text = FLOATS.replace("1,64", "1500,64")
+    if computed:
+        model = graph(text.replace("] x)", "] x, float[1,64] n)"))
+    else:
+        model = graph(text, {"n": np.asarray(divisor, np.float32)})
+    feeds = {"x": x} | ({"n": n} if computed else {})
+    before = outputs(model, feeds)["y"]
+
+    assert decompose_mod.apply(model, tmp_path) == 1
+
+    after, size = outputs(model, feeds)["y"], np.abs(n)
+    off = np.abs(after.astype(np.float64) - before)
+    assert (np.minimum(off, np.abs(size - off)) <= np.abs(x) * 2.0**-23).all()
+    assert (np.abs(after) <= size).all()
+    assert (after * x >= 0).all()
+    assert decompose_mod.apply(model, tmp_path) == 0
+
+
+@pytest.mark.parametrize("divisor", [np.inf, np.nan, [2] * 63 + [np.inf]], ids=str)
 def test_other_remainders_of_floats_are_left_alone(divisor: object, tmp_path: Path) -> None:
     assert decompose_mod.apply(graph(FLOATS, {"n": np.asarray(divisor, np.float32)}), tmp_path) == 0
 
 
-def test_the_remainder_of_floats_by_a_computed_divisor_is_left_alone(tmp_path: Path) -> None:
-    model = graph(FLOATS.replace("(float[1,64] x)", "(float[1,64] x, float[1,64] n)"))
-    assert decompose_mod.apply(model, tmp_path) == 0
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp16", "uint16"])
+@pytest.mark.parametrize("computed", [False, True])
+def test_the_chip_takes_any_remainder_of_floats(computed: bool, precision: str, tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0)
+    n = numbers.uniform(0.6, 0.8, (1, 64)).astype(np.float32)
+    # A quarter of n off its multiples and more: beside one, any rounding of x makes 0 of n.
+    x = (numbers.integers(-6, 6, (1, 64)) + numbers.uniform(0.25, 0.75, (1, 64))) * n
+    feeds = {"x": x.astype(np.float32), "n": n}
+    model = graph(FLOATS.replace("] x)", "] x, float[1,64] n)")) if computed else graph(FLOATS, {"n": n})
+    if not computed:
+        feeds.pop("n")
+    component = with_rewrites(tmp_path / "model", model)
+    made = component.rewrite["all"]
+    if precision != "fp16":
+        made = component.quantize("all", component.calibrate([feeds]), activations=precision)
+
+    chip = on_chip(made, [feeds], tmp_path / "chip")
+
+    assert chip.cpu_ops == set()
+    assert sqnr_db(on_cpu(component.ingest, [feeds]), chip.outputs, "y") > 40
 
 
 COMPUTED = "g (int32[1,64] x, int32[1,64] n) => (int32[1,64] y) { y = Mod (x, n) }"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,13 @@ FORMS = {
     "one over the root": f"{CENTRED} {VARIANCE} s = Sqrt (e) r = Div (one, s) n = Mul (r, d) {SCALED}",
     "power of -1/2": f"{CENTRED} {VARIANCE} r = Pow (e, minus_half) n = Mul (d, r) {SCALED}",
     "power of 1/2": f"{CENTRED} {VARIANCE} s = Pow (e, half) n = Div (d, s) {SCALED}",
+    "a variance of torch's dynamo exporter": f"{CENTRED} m2 = ReduceMean <axes = [2]> (x) c = Sub (x, m2)"
+    " p = Mul (c, c) w = ReduceMean <axes = [2], keepdims = 0> (p) v = Reshape (w, kept) e = Add (v, epsilon)"
+    f" s = Sqrt (e) r = Reciprocal (s) n = Mul (d, r) {SCALED}",
+    "an axis that comes back": f"{CENTRED} p = Mul (d, d) w = ReduceMean <axes = [-1], keepdims = 0> (p)"
+    f" v = Unsqueeze (w, last) e = Add (v, epsilon) {NORMED} {SCALED}",
+    "a sum for the variance": f"{CENTRED} p = Mul (d, d) w = ReduceSum (p, last) v = Div (w, width)"
+    f" e = Add (v, epsilon) {NORMED} {SCALED}",
     "no gamma": f"{CENTRED} {VARIANCE} {NORMED} y = Add (n, beta)",
     "no beta": f"{CENTRED} {VARIANCE} {NORMED} y = Mul (gamma, n)",
     "neither": f"{CENTRED} {VARIANCE} s = Sqrt (e) y = Div (d, s)",
@@ -40,9 +48,12 @@ OTHERS = {
     "a third power": f"{CENTRED} {VARIANCE.replace('two', 'one')} {NORMED} {SCALED}",
     "another mean": f"q = Abs (x) m = ReduceMean <axes = [-1]> (q) d = Sub (x, m) {VARIANCE} {NORMED} {SCALED}",
     "another numerator": f"{CENTRED} {VARIANCE} s = Sqrt (e) n = Div (x, s) {SCALED}",
+    "a sum of n - 1": f"{CENTRED} p = Mul (d, d) w = ReduceSum (p, last) v = Div (w, one) e = Add (v, epsilon)"
+    f" {NORMED} {SCALED}",
     "two axes": f"{CENTRED} {VARIANCE} {NORMED} {SCALED}".replace("[-1]", "[1, 2]"),
 }
-CONSTANTS: dict[str, NDArray[np.float32]] = {
+CONSTANTS: dict[str, NDArray[Any]] = {
+    "kept": np.array([1, 6, 1]), "last": np.array([-1]), "width": np.array(8, np.float32),
     "two": np.array(2, np.float32), "one": np.array(1, np.float32), "half": np.array(0.5, np.float32),
     "minus_half": np.array(-0.5, np.float32), "epsilon": np.array(1e-5, np.float32),
     "gamma": np.linspace(0.5, 1.5, 8, dtype=np.float32), "beta": np.linspace(-1, 1, 8, dtype=np.float32),

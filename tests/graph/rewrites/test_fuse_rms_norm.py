@@ -26,6 +26,12 @@ FORMS = {
     "r = Sqrt (v) n = Div (x, r) y = Mul (n, gamma)",
     "gamma of rank 3": f"{SQUARE} r = Sqrt (v) n = Div (x, r) y = Mul (n, gamma3)",
     "one factor for all": f"{SQUARE} r = Sqrt (v) n = Div (x, r) y = Mul (n, half)",
+    "an axis that comes back": "p = Mul (x, x) w = ReduceMean <axes = [-1], keepdims = 0> (p) m = Unsqueeze (w, axis)"
+    " v = Add (m, tiny) r = Sqrt (v) n = Div (x, r) y = Mul (n, gamma)",
+    "a sum over the width": "p = Mul (x, x) w = ReduceSum (p, axis) m = Div (w, width) v = Add (m, tiny) r = Sqrt (v)"
+    " n = Div (x, r) y = Mul (n, gamma)",
+    "a sum times 1 / width": "p = Mul (x, x) w = ReduceSum (p, axis) m = Mul (w, part) v = Add (m, tiny) r = Sqrt (v)"
+    " i = Reciprocal (r) n = Mul (x, i) y = Mul (n, gamma)",
     "no gamma": f"{SQUARE} r = Sqrt (v) y = Div (x, r)",
 }
 OTHERS = {
@@ -33,6 +39,8 @@ OTHERS = {
     "two axes": "p = Pow (x, two) m = ReduceMean <axes = [1, 2]> (p) v = Add (m, tiny) r = Sqrt (v) y = Div (x, r)",
     "no epsilon": "p = Pow (x, two) m = ReduceMean <axes = [-1]> (p) r = Sqrt (m) y = Div (x, r)",
     "a cube": "p = Pow (x, half) m = ReduceMean <axes = [-1]> (p) v = Add (m, tiny) r = Sqrt (v) y = Div (x, r)",
+    "a sum over something else": "p = Mul (x, x) w = ReduceSum (p, axis) m = Div (w, two) v = Add (m, tiny)"
+    " r = Sqrt (v) y = Div (x, r)",
     "root over x": f"{SQUARE} r = Sqrt (v) y = Div (r, x)",
     "something else over root": f"{SQUARE} r = Sqrt (v) z = Neg (x) y = Div (z, r)",
     "twice the inverse": f"{SQUARE} r = Sqrt (v) i = Div (two, r) y = Mul (x, i)",
@@ -44,6 +52,7 @@ def build(body: str, *, opset: int = 17) -> ModelProto:
     constants: dict[str, ArrayLike] = {
         "two": np.float32(2), "tiny": np.float32(1e-6), "one": np.float32(1), "half": np.float32(0.5),
         "minus_half": np.float32(-0.5), "gamma3": GAMMA[None, None], "gamma": GAMMA, "axis": np.array([-1]),
+        "width": np.float32(16), "part": np.float32(1 / 16),
     }  # fmt: skip
     if opset >= 18:
         body = body.replace("ReduceMean <axes = [-1]> (p)", "ReduceMean (p, axis)")
