@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,8 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError
 from pipeline.graph.shapes.buckets import axis_lengths, fits_no_bucket, smallest_bucket
-from pipeline.inputs.samples.middle import Middle
 from pipeline.plain_text import did_you_mean
+
+if TYPE_CHECKING:  # it runs models, and not all that conforms does
+    from pipeline.inputs.samples.middle import Middle
 
 _INTEGERS = frozenset("biu")
 
