@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,10 +15,22 @@ from pipeline.errors import CalibrationError
 from pipeline.graph.shapes.buckets import axis_lengths, fits_no_bucket, smallest_bucket
 from pipeline.plain_text import did_you_mean
 
-if TYPE_CHECKING:  # it runs models, and not all that conforms does
-    from pipeline.inputs.samples.middle import Middle
-
 _INTEGERS = frozenset("biu")
+
+
+class ComputedMiddle(Protocol):
+    """Values in the middle of a file, as :class:`pipeline.inputs.samples.middle.Middle` computes them."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The values."""
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """What the file computes them from."""
+
+    def values(self, arrays: Mapping[str, ArrayLike]) -> Mapping[str, NDArray[Any]]:
+        """The values for `arrays` of the inputs, by name."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +46,7 @@ class Interface:
     fixed: Mapping[str, int] = field(default_factory=dict)
     constants: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
-    middle: Middle | None = None
+    middle: ComputedMiddle | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
