@@ -10,6 +10,7 @@ from pipeline.config.file_names import RESERVED
 from pipeline.config.release_checks import FOLDER
 from pipeline.config.written_values import NAME
 from pipeline.errors import ConfigError, PipelineError
+from pipeline.graph.shapes.shape_errors import DEPENDS_ON_DATA
 from pipeline.plan.workspace import Workspace
 from pipeline.propose.choices import choose
 from pipeline.propose.config_text import config_text, language_model_text
@@ -67,7 +68,10 @@ def write_first_config(
 
     draft = Draft(path, choices(), spelled, workspace, say)
     refused = tried(path, workspace, say)
-    if any(step.startswith("shape:") for step in refused) and _other_sizes_fit(draft, choices, say):
+    by_sizes = [
+        step for step, error in refused.items() if step.startswith("shape:") and DEPENDS_ON_DATA not in error.what
+    ]
+    if by_sizes and _other_sizes_fit(draft, choices, say):
         refused = {}
     errors = [_without_lines(error, path) for error in refused.values()]
     if errors:

@@ -465,6 +465,15 @@ def test_buckets_end_where_a_table_of_positions_does(places: int, lengths: list[
         assert ("the model takes" in path.read_text()) == (places < 128)
 
 
+def test_no_length_is_tried_where_shapes_depend_on_data(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "project", tmp_path / "store")
+    text = "net (int64[batch, sequence] input_ids) => (int64[2, n] y) { y = NonZero (input_ids) }"
+    save(graph(text), project.root / "models" / "net.onnx")
+    run = project.doit("init", "mine", "models", check=False)
+    assert run.status == 12
+    assert "trying a length" not in run.text
+
+
 def test_of_a_model_that_no_length_helps_the_first_is_told_of(tmp_path: Path) -> None:
     """One step fits by broadcasting, and is not what the model is for."""
     project = Project.create(tmp_path / "project", tmp_path / "store")

@@ -38,6 +38,9 @@ _DECIDING_INPUTS: Mapping[str, Sequence[int]] = {
     "Unique": (0,),
     "Unsqueeze": (1,),
 }
+DEPENDS_ON_DATA = "depends on data"
+"""Part of what an error says of a shape or a course that no size of a bucket fixes."""
+
 _STATIC_INSTEAD = "export the model so that shapes follow from the shapes of its inputs alone"
 _TOGETHER = (
     "if some of these axes belong together, choose values that the model allows as a set; if it allows none but those"
@@ -101,7 +104,7 @@ def depends_on_data(
         )
     origin = _origin(deciding[0], constants, kept)
     return ModelError(
-        f"the output shape of node {label(node)} depends on data",
+        f"the output shape of node {label(node)} {DEPENDS_ON_DATA}",
         where=f"its input {deciding[0]!r}" + (f", computed from {', '.join(map(repr, origin))}" if origin else ""),
         why=f"output {output!r} is {spell(kind)}: only the values at run time say how large, and HTP runs fixed shapes",
         remedy=advice + _INSTEAD.get(node.op_type, _STATIC_INSTEAD),
@@ -111,7 +114,7 @@ def depends_on_data(
 def list_depends_on_data(node: NodeProto, decider: str) -> ModelError:
     """The error for a list of tensors of which only the values at run time say what it holds, or what is taken."""
     return ModelError(
-        f"what node {label(node)} does to a list depends on data",
+        f"what node {label(node)} does to a list {DEPENDS_ON_DATA}",
         where=f"its input {decider!r}",
         why="QNN knows tensors only, and lists become tensors where their places and sizes are constants",
         remedy="export the model without lists and optional values (in PyTorch: index tensors, don't split them)",
@@ -158,7 +161,7 @@ def control_flow(
         " runs a number of times that is constant or follows from shapes: then it is unrolled here"
     )
     return ModelError(
-        f"what node {label(node)} runs depends on data",
+        f"what node {label(node)} runs {DEPENDS_ON_DATA}",
         where=f"its {'condition' if inside else 'input'} {decider!r}"
         + (f", computed from {', '.join(map(repr, origin))}" if origin else ""),
         why="HTP runs one fixed sequence of operators, without branches or loops",
