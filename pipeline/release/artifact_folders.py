@@ -36,7 +36,7 @@ QDQ = "qdq"
 SOCS = "socs"
 
 _WORKINGS = frozenset({"forecasts", "heard", "lengths", "order", "quiet_order", "sample_s", "silent", "spans"})
-"""Facts of verify that emulate, the gates or a place of their own in the manifest have; the others are written."""
+"""Facts of `verify` that manifest.json does not repeat: only later steps use them, or they have another place there."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _context_folder(
     missing: Sequence[str],
     workspace: Workspace,
 ) -> Folder:
-    """The folder for these context steps, all of which are for the same targets; `others` are all of the model's."""
+    """The folder for these context steps, all for the same targets; `others` are all steps of the model."""
     files: dict[str, FileEntry] = {}
     components: dict[str, Json] = {}
     buckets: dict[str, list[Json]] = {}
@@ -159,7 +159,7 @@ def _parts(step: Step, manifest: Manifest, manifests: Mapping[str, Manifest]) ->
 
 
 def _exported(step: Step, manifests: Mapping[str, Manifest]) -> dict[str, Manifest]:
-    """What the contexts of a context step were put into, by kind."""
+    """The output of each `export` step that was made from the contexts of a context step, by kind."""
     target = step.target.soc if step.target else ""
     names = {str(kind): f"export:{step.config.name}/{step.component}/{kind}/{target}" for kind in step.config.outputs}
     return {kind: manifests[name] for kind, name in names.items() if name in manifests}
@@ -172,7 +172,7 @@ def _bucket(
     manifests: Mapping[str, Manifest],
     exported: Mapping[str, Manifest],
 ) -> Json:
-    """What manifest.json says of a bucket; `exported` are what its contexts were put into, by kind."""
+    """What manifest.json says of a bucket; `exported` has the outputs of its contexts' `export` steps, by kind."""
     made = part.read(context.PartFacts.from_json)
     assert step.component is not None
     graphs = {kind: other.read(export.Facts.from_json).graphs for kind, other in exported.items()}
@@ -215,7 +215,7 @@ def _forecasts(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) ->
 def _qdq_folder(
     config: ModelConfig, steps: Iterable[Step], manifests: Mapping[str, Manifest], workspace: Workspace
 ) -> Folder:
-    """The folder of QDQ models, under the names that quantize gave them, and of the quantization a search found."""
+    """The folder of QDQ models, under the names that `quantize` gave them, and of the scheme that a search found."""
     files: dict[str, FileEntry] = {}
     components: dict[str, Json] = {}
     for step in steps:
@@ -259,12 +259,12 @@ def _entries(files: Mapping[str, FileEntry]) -> dict[str, Json]:
 
 
 def _climb_of(step: Step) -> str:
-    """The name under which what a component climbed to is among the manifests."""
+    """The key among the manifests for the result of a component's climb."""
     return f"{climbing.STAGE}:{step.config.name}/{step.component}"
 
 
 def _climbed(step: Step, workspace: Workspace) -> Manifest | None:
-    """What the component of a quantize step climbed to, if it did."""
+    """The result of the climb of a quantize step's component; None if it did not climb."""
     resolved = resolve(step, workspace)
     return workspace.store.get(resolved.climb_key) if resolved else None
 
@@ -300,7 +300,7 @@ def _rewrites(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> 
 
 
 def _verification(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> Json:
-    """Figures from the CPU, and from the emulator for each target; None where nothing was measured."""
+    """Figures from the CPU, and from the emulator for each target; None if nothing was measured."""
     verify = manifests.get(report.of_bucket(step, "verify", bucket))
     emulated: dict[str, Json] = {}
     for target in step.targets:

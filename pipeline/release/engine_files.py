@@ -1,4 +1,4 @@
-"""What engines open beside the contexts of a language model, and what the manifest says was shown of it."""
+"""Finds the files that engines open beside a language model's contexts, and what was shown of the engines with them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pipeline.model import FileEntry, Json, Manifest
 from pipeline.plan.steps import Step
 
 MEMBER = "engines"
-"""The member of a component in manifest.json and release.json."""
+"""The member of a component in manifest.json and release.json that lists these files and says what was shown."""
 _NAMES: Mapping[str, str] = {"genai": "onnxruntime-genai", "genie": "Genie"}
 _NOT_MEASURED = "verification or the emulator is switched off in the config"
 
 
 def files_of(step: Step, steps: Sequence[Step], manifests: Mapping[str, Manifest]) -> dict[str, FileEntry]:
-    """The files for engines beside what a context step made; none for what is no language model."""
+    """The files for engines that belong to the contexts of a step; none if its component is no language model."""
     found = _of("bundle", step, steps, manifests)
     return dict(found.files) if found else {}
 
 
 def engines_of(step: Step, steps: Sequence[Step], manifests: Mapping[str, Manifest]) -> dict[str, Json]:
-    """The member :data:`MEMBER` of a context step's component; empty for what is no language model."""
+    """The member :data:`MEMBER` of a context step's component; empty if that is no language model."""
     written = _of("bundle", step, steps, manifests)
     if written is None:
         return {}
@@ -61,7 +61,7 @@ def _proof(engine: str, spoken: converse.Spoken, shown: converse.Facts) -> Json:
 
 
 def _unproven(engine: str, facts: bundle.Facts, shown: converse.Facts | None) -> str:
-    """Why nothing, or not all, was shown of an engine; empty if all was."""
+    """Why something was not shown of an engine; "" if everything was."""
     if engine in facts.unwritten:
         return facts.unwritten[engine]
     if shown is None:
