@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 QDQ = "qdq"
 SOCS = "socs"
 
-_WORKINGS = frozenset({"forecasts", "heard", "lengths", "order", "quiet_order", "sample_s", "silent", "spans"})
+_NOT_REPEATED = frozenset({"forecasts", "heard", "lengths", "order", "quiet_order", "sample_s", "silent", "spans"})
 """Facts of `verify` that manifest.json does not repeat: only later steps use them, or they have another place there."""
 
 
@@ -181,7 +181,7 @@ def _bucket(
         "axes": dict(made.axes),
         "context_model": made.context_model,
         "binaries": [*made.binaries],
-        "files": _entries({**part.files, **others}),
+        "files": engine_files.entries_of({**part.files, **others}),
         **({"exports": {kind: each[made.bucket].to_json() for kind, each in graphs.items()}} if graphs else {}),
         "inputs": _inputs(step, bucket, made, manifests),
         "outputs": part.facts["outputs"],
@@ -236,7 +236,7 @@ def _qdq_folder(
                 {
                     "axes": dict(bucket.axes),
                     "model": model,
-                    "files": _entries({**own, **found}),
+                    "files": engine_files.entries_of({**own, **found}),
                     "inputs": part.facts["inputs"],
                     "outputs": part.facts["outputs"],
                     "quantization": _quantization(step, manifests),
@@ -252,10 +252,6 @@ def _own_buckets(step: Step, manifests: Mapping[str, Manifest]) -> OwnBuckets:
     own = OwnBuckets.of_step(step, manifests)
     assert own is not None
     return own
-
-
-def _entries(files: Mapping[str, FileEntry]) -> dict[str, Json]:
-    return {name: {"sha256": entry.sha256, "bytes": entry.bytes} for name, entry in files.items()}
 
 
 def _climb_of(step: Step) -> str:
@@ -306,7 +302,7 @@ def _verification(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest])
     for target in step.targets:
         if emulate := manifests.get(report.emulation(step, bucket, target)):
             emulated[target.soc] = dict(emulate.facts)
-    cpu = {name: fact for name, fact in verify.facts.items() if name not in _WORKINGS} if verify else None
+    cpu = {name: fact for name, fact in verify.facts.items() if name not in _NOT_REPEATED} if verify else None
     return {"cpu": cpu, "emulator": emulated or None}
 
 

@@ -187,7 +187,7 @@ def measure_on_device(
 ) -> None:
     """Run the release of a model on a device, print the figures, and write the report. Raises PipelineError."""
     from pipeline.errors import ConfigError
-    from pipeline.release.device import HowLong, measure_on
+    from pipeline.release.device import HowToMeasure, measure_on
     from pipeline.release.package import archive_paths
     from pipeline.report.page.command import report
 
@@ -201,7 +201,7 @@ def measure_on_device(
         )
     _check_timing(options)
     ssh = _device_of(given, options)
-    how = HowLong(options["samples"], options["seconds"], performance_mode=options["performance_mode"])
+    how = HowToMeasure(options["samples"], options["seconds"], performance_mode=options["performance_mode"])
     for line in measure_on(archives[0], steps, workspace, ssh, how):
         print(line, flush=True)
     report([(config, steps)], config.name, workspace, no_browser=True)

@@ -41,7 +41,7 @@ _DIGITS = 16
 
 
 @dataclass(frozen=True)
-class HowLong:
+class HowToMeasure:
     """How many samples are recorded for each context, and for how many `seconds` and at most how often it is timed.
 
     `performance_mode` is what to ask of the NPU; "" leaves it to the release.
@@ -63,7 +63,7 @@ def measure_on(
     steps: Sequence[Step],
     workspace: Workspace,
     ssh: Ssh,
-    how: HowLong,
+    how: HowToMeasure,
 ) -> Iterator[str]:
     """Run the contexts of an archive on a device, write the record and the figures, and yield lines for the user.
 
@@ -127,7 +127,7 @@ def measure_on(
 class _Sent:
     """The files for the device, by their names there: small ones, and large ones whose copying can be resumed."""
 
-    def __init__(self, archive: Path, wanted: Sequence[ToRecord], how: HowLong, work: Path) -> None:
+    def __init__(self, archive: Path, wanted: Sequence[ToRecord], how: HowToMeasure, work: Path) -> None:
         self.program, self.request = work / PROGRAM, work / REQUEST
         self.files = {RELEASE: archive, INPUTS: work / INPUTS}
         arrays: dict[str, Any] = {}

@@ -45,7 +45,7 @@ from pipeline.release.index import INDEX, SIGNATURE, text_of
 from pipeline.release.provenance import STATEMENT
 from pipeline.release.verify import verify_release
 
-RECORD, SAID = "record.json", "statement.json"
+RECORD, STATEMENT_FILE = "record.json", "statement.json"
 SUFFIX = ".qnn-record.zip"
 PREDICATE = "urn:qnn-context-pipeline:record:v1"
 Arrays = Mapping[str, NDArray[Any]]
@@ -123,7 +123,7 @@ class RecordWriter:
         }
         members = {**self.members, RECORD: Member.of(text_of(raw))}
         said = text_of(statement(members[RECORD].sha256, digest))
-        members[SAID] = Member.of(said)
+        members[STATEMENT_FILE] = Member.of(said)
         if envelope := signing.signed(said, os.environ):
             members[SIGNATURE] = Member.of(envelope)
         write_archive(path, members)

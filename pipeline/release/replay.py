@@ -17,7 +17,7 @@ from pipeline.graph.accuracy.accuracy import Accuracy
 from pipeline.release import signing
 from pipeline.release.archive import Archive, damaged
 from pipeline.release.index import INDEX, SIGNATURE, text_of
-from pipeline.release.record import RECORD, SAID, Arrays, context_in, here, run_recorded, statement
+from pipeline.release.record import RECORD, STATEMENT_FILE, Arrays, context_in, here, run_recorded, statement
 from pipeline.release.verify import verify_release
 
 _MOST = 1 << 30
@@ -52,9 +52,9 @@ def replay(path: Path, archive: Path, public_key: Path | None = None) -> Iterato
 
 def _checked(path: Path, archive: Archive, release_digest: str, public_key: Path | None) -> Mapping[str, Any]:
     """The content of record.json, after checks that the record is unchanged and is about this release."""
-    text, said = archive.read(RECORD, _MOST), archive.read(SAID, _MOST)
+    text, said = archive.read(RECORD, _MOST), archive.read(STATEMENT_FILE, _MOST)
     if said != text_of(statement(hashlib.sha256(text).hexdigest(), release_digest)):
-        raise damaged(path, "it is of another release, or was changed", f"{SAID} is about other digests")
+        raise damaged(path, "it is of another release, or was changed", f"{STATEMENT_FILE} is about other digests")
     if public_key is not None:
         if SIGNATURE not in archive.entries:
             raise damaged(path, "it is not signed", "leave --key out, or get it from who has the key")

@@ -204,25 +204,25 @@ def plan(store: Store, needs: Needed, *, days: float | None, max_bytes: int | No
         published = bool(output.payloads) and output.payloads <= needs.published
         return fresh or published or output.manifest.key in needs.keys
 
-    free = [output for output in outputs if not is_needed(output)]
+    unneeded = [output for output in outputs if not is_needed(output)]
     holders = Counter(sha256 for output in outputs for sha256 in output.payloads)
     holders.update(needs.payloads | needs.published)
     held_bytes = sum(size for sha256, size in sizes.items() if holders[sha256])
-    doomed: list[Output] = []
-    for output in free:
+    freed: list[Output] = []
+    for output in unneeded:
         old = days is not None and now - output.used_at_s > days * _DAY_S
         if not (old or (max_bytes is not None and held_bytes > max_bytes)):
             continue
-        doomed.append(output)
+        freed.append(output)
         holders.subtract(output.payloads)
         held_bytes -= sum(sizes.get(sha256, 0) for sha256 in output.payloads if not holders[sha256])
     paths = [path for path in payloads if not holders[path.name]]
     spared = (needs.payloads | needs.published).union(*(output.payloads for output in outputs if is_needed(output)))
     return Plan(
-        doomed,
+        freed,
         paths,
         sum(sizes[path.name] for path in paths),
-        len(outputs) - len(doomed),
+        len(outputs) - len(freed),
         held_bytes,
         sum(sizes.get(sha256, 0) for sha256 in spared),
     )

@@ -194,7 +194,8 @@ def gc(
         raise ConfigError(
             "space can't be freed while the same command builds", where="command line", remedy="run 'doit gc' alone"
         )
-    age = _number(days) if days else None if max_size else _DEFAULT_DAYS
+    default = None if max_size else _DEFAULT_DAYS
+    age_days = _number(days) if days else default
     max_bytes = _bytes(max_size) if max_size else None
     if dry_run:
         workspace.memo.keep()
@@ -204,7 +205,7 @@ def gc(
             workspace.scratch.collect()
             collection.forget_steps(workspace, steps)
         needs = collection.needed(workspace, steps)
-        chosen = collection.plan(workspace.store, needs, days=age, max_bytes=max_bytes)
+        chosen = collection.plan(workspace.store, needs, days=age_days, max_bytes=max_bytes)
         if not dry_run:
             collection.free(chosen, workspace.store)
     if as_json:
