@@ -37,7 +37,7 @@ class EncodingFacts(Contract):
 
 @dataclass(frozen=True)
 class RowFacts(Contract):
-    """What was measured at one value, as :class:`pipeline.graph.accuracy.blame.Row` says. No number is None."""
+    """What was measured at one value, see :class:`pipeline.graph.accuracy.blame.Row`; None stands for no number."""
 
     value: str
     node: str

@@ -23,8 +23,8 @@ class Facts(Contract):
     """What was written for the engines: `configs` has for each engine the name of the file that it opens first.
 
     `unwritten` has for each engine without files the reason. `faults` are sentences about what an engine would accept
-    and compute wrongly from. `pad` is the token for padding. `begins` says whether the application has to put the first
-    token before a text, as the chat template does not write it.
+    and compute wrongly from. `pad` is the token for padding. `begins` says whether the token that begins every text has
+    to be put before a conversation, as the chat template does not write it.
     """
 
     configs: Mapping[str, str]
