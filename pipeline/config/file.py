@@ -227,7 +227,7 @@ class LanguageModel:
     that is at least twice as long."""
     embedding: Literal["uint8", "uint16", "host"] = "uint16"
     """Type in which the table of embeddings is stored; in 16 bits it is a quarter of a small model's binary. With
-    weights of 4 bits, it always has 8. With `host` it is in no binary: the file `embedding.bin` beside the contexts has
+    weights of 4 bits, it has 8. With `host` it is in no binary: the file `embedding.bin` beside the contexts has
     it in 16 bits, and the application looks up rows in it."""
     emulate: Literal["twins", "shipped"] = "twins"
     """What runs on the emulator. With `shipped`, these are always the graphs that ship. With `twins`, small graphs with

@@ -187,7 +187,7 @@ class Auto:
     precision: Literal["auto"]
     """`auto`."""
     fp16: bool = True
-    """Whether single layers may stay in float, which HTP computes in float16. It needs targets that all can do so."""
+    """Whether single layers may stay in float, which HTP computes in float16, if every target can do that."""
     max_trials: Annotated[int, Between(1, 10_000)] = 40
     """How many quantizations may be tried on the CPU."""
     max_emulations: Annotated[int, Between(1, 1000)] = 6

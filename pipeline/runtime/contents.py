@@ -10,8 +10,6 @@ from pathlib import Path
 from .errors import DamagedError, FormatError
 from .index import MAX_INDEX_BYTES, NAME, Index
 
-_CHUNK_BYTES = 1 << 20
-
 
 class Contents:
     """A folder with the files of a release. Safe to use from several threads."""
@@ -78,11 +76,8 @@ def parse_index(text: bytes) -> Index:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb", buffering=0) as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def damaged(name: str, where: Path, why: str) -> DamagedError:
