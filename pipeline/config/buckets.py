@@ -19,13 +19,13 @@ MOST = 256
 
 @dataclass(frozen=True)
 class Bucket:
-    """One fixed value for each length axis, axes in the order of the config."""
+    """One fixed length for each length axis, with the axes in the order of the config."""
 
     axes: Mapping[str, int]
 
     @cached_property
     def name(self) -> str:
-        """The name in steps and artifacts: `64`, `64x128`, or `all` where there is no length axis."""
+        """The name in steps and artifacts: `64`, `64x128`, or `all` without a length axis."""
         return "x".join(str(value) for value in self.axes.values()) or "all"
 
     def on(self, axes: Collection[str]) -> Bucket:
@@ -36,7 +36,7 @@ class Bucket:
 
 
 def read_buckets(fields: Mapping[str, Any], node: Node, problems: Problems) -> tuple[Bucket, ...]:
-    """The buckets, smallest first; of the list form all points must have the axes of the first, in its order."""
+    """The buckets, the smallest first. In a list of points, all must have the axes of the first, in its order."""
     written: Mapping[str, Sequence[Any]] | Sequence[Any] = fields.get("buckets", ())
     points: list[Mapping[str, int]] = []
     if isinstance(written, Mapping):
@@ -63,20 +63,20 @@ def read_buckets(fields: Mapping[str, Any], node: Node, problems: Problems) -> t
             keys = ("buckets",) if isinstance(written, Mapping) else ("buckets", number)
             what = f"the bucket's name in file names would have {len(Bucket(point).name)} characters"
             problems.add(place_of(node, keys), keys, what, expected="fewer axes; name those under 'fixed' that can be")
-    # What holds an input first is then the smallest that does, wherever buckets are listed.
+    # In this order the first bucket that holds an input is the smallest that does.
     found = (Bucket({axis: point[axis] for axis in axes if axis in point}) for point in points)
     return tuple(sorted(found, key=by_size)) or (Bucket({}),)
 
 
 def by_size(bucket: Bucket) -> tuple[int, list[int]]:
-    """What buckets are sorted by: their elements, then their lengths."""
+    """The key that buckets are sorted by: the product of their lengths, then the lengths."""
     return math.prod(bucket.axes.values()), [*bucket.axes.values()]
 
 
 def _combined(
     written: Mapping[str, Sequence[Any]], cross: bool, node: Node, problems: Problems
 ) -> list[dict[str, int]]:
-    """The points that the values of several axes make: those in the same place together, or every combination."""
+    """The points from the values of several axes: values in the same place together, or with `cross` all combined."""
     keys: Keys = ("buckets",)
     place = place_of(node, keys)
     if any(value is INVALID for values in written.values() for value in values):

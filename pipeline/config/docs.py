@@ -1,6 +1,6 @@
 """Writes the schemas in `configs/` and `docs/config.md` from the types: `python -m pipeline.config.docs`.
 
-They are kept in version control, so that editors and readers have them without running anything.
+The files are in version control, so that editors and readers have them without running anything.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ like a slip for a name by nature is refused. Which hosts may run a stage is in n
 
 
 def main() -> None:
-    """Write the files into the checkout this module belongs to."""
+    """Write the files into the checkout that this module belongs to."""
     root = Path(__file__).resolve().parents[2]
     for name, text in generated().items():
         (root / name).write_bytes(text.encode())
@@ -129,7 +129,7 @@ def _schema(form: Record, title: str) -> str:
 
 
 def _records(form: Form) -> Iterator[Record]:
-    """Every record of the file, each once, outer ones first."""
+    """Every record of the file once, outer records before those in them."""
     seen: dict[str, Record] = {}
     waiting = [form]
     while waiting:
@@ -174,7 +174,7 @@ def _table(head: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _type(form: Form) -> str:
-    """The form in words; records by link."""
+    """The form in words; a record is a link to its section."""
     match form:
         case Record():
             return f"[{_title(form)}](#{_anchor(form)})"

@@ -1,4 +1,4 @@
-"""The files of `configs/` by their names alone, for who need not read them."""
+"""The names of the files in `configs/`, for code that does not read the files."""
 
 from __future__ import annotations
 

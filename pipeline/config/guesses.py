@@ -1,4 +1,4 @@
-"""What `doit init` guessed and nobody has looked at: lines of a config with a comment that says GUESS."""
+"""Finds what `doit init` guessed and nobody has checked: lines of a config with a comment that says GUESS."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 GUESS = "GUESS"
-"""The word; who has looked at a line takes it out."""
+"""The word that marks a guess. A user removes it after checking the line."""
 _SAID = re.compile(rf"#.*\b{GUESS}\b[:,]")
 _KEY = re.compile(r"""\s*(?P<key>'(?:[^']|'')*'|"[^"]*"|[^\s#:'"][^:#]*?)\s*:(?:\s|$)""")
 _NAMED = 8
 
 
 def guesses(config: Path) -> list[str]:
-    """The keys whose values are guessed, in the order of the file; none where it can't be read."""
+    """The keys whose values are guessed, in the order of the file; none if it can't be read."""
     try:
         lines = config.read_text("utf-8").splitlines()
     except (OSError, ValueError):
@@ -34,7 +34,7 @@ def guesses(config: Path) -> list[str]:
 
 
 def still_guessed(name: str, found: Sequence[str]) -> str:
-    """What is said of a config `name` with such lines."""
+    """The message about the guesses in the config `name`."""
     keys = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
     return (
         f"configs/{name} has guesses in it: {keys}. What was measured holds for samples prepared like that: compare"

@@ -30,9 +30,9 @@ _SAME = {
     "win64": "windows",
 }
 _SLIP = 0.8
-"""A word that is this similar to a name (difflib's ratio) is taken for a slip."""
+"""A word that is at least this similar to a name, by difflib's ratio, counts as a slip for it."""
 _NEAR = 8
-"""So many similar names are looked at for swapped letters."""
+"""How many similar names are checked for swapped letters."""
 _SOC0 = Path("/sys/devices/soc0/machine")
 # The kernel and Windows give part numbers that the catalogue doesn't have. X1P42100 and the like are another die.
 # https://github.com/torvalds/linux/blob/master/drivers/soc/qcom/socinfo.c; names of processors as Windows shows them
@@ -41,10 +41,10 @@ _PARTS = {"x1e": "snapdragon-x-elite", "x1p64": "snapdragon-x-elite", "x1p66": "
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that builds: its names, and what the compiler and the emulator ask of it."""
+    """A machine that builds: its names, and what decides which compiler and emulator it has."""
 
     arch: str
-    """The architecture that Python is made for. It decides which compiler there is, also where Python is emulated."""
+    """The architecture that Python is made for. It decides which compiler there is, even if Python is emulated."""
     system: str
     soc: str | None
     """The SoC by its name in the catalogue; None if the system does not say which, or it is not Qualcomm's."""
@@ -52,7 +52,7 @@ class Host:
 
     @classmethod
     def of(cls, arch: str, system: str, soc: str | None, given: str = "") -> Host:
-        """A host; `given` is the text of PIPELINE_HOST. On ARM64, a SoC in it counts as the host's."""
+        """A host with these properties; `given` is the text of PIPELINE_HOST. On ARM64, a SoC in it is the host's."""
         own = given_names(given)
         if arch == AARCH64 and soc is None:
             soc = next((name for name in own if name in catalog.names()), None)
@@ -61,12 +61,12 @@ class Host:
 
     @classmethod
     def here(cls, environ: Mapping[str, str] = os.environ) -> Host:
-        """This host."""
+        """The host that this process runs on."""
         return cls.of(*_nature(), environ.get(VARIABLE, ""))
 
 
 def given_names(text: str) -> list[str]:
-    """The names in PIPELINE_HOST: separated by commas, or by blanks that are no part of a SoC's name."""
+    """The names in PIPELINE_HOST. Commas separate them, and blanks that are not part of a SoC's name."""
     found: list[str] = []
     for part in re.split("[,;]", text):
         found += [part] if catalog.find(part) else part.split()
@@ -75,7 +75,7 @@ def given_names(text: str) -> list[str]:
 
 @cache
 def by_nature() -> tuple[str, ...]:
-    """The names that hosts have without being given them: architectures, systems, pairs of both, and SoCs."""
+    """The names that hosts have by nature, without PIPELINE_HOST: architectures, systems, pairs of these, and SoCs."""
     pairs = [f"{system}-{arch}" for system in _SYSTEMS for arch in _ARCHS]
     return (*_ARCHS, *_SYSTEMS, *pairs, *catalog.names())
 
@@ -87,9 +87,9 @@ def canonical(name: str) -> str:
 
 
 def meant(name: str) -> str:
-    """The name by nature that a user means by another spelling of it or by a slip; empty for all other names.
+    """The name by nature that a user means by another spelling of it or by a slip; "" for all other names.
 
-    A name that only begins with one by nature, as `linux-2` does, is a name of the user's own.
+    A name that only begins with one by nature, such as `linux-2`, is a name of the user's own.
     """
     if name in by_nature():
         return ""
@@ -113,7 +113,7 @@ def _spellings() -> dict[str, str]:
 
 
 def like(name: str, names: Collection[str]) -> str:
-    """The one of `names` that a word is a slip for, swapped letters before other slips; empty if it is none."""
+    """The one of `names` that a word is a slip for, swapped letters before other slips; "" if it is no slip."""
     near = difflib.get_close_matches(name, names, n=_NEAR, cutoff=_SLIP)
     swapped = (other for other in near if sorted(other) == sorted(name))
     return next(swapped, near[0] if near else "")
@@ -122,7 +122,7 @@ def like(name: str, names: Collection[str]) -> str:
 @cache
 def _nature() -> tuple[str, str, str | None]:
     """Architecture, system and SoC of this host."""
-    # `linux-x86_64`, `win-amd64`, `win-arm64`: that of Python, where platform.machine() is that of the machine
+    # `linux-x86_64`, `win-amd64`, `win-arm64`: the architecture of Python; platform.machine() gives the machine's
     arch = sysconfig.get_platform().rpartition("-")[2]
     arch = _SAME.get(arch, arch)
     system = {"win32": "windows"}.get(sys.platform, sys.platform)
@@ -130,7 +130,7 @@ def _nature() -> tuple[str, str, str | None]:
 
 
 def _processor() -> str:
-    """The system's name for the SoC; empty if it has none."""
+    """The system's name for the SoC; "" if it has none."""
     if sys.platform == "win32":
         import platform
         import winreg
@@ -150,7 +150,7 @@ def _processor() -> str:
 def soc_called(text: str) -> str | None:
     """The SoC that a system calls `SM8650` or `Snapdragon(R) X Elite - X1E80100 - Qualcomm(R) Oryon(TM) CPU`.
 
-    Part numbers alone count: one marketing name stands for several dies.
+    Only the part number counts, as one marketing name stands for several dies.
     """
     for word in re.findall(r"[A-Za-z]+[0-9][A-Za-z0-9]*", re.sub(r"[-_]", "", text) if " " not in text else text):
         if soc := catalog.find(word):

@@ -1,4 +1,4 @@
-"""What may be written about how outputs are judged: thresholds, and what of an output is judged by itself."""
+"""What a config may say of how outputs are judged: thresholds, and which parts of outputs are judged by themselves."""
 
 from __future__ import annotations
 
@@ -32,46 +32,46 @@ Truth = Literal["unpadded", "padded", "exact"]
 
 @dataclass(frozen=True)
 class ThresholdsFile:
-    """What an artifact must keep to; a build that misses one fails. Figures are SQNR in dB if nothing else is said."""
+    """The limits that an artifact must keep to; a build that misses one fails. Those with `_db` are SQNR in dB."""
 
     padding_db: float | None = None
-    """Fixed shape and padded, against the original; 60 when left out."""
+    """Least SQNR of the model of fixed shape, on padded inputs, against the original; 60 when left out."""
     rewrite_db: float | None = None
-    """Rewritten for HTP, against the rung above; 60 when left out."""
+    """Least SQNR of the model rewritten for HTP, against the rung above; 60 when left out."""
     quantization_db: float | None = None
-    """The QDQ model, against the rung above; what `total_db` says when left out."""
+    """Least SQNR of the QDQ model, against the rung above; as `total_db` when left out."""
     compile_db: float | None = None
-    """The context on the emulator, against the rung above; what `total_db` says when left out."""
+    """Least SQNR of the context on the emulator, against the rung above; as `total_db` when left out."""
     total_db: float | None = None
-    """The last rung that was measured, against the original; 20 when left out."""
+    """Least SQNR of the last rung that was measured, against the original; 20 when left out."""
     worst_db: float | None = None
-    """The worst sample of the last rung, against the original; 10 below `total_db` when left out."""
+    """Least SQNR of the worst sample of the last rung, against the original; 10 below `total_db` when left out."""
     outside: float | None = None
     """How far a single value may lie outside of the original's range, in widths of that range; 1 when left out."""
     cosine: float | None = None
-    """Least cosine between the outputs of the last rung and the original's; not looked at when left out."""
+    """Least cosine between the outputs of the last rung and the original's; not checked when left out."""
     choices: float | None = None
-    """Of outputs that are probabilities, where the original is clear about what is likeliest: the least share of
-    choices that must be the same; 0.99 when left out, and not looked at where `total_db` is below 20. Of logits
-    `verification.outputs` says it ([choices of logits](#choices-of-logits))."""
+    """For outputs that are probabilities: the least share of choices of the likeliest that must be the same, among
+    those in which the original is clear. 0.99 when left out; not checked if `total_db` is below 20. For logits, see
+    `verification.outputs` ([choices of logits](#choices-of-logits))."""
     overlap: float | None = None
-    """Of what lies between 0 and 1: how much of what either covers both must cover, as intersection over union; 0.9
-    when left out, and not looked at where `total_db` is below 20."""
+    """For outputs between 0 and 1: the least intersection over union of what the original and the artifact cover. 0.9
+    when left out; not checked if `total_db` is below 20."""
     score_change: float | None = None
-    """The most that the score may differ from the original's; not looked at when left out."""
+    """The most that the score may differ from the original's; not checked when left out."""
     kl: float | None = None
-    """Of a language model: the most that its distributions of the next token may diverge from the original's, as a mean
-    in nats; 0.03 when left out."""
+    """For a language model: the largest mean Kullback-Leibler divergence of its next-token distributions from the
+    original's, in nats; 0.03 when left out."""
     top1: float | None = None
-    """Of a language model: the least share of positions at which it finds the same token likeliest as the original;
+    """For a language model: the least share of positions at which it finds the same token likeliest as the original;
     0.9 when left out."""
     perplexity: float | None = None
-    """Of a language model: the most that its perplexity may differ from the original's, as a share; 0.03 when left
+    """For a language model: the most that its perplexity may differ from the original's, as a share; 0.03 when left
     out."""
     max_cpu_nodes: Annotated[int, Between(0, 1_000_000)] | None = None
-    """Nodes that may run on the CPU, conversions at the graph's edge not counted; 0 when left out."""
+    """How many nodes may run on the CPU, not counting conversions at the graph's edge; 0 when left out."""
     max_partitions: Annotated[int, Between(1, 1_000_000)] | None = None
-    """Parts that the NPU may run the model in; 1 when left out."""
+    """How many parts the NPU may run the model in; 1 when left out."""
 
 
 @dataclass(frozen=True)
@@ -79,28 +79,28 @@ class OutputFile:
     """How an output, or a slice of one, is judged by itself, where it differs from the component's `thresholds`."""
 
     output: OutputName | None = None
-    """The output's name, where the key is a label: several slices of one output have a label each. Needless for a
-    component with one output."""
+    """The output's name if the key is a label, as several slices of one output need. A component with one output does
+    not need it."""
     slice: SliceText | None = None
-    """What of the output is judged, as numpy writes it: `":, 4:"`. All of it when left out. What of an output no slice
-    has is judged as `<output> (rest)`."""
+    """The part of the output that is judged, in numpy's notation: `":, 4:"`. All of it when left out. The part of an
+    output that is in no slice is judged as `<output> (rest)`."""
     max_abs_error: float | None = None
-    """The most that any element may be off. It is then judged by this in place of dB, and by a figure in dB only where
-    one is given here as well."""
+    """The largest error that any element may have. The output is then judged by this and not by dB, except for limits
+    in dB that are given here as well."""
     choice: AxisNumber | None = None
-    """The axis along which an application takes the largest: what is judged is how often that is the same, in dB, of
-    which 20 are one of a hundred that differs ([choices of logits](#choices-of-logits))."""
+    """The axis along which an application takes the largest value. The output is then judged by how often the choice
+    is the same, in dB: with 20 dB, one of a hundred choices differs ([choices of logits](#choices-of-logits))."""
     tie: float | None = None
-    """With `choice`: how near the runner-up of the original may be for either to be right, in units of the output. A
-    tenth of the output's RMS when left out."""
+    """With `choice`: how near the original's runner-up must be for either of the two to count as right, in units of the
+    output. A tenth of the output's RMS when left out."""
     padding_db: float | None = None
     """As in `thresholds`."""
     rewrite_db: float | None = None
     """As in `thresholds`."""
     quantization_db: float | None = None
-    """As in `thresholds`; what `total_db` says when that is given here."""
+    """As in `thresholds`; when left out, as a `total_db` given here."""
     compile_db: float | None = None
-    """As in `thresholds`; what `total_db` says when that is given here."""
+    """As in `thresholds`; when left out, as a `total_db` given here."""
     total_db: float | None = None
     """As in `thresholds`."""
     worst_db: float | None = None
@@ -115,7 +115,7 @@ Outputs = Mapping[OutputName, OutputFile]
 
 
 def thresholds_of(written: tuple[ThresholdsFile | None, ...], outputs: Mapping[str, OutputFile]) -> Thresholds:
-    """The thresholds that are written, the later over the earlier, over the defaults."""
+    """The thresholds of a component: the defaults, with each of `written` over those before it, and `outputs`."""
     total = Thresholds.total_db
     for each in written:
         total = each.total_db if each and each.total_db is not None else total
@@ -128,7 +128,7 @@ def thresholds_of(written: tuple[ThresholdsFile | None, ...], outputs: Mapping[s
 
 
 def wished_of(written: tuple[ThresholdsFile | None, ...], thresholds: Thresholds) -> Thresholds | None:
-    """What a default aims at above these thresholds; None where the config itself says how much is enough."""
+    """What a default precision aims at above these thresholds; None if the config itself says how much is enough."""
     said = ("quantization_db", "compile_db", "total_db", "worst_db")
     if any(getattr(each, name) is not None for each in written if each for name in said):
         return None
@@ -148,7 +148,10 @@ def wished_of(written: tuple[ThresholdsFile | None, ...], thresholds: Thresholds
 
 
 def check_outputs(of_model: Outputs, of_components: Mapping[str, Outputs], node: Node, problems: Problems) -> None:
-    """What is written of outputs must say which, and be of effect; those of a model are of its one component."""
+    """Add a problem for each entry under `outputs` that does not say which output it is about, or has no effect.
+
+    `of_model` is for the one component of a model.
+    """
     places: list[tuple[Keys, Outputs]] = [(("verification", "outputs"), of_model)]
     places += [(("components", name, "outputs"), outputs) for name, outputs in of_components.items()]
     if of_model and len(of_components) > 1:

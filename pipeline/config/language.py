@@ -1,4 +1,4 @@
-"""What a `language_model` in a config stands for: buckets, quantization, samples."""
+"""Works out what a `language_model` in a config stands for: buckets, quantization and samples."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from pipeline.config.yaml.tree import Node, place_of, walk
 SEQUENCE, PAST = "sequence", "past"
 """The axes of a language model's graph."""
 CHATS = Path("calibration/chat/chats.jsonl")
-"""The conversations that serve without `calibration`."""
+"""The conversations that are used without `calibration`."""
 _TWIN = (16, 64)
-"""Prefill and context of the small graphs that are emulated in every build: the shipped shapes take minutes a run."""
+"""Prefill and context of the small graphs that are emulated, as the shipped shapes take minutes a run."""
 _LANGUAGE_FILES = (".gguf", ".safetensors", ".safetensors.index.json")
 _EXCLUDED = ("buckets", "fixed", "cross", "constants")
 
 
 def buckets_of(language: LanguageModel) -> tuple[Bucket, ...]:
-    """Of each context decode, which takes one token, and every prefill that fits into it twice."""
+    """The buckets: for each context a decode, which takes one token, and every prefill that fits into it twice."""
     found = [
         _bucket(sequence, context)
         for context in language.contexts
@@ -35,7 +35,7 @@ def buckets_of(language: LanguageModel) -> tuple[Bucket, ...]:
 
 
 def twins_of(language: LanguageModel) -> tuple[Bucket, ...]:
-    """The same on a small scale, in the same order; the very same where the model is as small."""
+    """The small buckets in place of those of :func:`buckets_of`, in their order; no larger than these."""
     prefill, context = _TWIN
     sizes = [bucket.axes for bucket in buckets_of(language)]
     return tuple(_bucket(min(prefill, axes[SEQUENCE]), min(context, sum(axes.values()))) for axes in sizes)
@@ -46,12 +46,12 @@ def _bucket(sequence: int, context: int) -> Bucket:
 
 
 DEFAULT = Quantization(weights=BlockWeights("int8", 32))
-"""Without `quantization`. Of SmolLM2-135M, a scale for each channel is 0.0133 nats off and this 0.0108, 0.0081 with a
-table of 16 bits (on the CPU, 487 unseen tokens)."""
+"""The quantization without `quantization` in the config. For SmolLM2-135M it is 0.0108 nats off, and 0.0081 with an
+embedding table of 16 bits; a scale for each channel is 0.0133 nats off (on the CPU, 487 unseen tokens)."""
 
 
 def quantization_of(language: LanguageModel, written: Quantization) -> Quantization:
-    """The residual stream in float16, a cache of 8 bits with one encoding for keys and one for values of a layer."""
+    """`written`, with rules for a residual stream in float16 and an embedding table as `language` wants it."""
     rules = (
         NodesRule(nodes=("*_residual", "*_norm"), precision="fp16"),
         *((NodesRule(nodes=("/embedding",), weights="uint8"),) if language.embedding == "uint8" else ()),
@@ -60,7 +60,7 @@ def quantization_of(language: LanguageModel, written: Quantization) -> Quantizat
 
 
 def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problems) -> None:
-    """Check what stands beside `language_model`, and fill in what follows from it; `folder` is the project's."""
+    """Check the keys beside `language_model`, and fill in those that follow from it; `folder` is the project's."""
     if "language_model" not in fields:  # what is written there has a mistake of its own
         return
     language: LanguageModel | None = fields["language_model"]
@@ -112,7 +112,7 @@ def _check_table(
     node: Node,
     problems: Problems,
 ) -> None:
-    """A table on the host is integers: engines copy its rows into the graph's input as they are."""
+    """Refuse a table on the host that would not be integers: engines copy its rows into the graph's input unchanged."""
     if language.embedding != "host":
         return
     for name, component in components.items():

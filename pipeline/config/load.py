@@ -2,8 +2,8 @@
 
     configs/<model>.yaml --parse--> tree --decode--> config_file types --check, merge, resolve--> ModelConfig
 
-:mod:`pipeline.config.file` says what may be written, :mod:`pipeline.config.yaml` reads it. Every mistake in every file
-is found before anything is raised, and none is found later: what has come through here is consistent in itself.
+:mod:`pipeline.config.file` says what may be written, :mod:`pipeline.config.yaml` reads it. All mistakes in all files
+are found before an error is raised, and a config that was loaded is consistent in itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ __all__ = [
 def load(path: Path) -> ModelConfig:
     """The model that `path` (`<project>/configs/<model>.yaml`) describes.
 
-    Whether the files it names exist is not looked at: listing and cleaning work without the data.
+    It is not checked whether the files that it names exist: listing and cleaning work without them.
 
     Raises:
         ConfigError: listing every mistake in the file, each with line, column, path in the document and remedy.
@@ -86,9 +86,8 @@ def load_healthy(
 ) -> tuple[dict[str, ModelConfig], ConfigError | None]:
     """The models of all `*.yaml` in `folder` (`<project>/configs`) without a mistake, by name, in the order of names.
 
-    With them the error that lists every mistake in the other files, the project's settings included.
-
-    With `only`, files of other models are not read.
+    Also returns the error that lists every mistake in the other files, including the project's settings; None if there
+    is no mistake. With `only`, files of other models are not read.
     """
     problems = Problems()
     configs: dict[str, ModelConfig] = {}
@@ -101,7 +100,7 @@ def load_healthy(
             problems.add(Place(_shown(path)), (), "would not be read", expected=f"the name {path.stem}.yaml")
         elif path.suffix == ".yaml" and path.name not in RESERVED and (config := _read(path, problems)):
             configs[config.name] = config
-    project_file.decode(folder, problems)  # of a mistake there, a build should hear with all others
+    project_file.decode(folder, problems)  # so that its mistakes are told together with all others
     return configs, problems.refusal() if len(problems) else None
 
 
@@ -137,7 +136,7 @@ def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
     language.complete(fields, node, folder.parent, problems)
     spoken: LanguageModel | None = fields.get("language_model")
     buckets = language.buckets_of(spoken) if spoken else read_buckets(fields, node, problems)
-    # What rounds by samples was measured on encoders and vision; a language model has a default of its own.
+    # Rounding by samples was measured on encoders and vision models; a language model has a default of its own.
     architectures = [catalog.resolve(target.soc).htp_arch for target in targets]
     blocks = takes_blocks(fields.get("outputs", ()), fields.get("compiler", ""))
     default = Quantization() if spoken else by_default(architectures, blocks=blocks)
@@ -223,7 +222,7 @@ def _check_calibration(
     if "language_model" not in fields:  # what is written there has a mistake, and calibration of its own
         return
     quantized = any(not isinstance(component.quantization, Fp16) for component in components.values())
-    # Where no component could be read, what is written still tells whether one of them might do without.
+    # If no component could be read, the text still tells whether one of them may need no calibration.
     float16 = any(isinstance(found, Value) and found.data == "fp16" for _, found in walk(node))
     if quantized or not (components or float16):
         expected = "samples, as in calibration: {reader: text, file: ...}, or quantization: {precision: fp16}"
@@ -231,7 +230,7 @@ def _check_calibration(
 
 
 def _check_packing(fields: Mapping[str, Any], targets: Sequence[Target], node: Node, problems: Problems) -> None:
-    """The compiler takes what the chip can't run, and the emulator runs no shared binary that would show it."""
+    """Refuse packings that don't work: the compiler accepts them, and the emulator runs no shared binary to show it."""
     packing = fields.get("packing")
     for target in targets:
         if target.compile == DEVICE and packing in ("buckets", "socs"):

@@ -1,4 +1,4 @@
-"""What a model's configuration comes to: frozen values, with everything merged and resolved."""
+"""The configuration of a model as frozen values, with everything merged and resolved."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ from pipeline.frozen import dataclass
 class Component:
     """One ONNX file of the model. `padding` has the inputs whose fill value was given; others are filled with 0.
 
-    `constants` are the model's and its own; it may have no input for some of the model's. `outputs` has how single
-    outputs are judged, by label; `truth` what the component is held against. `cut` are values that it ends at,
-    `begin` those that it begins at.
-    `budget_minutes` is for how long other precisions are tried where this one misses a threshold, or keeps to less than
-    what is `wished`; None: it is built as it is written.
+    `constants` are the model's and its own; it may have no input for some of the model's. `outputs` says by label how
+    single outputs are judged, `truth` what the component is compared with. `cut` has the values that become its
+    outputs, `begin` those that become its inputs. `budget_minutes` is for how long other precisions are tried if this
+    one misses a threshold, or falls short of `wished`; with None, only this one is built.
     """
 
     name: str
@@ -54,8 +53,8 @@ class Component:
 class ModelConfig:
     """One model, with everything merged and resolved. Paths are absolute; those in the source are POSIX and relative.
 
-    `buckets` is sorted by size, has no duplicates and at least one entry. `calibration` is there unless all components
-    are fp16. `places` maps `components.encoder.file` and the like to `file:line:column`, for messages of later steps.
+    `buckets` is sorted by size, has no duplicates and at least one entry. `calibration` is None only if all components
+    are fp16. `places` maps paths such as `components.encoder.file` to `file:line:column`, for messages of later steps.
     """
 
     name: str
@@ -78,7 +77,7 @@ class ModelConfig:
     compiler: Compiler = "onnxruntime-qnn"
 
     def place(self, *names: str) -> str:
-        """Where the config says the first of these that it has, as `configs/demo.yaml:12:3`; the file, if none."""
+        """The place of the first of these keys that the config has, as `configs/demo.yaml:12:3`; else the file."""
         file = f"{CONFIGS}/{self.path.name}"
         return next((self.places[name] for name in names if name in self.places), file)
 
@@ -88,7 +87,7 @@ class ModelConfig:
         return language.twins_of(self.language) if self.language else ()
 
     def buckets_on(self, axes: Collection[str]) -> tuple[Bucket, ...]:
-        """The buckets of a component that has only `axes`: those equal on them are one."""
+        """The buckets of a component that has only `axes`. Buckets that are equal on these axes become one."""
         known = self._buckets_on
         if (key := frozenset(axes)) not in known:
             found: list[Bucket] = []
@@ -100,5 +99,5 @@ class ModelConfig:
 
     @cached_property
     def _buckets_on(self) -> dict[frozenset[str], tuple[Bucket, ...]]:
-        """What :meth:`buckets_on` found, which every step asks for."""
+        """The results of :meth:`buckets_on`, kept because every step asks for them."""
         return {}

@@ -23,7 +23,7 @@ from pipeline.frozen import dataclass
 
 EVERY_STAGE = "*"
 ENGINE_ADDRESS = r"(tcp|tls|ucx|ws|wss)://[^\s/@]{1,250}"
-"""Of a scheduler; the schemes are those of distributed."""
+"""The form of a scheduler's address; the schemes are those of the package `distributed`."""
 StageName = Literal[
     "*",
     "fetch",
@@ -63,22 +63,22 @@ class StoreSettings:
     shared: Annotated[str, Pattern(r"[^\x00-\x1f]{1,2000}", "a folder or a URL, such as s3://bucket/folder")] | None = (
         None
     )
-    """A second tier that machines share: a folder or a URL. What it holds is restored instead of made, and what is made
-    is written to it. `PIPELINE_SHARED_STORE` in the environment goes before; empty, it means none. No passwords here:
-    they come from the environment."""
+    """A second store that machines share: a folder or a URL. Outputs that it has are restored instead of made, and new
+    ones are written to it. `PIPELINE_SHARED_STORE` in the environment goes before this; if empty, it means none. Write
+    no passwords here: they come from the environment."""
 
 
 @dataclass(frozen=True)
 class StageSettings:
-    """What goes for one stage."""
+    """Settings of one stage."""
 
     hosts: Annotated[
         tuple[HostName, ...],
         Size(1, 64, expected="at least one host name, such as [x86_64], and 64 at most"),
         Distinct(),
     ]
-    """Hosts that may run its steps: any host that has one of these names. Another host restores them or leaves them
-    waiting."""
+    """The hosts that may run its steps: those that have one of these names. Other hosts restore the steps, or leave
+    them waiting."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class CompareSettings:
     """By how much an artifact may be worse than in the last run before `doit compare` fails."""
 
     size_percent: float = 5.0
-    """The most that its files may have grown, in percent."""
+    """How many percent its files may have grown at most."""
     cost_percent: float = 5.0
-    """The most that what one run takes may have grown, in percent: multiply-accumulates, bytes of weights, of
-    activations, of what spills out of the chip's fast memory, and of what is read from DRAM and written to it."""
+    """How many percent the cost of one run may have grown at most: multiply-accumulates, and bytes of weights, of
+    activations, of what spills out of the chip's fast memory, and of what is read from and written to DRAM."""
     snr_db: float = 1.0
-    """The most that its SQNR on any rung may have dropped, in dB."""
+    """How many dB its SQNR on any rung may have dropped at most."""
     score: float = 0.01
-    """The most that its score may have moved."""
+    """How much its score may have changed at most."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class EngineSettings:
     """Where steps run, if not on this machine."""
 
     dask: Annotated[str, Pattern(ENGINE_ADDRESS, "the address of a Dask scheduler, such as tcp://host:8786")]
-    """The scheduler of a cluster whose workers make the steps. Needs `store.shared`. `engine=URL` on the command line
-    goes before; `engine=` there means this machine."""
+    """The scheduler of a cluster whose workers make the steps. It needs `store.shared`. `engine=URL` on the command
+    line goes before this; `engine=` there means this machine."""
 
 
 @dataclass(frozen=True)
@@ -119,29 +119,29 @@ class Settings:
     """Limits of `doit compare`."""
 
     def hosts(self, stage: str) -> tuple[str, ...] | None:
-        """The host names of which one must be that of a host which runs a stage; None: any host may."""
+        """The names of which a host must have one to run a stage; None if any host may run it."""
         chosen = self.stages.get(stage) or self.stages.get(EVERY_STAGE)  # type: ignore[call-overload]
         return chosen.hosts if chosen else None
 
     def ruled_by(self, stage: str) -> Keys:
-        """Where that is written."""
+        """The path in the file of the setting that :meth:`hosts` returns for a stage."""
         return ("stages", stage if stage in self.stages else EVERY_STAGE, "hosts")
 
 
 @dataclass(frozen=True)
 class ProjectFile:
-    """Settings, and the places where they are written: `store.shared` and the like to `file:line:column`."""
+    """Settings, and the places where they are written, such as `store.shared` -> `file:line:column`."""
 
     settings: Settings = field(default_factory=Settings)
     places: Mapping[str, str] = field(default_factory=dict)
 
     def place(self, key: str) -> str:
-        """Where a key, as `store.shared`, is written, for messages."""
+        """The place of a key such as `store.shared`, for messages."""
         return self.places.get(key, f"{CONFIGS}/{PROJECT_FILE}")
 
 
 def load(folder: Path) -> ProjectFile:
-    """The settings in `folder` (`<project>/configs`); all defaults where there is no file.
+    """The settings in `folder` (`<project>/configs`); all defaults if there is no file.
 
     Raises:
         ConfigError: listing every mistake in the file.
@@ -192,7 +192,7 @@ def _check_limits(compare: CompareSettings | None, node: Node, problems: Problem
 
 
 def _check_hosts(node: Node, problems: Problems) -> None:
-    """Refuse names that look like those that hosts have by nature and are none: no host would ever have them."""
+    """Refuse names that look like names by nature and are none, as no host would ever have them."""
     for keys, found in walk(node):
         if keys[:1] == ("stages",) and len(keys) == 4 and isinstance(found, Value) and isinstance(found.data, str):
             name = host_names.canonical(found.data)

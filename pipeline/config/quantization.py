@@ -25,9 +25,9 @@ Globs = Annotated[tuple[Glob, ...], Size(1, expected="at least one name, such as
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """Weights of which every few inputs of an output channel share a scale. For 16 bit activations, and the constant
-    matrices of MatMul, Gemm and Conv 1x1 whose inputs can be split so; others get a scale for each channel. A rule with
-    int4 that names a Gather gives its table 4 bits, and every few columns of a row a scale.
+    """Weights in blocks: every few inputs of an output channel share a scale. It needs 16 bit activations, and holds
+    for the constant matrices of MatMul, Gemm and Conv 1x1 whose inputs can be split so; others get a scale for each
+    channel. A rule with int4 that names a Gather gives its table 4 bits, and every few columns of a row a scale.
     """
 
     dtype: Annotated[
@@ -51,7 +51,7 @@ class OpsRule:
     precision: Literal["fp16"] | None = None
     """`fp16` leaves these nodes in float; HTP computes them in float16."""
     activations: Activations | None = None
-    """Type that these nodes compute in. Where a neighbour has another one, a conversion is put between."""
+    """Type that these nodes compute in. A conversion is put between nodes of different types."""
     weights: Weights | None = None
     """Type of these nodes' constant weights."""
     per_channel: bool | None = None
@@ -67,7 +67,7 @@ class NodesRule:
     precision: Literal["fp16"] | None = None
     """`fp16` leaves these nodes in float; HTP computes them in float16."""
     activations: Activations | None = None
-    """Type that these nodes compute in. Where a neighbour has another one, a conversion is put between."""
+    """Type that these nodes compute in. A conversion is put between nodes of different types."""
     weights: Weights | None = None
     """Type of these nodes' constant weights."""
     per_channel: bool | None = None
@@ -89,7 +89,7 @@ class TensorsRule:
 
 
 def of_weights(written: Weights | None) -> tuple[str | None, int | None]:
-    """The type that is written, and the block if there is one."""
+    """The type of weights that the config gives, and the block size if it gives one."""
     return (written.dtype, written.block) if isinstance(written, BlockWeights) else (written, None)
 
 
@@ -113,44 +113,44 @@ class Quantization:
     percentile: float = 99.99
     """With `method: percentile`: the share of values, in percent, that a range keeps."""
     wide_products: bool = False
-    """Multiply 16 bit activations with each other at full width, which HTP does from arch v73 on; it rounds one of
-    them to 8 bits otherwise."""
+    """Whether 16 bit activations are multiplied with each other at full width, which HTP can do from arch v73 on. With
+    `false`, one of them is rounded to 8 bits."""
     overrides: tuple[Rule, ...] = ()
-    """What some operators, nodes or values do differently; of rules that meet on one place, the last wins. Of a
-    language model they come after those that keep its residual stream in float16: `nodes: ['*_residual', '*_norm']`."""
+    """What some operators, nodes or values do differently. If several rules apply to one place, the last wins. For a
+    language model they come after the rules that keep its residual stream in float16:
+    `nodes: ['*_residual', '*_norm']`."""
     rounding: Rounding = "nearest"
-    """How the weights of MatMul, Gemm and Conv 1x1 are rounded: `nearest`, or by `gptq`, which makes up for the error
-    of each by the next, going by what calibration samples make of their inputs."""
+    """How the weights of MatMul, Gemm and Conv 1x1 are rounded: to the `nearest` number, or by `gptq`, which corrects
+    the error of each by rounding the next ones, with weight for the inputs that calibration samples show."""
     clip: Clip = "mse"
-    """What the scales of these weights are chosen for: `none`, to hold the largest; `mse`, the least squared error;
-    `hessian`, the same with each input as important as calibration samples make it."""
+    """How the scales of these weights are chosen: `none`, to hold the largest; `mse`, for the least squared error;
+    `hessian`, for the least squared error with each input weighted by its size in calibration samples."""
     room: Annotated[float, Between(0, 16)] = ROOM
-    """How far 16 bit encodings reach beyond what calibration saw of a value, as a part of its range, at each end that
-    is not zero. More is for few samples: of 65536 steps, `2` leaves 13107 to what was seen."""
+    """How far 16 bit encodings reach beyond the range that calibration saw, as a share of that range, at each end that
+    is not zero. Few samples need more: with `2`, 13107 of 65536 steps are left for what was seen."""
 
     @property
     def looks_at_data(self) -> bool:
-        """Whether weights are rounded or scaled by what calibration samples make of their inputs."""
+        """Whether weights are rounded or scaled by their inputs in calibration samples."""
         return self.rounding == "gptq" or self.clip == "hessian"
 
 
 FOR_SEARCH = Quantization(method="mse", rounding="gptq", clip="hessian")
-"""How a search calibrates. On MiniLM, mse leaves a third of all operations in 8 bits at 20 dB, minmax 29 %."""
+"""How a search quantizes. On MiniLM at 20 dB, a third of all operations may be in 8 bits with mse, 29 % with minmax."""
 
 
 def takes_blocks(outputs: Collection[str], compiler: str) -> bool:
-    """Whether all that is made of a model takes weights in blocks.
+    """Whether all files that are made from a model can have weights in blocks.
 
-    QNN (2.51) crashes where it composes a DLC with them (ADR 49); the QAIRT SDK's overrides can't say them (ADR 50).
+    QNN (2.51) crashes when it composes a DLC with them (ADR 49); the QAIRT SDK's overrides can't express them (ADR 50).
     """
     return "dlc" not in outputs and compiler != "qairt"
 
 
 def by_default(architectures: Iterable[int], *, blocks: bool) -> Quantization:
-    """What is built where nothing is said, for targets of these HTP architectures: the most exact with 8 bit weights.
+    """The quantization without one in the config, for targets of these HTP architectures: the best with 8 bit weights.
 
-    On MiniLM 36 dB in place of 28, for 1 % more bytes (ADR 29). `blocks`: whether all that is made takes weights in
-    blocks.
+    On MiniLM it has 36 dB in place of 28, for 1 % more bytes (ADR 29). `blocks` is the answer of :func:`takes_blocks`.
     """
     oldest = min(architectures, default=0)
     return Quantization(
@@ -171,13 +171,13 @@ class Fp16:
 
 @dataclass(frozen=True)
 class Climb:
-    """w8a16, in blocks where every target has them, and where that misses a threshold the least that keeps to all: what
-    is done without this key.
+    """w8a16, in blocks if every target has them; if that misses a threshold, the cheapest precision that keeps to all.
+    This is also what a config without `quantization` gets.
     """
 
     budget_minutes: Minutes
-    """For how long precisions may be tried: another one is begun as long as there is time left. What was tried is kept,
-    and the next build goes on from there."""
+    """For how long precisions may be tried. As long as time is left, another one is begun. Results are kept, and the
+    next build goes on from there."""
 
 
 @dataclass(frozen=True)
@@ -187,16 +187,16 @@ class Auto:
     precision: Literal["auto"]
     """`auto`."""
     fp16: bool = True
-    """Whether single layers may stay in float, which HTP computes in float16; only where every target can."""
+    """Whether single layers may stay in float, which HTP computes in float16, if every target can do that."""
     max_trials: Annotated[int, Between(1, 10_000)] = 40
     """How many quantizations may be tried on the CPU."""
     max_emulations: Annotated[int, Between(1, 1000)] = 6
     """How many of them may be compiled and tried on the emulator."""
     budget_minutes: Minutes = BUDGET_MINUTES
-    """Where what was found misses a threshold: for how long other precisions may be tried."""
+    """For how long other precisions may be tried if the one that was found misses a threshold."""
     prefer: Prefer = "size"
-    """What the cheapest is: `size`, the fewest bytes of weights, and then the least work; or `speed`, both
-    as they take time on a chip by its published figures."""
+    """What makes a quantization cheap: with `size`, few bytes of weights, and then little work; with `speed`, little
+    time for both on a chip, by its published figures."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +226,6 @@ class QuantizationOverride:
 
 
 def keeps_fours(quantization: object) -> bool:
-    """Whether weights have 4 bits in blocks that lie in those of 32 which GGUF has, whose integers they can keep."""
+    """Whether weights have 4 bits in blocks that fit into GGUF's blocks of 32, so that they can keep its integers."""
     weights = quantization.weights if isinstance(quantization, Quantization) else None
     return isinstance(weights, BlockWeights) and weights.dtype == "int4" and _GGUF_BLOCK % weights.block == 0

@@ -30,9 +30,9 @@ class HubData:
     hub: RepoName
     """Repository of data, as `owner/name`."""
     revision: Revision
-    """Commit to take it from, 40 hex digits. A branch or tag is pinned as that of a model is."""
+    """Commit to take it from, 40 hex digits. A branch or tag is pinned like that of a model."""
     path: SourceFile
-    """The file or folder in the repository. Of a folder of pictures or sounds, `max_samples` files are fetched."""
+    """The file or folder in the repository. From a folder of pictures or sounds, `max_samples` files are fetched."""
 
 
 @dataclass(frozen=True)
@@ -40,64 +40,66 @@ class TokenTable:
     """A table of tokens and their numbers, for models without a `tokenizer.json`."""
 
     file: SourceFile
-    """A file in the model's source, fetched with it: a `.json` with an object of tokens and numbers (or numbers and
-    tokens) or a list of tokens, else a token a line, whose number is that of its line from 0 on or stands behind it."""
+    """A file in the model's source, fetched with it. A `.json` has an object of tokens and numbers (or numbers and
+    tokens), or a list of tokens. Other files have a token on each line; its number is that of the line, from 0 on, or
+    is written behind the token."""
     key: FieldName | None = None
-    """Where in a JSON file, as `mapping.char_to_idx`; may be left out where the file holds one vocabulary alone."""
+    """Where the vocabulary is in a JSON file, such as `mapping.char_to_idx`. It may be left out if the file has only
+    one."""
     tokens: Literal["characters", "words", "pieces"] = "characters"
-    """What a token is: a character (code point), what stands between blanks, or pieces of words as BERT's `vocab.txt`
-    has them, with `##` before those that go on."""
+    """What a token is: a character (code point), a word between blanks, or a piece of a word as in BERT's `vocab.txt`,
+    with `##` before pieces that continue a word."""
     normalize: Literal["nfc", "nfd", "nfkc", "nfkd"] | None = None
-    """The Unicode form that a text is brought to first; as it is when left out."""
+    """The Unicode form that a text is brought to first. When left out, the text stays as it is."""
     lowercase: bool = False
-    """Whether letters are made small."""
+    """Whether letters are made lower case."""
     drop_marks: bool = False
-    """Whether accents and other marks are taken off their letters: combining marks, after `nfd`."""
+    """Whether accents and other marks are removed from letters: combining marks, after `nfd`."""
     unknown: FieldName | None = None
-    """The token that stands for what the vocabulary does not have. When left out, such a text is refused."""
+    """The token for whatever is not in the vocabulary. When left out, a text that needs it is refused."""
     begin: FieldName | None = None
     """The token before a text."""
     end: FieldName | None = None
-    """The token behind a text, and behind each of a pair."""
+    """The token after a text, and after each text of a pair."""
 
 
 @dataclass(frozen=True)
 class TextReader:
-    """Lines of text through the model's own tokenizer, one sample a line."""
+    """Lines of text, one sample each, which the model's own tokenizer turns into inputs."""
 
     reader: Literal["text"]
     """`text`."""
     file: ProjectPath | HubData
-    """UTF-8 text, relative to the project; one sample a line, empty lines skipped. A line of a `.tsv` file is
+    """UTF-8 text, relative to the project, with one sample on each line that is not empty. A line of a `.tsv` file is
     `label<TAB>text`; one of a `.jsonl` file is a JSON object, whose fields may also give inputs by their names."""
     tokenizer: SourceFile = "tokenizer.json"
     """A `tokenizer.json` in the model's source; fetched with the model."""
     vocabulary: TokenTable | None = None
     """In place of a tokenizer, a table of tokens."""
     ids: TensorName | None = None
-    """The input that takes token ids, where it is not called `input_ids`; may be left out where it is the only input of
+    """The input that takes token ids, if it is not called `input_ids`. It may be left out if it is the only input of
     whole numbers."""
     mask: TensorName | None = None
-    """An input that takes a 1 for every token, where it is not called `attention_mask`."""
+    """An input that takes a 1 for every token, if it is not called `attention_mask`."""
     length: TensorName | None = None
     """An input that takes the number of tokens."""
     max_length: Annotated[int, Between(1, 1_000_000)] | None = None
-    """Longest sample in tokens; what is longer is cut. The largest bucket when left out."""
+    """The most tokens of a sample; a longer one is cut. The largest bucket when left out."""
     text: FieldName = "text"
-    """The field of a JSON line that is the text."""
+    """The field of a JSON line with the text."""
     pair: FieldName | None = None
-    """The field of a JSON line that is the second text of a pair, as for models that compare two."""
+    """The field of a JSON line with the second text of a pair, for models that compare two."""
     label: FieldName | None = None
-    """The field of a JSON line that is the label, for scores; `label` when left out."""
+    """The field of a JSON line with the label, for scores; `label` when left out."""
     columns: Annotated[tuple[Literal["label", "text", "pair"], ...], Distinct()] = ()
-    """What the columns of a `.tsv` file are, as `[text, pair]`, when not `[label, text]`."""
+    """The columns of a `.tsv` file, such as `[text, pair]`; `[label, text]` when left out."""
     max_samples: SampleLimit = 128
     """Use no more samples than this, from the first on."""
 
 
 @dataclass(frozen=True)
 class NpzReader:
-    """A folder of `.npz` files, one sample a file; arrays are named like the inputs and fit the largest bucket."""
+    """A folder of `.npz` files, one for each sample; arrays are named like the inputs and fit the largest bucket."""
 
     reader: Literal["npz"]
     """`npz`."""
@@ -123,7 +125,7 @@ class PythonReader:
 
 @dataclass(frozen=True)
 class RecordReader:
-    """A function that runs the float components as the application does; what goes into each of them is recorded."""
+    """A function that runs the float components as the application does; the inputs of each run are the samples."""
 
     reader: Literal["record"]
     """`record`."""
@@ -143,20 +145,20 @@ class ImagesReader:
     reader: Literal["images"]
     """`images`."""
     folder: ProjectPath | HubData
-    """The folder, relative to the project: JPEG, PNG, BMP, WebP or PPM, in folders of its own or not. A picture's
-    folder is its label."""
+    """The folder, relative to the project, with JPEG, PNG, BMP, WebP or PPM files in it or in folders below. The name
+    of a picture's folder is its label."""
     input: TensorName | None = None
-    """The input that takes pictures; may be left out where one alone can."""
+    """The input that takes pictures. It may be left out if only one can."""
     processor: SourceFile | None = None
-    """A `preprocessor_config.json` in the model's source, fetched with it, that says all that the keys below do not."""
+    """A `preprocessor_config.json` in the model's source, fetched with it. It decides all that the keys below don't."""
     size: Annotated[tuple[Side, ...], Size(2, 2, expected="[height, width]")] | None = None
-    """Height and width in pixels; 0 for a side that keeps the picture's ratio, up to the largest bucket. What the input
-    or the largest bucket has when left out."""
+    """Height and width in pixels; 0 for a side that follows from the picture's ratio, up to the largest bucket. When
+    left out, the size of the input or of the largest bucket."""
     fit: Fit | None = None
-    """How a picture gets that size: `resize`, stretched; `crop`, resized by its shorter side, then cut from the middle;
-    `letterbox`, resized as a whole, with bars of `fill` around it. `resize` when left out."""
+    """How a picture gets this size: `resize` stretches it; `crop` resizes it by its shorter side and cuts out the
+    middle; `letterbox` resizes it as a whole and puts bars of `fill` around it. `resize` when left out."""
     edge: Annotated[int, Between(1, 32767)] | None = None
-    """With `fit: crop`, what the shorter side is resized to before, as 256 for 224; the size itself when left out."""
+    """With `fit: crop`, the size of the shorter side before the crop, such as 256 for 224; `size` when left out."""
     fill: Annotated[int, Between(0, 255)] | None = None
     """With `fit: letterbox`, the value of the bars; 114 when left out."""
     resample: Resample | None = None
@@ -164,13 +166,13 @@ class ImagesReader:
     color: Color | None = None
     """Order of the channels; `rgb`, or `gray` for an input of one channel, when left out."""
     layout: Layout | None = None
-    """Whether channels come before height and width; seen from the input's shape when left out."""
+    """Whether channels come before height and width; by the input's shape when left out."""
     scale: float | None = None
-    """What pixels, 0 to 255, are multiplied by; 1/255 when left out. Then `mean` is taken off, and `std` divides."""
+    """The factor for pixels, which are 0 to 255; 1/255 when left out. `mean` is then subtracted, and `std` divides."""
     mean: Annotated[tuple[float, ...], Size(1, 3)] | None = None
-    """One value for all channels, or one each, on the scale that `scale` makes; 0 when left out."""
+    """One value for all channels, or one for each, on the scale after `scale`; 0 when left out."""
     std: Annotated[tuple[float, ...], Size(1, 3)] | None = None
-    """One value for all channels, or one each; 1 when left out."""
+    """One value for all channels, or one for each; 1 when left out."""
     max_samples: SampleLimit = 128
     """Use no more samples than this, from the first on."""
 
@@ -182,32 +184,33 @@ class AudioReader:
     reader: Literal["audio"]
     """`audio`."""
     folder: ProjectPath | HubData
-    """The folder, relative to the project: WAV or FLAC, in folders of its own or not. A file's folder is its label."""
+    """The folder, relative to the project, with WAV or FLAC files in it or in folders below. The name of a file's
+    folder is its label."""
     rate: Annotated[int, Between(1, 1_000_000)]
-    """The model's rate in Hz. A file of another is refused."""
+    """The model's rate in Hz. A file with another rate is refused, unless `resample` is set."""
     resample: bool = False
-    """Whether files of other rates are brought to `rate` instead."""
+    """Whether files with other rates are resampled to `rate`."""
     input: TensorName | None = None
-    """The input that takes the waveform; may be left out where one alone can."""
+    """The input that takes the waveform. It may be left out if only one can."""
     channels: Literal["mix", "first"] = "mix"
-    """What becomes of several channels: their mean, or the first."""
+    """What is used of several channels: their mean, or the first."""
     scale: float = 1.0
-    """What samples, -1 to 1, are multiplied by; 32768 for a model that takes the numbers of 16 bits."""
+    """The factor for audio samples, which are -1 to 1; 32768 for a model that takes numbers of 16 bits."""
     window: Annotated[int, Between(1, 100_000_000)] | None = None
-    """Samples of one call, those of `context` among them. When left out, what the input has where that is fixed, else
-    the whole file up to the largest bucket."""
+    """How many audio samples one call takes, including `context`. When left out, the fixed size of the input or, if it
+    has none, the whole file up to the largest bucket."""
     context: Annotated[int, Between(0, 100_000_000)] = 0
-    """How many of a window's samples are the last ones of the window before; zeros before the first."""
+    """How many audio samples at the front of a window are the last ones of the window before; zeros for the first."""
     hop: Annotated[int, Between(1, 100_000_000)] | None = None
-    """Samples from one window to the next; as many as are new in each when left out."""
+    """How many audio samples one window begins after the one before. When left out, `window` less `context`."""
     max_windows: SampleLimit = 64
-    """Most windows of a file to keep, evenly over it."""
+    """The most windows of a file that are used, evenly spread over it."""
     length: TensorName | None = None
-    """An input that takes the number of samples."""
+    """An input that takes the number of audio samples."""
     mask: TensorName | None = None
-    """An input that takes a 1 for every sample."""
+    """An input that takes a 1 for every audio sample."""
     states: Mapping[TensorName, TensorName] = field(default_factory=dict)
-    """Inputs that the model hands to itself from window to window, each with the output that it is fed from, as
+    """Inputs that carry a state from window to window, each with the output that it is fed from, such as
     `{state: stateN}`. They are zeros at the beginning of a file."""
     max_samples: SampleLimit = 128
     """Use no more files than this, from the first on."""
@@ -215,7 +218,7 @@ class AudioReader:
 
 @dataclass(frozen=True)
 class ChatReader:
-    """Conversations through a language model's own template; each is run as in use, token by token where it answers."""
+    """Conversations in a language model's own template. Each is run as in use: token by token in the answers."""
 
     reader: Literal["chat"]
     """`chat`."""

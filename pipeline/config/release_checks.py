@@ -1,4 +1,4 @@
-"""Whether what a config says of its release fits the rest of it."""
+"""Checks that what a config says of its release fits the rest of the config."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pipeline.config.yaml.problems import Keys, Place, Problems, nearest
 from pipeline.config.yaml.tree import Node, place_of
 
 FOLDER = "releases"
-"""In `artifacts/`, the folder of archives, among those of models."""
+"""The folder of archives in `artifacts/`, beside the folders of models."""
 
 
 def check_model(name: str, file: str, problems: Problems) -> None:
-    """Add a problem for a model whose artifacts would lie where archives do; not all systems tell case apart."""
+    """Add a problem for a model whose folder of artifacts would be that of archives, on some systems in any case."""
     if name.casefold() == FOLDER:
         what = f"the file's name can't name a model: '{name}'"
         problems.add(Place(file), (), what, expected=f"another name, as artifacts/{FOLDER}/ is for archives")
 
 
 def check(release: ReleaseSettings | None, components: Collection[str], node: Node, problems: Problems) -> None:
-    """Add a problem for each artifact that is named under a component that there is not.
+    """Add a problem for each artifact under `unverified` whose component does not exist.
 
-    What buckets the components have is only known when the model was read; that is checked when it is packaged.
+    The buckets of components are known only after the model was read; packaging checks those.
     """
     for index, name in enumerate(release.unverified if release and components else ()):
         if (component := name.partition("/")[0]) not in components:

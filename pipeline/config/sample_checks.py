@@ -1,4 +1,4 @@
-"""What must hold of calibration and verification samples, each by itself and together."""
+"""Checks calibration and verification samples, each by themselves and together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pipeline.config.yaml.tree import Node, place_of
 
 
 def check_samples(fields: Mapping[str, Any], node: Node, problems: Problems) -> None:
-    """Accuracy on samples that the ranges were taken from says little about any others."""
+    """Add a problem for wrong keys, and for verification on the samples of calibration, which would show little."""
     calibration: Reader | None = fields.get("calibration")
     verification: Verification | None = fields.get("verification")
     held_out = verification.samples if verification else None
@@ -37,8 +37,8 @@ def check_samples(fields: Mapping[str, Any], node: Node, problems: Problems) -> 
 
 
 def _check_text(reader: TextReader, keys: Keys, node: Node, problems: Problems) -> None:
-    """Two tokenizers, columns of a file that is no `.tsv`, fields of one that is no `.jsonl`: what would be passed over
-    in silence.
+    """Add a problem for keys that would be ignored: a second tokenizer, columns of a file that is no `.tsv`, and fields
+    of one that is no `.jsonl`.
     """
     at: Keys
     if reader.vocabulary is not None and reader.tokenizer != TextReader.tokenizer:
@@ -61,7 +61,7 @@ def _check_text(reader: TextReader, keys: Keys, node: Node, problems: Problems) 
 
 
 def _origin(reader: Reader) -> tuple[object, ...]:
-    """What decides which samples there are. A function may make any of its file; the other readers take its lines."""
+    """What decides which samples a reader gives: its folder or file, and for a function the function, too."""
     match reader:
         case PythonReader(run=run, file=file):
             return run, file

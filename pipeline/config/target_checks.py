@@ -1,4 +1,4 @@
-"""Whether quantization as configured makes sense, and whether every target can compute it. Nothing has run yet."""
+"""Checks, before anything runs, that quantization as configured makes sense and that every target can compute it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def check(components: Mapping[str, Written], socs: Sequence[str], node: Node, pr
 
 
 def _keys(component: str, key: Keys, node: Node) -> Keys:
-    """Where a key of a component's quantization is written: with the component, or with the model."""
+    """The path of a key of a component's quantization, which is written with the component or with the model."""
     own: Keys = ("components", component, "quantization")
     has_own = place_of(node, (*own, *key)) != place_of(node, own[:2])
     return (*own, *key) if has_own else ("quantization", *key)
 
 
 def _problems(quantization: Written, targets: Sequence[catalog.Soc]) -> Iterator[tuple[Keys, str, str]]:
-    """Key, what is wrong with it, and what is expected."""
+    """The problems, each as the key, what is wrong with it, and what is expected."""
     match quantization:
         case Fp16():
             yield from _float16(("precision",), targets)

@@ -1,4 +1,4 @@
-"""Targets as a config names them: SoCs of the catalogue, with options for the compiler and for applications."""
+"""Reads the targets of a config: SoCs of the catalogue, with options for the compiler and for applications."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ HOST, DEVICE = "host", "device"
 class Target:
     """A SoC by its canonical name in the catalogue, and the VTCM to compile for; None leaves that to the compiler.
 
-    `driver_sdk` is the QAIRT version of the oldest driver to run on, if that was given. `compile` says where contexts
-    are compiled: on any `host`, or on the `device`, a host with this SoC. `compiler_options` and `runtime_options` are
-    provider options of QNN's EP: those that are compiled with, and those that an application is to give.
+    `driver_sdk` is the QAIRT version of the oldest driver to run on, None if it was not given. `compile` says where
+    contexts are compiled: on any :data:`HOST`, or on the :data:`DEVICE`, a host with this SoC. `compiler_options` and
+    `runtime_options` are provider options of QNN's EP for the compile, and for applications.
     """
 
     soc: str
@@ -37,7 +37,7 @@ class Target:
 
 
 def read_targets(written: Sequence[Any], node: Node, problems: Problems) -> tuple[Target, ...]:
-    """The targets that are in the catalogue; entries are `str`, TargetOptions, or INVALID."""
+    """The targets of a config that are in the catalogue; `written` has a `str`, TargetOptions or INVALID for each."""
     found: dict[str, Target] = {}
     for index, entry in enumerate(written):
         if entry is INVALID:
@@ -70,7 +70,7 @@ def read_targets(written: Sequence[Any], node: Node, problems: Problems) -> tupl
 
 
 def _options(options: TargetOptions) -> tuple[dict[str, str], dict[str, str]]:
-    """Provider options by the EP's names: those to compile with, and those for the application."""
+    """Provider options by the EP's names: those for the compile, and those for applications."""
     compiler = {
         provider_options.OPTIMIZATION: options.optimization,
         provider_options.PRIORITY: options.priority,
@@ -86,7 +86,7 @@ def _options(options: TargetOptions) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _cant_be_set(given: Mapping[str, str], keys: Keys, node: Node, problems: Problems) -> bool:
-    """Add a problem for every provider option of a target that can't be set; whether there is one."""
+    """Add a problem for every provider option of a target that can't be set. Returns whether there is one."""
     wrong = {name: why for name in given if (why := provider_options.why_not(name))}
     for name, why in wrong.items():
         at = (*keys, "provider_options", name)

@@ -1,4 +1,4 @@
-"""What an artifact must keep to before it ships, by default: figures of the accuracy ladder, and what runs on the CPU.
+"""The default limits that an artifact must keep to: figures of the accuracy ladder, and what may run on the CPU.
 
 No stage may import this: a default that changes would run every measurement again.
 """
@@ -12,33 +12,38 @@ from pipeline.contracts.limits import WORST_BELOW_DB, Limits, OutputLimits
 from pipeline.frozen import dataclass
 
 WISHED_DB = 30.0
-"""What a default aims at where neither a precision nor a threshold is written: an error of a thirtieth of the signal.
+"""What a default precision aims at if the config gives no threshold: an error of a thirtieth of the signal.
 
-Between 20 and 30 dB it depends on the application whether an artifact is right: of nine trained models that were built
-so, four were wrong in their applications (docs/adr/0028-a-default-aims-higher-than-its-gates.md); of eleven above 30
-dB none was.
+Between 20 and 30 dB it depends on the application whether an artifact is right. Of nine trained models built with such
+figures, four were wrong in their applications; of eleven above 30 dB, none was
+(docs/adr/0028-a-default-aims-higher-than-its-gates.md).
 """
 
 WISHED_CHOICES, WISHED_OVERLAP = 0.999, 0.985
-"""What a default aims at of what an application reads: of a thousand clear choices one may differ, and what lies
-between 0 and 1 may differ by a seventieth. A text of 40 steps is read wrongly by one choice that flips; a text detector
-at 0.97 had boxes with an IoU of 0.9.
+"""What a default precision aims at in what an application reads: one of a thousand clear choices may differ, and the
+overlap of outputs between 0 and 1 may miss a seventieth. One choice that flips spoils a text of 40 steps; a text
+detector with an overlap of 0.97 had boxes with an IoU of 0.9.
 """
 
 WISHED_FLIPS = 1 - WISHED_CHOICES
-"""The same of choices that other inputs will lead to: held-out samples are often too few to show one in a thousand."""
+"""The share of choices that may be expected to differ on other inputs: held-out samples are often too few to show one
+in a thousand."""
 
 WISHED_FEATURES_DB, SMALL_BYTES = 36.0, 4 << 20
-"""What a default aims at where an output is no decision but goes into something else, and the weights are few.
-
-Twice of a few bytes are few, and what is behind may ask for much: an embedding for wake words at 23 dB took 11 of 840
-decisions with it and 0.43 of a probability; an error of a thirtieth would still be 0.2, of a sixtieth 0.1.
+"""What a default precision aims at, in dB, for a model of at most so many bytes of weights whose output is no decision
+but goes into another model. Twice the bytes of a small model are still few, and the next model may need exact inputs:
+an embedding for wake words at 23 dB changed 11 of 840 decisions, and one probability by 0.43. With an error of a
+thirtieth that would still be 0.2, with a sixtieth 0.1.
 """
 
 
 @dataclass(frozen=True)
 class Thresholds(Limits):
-    """The limits of one component with their defaults, and those that are about no figure of the ladder."""
+    """The limits of one component with their defaults, and limits that are not about figures of the ladder.
+
+    `score_change` is the most that the score may change, None for any. `kl` (in nats), `top1` and `perplexity` are for
+    :class:`pipeline.contracts.language.LanguageFigures`.
+    """
 
     padding_db: float = 60.0
     rewrite_db: float = 60.0

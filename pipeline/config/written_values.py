@@ -11,9 +11,9 @@ from pipeline.contracts.codec import NumberTree
 from pipeline.frozen import dataclass
 
 PROJECT = "project"
-"""Base of paths in a config but `source.path`: the folder that holds `configs/`."""
+"""The base of all paths in a config but `source.path`: the folder that contains `configs/`."""
 CONFIGS = "configs"
-"""Base of `source.path`: the folder of the config file."""
+"""The base of `source.path`: the folder of the config file."""
 
 NAME = Pattern(
     r"(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$))[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?",
@@ -31,7 +31,7 @@ class PythonFunction:
 
 
 def path_under(base: str) -> Convert:
-    """Makes a path of text that is relative to one of the bases."""
+    """The conversion of a text to a path, which is relative to one of the bases or absolute."""
     # normpath, not resolve: a link stays the name its owner gave it.
     return Convert(lambda text, bases: Path(os.path.normpath(bases[base] / text)))
 

@@ -10,7 +10,7 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Params(OverBuckets):
-    """One bucket, for one target; `parts` says into how many a language model is split, as of `context`."""
+    """The one bucket in `buckets`, for one target. `parts` is as in :class:`pipeline.contracts.context.Params`."""
 
     target: HtpTarget
     parts: int | None = left_out()

@@ -11,19 +11,22 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Params(Measuring):
-    """`thresholds` has the SQNR in dB that a value of each rung must have; `quiet`: quieter samples count."""
+    """`thresholds` has for each rung the least SQNR in dB of a value that counts as right.
+
+    `quiet` says whether variants of the samples that were made quieter are looked at as well.
+    """
 
     thresholds: Mapping[str, float]
     quiet: bool = True
 
 
 OF_INTEGERS = "integers"
-"""The reason of whole numbers that are computed of whole numbers, and go wrong: no precision changes them."""
+"""The name of the reason why whole numbers go wrong that come from whole numbers alone: no precision changes them."""
 
 
 @dataclass(frozen=True)
 class EncodingFacts(Contract):
-    """The encoding of a value, and the range it covers."""
+    """The encoding of a value, `scale * (q - zero_point)`, and the range from `low` to `high` that it covers."""
 
     dtype: str
     scale: float
@@ -34,7 +37,7 @@ class EncodingFacts(Contract):
 
 @dataclass(frozen=True)
 class RowFacts(Contract):
-    """What was measured at one value: see :class:`pipeline.graph.accuracy.blame.Row`. dB are None for no number."""
+    """What was measured at one value, see :class:`pipeline.graph.accuracy.blame.Row`; None stands for no number."""
 
     value: str
     node: str
@@ -51,9 +54,9 @@ class RowFacts(Contract):
 
 @dataclass(frozen=True)
 class Facts(Contract):
-    """`samples` were run of as many as `of`, or one that was made `quiet`, by its name.
+    """`samples` of the `of` held-out ones were run, or the one that was made quieter and whose name `quiet` is.
 
-    With the `worst` rows of the quantization rung, and the first wrong by rung.
+    `worst` has the worst rows of the quantization rung, `first_wrong` the values of each rung that go wrong first.
     """
 
     samples: int

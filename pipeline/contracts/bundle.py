@@ -20,11 +20,11 @@ class Params(OverBuckets):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts(Contract):
-    """What was written for which engine: `configs` has the file that each begins with.
+    """What was written for the engines: `configs` has for each engine the name of the file that it opens first.
 
-    `unwritten` says of an engine why there is nothing for it. `faults` are what the engines would not notice, in
-    sentences. `pad` is the token that stands for none; `begins`: a text has to be given its first token, as the
-    template does not write it.
+    `unwritten` has for each engine without files the reason. `faults` are sentences about what an engine would accept
+    and compute wrongly from. `pad` is the token for padding. `begins` says whether the token that begins every text has
+    to be put before a conversation, as the chat template does not write it.
     """
 
     configs: Mapping[str, str]

@@ -14,9 +14,9 @@ MethodName = Literal["minmax", "percentile", "entropy", "mse"]
 
 @dataclass(frozen=True, kw_only=True)
 class Params(OverBuckets):
-    """`method` makes ranges of what was seen; `percentile`, in percent, is there with the method of that name.
+    """`method` turns the values that were seen into ranges; `percentile`, in percent, is set for that method only.
 
-    `quiet`: where a logarithm is taken of what scales with an input, quieter samples are seen as well.
+    `quiet` says whether a model that takes a logarithm of what scales with an input is run on quieter samples as well.
     """
 
     padding: Mapping[str, float]
@@ -28,9 +28,10 @@ class Params(OverBuckets):
 
 @dataclass(frozen=True)
 class Facts(Contract):
-    """`samples` that each bucket is the smallest for: one without any has the ranges of the others.
+    """`samples` has for each bucket how many samples it is the smallest for. One without any takes the others' ranges.
 
-    `tensors` have a range; `narrowed` says for how many of them the method chose a narrower one, by bits.
+    `tensors` is how many values have a range. `narrowed` has, by the bits of an encoding such as "8", for how many of
+    them the method chose a range narrower than what was seen.
     """
 
     samples: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""What a climb tells of the precisions it tried."""
+"""The result of a climb: which precisions were tried to keep to the gates, and which one a component ended with."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True)
 class Attempt(Contract):
-    """One precision: `label`, the step whose gate it missed and why (empty: it keeps to all of them).
+    """One precision that was tried, `label`. `missed` is the step whose gate it missed, "" if it missed none.
 
-    `sqnr_db` has the least figure of each rung over buckets, targets and outputs, None for what is no number;
-    `weight_bytes` is what its weights take, those that stay in float in 16 bits.
+    `why` is the reason. `sqnr_db` has for each rung the least figure over buckets, targets and outputs, None for what
+    is no number. `weight_bytes` are the bytes of the weights, 2 for each number that stays in float.
     """
 
     label: str
@@ -24,7 +24,7 @@ class Attempt(Contract):
     weight_bytes: int
 
     def line(self) -> str:
-        """In one line, for a log or a message."""
+        """The attempt in one line, for a log or a message."""
         shown = {rung: "no number" if db is None else f"{db:.1f} dB" for rung, db in self.sqnr_db.items()}
         figures = ", ".join(f"{rung} {db}" for rung, db in shown.items())
         size = f", weights {self.weight_bytes / 1e6:.1f} MB" if self.weight_bytes else ""
@@ -33,7 +33,7 @@ class Attempt(Contract):
 
 @dataclass(frozen=True)
 class Facts(Contract):
-    """The scheme that keeps to the gates, and all that was tried, in that order."""
+    """The scheme that the climb ended with, and all attempts in the order in which they were made."""
 
     quantization: Scheme
     attempts: tuple[Attempt, ...]

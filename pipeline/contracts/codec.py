@@ -1,8 +1,8 @@
-"""Frozen dataclasses as JSON and back, strictly: what is not as its type says is refused, and told where.
+"""Turns frozen dataclasses into JSON and back. A value of another type than its field's is an error with its place.
 
-Understood are `str`, `int`, `float`, `bool`, `None`, `Literal`, unions of these, `Mapping[str, X]`, `tuple[X, ...]`,
-`tuple[X, Y]`, :data:`NumberTree` and other contracts. Every field is written but those declared with :func:`left_out`
-that are None; one with a default may be missing in what is read.
+A field may be a `str`, `int`, `float`, `bool`, `None`, `Literal`, a union of these, `Mapping[str, X]`,
+`tuple[X, ...]`, `tuple[X, Y]`, :data:`NumberTree` or another contract. Every field is written, except one that is
+declared with :func:`left_out` while it is None. When JSON is read, a field with a default may be missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Self
 from pipeline.model import Json
 
 NumberTree = bool | int | float | tuple[Any, ...]
-"""A number, a truth value, or nested lists of them; lists are tuples."""
+"""A number, a truth value, or nested tuples of them, which are lists in JSON."""
 
 _Reader = Callable[[Any], Any]
 _LEFT_OUT = "left out while None"
@@ -28,7 +28,7 @@ class ContractError(ValueError):
 
 
 def left_out() -> Any:
-    """The default None of a field that is not written while it is None, as of a percentile that few methods have."""
+    """The default None for a field that is written only if it is not None, such as one that few models need."""
     return dataclasses.field(default=None, metadata={_LEFT_OUT: True})
 
 
@@ -36,7 +36,7 @@ class Contract:
     """Base of the frozen dataclasses that stages are given and answer with."""
 
     def to_json(self) -> dict[str, Json]:
-        """Every field in its order, without those that are left out."""
+        """The fields in their order as JSON, without those of :func:`left_out` that are None."""
         kind: Any = type(self)
         values = {name: getattr(self, name) for name in _fields(kind)}
         optional = _optional(kind)
@@ -50,7 +50,7 @@ class Contract:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Json]) -> Self:
-        """The inverse of :meth:`to_json`.
+        """The contract that :meth:`to_json` turned into `raw`.
 
         Raises:
             ContractError: a key is unknown or missing, or a value is not of its field's type.
@@ -100,14 +100,14 @@ class _MisfitError(Exception):
         self.what, self.at = what, ""
 
     def inside(self, part: str) -> _MisfitError:
-        """The same, as seen from what has the value under the name `part`."""
+        """This error with `part` put before its place, for the record, mapping or list that holds the value there."""
         self.at = part + self.at
         return self
 
 
 @cache
 def _reader(hint: Any) -> _Reader:
-    """What makes a value of this type out of JSON, or raises _MisfitError."""
+    """The function that makes a value of this type out of JSON, or raises _MisfitError."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint == NumberTree:
         return _numbers

@@ -14,16 +14,16 @@ from pipeline.contracts.values import TensorSpec
 from pipeline.frozen import dataclass
 
 Compiler = Literal["onnxruntime-qnn", "qairt"]
-"""What makes context binaries: QNN's execution provider, or the tools of the QAIRT SDK on a host that has it."""
+"""The program that makes context binaries: QNN's execution provider, or the tools of the QAIRT SDK."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params(OverBuckets):
-    """`compile: device` says that contexts are compiled on the device.
+    """`compile` is "device" if contexts must be compiled on a device. The plan then picks the host.
 
-    The plan sees to that; it is in the key, so that those of another host are not taken for them. `parts` is there for
-    a language model: into how many it is split by layers; 0 is as few as hold its weights. `compiler` is there where
-    it is not that of onnxruntime-qnn.
+    It is a parameter so that the step has another key than one on another host. `parts`, set for language models only,
+    is the number of parts that the layers are split into; 0 stands for as few as can hold the weights. `compiler` is
+    None for that of onnxruntime-qnn.
     """
 
     form: Form
@@ -35,10 +35,10 @@ class Params(OverBuckets):
 
 @dataclass(frozen=True)
 class CpuNode(Contract):
-    """A node that QNN left to the CPU, and why, in QNN's words; the reason is empty where it gave none.
+    """A node that QNN left to the CPU. `reason` is in QNN's words, "" if it gave none.
 
-    `edge`: it converts an input or output of the graph from or to its encoding, or a type that HTP has not, which is
-    meant to happen there.
+    `edge` says that the node belongs on the CPU: it only converts an input or output of the graph, from or to its
+    encoding or a type that HTP lacks.
     """
 
     name: str
@@ -51,10 +51,11 @@ class CpuNode(Contract):
 class CompiledModel(Contract):
     """A context model and its binaries as they are on disk, after all checks.
 
-    A model that was split by layers has a binary for each part, in order; `cuts` are the values between them. The
-    figures of `targets` are the binaries' own. `compatibility` is the string by which ONNX Runtime decides whether
-    a device can load the context, see :class:`pipeline.qnn.format.context_model.Compatibility`. `work` is a digest of
-    what a context for one target computes: that of another target with the same digest computes the same.
+    A model that was split by layers has a binary for each part, in order; `cuts` are the values between them. `targets`
+    are read from the binaries. `partitions` counts the parts of the graph that run on QNN. `compatibility` is the
+    string by which ONNX Runtime decides whether a device can load the context, see
+    :class:`pipeline.qnn.format.context_model.Compatibility`. `work` is a digest of what a context for one target
+    computes: contexts for two targets with equal digests compute the same.
     """
 
     context_model: str
@@ -72,18 +73,18 @@ class CompiledModel(Contract):
 
     @property
     def fallbacks(self) -> tuple[CpuNode, ...]:
-        """The nodes that run on the CPU, conversions at the graph's edge not counted."""
+        """The nodes that run on the CPU, without conversions at the graph's edge."""
         return tuple(node for node in self.cpu_nodes if not node.edge)
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """The names of those that compute: the conversions around such a node stay with it."""
+        """The names of fallback nodes that compute, without the conversions around them, which only stay with them."""
         return tuple(node.name for node in self.fallbacks if node.op not in ("QuantizeLinear", "DequantizeLinear"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartFacts(CompiledModel):
-    """What was compiled for a bucket."""
+    """What was compiled for a bucket, whose `axes` have their sizes by name."""
 
     bucket: str
     axes: Mapping[str, int]
@@ -91,21 +92,21 @@ class PartFacts(CompiledModel):
 
 @dataclass(frozen=True)
 class Part(Contract):
-    """What was made for a bucket: the step's files, and facts."""
+    """What was made for a bucket: `files` of the step, each by the name that readers know it by, and facts."""
 
     files: Mapping[str, str]
     facts: PartFacts
 
     @classmethod
     def of(cls, made: CompiledModel, bucket: str, axes: Mapping[str, int]) -> Part:
-        """What was compiled for a bucket, in files of its own names."""
+        """The part for a bucket whose files are already named as its readers know them."""
         facts = PartFacts.from_json({**made.to_json(), "bucket": bucket, "axes": {**axes}})
         return cls({name: name for name in (made.context_model, *made.binaries)}, facts)
 
 
 @dataclass(frozen=True)
 class Facts(Contract):
-    """The `form` of the binaries, and what was made for each bucket: nothing where another form was chosen."""
+    """The `form` of the binaries, and what was made for each bucket: nothing if `packing` chose another form."""
 
     form: Form
     parts: Mapping[str, Part]

@@ -13,7 +13,10 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Params(OverBuckets):
-    """`twins` are the small graphs that answer, in the order of `buckets`. `most_seconds` limits what is emulated."""
+    """`twins` are the small graphs that answer in place of `buckets`, in their order.
+
+    `most_seconds` limits the emulation.
+    """
 
     target: HtpTarget
     twins: Buckets
@@ -23,11 +26,11 @@ class Params(OverBuckets):
 
 @dataclass(frozen=True, kw_only=True)
 class Spoken(Contract):
-    """What one engine showed on the emulator.
+    """What one engine did on the emulator.
 
-    `opened`: it opened the contexts of the shipped shapes (their unshared form, where the shipped ones share a binary).
-    `tokens` are those that followed the prompt; `texts` are how many conversations its own tokenizer split as the
-    model's does, of how many, where it has one. `refused` is what it said where it did not do what it was asked.
+    `opened` says whether it opened the contexts of the shipped shapes, or their unshared form if the shipped ones share
+    a binary. `tokens` are those that it put after the prompt. `texts`, if the engine has a tokenizer of its own, is how
+    many conversations this splits as the model's does, and of how many. `refused` is what it said if it failed.
     """
 
     version: str
@@ -39,13 +42,13 @@ class Spoken(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts(Contract):
-    """`prompt` tokens were given to graphs of the axes `twin`; `expected` is what the reference loop made of them.
+    """A prompt of `prompt` tokens was given to graphs whose axes `twin` spells; the reference loop gave `expected`.
 
-    `twin` says it where the weights are other than the shipped ones, `emulated` whether the loop ran on the emulator,
-    as it does where an engine says something else than the loop on the CPU.
+    `twin` also says so if the weights are not the shipped ones. `emulated` says whether the loop ran on the emulator,
+    which is done if an engine gives other tokens than the loop on the CPU.
 
-    `differences` are between a shared binary and its unshared form, in sentences; None where none is shared. `unasked`
-    says of an engine, or of the loop, why it was not asked.
+    `differences` are sentences about a shared binary and its unshared form; None if no binary is shared. `unasked` has
+    the reason for each engine, or the loop, that was not asked.
     """
 
     prompt: int

@@ -11,7 +11,7 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Params(OverBuckets):
-    """The part of the calibration set to go by, and how inputs are padded."""
+    """`part` is the part of the calibration set to run, `padding` the value that an input is filled with, if not 0."""
 
     padding: Mapping[str, float]
     part: SamplePart
@@ -19,9 +19,10 @@ class Params(OverBuckets):
 
 @dataclass(frozen=True)
 class Facts(Contract):
-    """`samples` that were run in each bucket; how many `weights` are known by their inputs, in how many `matrices`.
+    """How many `samples` were run in each bucket, and for how many `weights` the inputs are known.
 
-    `doubtful` counts those that are left out, as float64 is not to be had for what they read.
+    Weights that read the same value share one of the `matrices`. `doubtful` counts the weights that are left out, as
+    what they read can't be computed in float64.
     """
 
     samples: Mapping[str, int]

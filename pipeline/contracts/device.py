@@ -1,4 +1,4 @@
-"""What a device says of itself, and what was measured of the contexts of a release there."""
+"""What a device says of itself, and how long the contexts of a release took there."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceLook(Contract):
-    """What a host is, as :func:`pipeline.runtime.measure.look` says; `sizes` are of the files in our folder there.
+    """What a host is, as :func:`pipeline.runtime.measure.look` says.
 
-    `device` is empty where nothing can run a context, and `why` says why.
+    `device` is "" if nothing there can run a context, and `why` is the reason. `sizes` has the bytes of the files in
+    our folder there.
     """
 
     device: Literal["npu", "emulator", ""]
@@ -28,9 +29,11 @@ class DeviceLook(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceAnswer(Contract):
-    """What became of a context, by its number in the request: figures and outputs, or why there are none.
+    """The answer about one context, by its number in the request: times and outputs, or why there are none.
 
-    `outputs` has for each sample the names of its arrays in the file of the result, whose digest is `sha256`.
+    `outputs` has for each sample the names in the result's file of the arrays of its outputs; `sha256` is the digest of
+    that file. The times are as in :class:`MeasuredContext`. `not_run` is the reason if the host can't run it, `failed`
+    the error if it could not be loaded or run.
     """
 
     context: int
@@ -49,8 +52,8 @@ class DeviceAnswer(Contract):
 class MeasuredContext(Contract):
     """How long a context took, and the SHA-256 of its files by their names.
 
-    `load_s` is a session made in a process that made none, its first run cold; `median_ms` and `p90_ms` are of the
-    `runs` after it, one after the other.
+    `load_s` is how long the first session of a new process takes to open, `first_ms` its first run. `median_ms` and
+    `p90_ms`, the 90th percentile, are of the `runs` after it, one after the other.
     """
 
     component: str
@@ -66,10 +69,11 @@ class MeasuredContext(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredOn(Contract):
-    """A device by the name that it was called, what it is, and what was measured there.
+    """A device by the name that the user gave it, what it is, and what was measured there.
 
-    `device` says whether an NPU or QNN's emulator ran. `performance_mode` is what was asked of the NPU, `default` where
-    nothing was; `power` and `plan` are what the system says of its supply and its clocks, empty where it does not.
+    `device` says whether an NPU or QNN's emulator ran. `performance_mode` is what was asked of the NPU, `default` if
+    nothing was. `power` and `plan` are what the system says of its power supply and its power plan, "" if it says
+    nothing.
     """
 
     name: str

@@ -15,10 +15,10 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Params(Measuring):
-    """`last` is the rung that the model is which was compiled; `score` the name of the user's function.
+    """`last` is the rung of the model that was compiled; `score` is the name of the user's function.
 
-    `max_samples` None is as many as `max_seconds` allow. `twin` has the axes of the small graph that is emulated in
-    place of a language model's, `parts` into how many that is split, as of `context`.
+    With `max_samples` None, as many samples are run as fit into `max_seconds`. `twin` has the axes of the small graph
+    that is emulated in place of a language model's; `parts` is as in :class:`pipeline.contracts.context.Params`.
     """
 
     target: HtpTarget
@@ -32,9 +32,10 @@ class Params(Measuring):
 
 @dataclass(frozen=True)
 class SecondOpinion(Contract):
-    """What QNN gave for one sample without ONNX Runtime, by the binary's own names and encodings.
+    """Whether QNN without ONNX Runtime, by the binary's own names and encodings, gives the same for one sample.
 
-    `disagreements` with the context model, or with what ONNX Runtime gave, are sentences. `not_asked` says why not.
+    `graphs` is how many were run. `disagreements` are sentences about differences from the context model or from
+    ONNX Runtime's outputs. `not_asked` is the reason if nothing was run.
     """
 
     graphs: int
@@ -44,12 +45,12 @@ class SecondOpinion(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts(Contract):
-    """The ladder's last rung: `compile` against the rung above, `outputs` against the original.
+    """The ladder's last rung: `rungs` has `compile` against the rung above, `outputs` are against the original.
 
-    `samples` of the held-out set were run `of` that many; what was `emulated` is the context, or a plain compile of
-    the same model where the emulator does not take the context. None: nothing was. `quiet` has the figures of `outputs`
-    on `quiet_samples` that are quieter than those that were given, where a logarithm hears that. Of a language model,
-    `language` has the figures of `compile` against the original; what was emulated is its small `twin`.
+    `samples` of the `of` held-out ones were run. `emulated` is the context, or a plain compile of the same model if the
+    emulator does not take the context; None if nothing was emulated. For a model that takes a logarithm of what scales
+    with an input, `quiet` has the figures of `outputs` on `quiet_samples` that were made quieter. For a language model,
+    `language` has the figures of `compile` against the original, and `twin` names the small graph that was emulated.
     """
 
     samples: int
@@ -67,4 +68,4 @@ class Facts(Contract):
 
 
 UNMEASURED = Facts(samples=0, of=0, rungs={}, outputs={}, score=None)
-"""The facts of a bucket that no sample fits."""
+"""The facts of a bucket that no held-out sample fits."""

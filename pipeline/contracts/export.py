@@ -11,12 +11,12 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.frozen import dataclass
 
 ExportKind = Literal["pte", "dlc"]
-"""What is made beside contexts: an ExecuTorch program that holds them, or the graphs that they were compiled of."""
+"""A file beside contexts: an ExecuTorch program that holds them (pte), or the graphs they were compiled from (dlc)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params(OverBuckets):
-    """`performance_mode` is what an application of the other engine asks for, by the name that QNN's EP has for it."""
+    """`performance_mode` is the one that the file asks the other engine for, by its name in QNN's EP."""
 
     kind: ExportKind
     target: HtpTarget
@@ -25,7 +25,7 @@ class Params(OverBuckets):
 
 @dataclass(frozen=True)
 class EncodedTensor(Contract):
-    """An input or output as the binary has it; `scale * (q - zero_point)` is its value where it is encoded."""
+    """An input or output as the binary has it. If it is encoded, its value is `scale * (q - zero_point)`."""
 
     name: str
     dtype: str
@@ -36,9 +36,9 @@ class EncodedTensor(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedGraph(Contract):
-    """The method or graph that a bucket is in the `file`; its inputs and outputs in order.
+    """The method (pte) or graph (dlc) in `file` that computes a bucket, with its inputs and outputs in order.
 
-    `emulated` is of a graph: whether it ran on the emulator, composed for the target, and gave what the context gives.
+    `emulated` says whether a graph was composed for the target and gave on the emulator what the context gives.
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""The contract of `fetch`, which has no facts: where files are from is no content."""
+"""The contract of `fetch`. It has no facts, so that equal files from different sources give equal keys after it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pipeline.contracts.codec import Contract, left_out
 from pipeline.frozen import dataclass
 
 DATA = "datasets"
-"""What the name of a repository begins with that holds data, not a model: `datasets/owner/name`, as in its address."""
+"""How the name of a repository of data begins, as in its address on the hub: `datasets/owner/name`."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,10 @@ class Commit(Contract):
 
 @dataclass(frozen=True)
 class Params(Contract):
-    """`files` by their names in the source; its `commit`, or None for a folder, of which the step is given files.
+    """`files` are names in the source. `commit` is None if the source is a folder; the step is then given its files.
 
-    Of data, a file may be a folder: `most` of the files in it are fetched whose names end in one of `suffixes`.
+    In a repository of data, a name may be a folder: then at most `most` of the files in it are fetched, those whose
+    names end in one of `suffixes`.
     """
 
     commit: Commit | None
@@ -32,4 +33,4 @@ class Params(Contract):
 
 @dataclass(frozen=True)
 class Facts(Contract):
-    """None."""
+    """There are none."""

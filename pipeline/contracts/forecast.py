@@ -1,4 +1,4 @@
-"""What the forecast tells: one row for each thing that HTP will compute wrongly."""
+"""The rows of a forecast: one for each thing that HTP will compute wrongly, told before anything is compiled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rule = Literal[
     "integer_divisor", "row_number",
 ]  # fmt: skip
 OF_WHOLE_NUMBERS: Final[tuple[Rule, ...]] = ("integer_overflow",)
-"""Rules of what no precision changes."""
+"""The rules about whole numbers, which no precision changes."""
 Instead = Literal["", "uint16", "fp16"]
 INTEGERS: Final = "uint16"
 FP16: Final = "fp16"
@@ -23,11 +23,11 @@ FP16: Final = "fp16"
 
 @dataclass(frozen=True)
 class Forecast(Contract):
-    """One thing that will go wrong, or would have: `mended` says that the encodings already avoid it.
+    """One thing that will go wrong, or would have gone wrong: `mended` says that the encodings already avoid it.
 
-    `figure` is beyond `limit`, both in the unit of the rule; `channels` of a weight are concerned, 0 where channels
-    have no part in it. `nodes` in the precision `instead` would avoid it; empty where no precision does. `share` of a
-    logarithm's range is lost, where that is what goes wrong.
+    `figure` is beyond `limit`, both in the unit of the rule. `channels` is how many channels of a weight are concerned,
+    0 if the rule is not about channels. Computing `nodes` in the precision `instead` would avoid it; both are empty if
+    no precision does. `share` is the part of a logarithm's range that is lost, 0 for other rules.
     """
 
     rule: Rule
@@ -54,11 +54,11 @@ class Forecast(Contract):
 
     @property
     def beyond(self) -> float:
-        """How far the figure is beyond the limit, as a logarithm of their ratio; the figure itself where that is 0."""
+        """How far the figure is beyond the limit: the logarithm of their ratio, or the figure if one of them is 0."""
         return abs(math.log(max(self.figure, 1e-300) / self.limit)) if self.limit else abs(self.figure)
 
     def line(self) -> str:
-        """In one line, for a log or a message."""
+        """The forecast in one line, for a log or a message."""
         channels = f", {self.channels} channels" if self.channels else ""
         where = f"{self.value!r} of {self.node}{channels}"
         return f"{self.rule}: {where}: {self.figure:.4g}, limit {self.limit:.4g}: {self.effect}; {self.remedy}"
@@ -119,5 +119,5 @@ _TOLD: Mapping[str, tuple[str, str]] = {
 
 
 def harmful(forecasts: Iterable[Forecast]) -> tuple[Forecast, ...]:
-    """Those that nothing avoids yet."""
+    """The forecasts that no encoding avoids yet."""
     return tuple(each for each in forecasts if not each.mended)

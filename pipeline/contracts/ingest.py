@@ -13,9 +13,9 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True)
 class Params(Contract):
-    """`file` is the component's name in the output of fetch; `constants` are inputs that are fixed to a value.
+    """`file` is the component's graph file in the output of `fetch`; `constants` are inputs that get a fixed value.
 
-    `cut` are values to end at, in place of the file's own outputs, and `begin` values that become inputs.
+    `cut` has the values that become the outputs in place of the file's own, `begin` those that become inputs.
     """
 
     file: str
@@ -28,8 +28,8 @@ class Params(Contract):
 class GivenConstant(Contract):
     """An input that became a constant: what it is declared to be, and the value as the config gives it.
 
-    `axes` are those of its dims that have names; None if none has.
-    One without elements, whose shape has a 0, has only one value; what stands for it here is of no account.
+    `axes` are the names of its dims that have one; None if none has. If the shape has a 0, there are no elements and
+    `value` does not matter.
     """
 
     dtype: str
@@ -49,8 +49,9 @@ class Begin(Contract):
 
 @dataclass(frozen=True)
 class Table(Contract):
-    """The `rows` of the smallest constant table in which an input looks rows up, and the `nodes` that do, as messages
-    name them. `floats`: all tables are of floats.
+    """The constant tables in which an input looks up rows: `rows` is the number of rows of the smallest.
+
+    `nodes` are those that look up, as messages name them. `floats` says whether all tables are of floats.
     """
 
     rows: int
@@ -60,12 +61,14 @@ class Table(Contract):
 
 @dataclass(frozen=True)
 class Facts(Signature):
-    """Dims are sizes or names. `constants` were inputs, `axes` has the inputs that carry each, `opset` is ONNX's.
+    """The signature, with dims that are sizes or names, and what later steps ask about a component.
 
-    `language` is there where it is a language model, whose output has `tokenizer.json`, too; `rounds` is the file where
-    it was quantized, which rounds otherwise than the float model that was made of it. `gone` are inputs of the file
-    that nothing reads in the part that the component is; `begin` is where a part does not begin with the file.
-    `layers`: it has an LSTM, which takes another form where it stays in float. `tables` are of the inputs that are ids.
+    `constants` were inputs. `opset` is the version of ONNX's operators. `axes` has for each axis the inputs with it.
+    `language` is set for a language model, for which the step also writes `tokenizer.json`. `rounds` names the source's
+    file if that was quantized: it rounds otherwise than the float model made of it. `gone` are inputs of the file that
+    nothing reads in the component's part of it. `begin` is set for a component that begins in the middle of the file.
+    `layers` says whether there is an LSTM, which is rewritten in another way if the component stays in float. `tables`
+    has an entry for each input that holds ids.
     """
 
     constants: Mapping[str, GivenConstant]

@@ -18,12 +18,12 @@ class Rotation(Contract):
 
 @dataclass(frozen=True)
 class LanguageFacts(Contract):
-    """A language model as its graph has it.
+    """The sizes and special tokens of a language model.
 
-    `rotations` are by the suffix of the inputs that take their cosines and sines: "" and, where some layers have a
-    rotation of their own, "_local". `stops` end an answer; `bos` begins every text where it is not None. `context` is
-    the most tokens that the model was made for. `named` has the texts of tokens that a chat template calls by a name,
-    `bos_token` and `eos_token`, those that the source names.
+    `rotations` has for each rotary embedding the suffix of the inputs that take its cosines and sines: "" and, if some
+    layers have a rotation of their own, "_local". `stops` are the tokens that end an answer; `bos` begins every text if
+    it is not None. `context` is the most tokens that the model was made for. `named` has the texts of the tokens that a
+    chat template may call `bos_token` and `eos_token`, as far as the source names them.
     """
 
     architecture: str
@@ -45,9 +45,9 @@ class LanguageFacts(Contract):
 class LanguageFigures(Contract):
     """How far the next-token distributions of a rung are from the original's, over `tokens` positions.
 
-    `kl` is the mean Kullback-Leibler divergence of the original's from the rung's, in nats; `top1` the share of
-    positions at which both find the same token likeliest; `perplexity` that of the text by the rung, `reference` by the
-    original. None stands for what is no finite number.
+    `kl` is their mean Kullback-Leibler divergence, D(original || rung), in nats; `top1` is the share of positions at
+    which both find the same token likeliest; `perplexity` is that of the text by the rung, `reference` by the original.
+    None stands for what is no finite number.
     """
 
     tokens: int
@@ -58,7 +58,7 @@ class LanguageFigures(Contract):
 
     @property
     def change(self) -> float | None:
-        """By how much the perplexity differs from the original's, as a share of that."""
+        """The difference of the perplexity from the original's, as a share of that; None if one is unknown."""
         if self.perplexity is None or not self.reference:
             return None
         return abs(self.perplexity / self.reference - 1)
@@ -66,7 +66,7 @@ class LanguageFigures(Contract):
 
 @dataclass(frozen=True)
 class Edge(Contract):
-    """How an input or output that the graph has as integers is stored: `real = scale * (stored - zero_point)`."""
+    """The encoding of an input or output that the graph has as integers: `real = scale * (stored - zero_point)`."""
 
     dtype: str
     scale: float
@@ -74,7 +74,7 @@ class Edge(Contract):
 
 
 Edges = Mapping[str, Edge]
-"""By the name of the input or output."""
+"""Encodings by the name of the input or output."""
 
 
 @dataclass(frozen=True)
@@ -86,5 +86,5 @@ class Lengths(Contract):
 
     @property
     def total(self) -> int:
-        """Positions that attention sees."""
+        """How many positions attention sees."""
         return self.sequence + self.past

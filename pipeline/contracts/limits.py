@@ -1,4 +1,4 @@
-"""What the figures of one component must keep to, without defaults: those are the configuration's."""
+"""The limits that the figures of one component must keep to. The defaults are in the configuration."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from pipeline.contracts.codec import Contract, left_out
 from pipeline.frozen import dataclass
 
 WORST_BELOW_DB = 10.0
-"""By how much the worst sample may fall below what all together must keep to, if nothing is said: 20 dB leave it 10,
-an error of a third of the signal, below which it is noise."""
+"""By how many dB the worst sample may fall below the limit for all samples together, if the config says nothing.
+
+With a limit of 20 dB, 10 are left: an error of a third of the signal. Below that the sample is noise.
+"""
 
 STATE_DB = 20.0
-"""What is asked for more of a state that a recurrent layer hands to its next run, if nothing is said of it.
+"""By how many dB more a state that a recurrent layer hands to its next run must have, if the config says nothing.
 
-The error of each run is met by all that follow. Measured with a voice detector (16 kHz, LSTM of 128): a state at 28 dB
-took 3 of 279 decisions with it and 0.31 of a probability.
+The error of each run adds to those of all later runs. Measured with a voice detector (16 kHz, LSTM of 128): a state at
+28 dB changed 3 of 279 decisions, and one probability by 0.31.
 """
 
 _AT_DB = 20.0
-"""What `probability_error` is for."""
+"""The limit in dB for which `probability_error` is given."""
 
 
 @dataclass(frozen=True)
 class OutputLimits(Contract):
-    """What one output, or slice of one, must keep to; None is what the component's limits say.
+    """The limits of one output, or of a slice of one. What is None is as for the component.
 
-    With `max_abs_error` it is judged by that, and by dB only where a figure in dB is given here too.
+    With `max_abs_error`, the output is judged by its largest error, and by dB only if a limit in dB is given here too.
     """
 
     max_abs_error: float | None = left_out()
@@ -40,13 +42,13 @@ class OutputLimits(Contract):
     cosine: float | None = left_out()
 
     def of(self, rung: str) -> float | None:
-        """The least SQNR on a rung in dB, if it is given; `rung` may be `total`."""
+        """The least SQNR on a rung in dB, None if it is not given; `rung` may be `total`."""
         found: float | None = getattr(self, f"{rung}_db")
         return found
 
 
 _PRECISION = ("quantization", "compile", "total")
-"""Rungs that a precision decides."""
+"""The rungs that depend on the precision, and `total`."""
 _NOTHING_SAID = OutputLimits()
 
 
@@ -54,13 +56,14 @@ _NOTHING_SAID = OutputLimits()
 class Limits(Contract):
     """Limits of one component. SQNR in dB, pooled over samples and valid elements of an output.
 
-    `total_db` is for the last rung measured, against the original model; the rungs' own are against the one above.
-    `worst_db` is for its worst sample. `outside` bounds how far a value may lie outside of the original's range, in
-    widths of that. `probability_error` is the largest error that will do at 20 dB for what lies between 0 and 1.
-    `choices` is the least share of clear choices that must be the same, `flips` the largest share that other inputs may
-    be expected to have made otherwise (None: any), `overlap` how much of what lies between 0 and 1 must be covered
-    alike. `scores` says whether scores that are no probabilities must lead to the same choices, too; only their dB
-    count otherwise. `outputs` has what differs for an output or a slice, by label.
+    `padding_db` to `compile_db` are the least of each rung against the rung above, `total_db` that of the last measured
+    rung against the original model, and `worst_db` that of its worst sample. `outside` is how far a value may lie
+    outside of the original's range, in widths of that range. `probability_error` is the largest error that suffices in
+    place of 20 dB for an output between 0 and 1. `choices` is the least share of clear choices that must be the same,
+    `flips` the largest share of choices that may be expected to differ on other inputs (None: any), and `overlap` the
+    least share of what an output between 0 and 1 covers that must be covered by both. `scores` says whether scores that
+    are no probabilities must lead to the same choices, too; otherwise only their dB count. `outputs` has by label what
+    differs for an output or a slice.
     """
 
     padding_db: float
@@ -79,21 +82,22 @@ class Limits(Contract):
     outputs: Mapping[str, OutputLimits]
 
     def of(self, rung: str) -> float:
-        """The least SQNR of a rung against the one above, in dB; of `total`, against the original."""
+        """The least SQNR of a rung against the rung above, in dB, or of `total` against the original."""
         found: float = getattr(self, f"{rung}_db")
         return found
 
     def least_db(self, label: str, rung: str, *, state: bool = False) -> float:
-        """The least SQNR of one output or slice on a rung, in dB; `state`: it is handed to the next run."""
+        """The least SQNR of one output or slice on a rung, in dB; `state` says that it is handed to the next run."""
         own = self._own(label).of(rung)
         if own is not None:
             return own
         return self.of(rung) + (STATE_DB if state and rung in _PRECISION else 0.0)
 
     def most_error(self, label: str, rung: str, *, bounded: bool) -> float | None:
-        """The largest error that will do on a rung, None if an error won't do.
+        """The largest error that suffices on a rung, None if the dB must be kept to whatever the error is.
 
-        Where 40 dB more are asked for, a hundredth of it. Who gives an output a figure in dB asks for that.
+        For `bounded` outputs, those between 0 and 1, it is `probability_error`, scaled from 20 dB to the rung's limit:
+        40 dB more leave a hundredth. It does not suffice for an output for which a limit in dB is given.
         """
         given, least = self._own(label).max_abs_error, self.least_db(label, rung)
         if given is not None:
@@ -103,15 +107,15 @@ class Limits(Contract):
         return self.probability_error * _amplitude(_AT_DB - least) if bounded else None
 
     def declares_error(self, label: str) -> bool:
-        """Whether a largest error is given."""
+        """Whether the config gives a largest error for an output or slice."""
         return self._own(label).max_abs_error is not None
 
     def asks_db(self, label: str, rung: str) -> bool:
-        """Whether a figure in dB counts."""
+        """Whether the SQNR of an output or slice is judged on a rung."""
         return not self.declares_error(label) or self._own(label).of(rung) is not None
 
     def worst_sample_db(self, label: str, *, state: bool = False) -> float:
-        """The least SQNR of the worst sample, in dB."""
+        """The least SQNR of an output's or slice's worst sample, in dB."""
         own = self._own(label)
         if own.worst_db is not None:
             return own.worst_db
@@ -119,12 +123,12 @@ class Limits(Contract):
         return more + (self.worst_db if own.total_db is None else min(self.worst_db, own.total_db - WORST_BELOW_DB))
 
     def most_outside(self, label: str) -> float:
-        """How far a value may lie outside of the original's range."""
+        """How far a value of an output or slice may lie outside of the original's range, in widths of that range."""
         own = self._own(label).outside
         return self.outside if own is None else own
 
     def least_cosine(self, label: str) -> float | None:
-        """The least cosine, None if it isn't looked at."""
+        """The least cosine similarity of an output or slice with the original, None if it isn't judged."""
         own = self._own(label).cosine
         return self.cosine if own is None else own
 

@@ -1,4 +1,4 @@
-"""What is measured of a bucket on held-out samples: what it takes, and the figures that come of it."""
+"""What measuring a bucket on held-out samples takes, and the figures that it gives."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SamplePart = Literal[
 """A part of a set of samples: see :mod:`pipeline.inputs.samples.sample_set`."""
 
 Truth = Literal["unpadded", "padded", "exact"]
-"""What a bucket is held against: the original on samples as they come; on samples that are padded as the bucket pads
-them, since the application always pads; or on samples that have exactly its lengths, and on no others."""
+"""What a bucket is compared with: the original on unpadded samples; on samples that are padded as the bucket pads them,
+since the application always pads; or on unpadded samples of exactly the bucket's lengths, leaving out all others."""
 
 Buckets = Mapping[str, Mapping[str, int]]
 """Axes of each bucket of a component, by the bucket's name."""
@@ -24,7 +24,7 @@ Buckets = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class OverBuckets(Contract):
-    """What every step over several buckets of a component takes."""
+    """The parameters of every step over several buckets of a component."""
 
     component: str
     buckets: Buckets
@@ -32,7 +32,7 @@ class OverBuckets(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class Measuring(OverBuckets):
-    """What every measurement of one bucket takes. `padding` has the value that an input is filled with, if not 0."""
+    """The parameters of every measurement of one bucket. `padding` has the value to fill an input with, if not 0."""
 
     bucket: str
     axes: Mapping[str, int]
@@ -43,9 +43,10 @@ class Measuring(OverBuckets):
 
 @dataclass(frozen=True)
 class Declared(Contract):
-    """How a config wants an output to be judged: a slice of it, or what is chosen along an axis.
+    """How the config wants an output to be judged: by a `slice` of it, or by what is chosen along the axis `choice`.
 
-    `output` None: the label is the output's name, or there is one output. `tie` is in units of the output.
+    If `output` is None, the label is the output's name, or there is only one output. Choices nearer to each other than
+    `tie`, in units of the output, count as equal.
     """
 
     output: str | None = left_out()
@@ -56,16 +57,17 @@ class Declared(Contract):
 
 @dataclass(frozen=True)
 class Subject(Contract):
-    """What is judged by itself: an output, or a slice of one (`slice`), or what no slice has (`without` them).
+    """What is judged by itself: an output, its part `slice`, or what remains of it `without` the slices.
 
-    By its `values`; by the `equality` of integers; or by the `choice` of the largest along `axis`, except where the
-    runner-up of the original is nearer than `tie`. For integers that an ArgMax makes, `chosen_from` is what it chose
-    from; with `places`, as of a TopK, any place will do where that is nearer than `tie` to what it should be.
-    `bounded`: it lies between 0 and 1 by construction. `state`: it is handed to the next run. `zero`: its integers are
-    rounded numbers, judged by their values, and this one stands for 0.
+    It is judged `by` its values; by the equality of integers; or by the choice of the largest along `axis`, except
+    where the original's runner-up is nearer than `tie`. For integers that an ArgMax makes, `chosen_from` is the value
+    that it chooses from. With `places`, as for a TopK, any place is right at which that value is nearer than `tie` to
+    the one at the right place. `bounded` says that the output lies between 0 and 1 by construction, `state` that it is
+    handed to the next run. With `zero`, the integers are rounded numbers that are judged by their values, and `zero`
+    is the integer for 0.
 
-    `reads` is what an application reads off its values, as far as can be told: the `likeliest` of probabilities along
-    `axis`, or the `largest` of scores, where the runner-up is not nearer than `tie`; or the `level` between 0 and 1.
+    `reads` is what an application reads off the values, as far as can be told: the `likeliest` of probabilities along
+    `axis` or the `largest` of scores, where the runner-up is not nearer than `tie`, or the `level` between 0 and 1.
     """
 
     output: str
@@ -84,7 +86,7 @@ class Subject(Contract):
 
 @dataclass(frozen=True)
 class Outlier(Contract):
-    """A value that lies outside of the original's range over all samples, by `times` the width of that range.
+    """A value outside of the original's range over all samples, `low` to `high`, by `times` the width of that range.
 
     None stands for what is no finite number.
     """
@@ -98,10 +100,10 @@ class Outlier(Contract):
 
 @dataclass(frozen=True)
 class Agreement(Contract):
-    """How far an application reads the same: the `share` of all `of` choices, or of what levels cover, that is alike.
+    """How far an application reads the same from both: the `share` that is alike of `of` choices, or of the levels.
 
-    `worst` is the share of the sample named `worst_sample`. `flips` is the share of choices that other inputs are
-    expected to have made otherwise, by margins and errors; None where choices are too few to tell.
+    `worst` is the share in the sample named `worst_sample`. `flips` is the share of choices that are expected to differ
+    on other inputs, by the margins of the choices and the errors; None if there are too few choices to tell.
     """
 
     share: float
@@ -113,12 +115,12 @@ class Agreement(Contract):
 
 @dataclass(frozen=True)
 class Figures(Contract):
-    """How far a subject is from what it should be, over all samples; None for what is no number.
+    """How far a subject is from what it should be, over all samples. A figure that is no number is None.
 
-    SQNR in dB: of all samples pooled, the median of the samples, and that of the worst, which is named. A sample's
-    error is held against its own signal or the mean one, whichever is more. `outlier` is the value furthest outside of
-    the original's range; None if none is. `agreement` is about what is read off the values; None where that is not
-    known.
+    `sqnr_db` is the SQNR of all samples pooled, `median_db` the median of the samples' own, `worst_db` the least, that
+    of `worst_sample`. The SQNR of a sample is that of its error and of its own signal or the mean one, whichever is
+    more. `outlier` is the value furthest outside of the original's range; None if there is none. `agreement` is about
+    what an application reads off the values; None if that is not known.
     """
 
     sqnr_db: float | None
@@ -132,12 +134,15 @@ class Figures(Contract):
 
 
 Measured = Mapping[str, Figures]
-"""Figures by the label of what they are of."""
+"""Figures by the label of their subject."""
 
 
 @dataclass(frozen=True)
 class Score(Contract):
-    """The user's figure of merit on the same samples: of the original (`fp32`), and of what was made, of one kind."""
+    """The figure of the user's score function on the same samples: for the original (`fp32`), and for one other model.
+
+    That is the QDQ model (`qdq`), the rewritten one of a component in float, or what ran on the emulator (`htp`).
+    """
 
     name: str
     fp32: float
@@ -147,7 +152,7 @@ class Score(Contract):
 
     @property
     def made(self) -> tuple[str, float]:
-        """The kind of what was made, and its score."""
+        """Which other model was scored, and its score."""
         kinds = {"qdq": self.qdq, "rewritten": self.rewritten, "htp": self.htp}
         return next((kind, value) for kind, value in kinds.items() if value is not None)
 

@@ -16,7 +16,7 @@ Form = Literal["separate", "buckets", "socs"]
 
 @dataclass(frozen=True, kw_only=True)
 class Params(OverBuckets):
-    """`forms` to choose from, the plainest first."""
+    """`forms` are the ones to choose from, the simplest first."""
 
     forms: tuple[Form, ...]
     targets: tuple[HtpTarget, ...]
@@ -24,14 +24,17 @@ class Params(OverBuckets):
 
 @dataclass(frozen=True)
 class PackingChoice(Contract):
-    """The form that was chosen: all that `context` is told."""
+    """The form that was chosen. `context` is told this alone, so that other estimates do not rerun it."""
 
     chosen: Form
 
 
 @dataclass(frozen=True)
 class Facts(PackingChoice):
-    """Why it was, and the `estimates` of all binaries in bytes by form; None where the targets can't take it."""
+    """The choice, `why` it was made, and for each form the estimated bytes of all binaries.
+
+    An estimate is None if the targets can't take the form.
+    """
 
     why: str
     estimates: Mapping[Form, int | None]

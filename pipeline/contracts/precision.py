@@ -14,16 +14,17 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.frozen import dataclass
 
 Prefer = Literal["size", "speed"]
-"""What the cheapest choice has least of: bytes of weights, or what they and the work take together."""
+"""What makes a choice cheap: few bytes of weights, or a low cost of weights and operations together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params(OverBuckets):
     """Thresholds in dB, what may be left to the CPU, and how much may be tried.
 
-    Of `targets` the lowest architecture is emulated. `prefer` orders what keeps to the thresholds. `fp16`: nodes may
-    stay in float. `max_emulations` 0: the CPU decides. `outputs` has what the config says of single ones, by label, as
-    verify's. `method` and `percentile` are calibrate's, for the record.
+    Only the lowest architecture of `targets` is emulated. `prefer` orders the choices that keep to the thresholds.
+    `fp16` says whether nodes may stay in float. With `max_emulations` 0, figures of the CPU decide alone. `outputs` is
+    as in :class:`pipeline.contracts.verify.Params`. `method` and `percentile` are those of `calibrate`; the scheme that
+    is found is written down with them.
     """
 
     padding: Mapping[str, float]
@@ -46,9 +47,11 @@ class Params(OverBuckets):
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint(Contract):
-    """A trial. `db_cpu` is of the QDQ model, or of the float model `rounded` instead; None for no number.
+    """One choice that was tried. `share_8bit` is the share of multiply-accumulates on activations of 8 bits.
 
-    `db_emulator` is None where it was not emulated, or `failure` says why it could not be.
+    `cost` is what `prefer` orders by, as a multiple of that of w8a16.
+    `db_cpu` is the SQNR in dB of the QDQ model or, if `rounded`, of the float model with its values rounded; None if it
+    is no number. `db_emulator` is None if the choice was not emulated; `failure` is the reason if it could not be.
     """
 
     label: str
@@ -63,9 +66,9 @@ class CurvePoint(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts(CurvePoint):
-    """The name of the scheme that was found, the scheme, its point of the `curve`, and all that was tried.
+    """The scheme that was found with its name and its point of the `curve`, which has all trials from cheap to dear.
 
-    The curve goes from cheap to dear.
+    `trials` and `emulations` are how many choices were measured on the CPU and on the emulator.
     """
 
     scheme: str
@@ -77,7 +80,7 @@ class Facts(CurvePoint):
 
 @dataclass(frozen=True)
 class Found(Contract):
-    """What precision.json holds: the scheme, and what was tried."""
+    """The content of precision.json: the scheme that was found, and what was tried."""
 
     scheme: Scheme
     curve: tuple[CurvePoint, ...]

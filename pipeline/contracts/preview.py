@@ -1,4 +1,4 @@
-"""What a sample and what became of it look like: small enough to be shown on a page, and true to what was measured."""
+"""A sample and its outputs in a form that is small enough for a page, made from the arrays that were measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PREVIEW = "worst.json"
 
 @dataclass(frozen=True)
 class Picture(Contract):
-    """Pixels row by row, 8 bits each, in base64; `channels` is 1 (grey) or 3 (red, green, blue)."""
+    """`pixels` in base64, row by row, 8 bits for each of the `channels`: 1 (grey) or 3 (red, green, blue)."""
 
     width: int
     height: int
@@ -21,7 +21,7 @@ class Picture(Contract):
 
 @dataclass(frozen=True)
 class Curve(Contract):
-    """A long row of numbers in as many pieces as there are values: the least and the largest of each piece."""
+    """A long row of numbers that was divided into pieces: the least (`low`) and the largest number of each piece."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -29,10 +29,10 @@ class Curve(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class Shown(Contract):
-    """An array: its range, and one of a picture, a curve and its first values.
+    """An array: its range, and either a picture, a curve or its first values.
 
-    `low` and `high` are of its finite numbers, None if it has none; `bad` of them are not finite. `part` says in words
-    which part is shown, if it is not all.
+    `low` and `high` are the range of its finite numbers, None if there are none; `bad` counts the others. `part` says
+    in words which part of the array is shown, "" for all of it.
     """
 
     name: str
@@ -49,9 +49,9 @@ class Shown(Contract):
 
 @dataclass(frozen=True)
 class Pair(Contract):
-    """An output of the original and of what was made of it, in one scale; `error` is their difference.
+    """An output of the original and of the model that was made of it, in one scale, and their difference, `error`.
 
-    `sqnr_db` is None for no finite number.
+    `sqnr_db` is None if it is no finite number.
     """
 
     expected: Shown
@@ -62,9 +62,9 @@ class Pair(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class Preview(Contract):
-    """The worst sample: its name, its text and label if its reader has them, what went in and what came out.
+    """The worst sample: its name, its text and label if its reader has them, its inputs and its outputs.
 
-    `more_inputs` and `more_outputs` are not shown.
+    `more_inputs` and `more_outputs` count those that are not shown.
     """
 
     sample: str

@@ -16,8 +16,9 @@ WORST = "worst.npz"
 
 @dataclass(frozen=True, kw_only=True)
 class Params(Measuring):
-    """`thresholds` has the SQNR in dB that a value of the compile rung must have, `state_db` is what a state must have
-    against the original; `quiet`: quieter samples count.
+    """`thresholds` has the least SQNR in dB of a right value of the compile rung, `state_db` that of a right state.
+
+    A state is compared with the original's. `quiet` is as in :class:`pipeline.contracts.blame.Params`.
     """
 
     target: HtpTarget
@@ -28,15 +29,15 @@ class Params(Measuring):
 
 @dataclass(frozen=True)
 class Facts(Contract):
-    """The `sample` that was run (None: there is none), how many values were measured, the first wrong by rung.
+    """The `sample` that was run (None: there is none), how many `values` were measured, and the first wrong by rung.
 
-    `inputs_db` is the SQNR that is left where float inputs alone are rounded to float16, if that explains the error.
-    `edge_db` is what is left of a state if an input alone is rounded as a chip takes it, in float16 or 16 bit integers,
-    if that is less than is asked of a state: no precision has more.
-    Where whole numbers go wrong first, `ends` are the values to end the model at before them, and `starts` those that
-    its part of whole numbers hands to the rest; None where there are none.
-    `choices` are the values to end the model at before a TopK or NonMaxSuppression, which may put what rounded inputs
-    make in another order: none where the model's file does not name them, None where nothing chooses.
+    `inputs_db` is the SQNR if only the float inputs are rounded to float16, given if that explains the error. `edge_db`
+    is the SQNR of a state if only an input is rounded as a chip takes it, to float16 or 16 bit integers. It is given if
+    it is less than a state must have: no precision reaches more.
+    If whole numbers go wrong first, the model could end at the values `ends` before them, and `starts` are the values
+    that its part of whole numbers hands to the rest; None if there are none.
+    If the model has a TopK or NonMaxSuppression, which may order differently what rounded inputs give, `choices` are
+    the values to end the model at before it: empty if the model's file does not name them, None without such a node.
     """
 
     sample: str | None

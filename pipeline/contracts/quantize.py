@@ -14,24 +14,27 @@ from pipeline.contracts.values import Signature
 from pipeline.frozen import dataclass
 
 UNCHANGED = "unchanged"
-"""The fact of :class:`Facts` by which a plan knows what came out in float."""
+"""The name of the field of :class:`Facts` by which a plan knows that a component came out in float."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params(OverBuckets):
-    """`scheme` is None where a search finds it. `on_host`: a language model's graphs take rows of a table on it."""
+    """`scheme` is None if `precision` finds it.
+
+    `on_host` says that the host looks up a language model's token embeddings, and graphs take these as an input.
+    """
 
     scheme: Scheme | None
     on_host: bool | None = left_out()
 
 
 FLOAT16 = "float16"
-"""The type by which constants are counted that stay in float, as HTP has them."""
+"""The type under which constants that stay in float are counted, as HTP stores them in it."""
 
 
 @dataclass(frozen=True)
 class ConstantCount(Contract):
-    """How many constants are stored in a type, and their bytes."""
+    """How many constants are stored in one type, and their bytes."""
 
     tensors: int
     bytes: int
@@ -39,9 +42,10 @@ class ConstantCount(Contract):
 
 @dataclass(frozen=True)
 class PartFacts(Signature):
-    """`nodes` without Q and DQ; `float_nodes` still compute in float; `constants` by type.
+    """The figures of a bucket's QDQ model. `nodes` counts nodes without QuantizeLinear and DequantizeLinear.
 
-    `forecasts` is what HTP will compute wrongly. `edges` are inputs and outputs that the graph has as integers.
+    `float_nodes` are those that still compute in float. `constants` are counted by type. `forecasts` is what HTP will
+    compute wrongly. `edges` has the encodings of inputs and outputs that the graph has as integers.
     """
 
     scheme: str
@@ -59,7 +63,7 @@ class PartFacts(Signature):
 
 @dataclass(frozen=True)
 class Part(Contract):
-    """What was made for a bucket: the step's files by the names that readers know them by, and facts."""
+    """What was made for a bucket: `files` of the step, each by the name that readers know it by, and facts."""
 
     files: Mapping[str, str]
     facts: PartFacts
@@ -69,7 +73,7 @@ class Part(Contract):
 class Facts(Contract):
     """The name of the `scheme`, and what was made for each bucket.
 
-    `unchanged`: all is in float, and every model has the nodes of the rewritten one; None if not.
+    `unchanged` says that all is in float and every model has the nodes of the rewritten one; None if not.
     """
 
     scheme: str

@@ -11,7 +11,7 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True)
 class Params(Contract):
-    """What not every model asks for."""
+    """Rewrites that few models need."""
 
     middles: bool | None = left_out()
     """Whether products by weights of 4 bits with minima are separated, for a scheme with blocks of 4 bits."""
@@ -21,10 +21,10 @@ class Params(Contract):
 
 @dataclass(frozen=True)
 class TooManyDims(Contract):
-    """A value of more `dims` than the `most` that HTP takes, in no precision.
+    """A value of more `dims` than HTP takes in any precision, `most`.
 
-    `at` is the node, or the input or output of the model, that has it, and `value` what it is there, with its shape. Of
-    such nodes there are so many (`nodes`); a component could end at `ends`, before this one.
+    `at` is the node, or the input or output of the model, that has the value; `value` says what it is there, with its
+    shape. `nodes` is how many such nodes there are. A component could end at the values `ends`, before this one.
     """
 
     at: str
@@ -37,7 +37,10 @@ class TooManyDims(Contract):
 
 @dataclass(frozen=True)
 class Facts(Signature):
-    """`applied` has the number of places that each rewrite changed; `too_many_dims` is what only the CPU has."""
+    """`applied` has the number of places that each rewrite changed.
+
+    `too_many_dims` is the first value with more dims than HTP takes, so that only the CPU can compute it.
+    """
 
     nodes: int
     applied: Mapping[str, int]

@@ -11,9 +11,9 @@ from pipeline.contracts.measures import Buckets
 from pipeline.frozen import dataclass
 
 PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
-"""How the names of pictures end that are read."""
+"""The endings of names of pictures that can be read."""
 SOUNDS = (".flac", ".wav")
-"""How the names of sounds end that are read."""
+"""The endings of names of sounds that can be read."""
 Fit = Literal["resize", "crop", "letterbox"]
 Resample = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 Color = Literal["rgb", "bgr", "gray"]
@@ -22,7 +22,7 @@ Layout = Literal["nchw", "nhwc"]
 
 @dataclass(frozen=True)
 class ImageReading(Contract):
-    """What is said of how pictures are prepared; None for what is not. `processor` is a file of the source."""
+    """How the config wants pictures prepared; None for what it does not say. `processor` is a file of the source."""
 
     input: str | None = None
     processor: str | None = None
@@ -40,9 +40,9 @@ class ImageReading(Contract):
 
 @dataclass(frozen=True)
 class AudioReading(Contract):
-    """How waveforms are prepared: `rate` in Hz, `window`, `hop` and `context` in samples.
+    """How waveforms are prepared: `rate` in Hz, `window`, `hop` and `context` in numbers of audio samples.
 
-    `length` and `mask` are inputs, `states` inputs and the outputs that they are fed from.
+    `length` and `mask` are names of inputs. `states` has names of inputs, each with the output that it is fed from.
     """
 
     rate: int
@@ -61,7 +61,7 @@ class AudioReading(Contract):
 
 @dataclass(frozen=True)
 class TextFields(Contract):
-    """Which field of a JSON line, or which column of a `.tsv` file, is what."""
+    """The names of the fields of a JSON line, or the `columns` of a `.tsv` file, that hold text, pair and label."""
 
     text: str = "text"
     pair: str | None = None
@@ -71,7 +71,7 @@ class TextFields(Contract):
 
 @dataclass(frozen=True)
 class VocabularyReading(Contract):
-    """How a text becomes the numbers of a vocabulary, which lies in `file` of the source, in JSON at `key`."""
+    """How a text becomes numbers by a vocabulary, which is in `file` of the source: if that is JSON, at `key`."""
 
     file: str
     key: str | None = None
@@ -86,7 +86,7 @@ class VocabularyReading(Contract):
 
 @dataclass(frozen=True)
 class TokenInputs(Contract):
-    """Inputs that tokens go into where they are not called as Hugging Face exports call them."""
+    """The names of the inputs for tokens, if they are not those of Hugging Face's exports."""
 
     ids: str | None = None
     mask: str | None = None
@@ -95,9 +95,10 @@ class TokenInputs(Contract):
 
 @dataclass(frozen=True)
 class Reading(Contract):
-    """How a set of samples is read, without where it is; `run` is the function's name in the code file.
+    """How a set of samples is read. It does not say where the set is, so that this is in no key.
 
-    `inside` is the path of the set in the repository of data that it is in, if it is in one.
+    `run` is the name of the function in the file of code. `inside` is the path of the set if it is in a repository of
+    data on a hub.
     """
 
     reader: Literal["text", "npz", "python", "record", "images", "audio", "chat"]
@@ -115,7 +116,7 @@ class Reading(Contract):
 
 @dataclass(frozen=True)
 class Params(Contract):
-    """`buckets` and `fixed` axes are of each component."""
+    """`buckets` and the `fixed` axes are given for each component."""
 
     calibration: Reading
     buckets: Mapping[str, Buckets]
@@ -124,11 +125,11 @@ class Params(Contract):
 
 @dataclass(frozen=True)
 class Facts(Contract):
-    """How many `samples`, how many calls they make of each component, how many were `cut`.
+    """How many `samples` there are, how many calls of each component they make (`count`), and how many were `cut`.
 
-    `lengths` has the shortest and longest of each component's axes. `rounding_db` are those of components whose file
-    was quantized and is less than so many dB from its own floats on some of these samples. `unneeded` are buckets of a
-    component that no call of it needs: each is in a smaller one, or in another.
+    `lengths` has the least and the largest size of each component's axes. `rounding_db` has, for each component whose
+    file was quantized and is far from its own floats on some of these samples, the dB that it is below. `unneeded` has
+    for each component the buckets that no call needs, as each call fits a smaller or another one.
     """
 
     count: Mapping[str, int]
@@ -141,7 +142,7 @@ class Facts(Contract):
 
 @dataclass(frozen=True)
 class SampleBasis(Contract):
-    """What of the facts steps read that read the samples: nothing, as the files say all of it.
+    """The facts of `samples` that count for later steps: none, as the files say all that they need.
 
-    `rounding_db` differs between processors, on which whatever follows has equal keys (docs/adr/0020).
+    `rounding_db` differs between processors, and later steps must have the same keys on all of them (docs/adr/0020).
     """

@@ -1,4 +1,4 @@
-"""How a component is quantized, as values: types for all of it, and rules for places where it differs.
+"""How a component is quantized: types for all of it, and rules for places that differ.
 
 Imports neither onnx nor numpy, so that a configuration can be judged before any work starts.
 """
@@ -14,11 +14,11 @@ from pipeline.contracts.codec import Contract, left_out
 from pipeline.frozen import dataclass
 
 BLOCKS: Final = (16, 32, 64)
-"""How many inputs of a weight may share a scale."""
+"""The sizes of blocks: how many inputs of a weight may share a scale."""
 Rounding = Literal["nearest", "gptq"]
 Clip = Literal["none", "mse", "hessian"]
 ROOM: Final = 0.25
-"""Room of 16 bit encodings beyond what calibration saw: a part of that range, at each end that isn't zero."""
+"""How much further 16 bit encodings reach than calibration saw: a share of that range, at each end that isn't zero."""
 FP16: Final = "fp16"
 """The precision of nodes that stay in float, which HTP computes in 16 bits."""
 
@@ -30,7 +30,7 @@ def bits(kind: str) -> int:
 
 @dataclass(frozen=True)
 class Rule(Contract):
-    """What differs at some places of a graph, which are named by exactly one of `ops`, `nodes` and `tensors`."""
+    """What differs at some places of a graph. Exactly one of `ops`, `nodes` and `tensors` names the places."""
 
     ops: tuple[str, ...] = ()
     """Operators, such as ``Softmax``."""
@@ -39,7 +39,7 @@ class Rule(Contract):
     tensors: tuple[str, ...] = ()
     """Names of values, with ``*`` and ``?``; what is set then holds for the encoding of these alone."""
     activations: str | None = None
-    """Type the nodes compute in: of their float inputs and outputs."""
+    """Type that the nodes compute in: the type of their float inputs and outputs."""
     weights: str | None = None
     """Type of the nodes' constant weights."""
     block: int | None = left_out()
@@ -51,7 +51,7 @@ class Rule(Contract):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """What the rule names: operators, nodes or values."""
+        """The operators, nodes or values that the rule names."""
         return self.ops or self.nodes or self.tensors
 
     @property
@@ -60,7 +60,7 @@ class Rule(Contract):
         return "ops" if self.ops else "nodes" if self.nodes else "tensors"
 
     def matches_node(self, op_type: str, name: str) -> bool:
-        """Whether the rule is about a node of this operator and name. Letter case counts."""
+        """Whether the rule is about a node of this operator and name. Upper and lower case differ."""
         return op_type in self.ops or _matches(name, self.nodes)
 
     def matches_tensor(self, name: str) -> bool:
@@ -80,24 +80,23 @@ class Scheme(Contract):
     overrides: tuple[Rule, ...] = ()
     """Where rules meet, the later one wins, key by key; a rule's `weights` and `block` go together."""
     block: int | None = left_out()
-    """How many inputs of a weight share a scale, where blocks can be had; None for all of a channel."""
+    """How many inputs of a weight share a scale, if its operator takes blocks; None for all of a channel."""
     rounding: Rounding = "nearest"
     """How weights are rounded: ``gptq`` makes up for the errors of some by others, going by calibration samples."""
     clip: Clip = "mse"
-    """What scales of weights are chosen for: to hold all (``none``), the least squared error (``mse``), or the same
-    with each input as important as calibration samples make it (``hessian``)."""
+    """How scales of weights are chosen: to hold all values (``none``), for the least squared error (``mse``), or for
+    the least squared error with each input weighted by its size in calibration samples (``hessian``)."""
     states: str | None = left_out()
-    """Type of what a run hands to the next one, `<name>_out` to `<name>_in`: both, and all between them that only moves
-    it, have one symmetric encoding, and the graph takes and gives it as integers. None: as any other value."""
+    """Type of a state that a run hands to the next one, from output `<name>_out` to input `<name>_in`. Both, and values
+    between them that are only moved, have one symmetric encoding, and the graph takes and gives integers. With None,
+    states are encoded as any other value."""
 
     room: float | None = left_out()
-    """In place of :data:`ROOM`, where samples that calibration did not see go further."""
+    """A share in place of :data:`ROOM`, for models whose other samples go further beyond calibration."""
 
     @property
     def name(self) -> str:
-        """The short name people use: ``w8a16``, ``w4a16 in blocks of 32``; with rules, ``w8a16 mixed``; ``fp16`` with
-        all of it in float.
-        """
+        """The usual short name: ``w8a16``, ``w4a16 in blocks of 32``, with rules ``w8a16 mixed``, in float ``fp16``."""
         if self.overrides == (Rule(nodes=("*",), precision=FP16),):
             return FP16
         short = f"w{bits(self.weights)}a{bits(self.activations)}"
@@ -110,5 +109,5 @@ class Scheme(Contract):
 
 
 def _matches(name: str, globs: Sequence[str]) -> bool:
-    """A bracket stands for itself, unlike in fnmatch: exporters write them in names."""
+    """Whether a name matches one of the globs. Unlike in fnmatch, brackets mean themselves: exporters write them."""
     return any(fnmatchcase(name, glob.replace("[", "[[]")) for glob in globs)

@@ -12,7 +12,7 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True)
 class Params(Contract):
-    """Sizes of the `axes` that inputs are padded on, and of those that are `fixed`."""
+    """The sizes of the `axes` on which inputs are padded, and of the `fixed` ones, on which they are not."""
 
     axes: Mapping[str, int]
     fixed: Mapping[str, int] = field(default_factory=dict)
@@ -20,10 +20,10 @@ class Params(Contract):
 
 @dataclass(frozen=True)
 class Facts(Signature):
-    """Dims are sizes. `folded` nodes were computed away.
+    """The signature, with sizes as dims. `folded` is how many nodes were computed and replaced by constants.
 
-    `stale_outputs` is what the source declares of its outputs and they are not; `neutral_pads` are paddings within the
-    model that no longer see the bucket's.
+    `stale_outputs` are outputs that have another shape than the source declares. `neutral_pads` counts paddings inside
+    the model that were changed so that they no longer read the bucket's padding.
     """
 
     nodes: int

@@ -1,4 +1,4 @@
-"""What a context is compiled for, as QNN sees it."""
+"""The target that a context is compiled for, in QNN's terms."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True)
 class HtpTarget(Contract):
-    """A SoC by the SDK's id, with what to compile for. `vtcm_mb` None leaves it to the compiler, which takes 4 MB.
+    """A SoC by its id in the SDK, and its HTP architecture. With `vtcm_mb` None, the compiler takes its default, 4 MB.
 
-    `options` are further provider options to compile with, in the order of their names; None if there are none.
+    `options` are further provider options for the compile, sorted by name; None if there are none.
     """
 
     soc_model: int

@@ -1,4 +1,4 @@
-"""The values that go into a model and come out of it."""
+"""The inputs and outputs of a model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True)
 class TensorSpec(Contract):
-    """An input or output: numpy's name of its dtype; a dim is a size, an axis, an expression of axes, or None."""
+    """An input or output. `dtype` is numpy's name; a dim is a size, an axis, an expression of axes, or None."""
 
     name: str
     dtype: str
@@ -21,7 +21,7 @@ class TensorSpec(Contract):
 
 @dataclass(frozen=True)
 class Signature(Contract):
-    """Inputs and outputs of a model, in its order."""
+    """The inputs and outputs of a model, in the model's order."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

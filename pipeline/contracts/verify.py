@@ -12,14 +12,14 @@ from pipeline.contracts.measures import Declared, Measured, Measuring, Score, Su
 from pipeline.frozen import dataclass
 
 REFERENCES = "references.npz"
-"""The file of outputs that the emulator's are held against."""
+"""The file of outputs that those of the emulator are compared with."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params(Measuring):
-    """`score` is the name of the user's function; `outputs` has what the config says of single ones, by label.
+    """`score` is the name of the user's function; `outputs` has by label what the config says of single outputs.
 
-    `quiet`: where a logarithm is taken of what scales with an input, quieter samples are judged as well.
+    `quiet` says whether a model that takes a logarithm of what scales with an input is judged on quieter samples too.
     """
 
     score: str | None
@@ -29,19 +29,19 @@ class Params(Measuring):
 
 @dataclass(frozen=True)
 class Facts(Contract):
-    """The ladder on the CPU: each rung against the one above, `outputs` of the last rung against the original.
+    """The ladder on the CPU: `rungs` has each rung against the one above, `outputs` the last against the original.
 
-    Of `samples` (0: nothing was measured), `shorter` belong to smaller buckets. Figures are of `subjects`, by label;
-    `spans` has the range of the original's values. `lengths` has those of all samples of the set, of other buckets and
-    calibration too, on the bucket's axes, each combination of them in one place. `order` has the samples' places in the
-    order to emulate them in; each takes some `sample_s` CPU seconds there, by an estimate.
-    `silent` are those between 0 and 1 that never get near 1: that they say yes where they should is then not shown.
-    `forecasts` is what HTP will compute wrongly of a model that stays in float, told from these samples; that of a QDQ
-    model comes from calibration (`quantize`). Of a language model, `language` has the figures of each rung against the
-    original in place of all those.
+    Of the `samples` that were run (0: nothing was measured), `shorter` belong to smaller buckets. Figures are given by
+    the label of a subject; `subjects` has these, and `spans` the range of the original's values. `lengths` has for each
+    of the bucket's axes the lengths of all samples of the set, also of other buckets and of calibration; the same place
+    of all axes is one combination, and each is there once. `order` has the samples' places in the order in which to
+    emulate them, `sample_s` the CPU seconds that one is estimated to take there. `silent` are outputs between 0 and 1
+    that never get near 1, so that nothing shows whether they say yes when they should. `forecasts` is what HTP will
+    compute wrongly of a model that stays in float, told from these samples; for a QDQ model, `quantize` tells it from
+    calibration. For a language model, `language` has the figures of each rung against the original in place of these.
 
     `heard` are inputs of whose scale a logarithm is taken. `quiet` has the figures of `outputs` on quieter samples
-    (:mod:`pipeline.inputs.samples.quiet`), `quiet_order` the places of those, the worst first.
+    (:mod:`pipeline.inputs.samples.quiet`), and `quiet_order` their places, the worst first.
     """
 
     samples: int
@@ -65,7 +65,7 @@ class Facts(Contract):
 
 @dataclass(frozen=True)
 class Basis(Contract):
-    """What of a bucket's facts decides how many samples of it, and of the others, are emulated."""
+    """The facts of a bucket that decide how many samples of it, and of the other buckets, are emulated."""
 
     samples: int
     outputs: Measured
@@ -73,4 +73,4 @@ class Basis(Contract):
 
 
 UNMEASURED = Facts(samples=0, shorter=0, rungs={}, outputs={}, score=None)
-"""The facts of a bucket that no sample fits."""
+"""The facts of a bucket that no held-out sample fits."""

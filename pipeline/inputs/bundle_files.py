@@ -1,4 +1,4 @@
-"""The files that engines open beside the contexts of a language model, written and looked at again."""
+"""Writes and checks the files that engines open beside the contexts of a language model."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def write_bundle(
     out: Path,
     table: Path | None = None,
 ) -> Facts:
-    """Write them to `out`; `source` is the output of ingest, `graphs` are those of its contexts.
+    """Write the files of all engines to `out`. `source` is the output of ingest, `graphs` are those of its contexts.
 
-    `table` is the file of embeddings that graphs take rows of, if they do. What is wrong is in the facts.
+    `table` is the file of embeddings if the host looks them up, else None. Faults are in the facts, not raised.
     """
     if table is not None and table.is_file():
         shutil.copyfile(table, out / TABLE)
@@ -77,7 +77,7 @@ def write_bundle(
 
 
 def _said(source: Path, language: LanguageFacts) -> tuple[str, bool]:
-    """What the template writes around a conversation, and whether the model's first token is not part of that."""
+    """A short conversation as the chat template writes it, and whether the model's first token is missing there."""
     voice = Voice(source, replace(language, bos=None))
     try:
         said = voice.render(_TURNS, answer=True, where=TEMPLATE)
@@ -89,7 +89,7 @@ def _said(source: Path, language: LanguageFacts) -> tuple[str, bool]:
 
 
 def _no_genai(graphs: Sequence[SpokenGraph], spare: int | None) -> str:
-    """Why onnxruntime-genai can't run a model; empty if it can."""
+    """Why onnxruntime-genai can't run a model; "" if it can."""
     if any(edge.dtype != "uint8" for graph in graphs for name, edge in graph.edges.items() if name.startswith("past_")):
         return "its cache is not of unsigned 8 bits"
     if not any(name.startswith("past_") for graph in graphs for name in graph.edges):

@@ -1,4 +1,4 @@
-"""A language model as its source has it, whatever the form of that, and how it becomes a component."""
+"""A language model from a source of any form, and how it is made into the graph of a component."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ NAMED = ("bos_token", "eos_token")
 
 @dataclass(frozen=True)
 class LanguageSource:
-    """Sizes, weights, and how texts become tokens: a tokenizer.json, a chat template, tokens with a part of their own.
+    """Sizes and weights, the texts of tokenizer.json and of the chat template, and special tokens.
 
-    `stops` end an answer; `bos` begins every text where it is not None; `named` has the texts of
-    tokens by what a chat template calls them, :data:`NAMED`.
+    `stops` are the tokens that end an answer. `bos` begins every text if it is not None. `named` has the texts of the
+    tokens that a chat template calls by the names in :data:`NAMED`.
     """
 
     hyper: Hyper
@@ -44,12 +44,13 @@ class LanguageSource:
 def ingest_language(request: StageRequest, name: str, read: Callable[[Path], LanguageSource]) -> StageResult:
     """Write ``model.onnx``, ``tokenizer.json``, the chat template if there is one, and ``converted.bin`` with norms.
 
-    ``weights.bin`` is the file of the source that the weights are in, ``weights_2.bin`` and so on if there are several.
-    `read` opens the file `name` of the source. One tensor is in memory at a time, of tables a piece.
+    The graph reads its weights from ``weights.bin``, the file of the source, and from ``weights_2.bin`` and so on if
+    the source has several. `read` opens the file `name` of the source. One tensor at a time is in memory, or a piece of
+    a table.
 
     Raises:
         SourceError: the source has no such file.
-        ModelError: the file is damaged, or its model is none that can be built.
+        ModelError: the file is damaged, or its model is not supported.
     """
     given = request.inputs["fetch"]
     if name not in given.files:

@@ -25,7 +25,7 @@ def pinned_revision(repo: str, revision: str, pins: Path) -> str | None:
 
 
 def pin(repo: str, revision: str, pins: Path, say: Callable[[str], None] = print, *, folder: Path | None = None) -> str:
-    """The commit to build from; a branch or tag without a pin is looked up on the hub once, pinned, and said so.
+    """The commit to build from. A branch or tag without a pin is looked up on the hub and pinned, and `say` tells so.
 
     Raises:
         SourceError: the hub does not give the commit, or the pin can't be written.
@@ -51,7 +51,7 @@ def pin(repo: str, revision: str, pins: Path, say: Callable[[str], None] = print
 
 
 def read_pins(path: Path) -> Mapping[str, str]:
-    """All pins, `owner/name@revision` to commit; none when there is no file. Raises ConfigError for a damaged one."""
+    """All pins, `owner/name@revision` -> commit; none if there is no file. Raises ConfigError for a damaged file."""
     note_file(path)
     if not path.exists():
         return {}
@@ -74,7 +74,7 @@ def read_pins(path: Path) -> Mapping[str, str]:
 
 
 def write_pin(path: Path, repo: str, revision: str, commit: str, *, folder: Path | None = None) -> None:
-    """Add one pin; the file is written in `folder` before it is moved, or else beside itself."""
+    """Add one pin. The new file is first written in `folder`, or beside the old one, and then moved over it."""
     import yaml
 
     pins = {**read_pins(path), f"{repo}@{revision}": commit}

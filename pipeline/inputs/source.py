@@ -1,4 +1,4 @@
-"""The files of a model in its source: which ones belong to it, and that none lies outside."""
+"""Finds the files of a model in its source, and refuses names that lead out of it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _RESERVED = re.compile(
 
 
 def local_files(folder: Path, names: Sequence[str], memo: StatMemo | None = None) -> dict[str, Path]:
-    """The named files of a model folder, and what these are not whole without, by relative POSIX name.
+    """The named files of a model folder and the files that these need, by relative POSIX name.
 
-    With a `memo`, an ONNX file is only read when it changed.
+    With a `memo`, an ONNX file is read only if it changed.
 
     Raises:
         SourceError: the folder or a file is missing, is a link that leads out of the folder, or a Git LFS pointer.
@@ -46,11 +46,10 @@ def local_files(folder: Path, names: Sequence[str], memo: StatMemo | None = None
 def with_external_data(
     names: Sequence[str], obtain: Callable[[str, str], Path], memo: StatMemo | None = None
 ) -> dict[str, Path]:
-    """The named files of a source, and what these are not whole without, by relative POSIX name.
+    """The named files of a source and the files that these need, by relative POSIX name.
 
-    That is the external data of ONNX files, and what lies beside safetensors.
-
-    `obtain(name, named_by)` returns where a file is; `named_by` is the file that is not whole without it, or empty.
+    ONNX files need their external data, safetensors the files beside them. `obtain(name, named_by)` returns where a
+    file is; `named_by` is the file that needs it, or "".
 
     Raises:
         SourceError: a name leads out of the source, or is not one that a file can have on every system.
@@ -69,7 +68,7 @@ def with_external_data(
 
 
 def _check_name(name: str, named_by: str, spelt: dict[str, str]) -> None:
-    """Refuse what Windows can't store, or would store in the place of another; `spelt` has the names so far."""
+    """Refuse a name that Windows can't store, or would take for another one; `spelt` has the names so far."""
     where = f"named by {named_by}" if named_by else ""
     if any(_RESERVED.fullmatch(part) for part in name.split("/")):
         raise SourceError(
@@ -94,10 +93,10 @@ def is_onnx(name: str) -> bool:
 
 
 def sides_of(name: str, path: Path, memo: StatMemo | None = None) -> list[str]:
-    """The files that the file at `path`, called `name` in its source, is not whole without; names in the source.
+    """The names in the source of the files that `name`, which is at `path`, needs.
 
     Raises:
-        ModelError: it is damaged, or names files elsewhere.
+        ModelError: the file is damaged, or names files outside its folder.
     """
     if is_onnx(name):
         return external_names(name, path, memo)
@@ -105,10 +104,10 @@ def sides_of(name: str, path: Path, memo: StatMemo | None = None) -> list[str]:
 
 
 def external_names(name: str, path: Path, memo: StatMemo | None = None) -> list[str]:
-    """The external data that the ONNX file at `path`, called `name` in its source, refers to; names in the source.
+    """The names in the source of the external data that the ONNX file `name`, which is at `path`, refers to.
 
     Raises:
-        ModelError: the file is seen to be no ONNX, or a location is empty, absolute, or has `..` or a backslash.
+        ModelError: the file is no ONNX, or a location is empty, absolute, or has `..` or a backslash.
     """
     locations = memo.value(path, "external data", _locations) if memo else _locations(path)
     assert isinstance(locations, list)
@@ -124,7 +123,7 @@ def _locations(path: Path) -> Json:
 
 
 def _mentions_external_data(path: Path) -> bool:
-    """Whether an ONNX file needs a closer look: it has the key under which tensors name their file, or starts oddly."""
+    """Whether an ONNX file must be parsed: it contains the key under which tensors name a file, or starts oddly."""
     with path.open("rb") as stream:
         if stream.read(1) != _IR_VERSION:
             return True

@@ -31,16 +31,16 @@ _NAME = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
 _DEVICE = re.compile(
     r"(?:^|/)(?:con|prn|aux|nul|(?:com|lpt)[0-9\u00b9\u00b2\u00b3])(?:[ .][^/]*)?(?:/|$)", re.IGNORECASE
 )
-"""What is no file on Windows, in whatever folder: https://learn.microsoft.com/windows/win32/fileio/naming-a-file."""
+"""Names of devices on Windows, in whatever folder: https://learn.microsoft.com/windows/win32/fileio/naming-a-file."""
 
 
 class UnusableError(StoreError):
-    """A file that is to go into an archive does not have its digest."""
+    """A file for an archive can't be read, or does not have the digest that was given for it."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """The content for one name: bytes, or a file that must have the digest."""
+    """The content of one file of an archive: bytes, or the path of a file that must have the digest."""
 
     sha256: str
     size: int
@@ -48,18 +48,18 @@ class Member:
 
     @classmethod
     def of(cls, data: bytes) -> Self:
-        """These bytes."""
+        """The member with these bytes as content."""
         return cls(hashlib.sha256(data).hexdigest(), len(data), data)
 
 
 def write_archive(path: Path, members: Mapping[str, Member], folder: Path | None = None) -> str:
     """Write `path` atomically. Returns the SHA-256 of the archive.
 
-    It is first written in `folder`, which is tidied if we die, or else under a hidden name beside the file.
+    The archive is first written in `folder`, which is tidied if we die, or else under a hidden name beside `path`.
 
     Raises:
         UnusableError: a file does not have its digest, or can't be read.
-        ValueError: some systems can't have a file of this name.
+        ValueError: a name is one that files can't have on some system.
         OSError: `path` can't be written.
     """
     for name in members:
@@ -262,7 +262,7 @@ def printable(text: str) -> str:
 
 
 def _other_record(entries: Iterable[Entry], tail: bytes) -> str:
-    """The first part of a directory that differs from what these entries give."""
+    """The name of the first part of a directory that differs from what these entries give."""
     at = 0
     for entry in entries:
         header = records.central_header(entry)
@@ -273,7 +273,7 @@ def _other_record(entries: Iterable[Entry], tail: bytes) -> str:
 
 
 def _alike(names: Iterable[str]) -> tuple[str, str] | None:
-    """Two names that differ in case alone; None if there are none."""
+    """The first two names that differ only in upper and lower case; None if there are none."""
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.setdefault(name.casefold(), name)) != name:

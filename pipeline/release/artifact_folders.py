@@ -35,8 +35,8 @@ MANIFEST = "manifest.json"
 QDQ = "qdq"
 SOCS = "socs"
 
-_WORKINGS = frozenset({"forecasts", "heard", "lengths", "order", "quiet_order", "sample_s", "silent", "spans"})
-"""Facts of verify that emulate, the gates or a place of their own in the manifest have; the others are written."""
+_NOT_REPEATED = frozenset({"forecasts", "heard", "lengths", "order", "quiet_order", "sample_s", "silent", "spans"})
+"""Facts of `verify` that manifest.json does not repeat: only later steps use them, or they have another place there."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _context_folder(
     missing: Sequence[str],
     workspace: Workspace,
 ) -> Folder:
-    """The folder for these context steps, all of which are for the same targets; `others` are all of the model's."""
+    """The folder for these context steps, all for the same targets; `others` are all steps of the model."""
     files: dict[str, FileEntry] = {}
     components: dict[str, Json] = {}
     buckets: dict[str, list[Json]] = {}
@@ -159,7 +159,7 @@ def _parts(step: Step, manifest: Manifest, manifests: Mapping[str, Manifest]) ->
 
 
 def _exported(step: Step, manifests: Mapping[str, Manifest]) -> dict[str, Manifest]:
-    """What the contexts of a context step were put into, by kind."""
+    """The output of each `export` step that was made from the contexts of a context step, by kind."""
     target = step.target.soc if step.target else ""
     names = {str(kind): f"export:{step.config.name}/{step.component}/{kind}/{target}" for kind in step.config.outputs}
     return {kind: manifests[name] for kind, name in names.items() if name in manifests}
@@ -172,7 +172,7 @@ def _bucket(
     manifests: Mapping[str, Manifest],
     exported: Mapping[str, Manifest],
 ) -> Json:
-    """What manifest.json says of a bucket; `exported` are what its contexts were put into, by kind."""
+    """What manifest.json says of a bucket; `exported` has the outputs of its contexts' `export` steps, by kind."""
     made = part.read(context.PartFacts.from_json)
     assert step.component is not None
     graphs = {kind: other.read(export.Facts.from_json).graphs for kind, other in exported.items()}
@@ -181,7 +181,7 @@ def _bucket(
         "axes": dict(made.axes),
         "context_model": made.context_model,
         "binaries": [*made.binaries],
-        "files": _entries({**part.files, **others}),
+        "files": engine_files.entries_of({**part.files, **others}),
         **({"exports": {kind: each[made.bucket].to_json() for kind, each in graphs.items()}} if graphs else {}),
         "inputs": _inputs(step, bucket, made, manifests),
         "outputs": part.facts["outputs"],
@@ -215,7 +215,7 @@ def _forecasts(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) ->
 def _qdq_folder(
     config: ModelConfig, steps: Iterable[Step], manifests: Mapping[str, Manifest], workspace: Workspace
 ) -> Folder:
-    """The folder of QDQ models, under the names that quantize gave them, and of the quantization a search found."""
+    """The folder of QDQ models, under the names that `quantize` gave them, and of the scheme that a search found."""
     files: dict[str, FileEntry] = {}
     components: dict[str, Json] = {}
     for step in steps:
@@ -236,7 +236,7 @@ def _qdq_folder(
                 {
                     "axes": dict(bucket.axes),
                     "model": model,
-                    "files": _entries({**own, **found}),
+                    "files": engine_files.entries_of({**own, **found}),
                     "inputs": part.facts["inputs"],
                     "outputs": part.facts["outputs"],
                     "quantization": _quantization(step, manifests),
@@ -254,17 +254,13 @@ def _own_buckets(step: Step, manifests: Mapping[str, Manifest]) -> OwnBuckets:
     return own
 
 
-def _entries(files: Mapping[str, FileEntry]) -> dict[str, Json]:
-    return {name: {"sha256": entry.sha256, "bytes": entry.bytes} for name, entry in files.items()}
-
-
 def _climb_of(step: Step) -> str:
-    """The name under which what a component climbed to is among the manifests."""
+    """The key among the manifests for the result of a component's climb."""
     return f"{climbing.STAGE}:{step.config.name}/{step.component}"
 
 
 def _climbed(step: Step, workspace: Workspace) -> Manifest | None:
-    """What the component of a quantize step climbed to, if it did."""
+    """The result of the climb of a quantize step's component; None if it did not climb."""
     resolved = resolve(step, workspace)
     return workspace.store.get(resolved.climb_key) if resolved else None
 
@@ -300,13 +296,13 @@ def _rewrites(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> 
 
 
 def _verification(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> Json:
-    """Figures from the CPU, and from the emulator for each target; None where nothing was measured."""
+    """Figures from the CPU, and from the emulator for each target; None if nothing was measured."""
     verify = manifests.get(report.of_bucket(step, "verify", bucket))
     emulated: dict[str, Json] = {}
     for target in step.targets:
         if emulate := manifests.get(report.emulation(step, bucket, target)):
             emulated[target.soc] = dict(emulate.facts)
-    cpu = {name: fact for name, fact in verify.facts.items() if name not in _WORKINGS} if verify else None
+    cpu = {name: fact for name, fact in verify.facts.items() if name not in _NOT_REPEATED} if verify else None
     return {"cpu": cpu, "emulator": emulated or None}
 
 

@@ -25,7 +25,7 @@ _OUTDATED = "is outdated"
 
 
 def is_published(folder: Folder, workspace: Workspace) -> bool:
-    """Whether the folder on disk holds what it should; a file is hashed when its stat changed.
+    """Whether the folder on disk holds what it should. A file is hashed only if its stat changed.
 
     Tells of damaged files, and of files that no build wrote, which stay.
     """
@@ -46,7 +46,7 @@ def is_published(folder: Folder, workspace: Workspace) -> bool:
 
 
 def _faults(folder: Folder, workspace: Workspace) -> dict[str, str] | None:
-    """What is wrong with each file; None if the folder is an older build's."""
+    """What is wrong with each file, by name; None if an older build wrote the folder."""
     present = listed(folder.path)
     fault = _manifest_fault(folder, present, workspace)
     if fault == _OUTDATED:
@@ -73,7 +73,7 @@ def foreign(folder: Folder, present: Collection[str]) -> list[str]:
 
 
 def tell_strangers(model: str, wanted: Collection[Folder], workspace: Workspace) -> None:
-    """Tell of whatever lies beside the folders of a model's artifacts and was made by no build."""
+    """Tell the user of files and folders beside a model's folders of artifacts that no build made."""
     ours = {PAGE, *(folder.name for folder in (*_ours(model, workspace), *(folder.path for folder in wanted)))}
     for name in sorted(listed(workspace.artifacts / model) - ours):
         workspace.store.tell(f"not of this build, and left alone: artifacts/{model}/{name}")
@@ -173,7 +173,8 @@ def _model_of(manifest: Path) -> str | None:
 def _manifest_fault(folder: Folder, present: Collection[str], workspace: Workspace) -> str:
     """What is wrong with the folder's manifest; "" if nothing is, `_OUTDATED` if an older build wrote it.
 
-    The memo does not know the manifest of a copied checkout. It is outdated if it is true of its folder, else damaged.
+    In a copied checkout the memo does not know the manifest. It then counts as outdated if it is true of its folder,
+    else as damaged.
     """
     path = folder.path / MANIFEST
     note_file(path)
@@ -214,7 +215,7 @@ def _same(path: Path, entry: FileEntry, workspace: Workspace) -> bool:
 
 
 def claimed(manifest: Path) -> dict[str, str]:
-    """As :func:`claims`; also empty for a manifest that can't be read."""
+    """As :func:`claims`, but also empty for a manifest that can't be read."""
     try:
         return claims(manifest)
     except OSError:

@@ -1,4 +1,4 @@
-"""What doit's tasks do with releases, without doit: package, publish, verify, check, clean.
+"""Does what doit's tasks for releases do, without doit: package, publish, verify, check, clean.
 
 doit imports this module at every start, so functions import what does the work.
 """
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def needed(config: ModelConfig, steps: Sequence[Step]) -> tuple[list[str], list[Step]]:
-    """What packaging a model needs: tasks that must succeed before, and steps that may fail their gates.
+    """What packaging a model needs: tasks that must succeed before, and steps that packaging brings up to date itself.
 
-    Usually that is the model's build alone. If the config lets artifacts ship unverified, the build would stop at their
-    gates. Then the tasks are all other steps, and packaging itself brings these and the steps after them up to date.
+    Usually the only task is the model's build. If the config lets artifacts ship unverified, the build would stop at
+    their gates. Then the tasks are all steps before these gates, and packaging makes the other steps itself.
     """
     if config.release is None:
         return [], []
@@ -145,7 +145,7 @@ def check_destinations(urls: Sequence[str]) -> None:
 
 
 def verify_files(files: Sequence[str], key: str, replayed: str) -> None:
-    """Check archives and print what they hold; where `replayed` names a record, run it again. Raises PipelineError."""
+    """Check archives and print what they hold; if `replayed` names a record, run that again. Raises PipelineError."""
     from pipeline.errors import ConfigError
     from pipeline.release.verify import verify_release
 
@@ -163,7 +163,7 @@ def verify_files(files: Sequence[str], key: str, replayed: str) -> None:
 def record_releases(
     files: Sequence[str], models: Sequence[tuple[ModelConfig, Sequence[Step]]], workspace: Workspace, samples: int
 ) -> None:
-    """Record what the contexts of archives give, and print it. Raises PipelineError."""
+    """Record the outputs of the contexts in archives, and print the figures. Raises PipelineError."""
     from pipeline.errors import ConfigError
     from pipeline.release.record import record
     from pipeline.release.verify import read_index
@@ -185,9 +185,9 @@ def measure_on_device(
     workspace: Workspace,
     options: Mapping[str, Any],
 ) -> None:
-    """Run the release of a model on a device, print what it gives, and write the report. Raises PipelineError."""
+    """Run the release of a model on a device, print the figures, and write the report. Raises PipelineError."""
     from pipeline.errors import ConfigError
-    from pipeline.release.device import HowLong, measure_on
+    from pipeline.release.device import HowToMeasure, measure_on
     from pipeline.release.package import archive_paths
     from pipeline.report.page.command import report
 
@@ -201,7 +201,7 @@ def measure_on_device(
         )
     _check_timing(options)
     ssh = _device_of(given, options)
-    how = HowLong(options["samples"], options["seconds"], performance_mode=options["performance_mode"])
+    how = HowToMeasure(options["samples"], options["seconds"], performance_mode=options["performance_mode"])
     for line in measure_on(archives[0], steps, workspace, ssh, how):
         print(line, flush=True)
     report([(config, steps)], config.name, workspace, no_browser=True)
@@ -263,7 +263,7 @@ def _check_timing(options: Mapping[str, Any]) -> None:
 
 
 def reproduce_release(files: Sequence[str], workspace: Workspace) -> None:
-    """Build a release again and print what came out equal. Raises PipelineError."""
+    """Build a release again and print which files came out equal. Raises PipelineError."""
     from pipeline.errors import ConfigError
     from pipeline.release.reproduce import reproduce
 

@@ -24,7 +24,7 @@ class Destination(Protocol):
         """The bytes of a small file; None if there is none."""
 
     def fault(self, name: str, entry: FileEntry) -> str:
-        """What is wrong with all of an archive there; "" if nothing is."""
+        """What is wrong with an archive there, checked from its first byte to its last; "" if nothing is."""
 
     def send(self, archive: Path, index_name: str, index: bytes, there: bytes | None) -> str | None:
         """Send the archive, then its index unless that is there. `there` is the index as :meth:`read` returned it.

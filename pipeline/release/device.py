@@ -1,8 +1,8 @@
-"""Runs a release on a device: a record of what its contexts give there, and how long they take.
+"""Runs a release on a device, and records the outputs of its contexts and how long they take.
 
-What goes there is one file with :mod:`pipeline.runtime`, the archive, and inputs; what comes back are outputs and
-figures of each context. Everything lies in a folder on the device that is named by the digests of what was sent, so a
-command that was cut off, while it copied or while it measured, goes on where it was.
+The device gets one file with :mod:`pipeline.runtime`, the archive, and inputs; it gives back the outputs and times of
+each context. The folder on the device is named by the digests of what was sent, so a command that was cut off while it
+copied or measured goes on where it was.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ _DIGITS = 16
 
 
 @dataclass(frozen=True)
-class HowLong:
-    """Samples that are recorded of each context, and how long and how often one is timed."""
+class HowToMeasure:
+    """How many samples are recorded for each context, and for how many `seconds` and at most how often it is timed.
+
+    `performance_mode` is what to ask of the NPU; "" leaves it to the release.
+    """
 
     samples: int
     seconds: int
@@ -60,12 +63,12 @@ def measure_on(
     steps: Sequence[Step],
     workspace: Workspace,
     ssh: Ssh,
-    how: HowLong,
+    how: HowToMeasure,
 ) -> Iterator[str]:
-    """Run the contexts of an archive on a device, write the record and the figures, and tell them.
+    """Run the contexts of an archive on a device, write the record and the figures, and yield lines for the user.
 
     Raises:
-        DeviceError: it can't be reached, or can't run the release.
+        DeviceError: the device can't be reached, or can't run the release.
         VerificationError: the archive is not as it was made, or a context that fits the device failed there.
         ConfigError, StoreError: as for :func:`pipeline.release.record.to_record`.
     """
@@ -122,9 +125,9 @@ def measure_on(
 
 
 class _Sent:
-    """What goes to the device: small files, and large ones that are worth going on with, by their names there."""
+    """The files for the device, by their names there: small ones, and large ones whose copying can be resumed."""
 
-    def __init__(self, archive: Path, wanted: Sequence[ToRecord], how: HowLong, work: Path) -> None:
+    def __init__(self, archive: Path, wanted: Sequence[ToRecord], how: HowToMeasure, work: Path) -> None:
         self.program, self.request = work / PROGRAM, work / REQUEST
         self.files = {RELEASE: archive, INPUTS: work / INPUTS}
         arrays: dict[str, Any] = {}
@@ -151,7 +154,7 @@ class _Sent:
 
 
 def program() -> bytes:
-    """Our runtime as one file that a Python runs, the same bytes for the same code."""
+    """Our runtime as one file that Python runs. Equal code gives equal bytes."""
     folder = Path(runtime.__file__).parent
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
@@ -170,7 +173,7 @@ def _asked(device: Ssh, what: str) -> Iterator[Mapping[str, Json]]:
 
 
 def _looked(device: Ssh) -> DeviceLook:
-    """What the device is; raises DeviceError if it has neither an NPU nor the emulator."""
+    """What the device says of itself. Raises DeviceError if it has neither an NPU nor the emulator."""
     try:
         look = DeviceLook.from_json(next(_asked(device, "look"), {}))
     except ContractError as error:
@@ -186,7 +189,7 @@ def _looked(device: Ssh) -> DeviceLook:
 
 
 def _copy(device: Ssh, files: Mapping[str, Path], there: Mapping[str, int]) -> Iterator[str]:
-    """Copy what is not there yet, and tell how much of it is."""
+    """Copy the files that are not there yet, and yield a line that says how much that is."""
     missing = {name: path for name, path in files.items() if there.get(name) != path.stat().st_size}
     if not missing:
         return
@@ -194,7 +197,7 @@ def _copy(device: Ssh, files: Mapping[str, Path], there: Mapping[str, int]) -> I
     part = sum(there.get(f"{name}{PART}", 0) for name in missing)
     yield f"copying {human_bytes(size)}" + (f", of which {human_bytes(part)} are there" if part else "")
     device.put(missing, there)
-    if damaged := _damaged(device):  # the part that was there was of something else
+    if damaged := _damaged(device):  # the part that was resumed belonged to another file
         device.put({name: files[name] for name in damaged if name in files}, {})
         damaged = _damaged(device)
     if damaged:
@@ -207,7 +210,7 @@ def _damaged(device: Ssh) -> list[str]:
 
 
 def _run(device: Ssh, count: int) -> Iterator[DeviceAnswer]:
-    """What becomes of each context; what was measured before the connection was lost comes at once."""
+    """The answer for each context. Those that were measured before the connection was lost come at once."""
     for told in _asked(device, "run"):
         try:
             answer = DeviceAnswer.from_json(told)
@@ -219,7 +222,7 @@ def _run(device: Ssh, count: int) -> Iterator[DeviceAnswer]:
 
 
 def _fetched(device: Ssh, answer: DeviceAnswer, work: Path) -> list[Arrays]:
-    """The outputs for each sample."""
+    """The outputs for each sample, fetched from the device."""
     name = f"{answer.context:04d}.npz"
     device.get([f"{RESULTS}/{name}"], work)
     if sha256_file(work / name) != answer.sha256:

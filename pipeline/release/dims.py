@@ -1,7 +1,7 @@
-"""Works out how shapes depend on length axes: what to pad inputs to, and where to cut outputs.
+"""Works out how shapes depend on length axes: what size to pad inputs to, and where to cut outputs.
 
-The model names an input's dims, or gives expressions of its axes. It often gives neither for an output's dims; their
-rule is then inferred from the shapes in the buckets, and only if one rule alone fits.
+The model names an input's dims, or gives expressions of its axes. For an output's dims it often gives neither. Their
+rule is then inferred from the shapes in the buckets, if exactly one rule fits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What engines open beside the contexts of a language model, and what the manifest says was shown of it."""
+"""Finds the files that engines open beside a language model's contexts, and what was shown of the engines with them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pipeline.model import FileEntry, Json, Manifest
 from pipeline.plan.steps import Step
 
 MEMBER = "engines"
-"""The member of a component in manifest.json and release.json."""
+"""The member of a component in manifest.json and release.json that lists these files and says what was shown."""
 _NAMES: Mapping[str, str] = {"genai": "onnxruntime-genai", "genie": "Genie"}
 _NOT_MEASURED = "verification or the emulator is switched off in the config"
 
 
 def files_of(step: Step, steps: Sequence[Step], manifests: Mapping[str, Manifest]) -> dict[str, FileEntry]:
-    """The files for engines beside what a context step made; none for what is no language model."""
-    found = _of("bundle", step, steps, manifests)
+    """The files for engines that belong to the contexts of a step; none if its component is no language model."""
+    found = _output_of("bundle", step, steps, manifests)
     return dict(found.files) if found else {}
 
 
 def engines_of(step: Step, steps: Sequence[Step], manifests: Mapping[str, Manifest]) -> dict[str, Json]:
-    """The member :data:`MEMBER` of a context step's component; empty for what is no language model."""
-    written = _of("bundle", step, steps, manifests)
+    """The member :data:`MEMBER` of a context step's component; empty if that is no language model."""
+    written = _output_of("bundle", step, steps, manifests)
     if written is None:
         return {}
     facts = written.read(bundle.Facts.from_json)
-    asked = _of("converse", step, steps, manifests)
+    asked = _output_of("converse", step, steps, manifests)
     shown = asked.read(converse.Facts.from_json) if asked else None
     engines: dict[str, Json] = {}
     for engine in _NAMES:
@@ -36,10 +36,12 @@ def engines_of(step: Step, steps: Sequence[Step], manifests: Mapping[str, Manife
             "proof": _proof(engine, spoken, shown) if shown and spoken and spoken.refused is None else None,
             **({"why": why} if why else {}),
         }
-    files: dict[str, Json] = {
-        name: {"sha256": entry.sha256, "bytes": entry.bytes} for name, entry in written.files.items()
-    }
-    return {MEMBER: {**engines, "files": files}}
+    return {MEMBER: {**engines, "files": entries_of(written.files)}}
+
+
+def entries_of(files: Mapping[str, FileEntry]) -> dict[str, Json]:
+    """The member `files` of manifest.json: the digest and the size of each file, by its name."""
+    return {name: {"sha256": entry.sha256, "bytes": entry.bytes} for name, entry in files.items()}
 
 
 def _proof(engine: str, spoken: converse.Spoken, shown: converse.Facts) -> Json:
@@ -61,7 +63,7 @@ def _proof(engine: str, spoken: converse.Spoken, shown: converse.Facts) -> Json:
 
 
 def _unproven(engine: str, facts: bundle.Facts, shown: converse.Facts | None) -> str:
-    """Why nothing, or not all, was shown of an engine; empty if all was."""
+    """Why something was not shown of an engine; "" if everything was."""
     if engine in facts.unwritten:
         return facts.unwritten[engine]
     if shown is None:
@@ -72,7 +74,7 @@ def _unproven(engine: str, facts: bundle.Facts, shown: converse.Facts | None) ->
     return "; ".join(why for who, why in shown.unasked.items() if who not in _NAMES or who == engine)
 
 
-def _of(stage: str, step: Step, steps: Sequence[Step], manifests: Mapping[str, Manifest]) -> Manifest | None:
+def _output_of(stage: str, step: Step, steps: Sequence[Step], manifests: Mapping[str, Manifest]) -> Manifest | None:
     wanted = (each.id for each in steps if each.stage == stage and each.component == step.component)
     return next((manifests[name] for name in wanted if name in manifests and _target(name) == _target_of(step)), None)
 

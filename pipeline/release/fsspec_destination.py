@@ -1,4 +1,4 @@
-"""Publishes to what fsspec can write to: `s3://bucket/folder`, `gs://`, `sftp://` and others.
+"""Publishes to places that fsspec can write to: `s3://bucket/folder`, `gs://`, `sftp://` and others.
 
 The library behind each finds credentials in its usual environment.
 """

@@ -43,7 +43,7 @@ class HubDestination:
         return read_file(self.repo, self._head, self._path(name))
 
     def fault(self, name: str, entry: FileEntry) -> str:
-        """What is wrong with an archive in the commit that was read, by the hub's word; "" if nothing is."""
+        """What is wrong with an archive in the commit that was read, by what the hub says of it; "" if nothing is."""
         found = described(self.repo, self._head, self._path(name))
         if found is None:
             return MISSING

@@ -1,8 +1,8 @@
-"""What an input that is ids may be, so that a context takes the row that ONNX says.
+"""Finds the range of an input that holds ids, in which a context looks up the rows that ONNX says.
 
-HTP (2.51, emulated) counts from the end of a table of floats in float16 alone, and of ids of int64 alone. In integers
-it makes the lowest number of the encoding of all of a row, of negative ids and of those beyond the table, without an
-error; of int32, and in float16 beyond either end, the run fails.
+As ONNX says, an id below 0 counts from the end of the table. HTP (2.51, emulated) does so only in float16, in a table
+of floats, with ids of int64. In integers, an id below 0 or beyond the table gives a row of the encoding's lowest number
+without an error. The run fails for such ids of int32, and in float16 for ids beyond either end of the table.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ def with_ranges(
     in_float: Collection[str] | None,
     rewrites: Collection[str],
 ) -> list[Json]:
-    """Inputs as JSON, those that are ids with their range: `[least, most]`.
+    """The inputs as JSON, with the range `[least, most]` of those that hold ids.
 
-    `in_float` are the nodes that compute in float, None if all do; `rewrites` were applied.
+    `tables` has the tables of these inputs, `in_float` the nodes that compute in float (None: all do), and `rewrites`
+    the rewrites that were applied.
     """
     found: list[Json] = []
     for given in inputs:
@@ -33,9 +34,9 @@ def with_ranges(
             continue
         counted = (
             given.dtype == "int64"
-            and table.floats  # of integers it counts from the end in no build
+            and table.floats  # in a table of integers no build counts from the end
             and (in_float is None or {*table.nodes} <= {*in_float})
-            and "add_spare_rows" not in rewrites  # they stand where an id from the end would look
+            and "add_spare_rows" not in rewrites  # an id from the end would look up a spare row
         )
         found.append({**given.to_json(), RANGE: [-table.rows if counted else 0, table.rows - 1]})
     return found

@@ -1,4 +1,4 @@
-"""Makes release.json, which release.schema.json describes: what a runtime needs to choose and run, and audits ask."""
+"""Makes release.json: what a runtime needs to choose and run, and what auditors ask. Its form: release.schema.json."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PROVENANCE = "provenance.json"
 SIGNATURE = "release.dsse.json"
 SBOM = "sbom.cdx.json"
 RANGE = "range"
-"""What an input that is ids may be, in manifest.json and release.json: the least and the most."""
+"""The member of an input that holds ids, in manifest.json and release.json: the least and the most that it may be."""
 UNLISTED = frozenset({INDEX, PROVENANCE, SIGNATURE})
 """Files that release.json can't list: itself, and those that hold its digest."""
 
 Bucket = Mapping[str, Any]
-"""A bucket as JSON: of manifest.json while release.json is made, of release.json afterwards."""
+"""A bucket as JSON: from manifest.json while release.json is made, from release.json afterwards."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Part:
     members: Mapping[str, Member]
 
     def path(self, name: str) -> str:
-        """The name in the archive of a file of the folder."""
+        """The name that a file of the folder has in the archive."""
         return f"{self.prefix}/{name}"
 
 
@@ -51,7 +51,7 @@ def components_of(
     `declared` has the facts of each component's ingest: inputs and outputs with the dims that the model names.
 
     Raises:
-        ConfigError: nothing tells how a dim of an input grows with the axes.
+        ConfigError: neither model nor buckets tell how a dim of an input grows with the axes.
     """
     names = dict.fromkeys(name for part in contexts for name in part.manifest["components"])
     return {name: _component(name, contexts, qdq, declared[name], fixed) for name in names}
@@ -75,7 +75,7 @@ def buckets_of(components: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[st
 
 
 def listed(members: Mapping[str, Member]) -> dict[str, Json]:
-    """`files` of release.json: digest and size of each member."""
+    """`files` of release.json: the digest and the size of each member."""
     return {
         name: {"sha256": member.sha256, "bytes": member.size}
         for name, member in sorted(members.items())
@@ -84,7 +84,7 @@ def listed(members: Mapping[str, Member]) -> dict[str, Json]:
 
 
 def text_of(raw: Mapping[str, Json]) -> bytes:
-    """A value as JSON; equal values give equal bytes."""
+    """A value as the bytes of its JSON; equal values give equal bytes."""
     return json.dumps(raw, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
@@ -130,7 +130,7 @@ def _component(
 
 
 def _engines(name: str, contexts: Sequence[Part]) -> dict[str, Json]:
-    """The member `engines` of a component: by target what the manifest says, with paths of the archive."""
+    """The member `engines` of a component: what the manifests say, by target, with paths in the archive."""
     found: dict[str, Json] = {}
     for part in contexts:
         said = part.manifest["components"].get(name, {}).get(MEMBER)
@@ -144,7 +144,7 @@ def _engines(name: str, contexts: Sequence[Part]) -> dict[str, Json]:
 
 
 def constants_of(declared: ingest.Facts) -> dict[str, Json]:
-    """The member `constants` of a component; empty where it has no constants."""
+    """The member `constants` of a component; empty if it has no constants."""
     constants: dict[str, Json] = {name: replace(each, axes=None).to_json() for name, each in declared.constants.items()}
     return {"constants": constants} if constants else {}
 
@@ -181,7 +181,7 @@ def _context(component: str, target: str, part: Part, bucket: Bucket) -> dict[st
 
 
 def _exports(part: Part, bucket: Bucket) -> dict[str, Json]:
-    """What the context is in files of other engines, by kind."""
+    """The files for other engines that were made from the context, by kind."""
     return {kind: {**made, "file": part.path(made["file"])} for kind, made in bucket["exports"].items()}
 
 

@@ -1,6 +1,6 @@
 """Finds licences and notices of the compiler in its installed package, for releases, which distribute its output.
 
-Its terms (`Qualcomm_LICENSE.pdf`, 2b and 10h) forbid to remove or alter them, so releases carry them unchanged.
+Its terms (`Qualcomm_LICENSE.pdf`, 2b and 10h) forbid removing or altering them, so releases carry them unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _VENDOR = "qualcomm"
 
 
 def notices() -> Mapping[str, Path]:
-    """The files by name. Raises WorkerError if the package lacks them."""
+    """The files, by name. Raises WorkerError if the package lacks them."""
     try:
         files = importlib.metadata.distribution(PACKAGE).files or []
     except importlib.metadata.PackageNotFoundError:

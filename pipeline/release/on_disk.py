@@ -26,7 +26,7 @@ _STAYS = "left alone: no config makes it any more"
 
 @dataclass(frozen=True)
 class _Record(Contract):
-    """What was written under a name: the model, and the SHA-256 of the list of members and of the archive."""
+    """What was written under a name: the model, and the SHA-256 of the list of members and of the whole archive."""
 
     model: str
     members: str
@@ -34,12 +34,12 @@ class _Record(Contract):
 
 
 def folder_of(workspace: Workspace) -> Path:
-    """The folder of archives."""
+    """The folder that archives are written to."""
     return workspace.artifacts / FOLDER
 
 
 def write(path: Path, model: str, members: Mapping[str, Member], workspace: Workspace) -> tuple[str, bool]:
-    """Write the archive of these members unless it is up to date; its SHA-256, and whether it was written.
+    """Write the archive of these members unless it is up to date. Returns its SHA-256, and whether it was written.
 
     Raises:
         DamagedError: a payload in the store was corrupt, and was dropped.
@@ -111,7 +111,7 @@ def _look_at_payloads(members: Mapping[str, Member], workspace: Workspace, scrat
 
 
 def _fault(path: Path, known: _Record | None) -> str:
-    """What is wrong with an archive, "" if nothing is; one without a record is compared with its own index."""
+    """What is wrong with an archive, "" if nothing is. An archive without a record is compared with its own index."""
     from pipeline.release.verify import verify_release  # libraries for signatures and schemas
 
     try:
@@ -139,7 +139,7 @@ def _record(path: Path, workspace: Workspace) -> Path:
 
 
 def _recorded(path: Path, workspace: Workspace) -> _Record | None:
-    """What was last written under the name; None if no record tells."""
+    """What was last written under the name; None if there is no record."""
     try:
         return _Record.from_json(sealed_json.load(_record(path, workspace).read_bytes()))
     except (OSError, ValueError):

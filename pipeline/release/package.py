@@ -164,7 +164,7 @@ def _package(
 
 
 def _page(config: ModelConfig, steps: Sequence[Step], manifests: Mapping[str, Manifest], workspace: Workspace) -> bytes:
-    """The report of what is packaged. It tells nothing of any run, as the same archive can be made at any time."""
+    """The report on what is packaged. It says nothing about a run, as the same archive can be made at any time."""
     from pipeline.report.page.compose import model_page
     from pipeline.report.page.source import PageSource
     from pipeline.report.page.write import BuiltModel, artifacts_of
@@ -187,7 +187,7 @@ def _contexts(found: Sequence[Folder], target: str, workspace: Workspace, work: 
 
 
 def _part(folder: Folder, prefix: str, workspace: Workspace) -> Part:
-    # Of a table of embeddings on the host, the one beside the contexts serves QDQ models, too.
+    # A table of embeddings for the host is packaged once: QDQ models use the one beside the contexts.
     left_out = (_PRECISION, TABLE) if prefix == QDQ else (_PRECISION,)
     files = {name: entry for name, entry in folder.files.items() if not name.endswith(left_out)}
     return Part(prefix, json.loads(folder.manifest), {name: _stored(entry, workspace) for name, entry in files.items()})

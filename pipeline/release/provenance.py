@@ -21,7 +21,7 @@ BUILDER = "urn:qnn-context-pipeline:builder"
 
 
 def statement(index: Mapping[str, Any], members: Mapping[str, Member]) -> dict[str, Json]:
-    """The statement about all files of an archive but itself and its signature; `index` is release.json."""
+    """The statement about all files of an archive except itself and its signature; `index` is release.json."""
     subjects: list[Json] = [
         {"name": name, "digest": {"sha256": member.sha256}}
         for name, member in sorted(members.items())

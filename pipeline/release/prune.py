@@ -147,7 +147,7 @@ def _not_as_named(name: str, folder: Path, why: str) -> StoreError:
 
 
 def _keep_measured(manifest: dict[str, Any]) -> None:
-    """Drop figures of targets that were pruned away."""
+    """Drop the figures of targets that were pruned."""
     names = {target["name"] for target in manifest["targets"]}
     for component in manifest["components"].values():
         for bucket in component["buckets"]:

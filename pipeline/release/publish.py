@@ -29,7 +29,7 @@ HUB = "hf://"
 
 
 def publish(archive: Path, url: str) -> str:
-    """Check all of an archive and publish it. Returns a line that says what was done.
+    """Check an archive completely and publish it. Returns a line that says what was done.
 
     Raises:
         VerificationError: the archive was changed since it was made.

@@ -1,4 +1,4 @@
-"""Publishes what the steps of a model made to `artifacts/<model>/`, whole or what passed of it."""
+"""Publishes what the steps of a model made to `artifacts/<model>/`: all of it, or the components that passed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from pipeline.release.commands import package_model
 
 
 def shares_binaries(config: ModelConfig) -> bool:
-    """Whether a model is built for all of its targets or for none, as they may share binaries."""
+    """Whether targets of a model may share binaries, so that it is built for all of its targets or for none."""
     return config.packing in ("socs", "auto")
 
 
 class Publishing:
     """The artifacts of the models that a command is about.
 
-    `steps` holds the steps that a build of each model takes, by the model's name. `is_whole` is false where the
-    command line chose some of the targets: folders of the others are then no leftovers.
+    `steps` has the steps of a build of each model, by the model's name. `is_whole` is false if the command line chose
+    some of the targets: folders of the others are then no leftovers.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Publishing:
         self._workspace, self._gated, self._steps, self._is_whole = workspace, gated, steps, is_whole
 
     def is_published(self, config: ModelConfig) -> bool:
-        """Whether the folders of a model hold what its steps made, and nothing that an older build left."""
+        """Whether the folders of a model hold what its steps made, and nothing that an older build left there."""
         try:
             found = folders(config, self._steps[config.name], self._workspace)
         except PipelineError:
@@ -47,7 +47,7 @@ class Publishing:
         return not dropped and all(published)
 
     def publish(self, config: ModelConfig) -> None:
-        """Publish a whole model. Raises PipelineError."""
+        """Publish all of a model. Raises PipelineError."""
         steps = self._steps[config.name]
         for step in steps if self._gated.remade else ():  # it may have come out otherwise after others had used it
             self._gated.bring(step)
@@ -55,9 +55,9 @@ class Publishing:
         failed.forget(config.name, self._workspace)
 
     def publish_rest(self, models: Iterable[ModelConfig], checked: Set[str]) -> dict[str, list[str]]:
-        """Publish what passed of models of which components failed; model -> the components that are not there.
+        """Publish the components that passed, of models with others that failed. Returns model -> missing components.
 
-        A folder that a whole build made is left as it is: its files belong together. Raises PipelineError.
+        A folder that a build without failures made is left as it is: its files belong together. Raises PipelineError.
         """
         found: dict[str, list[str]] = {}
         for config in models:
@@ -80,8 +80,8 @@ class Publishing:
         return found
 
     def package(self, config: ModelConfig, targets: Collection[str]) -> bool:
-        """Make the releases of a model for `targets`; whether there was something to do. Raises PipelineError."""
-        steps, bring = self._steps[config.name], self._gated.bring_ungated  # what packages knows which gates count
+        """Make the releases of a model for `targets`. Returns whether one was written. Raises PipelineError."""
+        steps, bring = self._steps[config.name], self._gated.bring_ungated  # packaging decides which gates count
         return self._gated.healed(partial(package_model, config, steps, targets, self._workspace, bring), steps, bring)
 
     def _write(self, config: ModelConfig, steps: Sequence[Step]) -> None:

@@ -1,8 +1,8 @@
-"""Records of a release: what its contexts gave for a few held-out samples, and the original for the same.
+"""Records what the contexts of a release give for a few held-out samples, and what the original gives for the same.
 
-A record is an archive of its own, `<release>.qnn-record.zip`: `record.json`, an array a file, and with a key a signed
-statement. It names the release by the digest of its `release.json`, and says where it ran. :mod:`.replay` runs it
-again; that needs the release and the record alone: neither config, samples nor store.
+A record is an archive of its own, `<release>.qnn-record.zip`: `record.json`, a file for each array, and if there is a
+key a signed statement. It names the release by the digest of its `release.json`, and says where it ran. :mod:`.replay`
+runs it again, for which it needs only the release and the record: neither config, samples nor store.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pipeline.release.index import INDEX, SIGNATURE, text_of
 from pipeline.release.provenance import STATEMENT
 from pipeline.release.verify import verify_release
 
-RECORD, SAID = "record.json", "statement.json"
+RECORD, STATEMENT_FILE = "record.json", "statement.json"
 SUFFIX = ".qnn-record.zip"
 PREDICATE = "urn:qnn-context-pipeline:record:v1"
 Arrays = Mapping[str, NDArray[Any]]
@@ -53,10 +53,11 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class ToRecord:
-    """A context of a release, `samples` by name to run it on, as the original takes them and padded, and `truth`.
+    """A context of a release, and the samples to run it on.
 
-    `context` and `target` are those of release.json; `truth` is what the original gave, of a language model the logits
-    alone, and `outputs` names what a context gives.
+    `context` and `target` are the objects of release.json. `samples` are names, `padded` the context's inputs for
+    each, and `truth` the original's outputs for each, for a language model only the logits. `outputs` has the names of
+    the context's outputs.
     """
 
     component: str
@@ -70,14 +71,14 @@ class ToRecord:
 
     @property
     def name(self) -> str:
-        """As messages call it: `encoder, sequence 32, sm8650`."""
+        """The context's name in messages: `encoder, sequence 32, sm8650`."""
         lengths = "".join(f", {axis} {length}" for axis, length in self.axes.items())
         return f"{self.component}{lengths}, {self.target['name']}"
 
 
 @dataclass(frozen=True)
 class RecordWriter:
-    """A record while it is written."""
+    """Collects the content of a record, and writes it."""
 
     runs: list[Json] = field(default_factory=list)
     left_out: list[Json] = field(default_factory=list)
@@ -85,7 +86,7 @@ class RecordWriter:
     members: dict[str, Member] = field(default_factory=dict)
 
     def add(self, recorded: ToRecord, outputs: Sequence[Arrays]) -> None:
-        """Add what a context gave for each sample."""
+        """Add the outputs that a context gave for each sample."""
         for sample, feed, truth, made in zip(recorded.samples, recorded.padded, recorded.truth, outputs, strict=True):
             self.runs.append(
                 {
@@ -122,14 +123,14 @@ class RecordWriter:
         }
         members = {**self.members, RECORD: Member.of(text_of(raw))}
         said = text_of(statement(members[RECORD].sha256, digest))
-        members[SAID] = Member.of(said)
+        members[STATEMENT_FILE] = Member.of(said)
         if envelope := signing.signed(said, os.environ):
             members[SIGNATURE] = Member.of(envelope)
         write_archive(path, members)
         return SIGNATURE in members
 
     def _arrays(self, kind: str, arrays: Arrays) -> dict[str, Json]:
-        """The names of the files that these arrays go into, by their own."""
+        """Add arrays as files. Returns the file's name for each array's own name."""
         found: dict[str, Json] = {}
         for name, array in arrays.items():
             data = io.BytesIO()
@@ -140,17 +141,19 @@ class RecordWriter:
 
 
 def path_of(archive: Path, device: str = "") -> Path:
-    """Where the record of an archive is written, or that of a device."""
+    """The path of the record of an archive, made here or on `device`."""
     stem = archive.name.removesuffix(on_disk.SUFFIX)
     return archive.with_name(f"{stem}{f'.{device}' if device else ''}{SUFFIX}")
 
 
 def record(archive: Path, steps: Sequence[Step], workspace: Workspace, samples: int) -> Iterator[str]:
-    """Run the contexts of an archive on some held-out samples of each bucket, write the record, and tell its figures.
+    """Run the contexts of an archive on `samples` held-out samples of each bucket, and write the record.
+
+    Yields lines for the user with its figures.
 
     Raises:
         VerificationError: the archive is not as it was made, or a context does not run.
-        ConfigError: it is of no model here, or an output of the build that has its samples is gone.
+        ConfigError: the archive is of no model here, or an output of the build with its samples is gone.
     """
     index, written = verify_release(archive).index, RecordWriter()
     for each in to_record(archive, index, steps, workspace, samples):
@@ -173,8 +176,8 @@ def to_record(
     """The contexts of an archive, each with the first held-out samples of its bucket and what the original gives.
 
     Raises:
-        ConfigError: it is of no model here, or an output of the build that has its samples is gone.
-        StoreError: the project was built otherwise since.
+        ConfigError: the archive is of no model here, or an output of the build with its samples is gone.
+        StoreError: the project was built with other results since.
     """
     targets = {target["name"]: target for target in index["targets"]}
     wanted = [step for step in steps if step.stage == "emulate" and step.target and step.target.soc in targets]
@@ -186,7 +189,7 @@ def to_record(
 
 
 def here() -> dict[str, Json]:
-    """Where contexts run: QNN's emulator on x86_64, else an NPU, whose driver's version nothing here can tell."""
+    """Where contexts run on this host: QNN's emulator on x86_64, else an NPU, whose driver's version is unknown."""
     emulated = platform.machine().lower() in ("x86_64", "amd64")
     tools: dict[str, Json] = {name: package_version(name) for name in ("onnxruntime", "onnxruntime-qnn")}
     return {
@@ -245,7 +248,7 @@ def _to_record(
 
 
 def context_in(index: Mapping[str, Any], component: str, axes: Mapping[str, int], target: str) -> Mapping[str, Any]:
-    """A context of release.json; raises StoreError if there is none."""
+    """The context that release.json has for these; raises StoreError if there is none."""
     for bucket in index["components"].get(component, {"buckets": ()})["buckets"]:
         if bucket["axes"] == dict(axes) and target in bucket["contexts"]:
             found: Mapping[str, Any] = bucket["contexts"][target]
@@ -260,7 +263,7 @@ def context_in(index: Mapping[str, Any], component: str, axes: Mapping[str, int]
 def run_recorded(
     archive: Path, context: Mapping[str, Any], target: Mapping[str, Any], feeds: Sequence[Arrays], names: Sequence[str]
 ) -> list[dict[str, NDArray[Any]]]:
-    """The outputs of a context of the archive; none where it can't be run here."""
+    """The outputs of a context of the archive for each of `feeds`; none if the context can't be run here."""
     with TemporaryDirectory() as folder, TemporaryDirectory() as work, Archive(archive) as opened:
         for name in (context["model"], *context["binaries"]):
             with (Path(folder) / Path(name).name).open("wb") as stream:
@@ -275,7 +278,7 @@ def run_recorded(
 
 
 def statement(record_digest: str, release_digest: str) -> dict[str, Json]:
-    """What a record says that a key can sign: its digest, and that of the release."""
+    """The statement of a record that is signed: its digest, and that of the release."""
     subjects = {RECORD: record_digest, INDEX: release_digest}
     listed: list[Json] = [{"name": name, "digest": {"sha256": digest}} for name, digest in subjects.items()]
     return {"_type": STATEMENT, "subject": listed, "predicateType": PREDICATE, "predicate": {}}

@@ -1,4 +1,4 @@
-"""Runs a record again, with the contexts of the release that it is of, and holds the outputs against it."""
+"""Runs a record again with the contexts of its release, and compares the outputs with those in the record."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from pipeline.graph.accuracy.accuracy import Accuracy
 from pipeline.release import signing
 from pipeline.release.archive import Archive, damaged
 from pipeline.release.index import INDEX, SIGNATURE, text_of
-from pipeline.release.record import RECORD, SAID, Arrays, context_in, here, run_recorded, statement
+from pipeline.release.record import RECORD, STATEMENT_FILE, Arrays, context_in, here, run_recorded, statement
 from pipeline.release.verify import verify_release
 
 _MOST = 1 << 30
 
 
 def replay(path: Path, archive: Path, public_key: Path | None = None) -> Iterator[str]:
-    """Run what a record has again, with the contexts of the release, and tell how near it comes.
+    """Run the samples of a record again with the contexts of the release, and yield lines that compare the outputs.
 
-    On the device that the record is of, outputs are to be equal, bit for bit; another one's are told in dB.
+    On the device where the record was made, outputs must be equal bit for bit; on another one, the SQNR is told in dB.
 
     Raises:
-        VerificationError: the record was changed, is of another release or not signed by the key, or differs.
+        VerificationError: the record was changed, is of another release or not signed by the key, or outputs differ.
         ConfigError: there is no such record.
     """
     release = verify_release(archive, public_key).index
@@ -51,10 +51,10 @@ def replay(path: Path, archive: Path, public_key: Path | None = None) -> Iterato
 
 
 def _checked(path: Path, archive: Archive, release_digest: str, public_key: Path | None) -> Mapping[str, Any]:
-    """The record, all of whose files are those that it names, about this release."""
-    text, said = archive.read(RECORD, _MOST), archive.read(SAID, _MOST)
+    """The content of record.json, after checks that the record is unchanged and is about this release."""
+    text, said = archive.read(RECORD, _MOST), archive.read(STATEMENT_FILE, _MOST)
     if said != text_of(statement(hashlib.sha256(text).hexdigest(), release_digest)):
-        raise damaged(path, "it is of another release, or was changed", f"{SAID} is about other digests")
+        raise damaged(path, "it is of another release, or was changed", f"{STATEMENT_FILE} is about other digests")
     if public_key is not None:
         if SIGNATURE not in archive.entries:
             raise damaged(path, "it is not signed", "leave --key out, or get it from who has the key")

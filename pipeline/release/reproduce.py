@@ -1,8 +1,8 @@
-"""Builds a release again in a clean folder, from its release.json, and holds the two against each other, file by file.
+"""Builds a release again in a clean folder, from its release.json, and compares the two file by file.
 
-The folder has the code and `calibration/` of this checkout, and of the release the config, the commit of its source and
-its targets; its store is empty and no shared one is asked. So what comes out equal was made by nothing else. The folder
-stays when something differs.
+The folder has the code and `calibration/` of this checkout, and the release's config, source commit and targets. Its
+store is empty, and the shared store is not used. So a file that comes out equal was made from these alone. The folder
+stays if something differs.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ from pipeline.store.durable import disk_errors
 Index = Mapping[str, Any]
 
 _EVIDENCE = frozenset({"emulate"})
-"""Stages whose figures depend on how many samples the time allowed (ADR 24), and no file of a release on them."""
+"""Stages whose figures depend on how many samples the time allowed (ADR 24). No file of a release depends on them."""
 _NOT_HERE = ("PIPELINE_STORE", "PIPELINE_SHARED_STORE", "PIPELINE_SIGNING_KEY")
-"""Variables that would bring in what was made before, or sign what is only compared."""
+"""Environment variables that would bring in earlier outputs, or sign an archive that is only compared."""
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What differs between a release and what was built again: files by name, and the first step that explains it."""
+    """The comparison of a release with what was built again: the files that are `equal`, and the `different` ones.
+
+    `different` has for each name what differs. `first` is a sentence on the first step that explains it, "" if there is
+    none.
+    """
 
     equal: tuple[str, ...]
     different: Mapping[str, str]
@@ -54,12 +58,12 @@ class Reproduction:
 
 
 def reproduce(path: Path, workspace: Workspace) -> Iterator[str]:
-    """Build the release again and tell what became of it, a line at a time.
+    """Build the release again, and yield lines for the user.
 
     Raises:
         VerificationError: the archive is not as it was made, or a file came out differently.
-        ConfigError: there is no such file, or its source lies outside of the project.
-        PipelineError: the build failed, with the exit code that it had.
+        ConfigError: there is no such file, or the model's source is outside of the project.
+        PipelineError: the build failed; the error has its exit code.
     """
     then = read_index(path)
     name = f"{then['model']} {then['version']}"
@@ -82,7 +86,7 @@ def reproduce(path: Path, workspace: Workspace) -> Iterator[str]:
 
 
 def compare(then: Index, now: Index) -> Reproduction:
-    """Hold the index of a release against the one of what was built again."""
+    """Compare the index of a release with that of what was built again."""
     equal, different = [], {}
     for name, entry in sorted(then["files"].items()):
         made = now["files"].get(name)
@@ -97,7 +101,7 @@ def compare(then: Index, now: Index) -> Reproduction:
 
 
 def _first(then: Index, now: Index) -> str:
-    """A sentence on the first step whose output differs, or whose key does where all outputs are equal."""
+    """A sentence on the first step whose output differs or, if all outputs are equal, whose key differs."""
     for kind, told in (("outputs", "whose output differs"), ("keys", "that was told otherwise, with an equal output")):
         before, after = then.get(kind, {}), now.get(kind, {})
         for step in sorted(before, key=_order):
@@ -134,7 +138,7 @@ def _order(step: str) -> tuple[int, str]:
 
 
 def _lay_out(folder: Path, then: Index, root: Path) -> None:
-    """A checkout of this code with the config of the release alone."""
+    """Make a checkout of this code in `folder` whose only config is that of the release."""
     folder.mkdir(parents=True)
     shutil.copy(root / "dodo.py", folder)
     shutil.copytree(root / "pipeline", folder / "pipeline")
@@ -155,7 +159,7 @@ def _lay_out(folder: Path, then: Index, root: Path) -> None:
 
 
 def _inside(config: ModelConfig, folder: Path) -> Path:
-    """Where a source of this project lies, relative to the project."""
+    """The path of a source in this project, relative to the project."""
     assert not isinstance(config.source, HubSource)
     try:
         return config.source.path.resolve().relative_to(folder.resolve())
@@ -169,7 +173,7 @@ def _inside(config: ModelConfig, folder: Path) -> Path:
 
 
 def _built(folder: Path, then: Index) -> Index:
-    """The index of what is built in the folder."""
+    """Build and package in the folder. Returns the index of the archive."""
     environ = {name: value for name, value in os.environ.items() if name not in _NOT_HERE}
     targets = ",".join(target["name"] for target in then["targets"])
     command = [sys.executable, "-m", "doit", f"targets={targets}", f"package:{then['model']}"]

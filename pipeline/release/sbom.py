@@ -1,4 +1,4 @@
-"""What is in a release and what it was made with, as CycloneDX (https://cyclonedx.org), by its own library.
+"""Lists what is in a release and what it was made with, as CycloneDX (https://cyclonedx.org), by CycloneDX's library.
 
 The serial number follows from the contents, and there is no time in it: equal releases have equal lists.
 """
@@ -61,6 +61,6 @@ def _file(name: str, sha256: str, ref: str) -> Component:
 
 
 def _tool(name: str, version: str) -> Component:
-    """A package of the registry of Python packages, or the SDK inside onnxruntime-qnn."""
+    """A package from PyPI, or the SDK inside onnxruntime-qnn."""
     purl = None if name == "qairt" else PackageURL("pypi", name=name, version=version)
     return Component(name=name, version=version, type=ComponentType.LIBRARY, bom_ref=f"tool:{name}", purl=purl)

@@ -29,7 +29,7 @@ def signed(statement: bytes, environ: Mapping[str, str]) -> bytes | None:
     """The statement in a signed envelope; None if the environment names no key.
 
     Raises:
-        ConfigError: what the environment names is no ed25519 key. No message holds the key itself.
+        ConfigError: what the environment names is no ed25519 key. No message contains the key itself.
     """
     key = private_key(environ)
     if key is None:
@@ -43,7 +43,7 @@ def signers(envelope: bytes, statement: bytes) -> tuple[str, ...]:
     """The ids of the keys that an envelope claims to be signed with; :func:`verify` checks a signature.
 
     Raises:
-        ValueError: it is no envelope, is around another statement, or has no signature.
+        ValueError: the bytes are no envelope, hold another statement, or have no signature.
     """
     opened = _opened(envelope)
     if opened.payload != statement or opened.payload_type != PAYLOAD_TYPE:
@@ -54,7 +54,7 @@ def signers(envelope: bytes, statement: bytes) -> tuple[str, ...]:
 
 
 def verify(envelope: bytes, public_key: Path) -> str:
-    """The id of the public key, with which the envelope is signed.
+    """Check that an envelope is signed with a public key. Returns the id of the key.
 
     Raises:
         ValueError: it is not signed with this key.

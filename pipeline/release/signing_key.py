@@ -19,7 +19,7 @@ def private_key(environ: Mapping[str, str]) -> Ed25519PrivateKey | None:
     """The key that the environment names; None if it names none.
 
     Raises:
-        ConfigError: what it names is no ed25519 key. No message holds the key itself.
+        ConfigError: what it names is no ed25519 key. No message contains the key itself.
     """
     given = environ.get(VARIABLE, "").strip()
     if not given:

@@ -28,7 +28,7 @@ _GATES = {
 
 @dataclass(frozen=True)
 class Lapse:
-    """One gate that an artifact did not pass: `artifact` is `<component>/<bucket>`, or with `/<target>`."""
+    """One gate that an artifact did not pass. `artifact` is `<component>/<bucket>`, maybe with `/<target>`."""
 
     artifact: str
     gate: str
@@ -129,10 +129,10 @@ def check_names(allowed: Sequence[str], artifacts: Sequence[str], where: str) ->
 
 
 def covers(name: str, artifact: str) -> bool:
-    """Whether `name` is the artifact, or one of the names that its own begins with."""
+    """Whether `name` is that of the artifact, or of its component or bucket."""
     return artifact == name or artifact.startswith(f"{name}/")
 
 
 def is_gated(step: Step, allowed: Sequence[str]) -> bool:
-    """Whether a step has a gate that it may fail and be packaged: the config names something of its component."""
+    """Whether a step may fail its gate and still be packaged: the config allows artifacts of its component."""
     return step.stage in _GATES and step.component in {name.partition("/")[0] for name in allowed}

@@ -1,8 +1,8 @@
-"""Reaches a device by the system's own OpenSSH client: files by sftp, which goes on where it was cut off, and Python.
+"""Reaches a device with the system's own OpenSSH client: copies files by sftp, which can resume, and runs Python there.
 
-Only a host whose key is known is spoken to, and nothing is asked for: keys, agents, users and ports are those of the
-usual configuration of ssh, or of a file that is named. No password is on any command line. What is run there is Python
-with plain words, so it does not matter which shell the device has.
+Only hosts with a known key are contacted, and the user is asked for nothing: keys, agents, users and ports are those of
+the usual configuration of ssh, or of a given file. No password is on any command line. Commands on the device are
+Python with plain words as arguments, so any shell there will do.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _OPTIONS = (
 )  # fmt: skip
 _TOLD_LINES = 4
 _AWAY = ("Could not resolve hostname", "Connection refused", "timed out", "No route to host", "unreachable")
-"""What ssh says where no device answers."""
+"""Parts of what ssh says if no device answers."""
 
 
 @dataclass(frozen=True)
 class Ssh:
-    """A device: `host` as ssh knows it, the command of its `python`, and the `folder` that is ours there.
+    """A device: `host` as ssh knows it, the command for `python` there, and the `folder` there that is ours.
 
-    `config` is a file of ssh's to read in place of the user's.
+    `config` is a configuration file for ssh in place of the user's.
     """
 
     host: str
@@ -54,11 +54,11 @@ class Ssh:
                 raise ConfigError(f"{value!r} is no {what}", where="command line", remedy="doit help device")
 
     def at(self, folder: str) -> Ssh:
-        """The same with another folder."""
+        """This device with another folder."""
         return replace(self, folder=folder)
 
     def reach(self) -> None:
-        """Have the device's Python say which it is.
+        """Check that the device can be reached and has a Python, by running it.
 
         Raises:
             DeviceError: the device is not reached, or has no such Python.
@@ -77,12 +77,12 @@ class Ssh:
                 raise self._failed(process.returncode, said.read() + told)
 
     def ask(self, *words: str) -> Iterator[Mapping[str, Json]]:
-        """Run our program on the device with these words, and yield what it tells.
+        """Run our program on the device with these arguments, and yield its answers.
 
-        It ends when the iterator is closed, or this process ends.
+        The program ends when the iterator is closed, or this process ends.
 
         Raises:
-            DeviceError: the device is not reached, or the program ends otherwise than in order.
+            DeviceError: the device is not reached, or the program fails.
         """
         command = ["ssh", *self._options(), "-T", "--", self.host, f"{self.python} {' '.join(words)}"]
         with tempfile.TemporaryFile() as said:
@@ -106,9 +106,9 @@ class Ssh:
                 raise self._failed(status, said.read() + noise)
 
     def put(self, files: Mapping[str, Path], there: Mapping[str, int]) -> None:
-        """Copy files into our folder under other names, which the program there gives them back when they are whole.
+        """Copy files into our folder under temporary names; our program there gives complete ones their final names.
 
-        `there` has the sizes of what is there: a part of a file is gone on with.
+        `there` has the sizes of the files that are there: copying a file of which a part is there is resumed.
         """
         batch = []
         for name, path in files.items():
@@ -118,7 +118,7 @@ class Ssh:
         self._sftp(batch)
 
     def put_small(self, files: Mapping[str, Path]) -> None:
-        """Make our folder and copy files into it that are not worth going on with."""
+        """Make our folder and copy files into it that are too small to be worth resuming."""
         parents = [*reversed(PurePosixPath(self.folder).parents), PurePosixPath(self.folder)]
         folders = [f'-mkdir "{each}"' for each in parents if str(each) not in (".", "/")]
         self._sftp([*folders, *(f'put "{_local(path)}" "{self.folder}/{name}"' for name, path in files.items())])
@@ -182,5 +182,5 @@ def _told(line: bytes) -> Mapping[str, Json]:
 
 
 def _local(path: Path) -> str:
-    """A path of this machine, as it is written between quotes in a batch of sftp."""
+    """A path of this machine, escaped for quotes in a batch of sftp."""
     return str(path.absolute()).replace("\\", "/").replace('"', '\\"')

@@ -63,7 +63,7 @@ def verify_release(path: Path, public_key: Path | None = None) -> Verified:
     """Check all of a release, and its signature if a key is given.
 
     Raises:
-        VerificationError: the release was changed, or is not signed by that key; the message names what is wrong.
+        VerificationError: the release was changed, or is not signed with that key; the message names what is wrong.
         ConfigError: there is no such file, or `public_key` holds no public key.
         StoreError: the disk can't be read.
     """
@@ -93,7 +93,7 @@ def verify_release(path: Path, public_key: Path | None = None) -> Verified:
 
 
 def read_index(path: Path) -> Mapping[str, Any]:
-    """The index of a release: of an archive, which is checked first, or a release.json that was taken out of one.
+    """The index of a release: from an archive, which is checked first, or from a release.json taken out of one.
 
     Raises:
         VerificationError, ConfigError, StoreError: as for :func:`verify_release`.
@@ -198,7 +198,7 @@ def _check_paths(path: Path, index: Mapping[str, Any]) -> None:
 
 
 def _models(index: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
-    """Each model of the release: what needs it, its path, and the paths of the files it refers to."""
+    """Each model of the release: the name of what needs it, its path, and the paths of the files it refers to."""
     for name, bucket in buckets_of(index["components"]):
         for target, context in bucket["contexts"].items():
             programs = [made["file"] for made in context.get("exports", {}).values()]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pipeline.frozen import dataclass
 
 LIMIT_32, LIMIT_16 = 0xFFFFFFFF, 0xFFFF
-"""A number as large as this, or larger, does not fit into its field: the field is filled, and ZIP64 has the number."""
+"""A number this large or larger does not fit into its field: the field has this value, and ZIP64's has the number."""
 
 END = struct.Struct("<4s4H2LH")
 END_64 = struct.Struct("<4sQ2H2L4Q")

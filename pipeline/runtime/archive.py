@@ -28,11 +28,11 @@ CACHE_VARIABLE = "QNN_RELEASE_CACHE"
 _TEMPORARY = ".unpacking-"
 _LOCK, _NEW = "lock", "new"
 _ABANDONED_S = 24 * 3600.0
-"""The age from which a folder is taken for abandoned where no lock tells."""
+"""The age in seconds from which a folder counts as abandoned on systems without locks."""
 _CHUNK_BYTES = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _RENAME_WAITS_S = (0.0, 0.1, 0.5, 2.0)
-"""Pauses before tries to rename a folder: on Windows a virus scanner may have a file in it open for a moment."""
+"""Seconds to wait before each try to rename a folder: on Windows a virus scanner may have a file in it open."""
 _KEY_DIGITS = 32  # of 64: enough to be unique, and paths stay short on Windows
 
 
@@ -45,10 +45,10 @@ def default_cache() -> Path:
 
 
 def unpack(archive: Path, cache: Path) -> tuple[Path, Index]:
-    """The folder that holds the files of an archive, and its index; unpacked now if it was not before.
+    """The folder with the files of an archive, which is unpacked now if it was not before, and the release's index.
 
     Raises:
-        FormatError: it is no archive of a release, or holds what a release would not.
+        FormatError: it is no archive of a release, or has entries that a release has not.
         DamagedError: a file in it is not the one that its release.json names.
         ReleaseError: the archive can't be read, or the cache folder not be written.
     """
@@ -176,9 +176,9 @@ def _work_folder(cache: Path) -> Iterator[Path]:
 
 
 def _claimed(cache: Path) -> tuple[Path, BinaryIO]:
-    """A new folder, and a file in it that is open, and but on Windows locked, as long as the folder is in use.
+    """A new folder, and a file in it that stays open, and except on Windows locked, while the folder is in use.
 
-    Both end with the process, however that ends. Where there are no locks, the folder's age has to do.
+    The system closes and unlocks the file however the process ends. Without locks, the folder's age tells.
     """
     while True:
         work = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=cache))
@@ -209,7 +209,7 @@ def _lock(lock: IO[bytes]) -> bool | None:
 
 
 def _remove_abandoned(cache: Path) -> None:
-    """Delete what processes left that were killed while they unpacked."""
+    """Delete the work folders of processes that were killed while they unpacked."""
     with contextlib.suppress(OSError):
         for work in cache.glob(f"{_TEMPORARY}*"):
             _remove_if_abandoned(work)

@@ -18,7 +18,7 @@ _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
 class Chat:
-    """A conversation. `messages` is what was said, each with a role and a content; it may be changed between questions.
+    """A conversation. `messages` has a role and a content for each message; it may be changed between questions.
 
     Not safe to use from several threads.
     """
@@ -37,10 +37,10 @@ class Chat:
         return self._engine.name
 
     def ask(self, question: str, *, max_tokens: int = 256) -> Iterator[str]:
-        """The answer to a question in the conversation so far, in pieces, as they come.
+        """The answer to a question in the conversation so far, in pieces of text as they are made.
 
         Raises:
-            InputError: the conversation does not fit into the context, or the template does not take it.
+            InputError: the conversation does not fit into the context, or the chat template refuses it.
             LoadError: the packages `tokenizers` and `jinja2`, which this needs, are not installed.
         """
         if not isinstance(question, str):
@@ -63,11 +63,11 @@ class Chat:
         self.messages.append({"role": "assistant", "content": str(self._tokenizer.decode(made))})
 
     def generate(self, tokens: Sequence[int], *, max_tokens: int = 256) -> Iterator[int]:
-        """The tokens that follow `tokens`, likeliest first; needs no tokenizer.
+        """The tokens of an answer to `tokens`: at each place the likeliest one. Needs no tokenizer.
 
         Raises:
             InputError: there are no tokens, or more than the context holds.
-            ArgumentError: `max_tokens` is no number of tokens.
+            ArgumentError: `max_tokens` is no positive whole number.
         """
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
             raise ArgumentError("max_tokens is no number of tokens", where=f"max_tokens={max_tokens!r}")
@@ -82,7 +82,7 @@ class Chat:
         return self._timed([*tokens], min(max_tokens, room))
 
     def encode(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """The tokens of a conversation up to where the model is to speak; raises what :meth:`ask` raises."""
+        """The tokens of a conversation, up to where the model's answer begins. Raises what :meth:`ask` raises."""
         self._load_tokenizer()
         path = self._folder / TEMPLATE
         text = "\n".join(message["content"] for message in messages)

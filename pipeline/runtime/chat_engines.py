@@ -1,7 +1,7 @@
-"""What answers in a chat: onnxruntime-genai over a release's contexts, or a loop of numpy over its sessions.
+"""The two engines that answer in a chat: onnxruntime-genai with a release's contexts, and a numpy loop over sessions.
 
-Both read `genai_config.json` of the contexts' folder. The loop takes from `inputs.onnx` what positions and masks are
-for the graphs, so that it knows nothing of rotations and encodings, nor of tables of embeddings beside the graphs.
+Both read `genai_config.json` in the contexts' folder. The loop runs `inputs.onnx`, a small model that turns positions
+and masks into the graphs' other inputs. So the loop knows nothing of rotary embeddings, encodings and embedding tables.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Run = Callable[[dict[str, NDArray[Any]]], Arrays]
 
 
 class ChatConfig:
-    """What `genai_config.json` says of a language model. Raises FormatError for one that does not say it."""
+    """What `genai_config.json` says of a language model. Raises FormatError if something is missing or wrong."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -46,24 +46,24 @@ class ChatConfig:
 
 
 class ChatEngine(Protocol):
-    """What makes an answer of a conversation's tokens."""
+    """Makes an answer from the tokens of a conversation."""
 
     name: str
 
     def answer(self, tokens: Sequence[int], most: int) -> Iterator[int]:
-        """The tokens of an answer to `tokens`, each as it is found, before one that ends answers."""
+        """At most `most` tokens of an answer to `tokens`, each as it is found, without the one that ends the answer."""
 
 
 class GenaiEngine:
-    """onnxruntime-genai: it reads a conversation anew for each answer."""
+    """Answers with onnxruntime-genai, which reads the whole conversation anew for each answer."""
 
     name = "onnxruntime-genai"
 
     def __init__(self, folder: Path, config: ChatConfig) -> None:
-        """`folder` has the contexts and all that is to be beside them.
+        """Open `folder`, which has the contexts and the files that onnxruntime-genai needs beside them.
 
         Raises:
-            LoadError: it refuses the folder.
+            LoadError: onnxruntime-genai refuses the folder.
         """
         self._genai = importlib.import_module("onnxruntime_genai")
         self._config = config
@@ -94,13 +94,15 @@ class GenaiEngine:
 
 
 class LoopEngine:
-    """The loop: a cache of numpy arrays around two graphs, decode and prefill. What was read stays in the cache."""
+    """Answers with two graphs, decode and prefill, around a cache of numpy arrays that keeps what was read."""
 
     name = "numpy"
 
     def __init__(self, config: ChatConfig, inputs: Run, decode: tuple[int, Run], prefill: tuple[int, Run]) -> None:
-        """`inputs` runs `inputs.onnx`; the graphs come with how many tokens a run takes. Both leave out what they don't
-        take: tokens go into a graph, or where its table of embeddings is beside it, into `inputs.onnx`.
+        """`inputs` runs `inputs.onnx`; `decode` and `prefill` are the number of tokens that a run takes, and the run.
+
+        Each ignores arrays that it has no input for: tokens go into a graph or, if its embedding table is in a file of
+        its own, into `inputs.onnx`.
         """
         self._config, self._inputs, self._decode, self._prefill = config, inputs, decode, prefill
         self._forget()
@@ -138,7 +140,7 @@ class LoopEngine:
         }
 
     def _step(self, graph: tuple[int, Run], tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Run a graph over tokens, which stand at the front of its window; the logits of the last of them."""
+        """Run a graph on tokens at the front of its window. Returns the logits after the last: float32 [vocabulary]."""
         width, run = graph
         past, count = self._config.context - width, len(tokens)
         ids = np.full((1, width), self._config.pad, np.int32)
@@ -163,5 +165,5 @@ def _axis(name: str) -> int:
 
 
 def _last(array: NDArray[Any], count: int, axis: int) -> NDArray[Any]:
-    """The last positions along an axis."""
+    """The last `count` positions along an axis, as a contiguous array."""
     return np.ascontiguousarray(np.take(array, range(array.shape[axis] - count, array.shape[axis]), axis))

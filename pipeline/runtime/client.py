@@ -7,11 +7,11 @@ On Windows on Snapdragon an application may be x86 Python, while QNN needs ARM64
     with Client(["C:/python-arm64/python.exe", "-m", "pipeline.runtime.serve", "minilm-1.0.qnn.zip"]) as client:
         outputs = client.run("encoder", {"input_ids": ids, "attention_mask": mask})
 
-Arrays are numpy's. Without numpy, an input is anything with the buffer protocol whose format and shape are right, and
-an output is a memoryview of its format and shape; of plain bytes if it has no elements, or for float16.
+Arrays are numpy's. Without numpy, an input is any object with the buffer protocol whose format and shape are right, and
+an output is a memoryview with its format and shape; without elements, or of float16, it is a memoryview of bytes.
 
-Below: what can go wrong; Client, all that an application uses; _Server, one process behind it; then the frames and
-their arrays, which the server (serve.py) reads and writes by the same functions.
+Below are the errors; Client, all that an application uses; _Server, one process behind it; and the functions for frames
+and their arrays, which the server (serve.py) uses, too.
 
 The protocol, on the server's standard input and output; its standard error is a log. Both sides send frames:
 
@@ -23,8 +23,8 @@ The protocol, on the server's standard input and output; its standard error is a
 
 The server's first frame is {"hello": 1, "max_bytes", "components", ...} or an error. A request has an "id" of
 the client's choice and "call": "run" (with "component"), "load" or "report". The answer has the same id and "arrays",
-"report", or "error": {"kind", "what", "where", "why", "next"}. Requests are answered one after the other. What is no
-frame can't be skipped: the side that sees it ends the connection. The server ends when its standard input does.
+"report", or "error": {"kind", "what", "where", "why", "next"}. Requests are answered one after the other. Bytes that
+are no frame can't be skipped: who reads them ends the connection. The server ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _LOG_LINE_BYTES = 8192
 _END_S = 5.0
 """Seconds that a server is given to end by itself, and its log to be read."""
 _NO_WINDOW: int = getattr(subprocess, "CREATE_NO_WINDOW", 0)
-"""On Windows a server of an application that has no console would open one."""
+"""For Windows, where the server of an application without a console would open a console window."""
 
 
 class ClientError(Exception):
@@ -90,11 +90,11 @@ class CallTimeoutError(ClientError):
 
 
 class FrameError(ClientError):
-    """What was sent or received is no frame of the protocol; the connection can't be used any more."""
+    """Bytes that were sent or received are no frame of the protocol; the connection can't be used any more."""
 
 
 class ArraysError(ClientError):
-    """Arrays can't be sent or taken; the connection is fine. `header` is that of the frame, if it could be read."""
+    """Arrays can't be sent or read; the connection can still be used. `header` is the frame's, if it could be read."""
 
     def __init__(self, what: str, header: Mapping[str, Any] | None = None) -> None:
         super().__init__(what)
@@ -128,9 +128,9 @@ class Client:
     ) -> None:
         """Start the server by its command line, and wait until it has opened the release.
 
-        `timeout_s` limits every call, and `start_timeout_s` each start. With `recover`, a server that died is started
-        again and the call that met it is made once more, which is right because calls change nothing; and a server that
-        let a call time out is ended.
+        `timeout_s` limits every call, `start_timeout_s` each start, and `max_bytes` the body of a frame. With
+        `recover`, a server that died is started again and the call that failed by it is made once more, which is right
+        because calls change nothing; a server that let a call time out is ended.
 
         Raises:
             RemoteError: the server can't open the release.
@@ -159,7 +159,8 @@ class Client:
         Raises:
             RemoteError: the server refused it, or it failed there.
             ServerDiedError: the server ended meanwhile, or had ended before.
-            CallTimeoutError, FrameError: as they say.
+            CallTimeoutError: the server did not answer in time.
+            FrameError: the server sent bytes that are no frame.
             ArraysError: an input can't be sent.
         """
         return self._call({"call": "run", "component": component}, inputs, timeout_s)[1]
@@ -169,7 +170,7 @@ class Client:
         self._call({"call": "load", "component": component}, {}, timeout_s)
 
     def report(self, *, timeout_s: float | None = None) -> dict[str, Any]:
-        """What the server's release did so far, and why; raises what :meth:`run` raises."""
+        """What the server's release did so far, and why: `Report.as_dict()` there. Raises what :meth:`run` raises."""
         report: dict[str, Any] = self._call({"call": "report"}, {}, timeout_s)[0]["report"]
         return report
 
@@ -214,7 +215,7 @@ class Client:
         return header, arrays
 
     def _live(self) -> _Server:
-        """The server, a new one if the last died and that is wanted."""
+        """The server; with `recover`, a new one if the last died."""
         with self._lock:
             if self._closed:
                 raise ClientError("the client is closed")
@@ -225,7 +226,7 @@ class Client:
 
 
 class _Server:
-    """One process, from its start to its end: a client that recovers makes another.
+    """One server process, from its start to its end. A client that recovers makes another one.
 
     Its input, its output and its log each have a thread here, so that none blocks another. A call leaves a future under
     the number of its request, hands the frame to the writer, and waits; the reader fills the future in. When the output
@@ -269,7 +270,7 @@ class _Server:
             raise
 
     def call(self, request: dict[str, Any], buffers: Sequence[memoryview], wait_s: float | None) -> Any:
-        """The header and the arrays of the answer."""
+        """Send a request and wait for its answer: the header and the arrays."""
         number = next(self._ids)
         answer: Future[Any] = Future()
         frame = encode_frame(dict(request, id=number), buffers, self.hello.get("max_bytes", MAX_BODY_BYTES))
@@ -281,7 +282,7 @@ class _Server:
         return self._answer(number, answer, wait_s)
 
     def end(self, gently: bool = False) -> None:
-        """End the process: gently, by the end of its input; what still runs after that is killed."""
+        """End the process. With `gently`, its input ends first, and it has some seconds to end by itself."""
         self._frames.put(None)
         if gently:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -304,7 +305,7 @@ class _Server:
             raise CallTimeoutError(f"the server did not answer within {wait_s:g} s") from None
 
     def _write(self) -> None:
-        """Write frames, each a list of pieces, until None says that there are no more."""
+        """Write frames, each a list of pieces, until a None in their place says that there are no more."""
         stdin = self.process.stdin
         with contextlib.suppress(OSError, ValueError):  # it died: the reader notices too, and tells
             for frame in iter(self._frames.get, None):
@@ -332,7 +333,7 @@ class _Server:
         stdout.close()
 
     def _fail(self, wrong: str) -> None:
-        """Nothing more comes from the server: end it, and tell everyone who waits."""
+        """End the server, from which nothing more comes, and give everyone who waits the error."""
         try:
             status = self.process.wait(0 if wrong else _END_S)
         except subprocess.TimeoutExpired:
@@ -349,7 +350,7 @@ class _Server:
             answer.set_exception(self.failure)
 
     def _read_log(self) -> None:
-        """Keep the last lines."""
+        """Keep the last lines of the log."""
         stderr = self.process.stderr
         with contextlib.suppress(OSError, ValueError):
             for line in iter(lambda: stderr.readline(_LOG_LINE_BYTES), b""):
@@ -358,7 +359,7 @@ class _Server:
 
 
 def encode(arrays: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[memoryview]]:
-    """What a header says of these arrays, and their bytes; raises ArraysError if one can't be sent."""
+    """The entry of each array under `arrays` of a header, and its bytes; raises ArraysError if one can't be sent."""
     listed, buffers = [], []
     for name, array in arrays.items():
         try:
@@ -384,9 +385,9 @@ def read_frame(stream: Any, max_bytes: int = MAX_BODY_BYTES) -> tuple[dict[str, 
     """The next frame's header and arrays; None at the end of the stream.
 
     Raises:
-        FrameError: what comes is no frame, or too large.
+        FrameError: the next bytes are no frame, or it is too large.
         EOFError: the stream ends in the middle of a frame.
-        ArraysError: the frame is well-formed, and was read to its end, but its arrays can't be taken.
+        ArraysError: the frame is well-formed, and was read to its end, but its arrays can't be read.
     """
     prefix = stream.read(_PREFIX.size)
     if not prefix:

@@ -1,4 +1,4 @@
-"""The files of an open release: each is held against release.json before anything reads it."""
+"""The files of an open release. The hash of each is compared with release.json before anything reads it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 
 from .errors import DamagedError, FormatError
 from .index import MAX_INDEX_BYTES, NAME, Index
-
-_CHUNK_BYTES = 1 << 20
 
 
 class Contents:
@@ -27,7 +25,7 @@ class Contents:
         return self.folder / name
 
     def verify(self, names: Iterable[str]) -> None:
-        """Hash these files, those that were not hashed yet; raises DamagedError for the first that is wrong."""
+        """Hash those of these files that were not hashed yet; raises DamagedError for the first that is wrong."""
         for name in names:
             with self._lock:
                 if name not in self._verified:
@@ -36,7 +34,7 @@ class Contents:
 
     @property
     def verified(self) -> tuple[str, ...]:
-        """Files whose hashes were found to be right, in the order that they were read."""
+        """The files whose hashes were found right, in the order in which they were hashed."""
         with self._lock:
             return tuple(self._verified)
 
@@ -70,7 +68,7 @@ def read_index(folder: Path) -> Index:
 
 
 def parse_index(text: bytes) -> Index:
-    """An index from the bytes of a release.json, or one byte more than it may have."""
+    """The index in the bytes of a release.json. Raises FormatError if they are too many, or no index."""
     if len(text) > MAX_INDEX_BYTES:
         raise FormatError("release.json is too large", where=NAME, why=f"it has more than {MAX_INDEX_BYTES} bytes")
     return Index.parse(text)
@@ -78,11 +76,8 @@ def parse_index(text: bytes) -> Index:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb", buffering=0) as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def damaged(name: str, where: Path, why: str) -> DamagedError:

@@ -1,4 +1,4 @@
-"""What can go wrong with a release. A message says what, where, why, and what to do next."""
+"""The errors of a release. A message says what went wrong, where, why, and what to do next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 class ReleaseError(Exception):
-    """What went wrong (`what`), where, why, and the next thing to do (`next`); each but `what` may be empty."""
+    """Base of all errors: what went wrong, where, why, and what to do next. All but `what` may be ""."""
 
     def __init__(self, what: str, *, where: str = "", why: str = "", next: str = "") -> None:  # noqa: A002 - its label
         super().__init__(what)
@@ -29,11 +29,11 @@ class DamagedError(ReleaseError):
 
 
 class TargetError(ReleaseError):
-    """No target of the release fits the device, and to run on the CPU instead is refused or impossible."""
+    """No target of the release fits the device, and running on the CPU instead is refused or impossible."""
 
 
 class LoadError(ReleaseError):
-    """A model can't be loaded, and to run on the CPU instead is refused or impossible."""
+    """A model can't be loaded, and running on the CPU instead is refused or impossible."""
 
 
 class InputError(ReleaseError, ValueError):
@@ -55,7 +55,7 @@ class TooLongError(InputError):
 
 
 class ArgumentError(ReleaseError, ValueError):
-    """What :meth:`Release.open` was given makes no sense, whatever the release is."""
+    """An argument is wrong whatever the release is."""
 
 
 class ClosedError(ReleaseError):

@@ -1,4 +1,4 @@
-"""Reads parsed JSON field by field; what is not as it should be is an error that names the field."""
+"""Reads parsed JSON field by field. A value that is not as it should be is an error that names its field."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\\:]")  # a backslash or a colon leads el
 _DEVICE = re.compile(
     r"(?:con|prn|aux|nul|com[0-9\u00b9\u00b2\u00b3]|lpt[0-9\u00b9\u00b2\u00b3])(?:[ .].*)?", re.IGNORECASE
 )
-"""What is no file on Windows, in whatever folder: https://learn.microsoft.com/windows/win32/fileio/naming-a-file."""
+"""Names of devices on Windows, in whatever folder: https://learn.microsoft.com/windows/win32/fileio/naming-a-file."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A value of release.json, and where it stands: `components.encoder.buckets[0]`."""
+    """A value of release.json, and its path there, such as `components.encoder.buckets[0]`.
+
+    Methods that read the value as a type raise FormatError if it is of another one.
+    """
 
     value: object
     at: str = ""
 
     def get(self, name: str) -> Field:
-        """A member of an object; None if it has none of this name."""
+        """A member of an object; a Field with the value None if there is no such member."""
         value = self._mapping().get(name)
         return Field(value, f"{self.at}.{name}" if self.at else name)
 
@@ -47,7 +50,7 @@ class Field:
         return self.value
 
     def integer(self, least: int, default: int | None = None) -> int:
-        """A whole number, `least` or more."""
+        """A whole number, `least` or more; `default` if the value is None and a default is given."""
         if self.value is None and default is not None:
             return default
         if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < least:

@@ -1,6 +1,6 @@
-"""Which bucket holds an input, how the input is padded to it, and how outputs are cut back.
+"""Finds the bucket for an input, pads the input to it, and cuts outputs back to the input.
 
-This runs in every call, so all that depends on the component alone is worked out once.
+This runs in every call, so whatever depends on the component alone is computed once.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Fitting:
         ]
 
     def lengths(self, inputs: Mapping[str, NDArray[Any]]) -> Lengths:
-        """The length of every axis; raises InputError if these are not the component's inputs.
+        """The length of every axis in these inputs; raises InputError if they are not the component's.
 
-        An input that the release fixes may be there too, with the value that it is fixed to.
+        An input that the release gives a fixed value may be among them if it has this value.
         """
         if inputs.keys() != self._names:
             self._check_names(inputs)
@@ -83,7 +83,7 @@ class Fitting:
         raise TooLongError(self._name, lengths, self._limits, remedy)
 
     def pad(self, inputs: Mapping[str, NDArray[Any]], bucket: int) -> Arrays:
-        """Each input at its size in the bucket, padded at the end of its axes; one that has it is not copied."""
+        """The inputs at their sizes in a bucket, padded at the end of axes; one with the right size is not copied."""
         padded: Arrays = {}
         for name, dtype, shape, value in self._padded[bucket]:
             array = inputs[name]
@@ -96,7 +96,7 @@ class Fitting:
         return padded
 
     def crop(self, outputs: Sequence[NDArray[Any]], lengths: Lengths, bucket: int) -> Arrays:
-        """Outputs by name, views of what belongs to the input; a dim that nobody knows to follow an axis stays.
+        """Outputs by name, as views of the parts that belong to the input. A dim with an unknown rule is not cut.
 
         Raises:
             RunError: an output has another rank than release.json says, or a dim is shorter than it should be.
@@ -115,7 +115,7 @@ class Fitting:
         return named
 
     def valid_share(self, lengths: Lengths, bucket: int) -> float:
-        """The part of the bucket that the input fills, by elements along its axes."""
+        """The share of the bucket that the input fills, 0 to 1: the product over its axes of length by size."""
         share = 1.0
         for axis, size in self._buckets[bucket].items():
             share *= lengths[axis] / size
@@ -210,7 +210,7 @@ def dim_text(dim: Dim) -> str:
 
 
 def _tells(component: Component) -> Iterator[tuple[str, str, int, Dim]]:
-    """Where the lengths of the axes are read: axis, input, place of the dim, dim."""
+    """The dims from which lengths of axes are read, each as axis, input, place of the dim, and dim."""
     for tensor in component.inputs:
         for place, dim in enumerate(tensor.dims):
             if dim.axis is not None and dim.per == 1:

@@ -19,7 +19,7 @@ from .errors import FormatError
 from .fields import Field
 
 NAME = "release.json"
-UNLISTED = (NAME, "provenance.json", "release.dsse.json")  # what `files` can't list, as they name release.json
+UNLISTED = (NAME, "provenance.json", "release.dsse.json")  # `files` can't list them: they hold release.json's digest
 SCHEMA_VERSION = 1
 PACKINGS = ("separate", "buckets", "socs")
 MAX_INDEX_BYTES = 64 << 20
@@ -27,7 +27,7 @@ MAX_INDEX_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class File:
-    """A file of the release as it was when it was made."""
+    """The digest and size that a file of the release had when it was packaged."""
 
     sha256: str
     bytes: int
@@ -35,9 +35,10 @@ class File:
 
 @dataclass(frozen=True)
 class Target:
-    """A SoC that contexts are for; `vtcm_mb` is None where the compiler chose, `minimum_driver_sdk` empty or `2.51`.
+    """A SoC that contexts are for. `vtcm_mb` is None if the compiler chose it.
 
-    `options` are provider options that its contexts are to be run with.
+    `minimum_driver_sdk` is the oldest QAIRT version, such as `2.51`, whose driver loads the contexts, "" if that is
+    unknown. `options` are provider options to run the contexts with.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Dim:
-    """`(times * length + offset) // per` of `axis`, or `size`, or neither: nobody knows."""
+    """A dim: a fixed `size`, or `(times * length + offset) // per` for a length of `axis`; unknown if both are None."""
 
     size: int | None = None
     axis: str | None = None
@@ -72,7 +73,7 @@ class Dim:
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or an output; inputs are padded with `padding`, and ids are in `range`, from the least to the most."""
+    """An input or an output. An input is padded with `padding`; if it holds ids, `range` is the least and the most."""
 
     name: str
     dtype: np.dtype[np.generic]
@@ -83,7 +84,7 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """An input of the original that the release has one value for: `value` has its type and shape."""
+    """An input of the original that always has one value in the release: `value`, with the input's type and shape."""
 
     name: str
     value: NDArray[Any]
@@ -91,7 +92,10 @@ class Constant:
 
 @dataclass(frozen=True)
 class Context:
-    """A context model and its binaries, as paths in the release; `compatibility` is the EP's own description."""
+    """A context model and its binaries, as paths in the release.
+
+    `packing` says what shares a binary. `compatibility` is the string by which the EP tells whether it can load it.
+    """
 
     model: str
     binaries: tuple[str, ...]
@@ -109,7 +113,7 @@ class Qdq:
 
 @dataclass(frozen=True)
 class Bucket:
-    """What there is for one length of each axis. `contexts` is by target."""
+    """The models for one length of each axis. `contexts` has one for each target, by the target's name."""
 
     axes: Mapping[str, int]
     contexts: Mapping[str, Context]
@@ -134,7 +138,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Index:
-    """All that release.json says to a runtime. `digest` is the SHA-256 of the file itself."""
+    """The parts of release.json that a runtime needs. `digest` is the SHA-256 of the file itself."""
 
     digest: str
     model: str
@@ -145,7 +149,7 @@ class Index:
 
     @classmethod
     def parse(cls, text: bytes) -> Index:
-        """Read the contents of a release.json; raises FormatError for anything that a release would not say."""
+        """The index in the bytes of a release.json; raises FormatError for anything that a release would not say."""
         root = Field(_json(text))
         version = root.get("schema_version")
         if version.integer(1) > SCHEMA_VERSION:
@@ -279,7 +283,7 @@ def _tensor(entry: Field, axes: set[str]) -> Tensor:
 
 
 def _range(entry: Field, kind: np.dtype[np.generic]) -> tuple[int, int] | None:
-    """The least and the most that an input of integers may be."""
+    """The least and the largest value that an input of integers may have; None if no range is given."""
     if entry.value is None:
         return None
     ends = [end.integer(-(1 << 63)) for end in entry.items()]

@@ -1,24 +1,24 @@
-"""Measures a release where this runs: what its contexts give for some inputs, and how long they take.
+"""Measures a release on the host where this runs: what its contexts give for some inputs, and how long they take.
 
-    python -m pipeline.runtime.measure look FOLDER     what this host is, and what of the work is there already
-    python -m pipeline.runtime.measure keep FOLDER     give what was copied whole its name
-    python -m pipeline.runtime.measure run FOLDER      the contexts that were not measured yet
+    python -m pipeline.runtime.measure look FOLDER     tell what this host is, and the sizes of the files in FOLDER
+    python -m pipeline.runtime.measure keep FOLDER     give files that were copied completely their final names
+    python -m pipeline.runtime.measure run FOLDER      measure the contexts that were not measured yet
 
-`doit device` copies this package to a device as one file, and asks it all three. FOLDER holds `release.qnn.zip`,
+`doit device` copies this package to a device as one file, and runs all three. FOLDER holds `release.qnn.zip`,
 `inputs.npz` (arrays by the names that the request gives them) and `request.json`:
 
     {"seconds": 10, "most": 1000, "options": {}, "files": {<name>: <SHA-256>},
      "contexts": [{"component", "axes", "target", "samples": [{<input>: <array>}]}]}
 
-Each context is measured in a process of its own and leaves `results/<number>.npz` and, last, `results/<number>.json`:
-who was cut off goes on where it was. What a caller is told is a line of JSON after the mark. The process ends when its
-standard input does, so that nothing goes on for a caller that is gone.
+Each context is measured in a process of its own, which writes `results/<number>.npz` and, last,
+`results/<number>.json`, so that a run that was cut off goes on with the next context. An answer to the caller is a line
+on standard output: :data:`MARK`, then JSON. The process ends when its standard input does, so that nothing goes on for
+a caller that is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from . import power
+from .contents import sha256
 from .errors import ReleaseError, TargetError
 from .release import Release
 
@@ -45,7 +46,7 @@ _PACKAGES = ("onnxruntime", "onnxruntime-qnn", "numpy")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit status. What becomes of a context is told, and no reason to fail."""
+    """The command line; returns the exit status. A context that fails is told as an answer, with exit status 0."""
     what, folder, *rest = sys.argv[1:] if arguments is None else arguments
     path = Path(folder)
     if what == "one":
@@ -60,7 +61,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def look() -> dict[str, Any]:
-    """What this host is: its device, its system, its power, and the versions of the packages that run a release."""
+    """What this host is: its device, its system, its power, and the versions of the packages that run a release.
+
+    :class:`pipeline.contracts.device.DeviceLook` describes the fields.
+    """
     from . import provider  # imports onnxruntime
 
     host = provider.host()
@@ -95,11 +99,11 @@ def _run_all(folder: Path) -> None:
 
 
 def _keep(path: Path, digest: str) -> bool:
-    """Whether a file is the one that was sent; a part that is whole gets its name, one that is not goes."""
+    """Give a copied part its final name if it has the digest, else delete it. Returns whether the file is right."""
     part = path.with_name(path.name + PART)
     if not part.exists():
-        return path.exists() and _sha256(path) == digest
-    if _sha256(part) != digest:
+        return path.exists() and sha256(path) == digest
+    if sha256(part) != digest:
         part.unlink()
         return False
     os.replace(part, path)
@@ -107,7 +111,7 @@ def _keep(path: Path, digest: str) -> bool:
 
 
 def _measured_apart(folder: Path, number: int) -> None:
-    """Measure one context in a child: QNN may end the process that it is in, and a cold start is one."""
+    """Measure one context in a child: QNN may end its process, and a start is cold only in a new one."""
     program = [sys.argv[0]] if sys.argv[0].endswith(".pyz") else ["-m", f"{__package__}.measure"]
     log = folder / RESULTS / f"{number:04d}.log"
     with log.open("wb") as stream:
@@ -180,7 +184,7 @@ def _measured(folder: Path, number: int, request: Mapping[str, Any], context: Ma
     np.savez(path, **flat, allow_pickle=False)
     return {
         "outputs": names,
-        "sha256": _sha256(path),
+        "sha256": sha256(path),
         "load_s": session.load_s,
         "first_ms": first_s * 1e3,
         "median_ms": statistics.median(warm) * 1e3,
@@ -204,11 +208,6 @@ def _write(folder: Path, number: int, told: Mapping[str, Any]) -> None:
 
 def _tell(said: Mapping[str, Any]) -> None:
     print(f"{MARK}{json.dumps(said)}", flush=True)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _version(package: str) -> str:

@@ -1,4 +1,4 @@
-"""Opens a chat with the language model of a release: finds its files, and what can answer here."""
+"""Opens a chat with the language model of a release: finds its files, and an engine that can answer here."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class _Opening:
         self._path = held.path(str(self._folder))
 
     def chat(self, engine: str | None) -> Chat:
-        """As said above."""
-        # Binaries are looked at by whoever loads them; a table of embeddings is read by every engine.
+        """As :func:`open_chat`."""
+        # Whoever loads a binary checks its hash. Every engine reads the table of embeddings, so it is checked here.
         self._held.verify(str(name) for name in self._files() if name.suffix != ".bin" or name.name == TABLE)
         config = ChatConfig(self._path / CONFIG)
         why = self._no_genai()
@@ -55,7 +55,7 @@ class _Opening:
         return Chat(made, config, self._path, runs_on)
 
     def _found(self) -> tuple[Component, PurePosixPath]:
-        """The language model, and the folder of its contexts for the target that is run, or for any."""
+        """The language model, and the folder of its contexts for the target in use, or for any target on the CPU."""
         target = self._placement.target
         for component in self._held.index.components.values():
             for name, context in component.buckets[0].contexts.items():
@@ -74,14 +74,14 @@ class _Opening:
         return [path for path in paths if path.parent == self._folder]
 
     def _ends(self) -> tuple[Bucket, Bucket]:
-        """Decode and prefill of the longest context, as genai_config.json has them."""
+        """The buckets of decode and prefill for the longest context, which genai_config.json describes."""
         longest = max(sum(bucket.axes.values()) for bucket in self._component.buckets)
         ends = [bucket for bucket in self._component.buckets if sum(bucket.axes.values()) == longest]
         ends.sort(key=lambda bucket: bucket.axes["sequence"])
         return ends[0], ends[-1]
 
     def _no_genai(self) -> str:
-        """Why onnxruntime-genai can't run the contexts here; empty if it can."""
+        """Why onnxruntime-genai can't run the contexts here; "" if it can."""
         if not installed(_PACKAGE):
             return "the package onnxruntime-genai is not installed"
         if self._placement.device == EMULATOR:

@@ -1,4 +1,4 @@
-"""Where a release runs: on the NPU, for the target that fits it; on QNN's emulator of one; or on the CPU."""
+"""Decides where a release runs: on the NPU with the target that fits, on QNN's emulator of a target, or on the CPU."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _SAID = {
     "EP_UNSUPPORTED": "for another chip, or for a newer driver",
     "EP_NOT_APPLICABLE": "not for this execution provider",
 }
-"""What the EP's refusals mean, of `OrtCompiledModelCompatibility`."""
+"""What the EP's refusals, names of `OrtCompiledModelCompatibility`, mean."""
 
 Ask = Callable[[str], str]
-"""What the EP says of a context, by the context's compatibility string."""
+"""Asks the EP about a context by its compatibility string. Returns a name of `OrtCompiledModelCompatibility`."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A device of :data:`DEVICES`; the target whose contexts are run, if any; and the reason.
+    """Where a release runs: a device of :data:`DEVICES`, the target whose contexts are run, if any, and the reason.
 
-    `fell_back` says that something better was wanted, and `remedy` what may help. `ep_device` is the EP's own handle
-    of the device.
+    `fell_back` says that another device was wanted, and `remedy` what may help. `ep_device` is the EP's own handle of
+    the device.
     """
 
     device: str
@@ -57,7 +57,7 @@ def named_target(index: Index, name: str) -> Target:
 
 
 def fitting(index: Index, targets: tuple[Target, ...], ask: Ask) -> Placement:
-    """The first of `targets` that the NPU takes all contexts of; those it takes as they are go before others."""
+    """The first of `targets` all of whose contexts the NPU takes, if possible one that the EP finds optimal."""
     usable: list[tuple[Target, str]] = []
     refused: list[str] = []
     for target in targets:
@@ -85,7 +85,7 @@ def _described(target: Target) -> str:
 
 
 def contexts_of(index: Index, target: Target) -> tuple[str, ...]:
-    """The different compatibility strings of a target's contexts."""
+    """The compatibility strings of a target's contexts, each once."""
     found = {
         context.compatibility: None
         for component in index.components.values()
@@ -100,7 +100,7 @@ def place(index: Index, target: str | None, device: str | None) -> Placement:
     """Choose the device and the target, as far as the caller doesn't name them.
 
     Raises:
-        TargetError: an unknown device, or a target that the release is not for.
+        TargetError: the release has no such target, or `device` is none of :data:`DEVICES`.
     """
     if device is not None and not (isinstance(device, str) and device in DEVICES):
         raise TargetError(

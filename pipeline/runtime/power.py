@@ -1,4 +1,4 @@
-"""What a host says about its power: on mains or battery, and what governs its clocks."""
+"""Asks a host about its power: whether it is on mains or battery, and what governs its clocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def source() -> str:
-    """`mains`, `battery`, or `unknown` where the system does not tell."""
+    """The power supply in use: `mains`, `battery`, or `unknown` if the system does not tell."""
     if sys.platform == "win32":
         return _windows_source()
     if not _SUPPLIES.is_dir():
@@ -26,7 +26,7 @@ def source() -> str:
 
 
 def plan() -> str:
-    """The governor of Linux, or the power scheme of Windows by its name; empty where none is told."""
+    """The frequency governor of Linux, or the name of the power scheme of Windows; "" if the system does not tell."""
     if sys.platform == "win32":
         return _windows_plan()
     return _read(_GOVERNOR)
@@ -42,7 +42,7 @@ def _read(path: Path) -> str:
 if sys.platform == "win32":
 
     class _PowerStatus(ctypes.Structure):
-        """`SYSTEM_POWER_STATUS` of winbase.h."""
+        """`SYSTEM_POWER_STATUS` of winbase.h; `battery` stands for three fields of a byte each."""
 
         _fields_ = (
             ("plugged", ctypes.c_ubyte),

@@ -34,7 +34,7 @@ _ARM64 = (
 
 @dataclass(frozen=True)
 class Host:
-    """The devices that the QNN EP offers here; if it offers no NPU, why, and what may help."""
+    """The devices that the QNN EP offers here. If there is no NPU, `why` is the reason and `remedy` what may help."""
 
     npu: ort.OrtEpDevice | None
     emulator: ort.OrtEpDevice | None
@@ -69,7 +69,7 @@ def host() -> Host:
 def compatibility(device: ort.OrtEpDevice, info: str) -> str:
     """What the EP says of running a context on an NPU: a name of `OrtCompiledModelCompatibility`, or an error's text.
 
-    `info` is the context's `compatibility`.
+    `info` is the compatibility string of the context.
     """
     try:
         state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
@@ -102,14 +102,14 @@ def qnn_session(
 def cpu_session(model: Path, configure: Configure | None) -> ort.InferenceSession:
     """Load a QDQ model for onnxruntime's CPU EP; raises whatever onnxruntime raises.
 
-    Q and DQ are computed as written, which is what was measured: integer kernels in place of them round otherwise,
-    saturate on some CPUs, and take longer with 16-bit activations.
+    QuantizeLinear and DequantizeLinear are computed as written, as when accuracy was measured: the integer kernels that
+    onnxruntime may put in their place round otherwise, saturate on some CPUs, and are slower with 16 bit activations.
     """
     return ort.InferenceSession(str(model), _session_options(configure, {"session.disable_quant_qdq": "1"}), [CPU])
 
 
 def emulated(target: Target) -> dict[str, str]:
-    """The provider options by which the emulator is the HTP of a target. A real one knows what it is."""
+    """The provider options that make the emulator behave as the HTP of a target. An NPU needs none."""
     chosen = {"soc_model": str(target.soc_model), "htp_arch": str(target.htp_arch)}
     return chosen | ({} if target.vtcm_mb is None else {"vtcm_mb": str(target.vtcm_mb)})
 
@@ -133,7 +133,7 @@ def _library(name: str) -> str:
 
 
 def _check_assignment(session: ort.InferenceSession) -> None:
-    """A session may be made without an error although the EP gave up on a context."""
+    """Raise RuntimeError if a context would not run on QNN: the EP may give one up without an error."""
     where = [
         part.ep_name
         for part in session.get_provider_graph_assignment_info()

@@ -65,19 +65,20 @@ class Release:
     ) -> Self:
         """Open a release: a folder, or an archive, which is unpacked into `cache` if it was not before.
 
-        Without `target`, it is the one whose contexts the QNN execution provider finds right for the NPU here. `device`
-        is "npu", "emulator" (QNN's, of an NPU, on x86_64; slow) or "cpu"; without it, it is the NPU, or on an x86_64
-        host the emulator of the `target` that was named. What can't run there runs as QDQ model on the CPU, with a
-        :class:`FallbackWarning`, or with `fallback="refuse"` is an error. `options` are further options of the QNN
-        execution provider, such as `{"htp_performance_mode": "burst"}`; `configure` changes options of each session.
+        Without `target`, the QNN execution provider picks the target whose contexts fit the NPU here. `device` is
+        "npu", "emulator" (QNN's emulator of an NPU, on x86_64; slow) or "cpu". Without it, the release runs on the NPU
+        or, on an x86_64 host with a `target` given, on the emulator. A component that can't run there runs as QDQ model
+        on the CPU, with a :class:`FallbackWarning`, or is an error with `fallback="refuse"`. `options` are further
+        options of the QNN execution provider, such as `{"htp_performance_mode": "burst"}`; `configure` changes the
+        options of each session.
 
         Hashes are checked when a file is first needed, before it is loaded.
 
         Raises:
             FormatError: this is no release.
             DamagedError: a file is missing, or a file of the archive is not the one that release.json names.
-            TargetError: no target fits, and it may not or can't run on the CPU.
-            ArgumentError: an argument is not as said above.
+            TargetError: no target fits, and running on the CPU is refused or impossible.
+            ArgumentError: an argument is not as described above.
             ReleaseError: the archive can't be unpacked.
         """
         _check_arguments(path=path, target=target, fallback=fallback, cache=cache, options=options, configure=configure)
@@ -110,26 +111,26 @@ class Release:
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
+        """The folder with the files of the release."""
         return self._contents.folder
 
     @property
     def components(self) -> Mapping[str, Component]:
-        """What can be run, with inputs, outputs and buckets."""
+        """The components, by name, with their inputs, outputs and buckets."""
         return self._contents.index.components
 
     def run(self, component: str, inputs: Mapping[str, ArrayLike], *, splitter: Splitter | None = None) -> Arrays:
         """Run a component in the smallest bucket that holds the inputs; its outputs by name, cut back to the inputs.
 
-        Arrays must have the types and shapes that the component declares; outputs may be views of larger arrays. What
-        is longer than the largest bucket goes to `splitter`.
+        Arrays must have the types and shapes that the component declares; outputs may be views of larger arrays. With a
+        `splitter`, inputs longer than the largest bucket are run in its pieces.
 
         Raises:
-            InputError: the inputs are not the component's. TooLongError is one.
-            DamagedError, LoadError: the session, made at the first use of a bucket, can't be had.
-            RunError: it failed, or returned something else than the release says.
+            InputError: the inputs are not the component's. TooLongError: they fit no bucket.
+            DamagedError, LoadError: the session, made at the first use of a bucket, can't be made.
+            RunError: the model failed, or returned something else than the release says.
             ClosedError: the release was closed.
-            ReleaseError: the splitter returned no pieces, or nothing that they make.
+            ReleaseError: the splitter returned no pieces, or no outputs.
         """
         fitting = self._fittings.get(component) if isinstance(component, str) else None
         if fitting is None:
@@ -169,8 +170,8 @@ class Release:
     def chat(self, *, engine: Literal["genai", "numpy"] | None = None) -> Chat:
         """A conversation with the release's language model.
 
-        Without `engine`, onnxruntime-genai answers where it is installed and can run the contexts, else a loop of numpy
-        over the same sessions that :meth:`run` has.
+        Without `engine`, onnxruntime-genai answers if it is installed and can run the contexts, else a numpy loop over
+        the sessions of :meth:`run`.
 
         Raises:
             LoadError: the release has no language model, or the engine can't run it here.
@@ -198,7 +199,7 @@ class Release:
         self._contents.verify(self._contents.index.files)
 
     def file(self, name: str) -> Path:
-        """A file that was packaged beside the models, such as `tokenizer.json`, its hash checked."""
+        """The path of a file that was packaged beside the models, such as `tokenizer.json`, with its hash checked."""
         path = f"{_FILES}/{name}"
         if path not in self._contents.index.files:
             have = [
@@ -214,7 +215,7 @@ class Release:
         return self._contents.path(path)
 
     def report(self) -> Report:
-        """What was done so far, and why."""
+        """What the release did so far: where it runs and why, and the sessions with their runs."""
         index = self._contents.index
         return Report(
             model=index.model,
@@ -230,7 +231,7 @@ class Release:
         )
 
     def close(self) -> None:
-        """Let go of all sessions. A later :meth:`run` or :meth:`load` is refused; all else needs none."""
+        """Let go of all sessions. Afterwards :meth:`run` and :meth:`load` raise ClosedError; the rest still works."""
         self._sessions.close()
 
     def __enter__(self) -> Self:
@@ -267,7 +268,7 @@ class Release:
 def _check_arguments(
     *, path: object, target: object, fallback: object, cache: object, options: object, configure: object
 ) -> None:
-    """Raise ArgumentError for what a caller without a type checker may give."""
+    """Raise ArgumentError for arguments of other types, as a caller without a type checker may give them."""
     if not isinstance(path, str | PathLike):
         raise _argument("path", path, "the path of a folder or an archive")
     if not (target is None or isinstance(target, str)):
@@ -314,7 +315,7 @@ def _opened(path: Path, cache: Path | None) -> tuple[Path, Index]:
 
 
 def _check_fallback(index: Index, placement: Placement, path: str, refuse: bool) -> None:
-    """Raise TargetError unless the CPU may be used, and can be."""
+    """Raise TargetError if the release would run on the CPU although that is refused or impossible."""
     possible = any(bucket.qdq for component in index.components.values() for bucket in component.buckets)
     if refuse or not possible:
         otherwise = "allow the CPU with fallback='cpu'" if possible else "package it with QDQ models for the CPU"

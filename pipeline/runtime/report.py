@@ -13,8 +13,8 @@ from .errors import spelled
 class SessionReport:
     """One component in one bucket.
 
-    `provider` is empty until it was loaded. `padding` is the part of what was computed that was padding, 0 to 1, by the
-    axes' lengths. `fallback` says why it runs on the CPU, if it should not.
+    `provider` is "" until it is loaded. `padding` is the share of the computed elements that were padding, 0 to 1, by
+    the lengths of axes over all runs. `fallback` is the reason if it runs on the CPU and should not.
     """
 
     component: str
@@ -29,7 +29,10 @@ class SessionReport:
 
 @dataclass(frozen=True)
 class Report:
-    """An open release. `digest` is the SHA-256 of release.json; `verified` are files whose hashes were found right."""
+    """An open release. `digest` is the SHA-256 of release.json; `verified` are files whose hashes were found right.
+
+    `why` is the reason for `device` and `target`; `split` is how many calls were run in pieces.
+    """
 
     model: str
     version: str
@@ -43,7 +46,7 @@ class Report:
     sessions: tuple[SessionReport, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
+        """The report as plain values, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:

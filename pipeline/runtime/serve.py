@@ -26,7 +26,7 @@ _ENDED, _NO_RELEASE, _NO_FRAME = 0, 1, 3
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; the exit status: 0 at the end of input, 1 without a release, 3 after what is no frame."""
+    """The command line. Returns 0 at the end of input, 1 if the release can't be opened, 3 after a broken frame."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.runtime.serve", description=__doc__)
     parser.add_argument("release", help="the archive or the folder")
     parser.add_argument("--target", help="the target whose contexts to run; else what fits the NPU")
@@ -162,7 +162,7 @@ def _id(header: Mapping[str, Any]) -> object:
 
 
 def _streams() -> tuple[BinaryIO, BinaryIO]:
-    """Standard input and output, for frames alone: what else is printed, native code's too, becomes log."""
+    """Standard input and output, for frames only: other output, also that of native code, goes to standard error."""
     requests, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""A release's sessions: made when they are first needed, with the hashes checked before, and counted."""
+"""The sessions of a release. Each is made when it is first needed, after the hashes of its files were checked."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SHARE = "ep.share_ep_contexts"
 STOP_SHARING = "ep.stop_share_ep_contexts"
 
 _LOADING_PACK = threading.Lock()
-"""The QNN EP hands contexts of a pack from session to session of a process by their names alone. So a pack is loaded
-whole, and no other meanwhile."""
+"""A pack is several contexts in one binary. The QNN EP passes the contexts of a pack between the sessions of a process
+by their names alone, so all sessions of a pack are loaded together, and no other pack meanwhile."""
 
 _left_over: list[str] = []
-"""Packs that failed half-way: contexts of theirs may wait in the EP to be taken for those of another release."""
+"""Packs that failed half-way. The EP may still hold their contexts, and take them for those of another release."""
 
 
 @dataclass
@@ -49,17 +49,17 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """As messages call it."""
+        """The name in messages, of the component and the bucket."""
         return f"{self.component.name} at {spelled(self.bucket.axes)}"
 
     def count(self, valid_share: float) -> None:
-        """Note a run, and which part of it was no padding."""
+        """Note a run, and the share of it, 0 to 1, that was no padding."""
         with self.lock:
             self.runs += 1
             self.valid += valid_share
 
     def report(self) -> SessionReport:
-        """What it did so far."""
+        """What the component did in this bucket so far."""
         with self.lock:
             padding = 1 - self.valid / self.runs if self.runs else 0.0
             return SessionReport(
@@ -112,11 +112,11 @@ class Sessions:
         }
 
     def session(self, component: str, bucket: int) -> ort.InferenceSession:
-        """The session of a bucket; loaded now if it wasn't.
+        """The session of a bucket, which is loaded now if it was not before.
 
         Raises:
             DamagedError: a file is not the one that release.json names.
-            LoadError: it can't be loaded, and can't run on the CPU instead, or may not.
+            LoadError: it can't be loaded, and running on the CPU instead is refused or impossible.
             ClosedError: the sessions were closed.
         """
         slot = self.slots[component][bucket]
@@ -136,7 +136,7 @@ class Sessions:
         return session
 
     def close(self) -> None:
-        """Let go of all sessions, for good."""
+        """Let go of all sessions. Afterwards none can be made."""
         with self._loading:
             self._closed = True
             for slots in self.slots.values():
@@ -165,7 +165,7 @@ class Sessions:
                 self._fall_back([slot], f"QNN can't load {context.model}: {self._reason(error)}", error)
 
     def _load_pack(self, slot: Slot, context: Context, target: str) -> None:
-        """Load every bucket whose context is in the same binary: the weights are in memory once."""
+        """Load every bucket whose context is in the same binary, so that the weights are in memory once."""
         found = [
             (other, other.bucket.contexts[target])
             for other in self.slots[slot.component.name]
@@ -210,7 +210,7 @@ class Sessions:
         return _Loaded(session, provider.EP, context.model, time.perf_counter() - started)
 
     def _reason(self, error: Exception) -> str:
-        """What QNN said; on a device an old driver is the usual cause, which it does not say."""
+        """What QNN said. On a device it also names an old driver, the usual cause, which QNN does not tell."""
         target = self._placement.target
         sdk = target.minimum_driver_sdk if target and self._placement.device == NPU else ""
         return _first_line(error) + (f"; it needs an NPU driver of {sdk} or newer" if sdk else "")

@@ -1,4 +1,4 @@
-"""What an application supplies for inputs that are longer than the largest bucket."""
+"""The interface that an application implements to run inputs that are longer than the largest bucket."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 
 class Splitter(Protocol):
-    """Cuts an input into pieces, and makes one output of theirs. Only the application knows how a model allows that."""
+    """Cuts inputs into pieces and joins the outputs. Only the application knows how its model allows that."""
 
     def split(
         self, inputs: Mapping[str, NDArray[Any]], limits: Mapping[str, int]
     ) -> Sequence[Mapping[str, NDArray[Any]]]:
-        """The inputs as pieces, each with all inputs of the component; `limits` are the largest bucket's axes."""
+        """The pieces, each with all inputs of the component. `limits` has the lengths of the largest bucket's axes."""
         ...
 
     def join(
         self, outputs: Sequence[Mapping[str, NDArray[Any]]], inputs: Mapping[str, NDArray[Any]]
     ) -> Mapping[str, NDArray[Any]]:
-        """The outputs of the pieces, in their order, as the output of the whole; `inputs` is what was given."""
+        """The outputs for the whole `inputs`, made from `outputs`, those of the pieces in their order."""
         ...

@@ -15,7 +15,7 @@ from pipeline.store.locks import TakenError, held
 _KEPT = 5000  # entries, the latest; a build of a hundred models has fewer
 _LOCK_TIMEOUT_S = 2
 MEMBER = "steps"
-"""The name in the file under which the costs are."""
+"""The name under which the costs are in the file."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Cost(Contract):
 
 @dataclass(frozen=True)
 class _Guess:
-    """For a stage that never ran: seconds, and memory as a base plus a multiple of the bytes of its inputs."""
+    """A guess for a stage that never ran: seconds, and memory as a base plus a multiple of the bytes of its inputs."""
 
     seconds: float
     base_mb: int
@@ -62,7 +62,7 @@ _GUESSES: Mapping[str, _Guess] = {
 }
 _UNKNOWN = _Guess(5, 300, 4)
 _AT_ONCE: Mapping[str, int] = {"emulate": 2}
-"""Stages that run so many of their largest children at once where they may use the memory for it."""
+"""How many of their largest children stages run at once if they may use the memory for it; 1 if not named."""
 
 
 class Costs:
@@ -100,7 +100,7 @@ class Costs:
         return (guess.base_mb << 20) + int(guess.per_input_byte * input_bytes)
 
     def wished_bytes(self, step: str, peak_bytes: int) -> int:
-        """What the step with this id makes use of where it can have it, if `peak_bytes` is what it needs."""
+        """How much memory the step with this id can make use of, if `peak_bytes` is what it needs."""
         return peak_bytes * _AT_ONCE.get(step.split(":")[0], 1)
 
     def learn(self, step: str, cost: Cost) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.store import cache_file
 
 MEMBER = "tasks"
-"""The name in the file under which doit's tasks are."""
+"""The name under which doit's tasks are in the file."""
 
 
 def install(json_db: Any) -> None:

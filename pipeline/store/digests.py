@@ -16,7 +16,7 @@ from pipeline.store.files_read import RACY_NS, note_file, stamp_of_status
 
 _CHUNK = 1 << 20
 MEMBER = "entries"
-"""The name in a memo's file under which the values are."""
+"""The name under which the values are in a memo's file."""
 
 
 def sha256_file(path: Path) -> str:
@@ -43,7 +43,7 @@ def copy_hashed(source: Path, destination: Path) -> str:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Every regular file under `folder` but hidden files and caches, sorted by relative POSIX path."""
+    """Every regular file under `folder` except hidden files and caches, sorted by relative POSIX path."""
     found = [
         path
         for path in folder.rglob("*")
@@ -109,7 +109,7 @@ class StatMemo:
             self._dirty = True
 
     def keep(self) -> None:
-        """Leave the file as it is from now on: a dry run changes nothing, and must not mend what it is to find."""
+        """Leave the file as it is from now on: a dry run changes nothing, and must not repair what it should find."""
         self._kept = True
 
     def save(self) -> None:

@@ -18,7 +18,7 @@ from pipeline.shortage import shortage
 
 _WINDOWS = os.name == "nt"
 UNRELATED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Errors of reading a file that are no fault of the file."""
+"""Numbers of errors that reading a file may give although nothing is wrong with the file."""
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True, folder: Path | None = None) -> None:
@@ -135,7 +135,7 @@ def _refused(error: OSError, where: Path, what: str) -> StoreError:
 
 
 def disk_remedy(error: OSError, what: str = "") -> str:
-    """What to do about a disk that refused something, and `what` that is."""
+    """What to do about a disk that refused to read or write `what`."""
     return {
         errno.ENOSPC: "free some space, then run the same command again; what was built is kept",
         errno.EDQUOT: "free some of your quota, then run the same command again; what was built is kept",
@@ -175,7 +175,7 @@ def folders_in(folder: Path) -> list[Path]:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """All but folders in a folder and in those below it. Raises OSError as :func:`listed`."""
+    """All files, also links and others, in a folder and in those below it. Raises OSError as :func:`listed`."""
     for path in listed(folder):
         if leads_to_folder(path):
             yield from files_below(path)

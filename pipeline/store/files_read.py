@@ -1,7 +1,7 @@
 """Records the files and payloads that a decision read, and what their stats were; while these are equal, it holds.
 
-Whatever decides by a file notes it here before it reads it: :func:`note_file`, :func:`note_payload`,
-:func:`note_used`. Outside of :func:`recording` that does nothing.
+Code that decides something by a file notes the file here before it reads it: :func:`note_file`, :func:`note_payload`,
+:func:`note_used`. Outside of :func:`recording` these functions do nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from pipeline.model import FileEntry, Manifest
 
 MISSING = ""
-"""The stamp of what is missing, or can't be reached."""
+"""The stamp of a file that is missing or can't be reached."""
 NEVER = "never"
-"""A stamp that nothing has."""
+"""A stamp that no file has."""
 # A file changed again within the clock's granularity keeps its mtime; such a stamp is not remembered (git's "racy"
 # rule). 100 ms is above the timer tick of every supported kernel and below what a person notices.
 RACY_NS = 100_000_000
@@ -26,7 +26,7 @@ _here = threading.local()
 
 
 class FilesRead:
-    """What a decision read.
+    """The files that a decision read.
 
     `files` has the stamp of each file and folder, "" for one that is missing. `payloads` has the bytes of each payload
     by its digest: its seal tells whether it changed. `used` are the keys of outputs whose manifests in the store say
@@ -100,14 +100,14 @@ def note_payload(entry: FileEntry) -> None:
 
 
 def note_used(manifest: Manifest) -> None:
-    """Note an output that is of use."""
+    """Note an output that is in use."""
     read: FilesRead | None = getattr(_here, "read", None)
     if read is not None:
         read.used[manifest.key] = None
 
 
 def stamp_of(path: str) -> str:
-    """What changes when a file's content does: size, times and inode; "" if it is missing or can't be reached."""
+    """A text that changes when a file's content does: size, times and inode; "" for a file that can't be reached."""
     try:
         return stamp_of_status(os.stat(path))
     except OSError:
@@ -124,5 +124,5 @@ def is_settled(path: Path) -> bool:
 
 
 def stamp_of_status(status: os.stat_result) -> str:
-    """What is compared to see whether a file is still the same."""
+    """The stamp of a file with this status, as :func:`stamp_of` gives it."""
     return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"

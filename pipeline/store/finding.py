@@ -1,4 +1,4 @@
-"""What `doit fsck` finds."""
+"""The findings of `doit fsck`, and the words for what it did about them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALTERED = "it is not what was written"
 
 @dataclass(frozen=True)
 class FsckFinding:
-    """Something that is not as it should be. `is_wrong` is false for what does no harm, such as a user's own file."""
+    """Something that is not as it should be. `is_wrong` is false if it does no harm, such as a user's own file."""
 
     path: Path
     problem: str

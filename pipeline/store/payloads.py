@@ -55,7 +55,7 @@ class Payloads:
             return MISSING
 
     def hashed_fault(self, sha256: str) -> str:
-        """Hash a payload whatever its seal says; what is wrong with it, "" if nothing is. Seals a good one.
+        """Hash a payload whatever its seal says. Returns what is wrong with it, "" if nothing is. Seals a good one.
 
         Raises OSError if it can't be read.
         """

@@ -1,15 +1,14 @@
 """Content-addressed store of step outputs: objects by digest, manifests by key, published atomically, manifest last.
 
 objects/<2 hex>/<sha256>       payloads, read-only, shared by every manifest that names them
-manifests/<2 hex>/<key>.json   what the step with that key produced; its modification time is when it was last of use
+manifests/<2 hex>/<key>.json   what the step with that key produced; its modification time is when it was last in use
 roots/<name>.json              the checkouts that use this store
 locks/                         held while a step is made, while a build runs, while space is freed
 tmp/                           half-written files
 costs.json                     what steps took
 
-Whatever finds a damaged file drops it and tells so; the step that needs it makes it again. The store hashes whatever
-leaves it. :mod:`pipeline.upkeep.fsck` hashes all there is, :mod:`pipeline.upkeep.collection` frees
-space.
+Code that finds a damaged file drops it and tells so, and the step that made it makes it again. The store hashes each
+file that leaves it. :mod:`pipeline.upkeep.fsck` hashes everything, :mod:`pipeline.upkeep.collection` frees space.
 """
 
 from __future__ import annotations

@@ -17,10 +17,11 @@ from pipeline.store.finding import LEFT, NOT_BUILT, PUT_BACK, FsckFinding, unrea
 def check_artifacts(
     expected: Mapping[Path, Folder], models: Collection[str], workspace: Workspace, looked_at: set[Path]
 ) -> Iterator[FsckFinding]:
-    """What is wrong in `artifacts/` of these models; `expected` has the folders that the next build would write.
+    """Findings on the artifacts of these models; `expected` has the folders that the next build would write.
 
-    The digest of a damaged file is forgotten, so that the next build looks at the file. That of a missing file is kept,
-    so that it counts as missing until the next build puts it back. `looked_at` gets the files that are there.
+    The digest of a damaged file is forgotten, so that the next build reads the file. That of a missing file is kept, so
+    that it counts as missing until the next build puts it back. The paths of files that are there are added to
+    `looked_at`.
     """
     found: set[Path] = set()
     for folder in (workspace.artifacts, *_folders(workspace.artifacts)):
@@ -50,7 +51,7 @@ def _folders(artifacts: Path) -> list[Path]:
 
 
 def _has_manifest(folder: Path) -> bool:
-    """Whether there is a manifest; true, too, if the system does not say."""
+    """Whether there is a manifest; also true if the system can't tell."""
     try:
         (folder / MANIFEST).lstat()
     except FileNotFoundError:
@@ -63,7 +64,7 @@ def _has_manifest(folder: Path) -> bool:
 def _check_folder(
     path: Path, expected: Folder | None, done: str, workspace: Workspace, looked_at: set[Path]
 ) -> Iterator[FsckFinding]:
-    """Raises OSError when the folder can't be read."""
+    """Findings on one folder. Raises OSError when it can't be read."""
     manifest = path / MANIFEST
     present, digests = {file.name for file in listed(path)}, claimed(manifest)
     if fault := _manifest_fault(manifest, expected, bool(digests), workspace.memo.recorded(manifest)):
@@ -85,7 +86,7 @@ def _check_folder(
 
 
 def _manifest_fault(path: Path, expected: Folder | None, is_ours: bool, recorded: str | None) -> str:
-    """What is wrong with a manifest; empty if it is the one that is due or the one that was published last."""
+    """What is wrong with a manifest; "" if it is the one that is expected, or the one that was published last."""
     try:
         found = path.read_bytes()
     except FileNotFoundError:

@@ -1,9 +1,9 @@
 """`doit gc`: frees outputs that no checkout needs any more, by age and by size.
 
-gc keeps what the configs of this checkout lead to, what other checkouts on this machine built last, and what was
-published as artifacts of either. It can't see what a checkout needs that is on another machine or may not be read.
-While there is such a checkout, gc keeps all that was used in the last two days. If this checkout or the store can't be
-read, gc frees nothing.
+gc keeps what the configs of this checkout need, what other checkouts on this machine built last, and what either
+published as artifacts. It can't see what a checkout needs that is on another machine or may not be read. While there is
+such a checkout, gc keeps everything that was used in the last two days. If this checkout or the store can't be read, gc
+frees nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Plan:
     needed_bytes: int
 
     def as_json(self) -> dict[str, Json]:
-        """The figures."""
+        """The figures of the plan, for a program."""
         return {
             "freed_outputs": len(self.outputs),
             "freed_files": len(self.payloads),
@@ -89,7 +89,7 @@ class Plan:
 
 
 def needed(workspace: Workspace, steps: Iterable[Step]) -> Needed:
-    """What this checkout needs, whose steps these are, each after those it stands on; and what others need.
+    """What this checkout and others need. `steps` are those of this checkout, each after the steps it depends on.
 
     Raises StoreError when that can't be told.
     """
@@ -164,7 +164,7 @@ def _damaged(path: Path) -> StoreError:
 
 
 def _of_step(step: Step, workspace: Workspace, outputs: dict[str, Manifest]) -> Iterator[Manifest]:
-    """What a step produced last, and what it would produce now if the store has that.
+    """The output that a step made last, and the one that it would make now, if the store has that.
 
     `outputs` are those of the steps before it.
     """
@@ -187,7 +187,7 @@ def _add_artifacts(found: Needed, artifacts: Path) -> None:
 
 
 def plan(store: Store, needs: Needed, *, days: float | None, max_bytes: int | None) -> Plan:
-    """What to free: outputs not used for `days`, then the longest unused until the rest has `max_bytes`.
+    """What to free: outputs not used for `days`, then the longest unused ones until the rest fits into `max_bytes`.
 
     Raises StoreError when something in the store can't be read.
     """
@@ -204,25 +204,25 @@ def plan(store: Store, needs: Needed, *, days: float | None, max_bytes: int | No
         published = bool(output.payloads) and output.payloads <= needs.published
         return fresh or published or output.manifest.key in needs.keys
 
-    free = [output for output in outputs if not is_needed(output)]
+    unneeded = [output for output in outputs if not is_needed(output)]
     holders = Counter(sha256 for output in outputs for sha256 in output.payloads)
     holders.update(needs.payloads | needs.published)
     held_bytes = sum(size for sha256, size in sizes.items() if holders[sha256])
-    doomed: list[Output] = []
-    for output in free:
+    freed: list[Output] = []
+    for output in unneeded:
         old = days is not None and now - output.used_at_s > days * _DAY_S
         if not (old or (max_bytes is not None and held_bytes > max_bytes)):
             continue
-        doomed.append(output)
+        freed.append(output)
         holders.subtract(output.payloads)
         held_bytes -= sum(sizes.get(sha256, 0) for sha256 in output.payloads if not holders[sha256])
     paths = [path for path in payloads if not holders[path.name]]
     spared = (needs.payloads | needs.published).union(*(output.payloads for output in outputs if is_needed(output)))
     return Plan(
-        doomed,
+        freed,
         paths,
         sum(sizes[path.name] for path in paths),
-        len(outputs) - len(doomed),
+        len(outputs) - len(freed),
         held_bytes,
         sum(sizes.get(sha256, 0) for sha256 in spared),
     )
@@ -246,7 +246,7 @@ def free(chosen: Plan, store: Store) -> None:
 
 
 def forget_steps(workspace: Workspace, steps: Iterable[Step]) -> None:
-    """Delete the records of steps that no config has any more: other checkouts would keep their outputs for them.
+    """Delete the records of steps that no config has any more. Other checkouts would keep outputs for these records.
 
     Raises StoreError when that can't be told.
     """

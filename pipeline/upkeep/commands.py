@@ -45,7 +45,7 @@ DOCS: Mapping[str, str] = {
 
 
 class StoreSession:
-    """Opens the store before a build and closes it afterwards."""
+    """Opens the store of a checkout before a build, and closes it afterwards."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -68,7 +68,7 @@ class StoreSession:
         self.is_open = True
 
     def close(self) -> None:
-        """Wait until what was made is in the shared store, and let the store be freed again."""
+        """Wait until what was made is in the shared store, and let gc use the store again."""
         if self._workspace.shared:
             self._workspace.shared.close()
         self.is_open = False
@@ -83,7 +83,7 @@ def tidy(workspace: Workspace) -> None:
 
 
 def is_sound(workspace: Workspace) -> bool:
-    """Whether each cache is missing or what was written. Raises OSError for one that can't be read."""
+    """Whether no cache is damaged. Raises OSError for one that can't be read."""
     return not any(path.exists() and _is_damaged(path, member) for path, member in workspace.caches().items())
 
 
@@ -114,9 +114,9 @@ def fsck(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Check everything and print what is found; the exit code.
+    """Check everything and print the findings. Returns the exit code.
 
-    `steps` are all of all configs; `models` have those of a build of each.
+    `steps` are all steps of all configs; `models` has each config with the steps of its build.
     """
     from pipeline.release.artifact_folders import Folder, folders
     from pipeline.release.artifacts import of_no_config
@@ -129,7 +129,7 @@ def fsck(
     check, looked_at = StoreCheck(workspace, dry_run=dry_run, progress=_progress()), set[Path]()
     with disk_errors(workspace.store.root, "the store or the artifacts can't be checked"):
         known = {workspace.current(step) for step in steps}
-        # A config that can't be read is one all the same: what was made of its model is not to be given up.
+        # A config that can't be read counts, too: the outputs of its model must not be dropped.
         named = {path.stem for path in (workspace.root / "configs").glob("*.yaml")}
         unreadable = named - {step.config.name for step in steps}
         found = [*check.store(), *check.checkout(known, unreadable)]
@@ -138,7 +138,7 @@ def fsck(
             try:
                 expected |= {folder.path: folder for folder in folders(config, built, workspace)}
             except (PipelineError, LookupError, TypeError, ValueError, AssertionError):
-                continue  # not all of it was built, or records changed places: its manifests speak for themselves
+                continue  # not all of it was built, or records changed places: only its own manifests can be checked
         found += check_artifacts(expected, named, workspace, looked_at)
         found += [
             FsckFinding(path, NOT_BUILT, "left: delete it if nobody needs it", is_wrong=False)
@@ -182,7 +182,7 @@ def gc(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Free space and print how much. `steps` are all of all configs, each after those it stands on.
+    """Free space and print how much. `steps` are all steps of all configs, each after the steps it depends on.
 
     Raises:
         ConfigError: an option can't be understood.
@@ -194,7 +194,8 @@ def gc(
         raise ConfigError(
             "space can't be freed while the same command builds", where="command line", remedy="run 'doit gc' alone"
         )
-    age = _number(days) if days else None if max_size else _DEFAULT_DAYS
+    default = None if max_size else _DEFAULT_DAYS
+    age_days = _number(days) if days else default
     max_bytes = _bytes(max_size) if max_size else None
     if dry_run:
         workspace.memo.keep()
@@ -204,7 +205,7 @@ def gc(
             workspace.scratch.collect()
             collection.forget_steps(workspace, steps)
         needs = collection.needed(workspace, steps)
-        chosen = collection.plan(workspace.store, needs, days=age, max_bytes=max_bytes)
+        chosen = collection.plan(workspace.store, needs, days=age_days, max_bytes=max_bytes)
         if not dry_run:
             collection.free(chosen, workspace.store)
     if as_json:
@@ -218,7 +219,7 @@ def gc(
 
 
 def _progress() -> Callable[[int, int], None]:
-    """Prints a line every few seconds, on stderr, how many bytes were hashed."""
+    """A function that prints to stderr every few seconds how many bytes were hashed."""
     last_s = time.monotonic()
 
     def progress(done: int, whole: int) -> None:

@@ -2,7 +2,7 @@
 
 fsck drops what is wrong in the store or the build folder, and the next build makes it again. It reports artifacts that
 are wrong, and the next build puts them back. It reports files that are not ours and leaves them alone. It may run
-beside builds: it drops nothing before it has read it a second time and found it bad.
+beside builds: it drops a file only after reading it twice and finding it bad both times.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class StoreCheck:
     def checkout(self, known: Container[Path], unreadable: Container[str]) -> Iterator[FsckFinding]:
         """Check the records of steps and the caches in this checkout's build folder; `known` are manifests of steps.
 
-        Which steps the `unreadable` models have is not known.
+        The steps of the `unreadable` models are not known, so records of theirs are left alone.
         """
         steps = self._workspace.build / "steps"
         for path in self._below(steps):
@@ -207,7 +207,7 @@ class StoreCheck:
             return []
 
     def _is_one(self, path: Path, is_folder: Callable[[Path], bool]) -> bool | None:
-        """Whether a path is a folder; if the system does not say, None, and a finding is noted."""
+        """Whether a path is a folder; if the system can't tell, None, and a finding is noted."""
         try:
             return is_folder(path)
         except OSError as error:
@@ -223,7 +223,7 @@ _MISSING, _UNKNOWN = -1, -2
 
 
 def _size(path: Path) -> int:
-    """The bytes of a file, `_MISSING`, or `_UNKNOWN` if the system does not say."""
+    """The bytes of a file, `_MISSING`, or `_UNKNOWN` if the system can't tell."""
     try:
         return path.lstat().st_size
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """Answers a build in which nothing is to do before configs are read and steps are planned.
 
-`dodo.py` calls :func:`leave_if_done` first. Whether nothing is to do is what :mod:`pipeline.report.unchanged` says, and
-what is told is what a build tells that goes the whole way: only what that would import and never use is spared. In all
-other cases nothing has happened yet, and the build goes the whole way.
+`dodo.py` calls :func:`leave_if_done` first. :mod:`pipeline.report.unchanged` says whether nothing is to do. The output
+is then the same as that of a complete build, which would only import much that it does not use. In all other cases
+nothing is printed or written, and the complete build runs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def leave_if_done(root: Path, arguments: Sequence[str]) -> None:
 
 
 def _done(arguments: Sequence[str], workspace: Workspace) -> summary.Ran | None:
-    """What a build with nothing to do did; None if that is not known."""
+    """The account of a build with nothing to do; None if something may be to do."""
     line = command_line.parse(arguments)
     if line.variables or not may_skip(line, line.variables):
         return None
@@ -65,7 +65,7 @@ def _done(arguments: Sequence[str], workspace: Workspace) -> summary.Ran | None:
         if not {*names} <= on_request.keys():
             return None
         asked |= {f"{_BUILD}:{name}" for name in names if not on_request[name]}
-    # A build of all looks at models on request, too: what it has of them is in its account if it was asked for.
+    # A build of all models looks at those on request, too, but its account has only those that were asked for.
     models = [name for name in names if f"{_BUILD}:{name}" in asked]
     if len({*selected}) < len(selected) or len(models) < len(asked) or not _is_tidy(names, workspace):
         return None
@@ -77,7 +77,7 @@ def _done(arguments: Sequence[str], workspace: Workspace) -> summary.Ran | None:
 
 
 def _is_tidy(models: Sequence[str], workspace: Workspace) -> bool:
-    """Whether a build would tell of nothing on the disk, and mend nothing: caches, artifacts of no config, pages."""
+    """Whether a build would find nothing on the disk to tell or repair: caches, artifacts of no config, pages."""
     if not (workspace.artifacts / PAGE).is_file() or not is_sound(workspace):
         return False
     known = {*models}
@@ -103,7 +103,7 @@ def _is_doit(program: str) -> bool:
 
 
 def _is_plain(arguments: Sequence[str]) -> bool:
-    """Whether no option is there but `-n` with a number in front of all names: doit itself judges the others."""
+    """Whether the only option is `-n` with a number, before all names. Any other command line is left to doit."""
     given = iter(arguments)
     for argument in given:
         option = argument + next(given, "") if argument == "-n" else argument

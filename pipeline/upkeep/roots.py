@@ -1,4 +1,4 @@
-"""The checkouts that use a store. Each enters itself there, so that none frees what another needs."""
+"""The checkouts that use a store. Each writes an entry there, so that none frees what another needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FORGOTTEN_S = 90 * _DAY_S  # a checkout on another machine counts as gone after
 
 @dataclass(frozen=True)
 class Root:
-    """A checkout: its folder, and the machine it is on."""
+    """A checkout: its folder, its machine, and when it last signed its entry (seconds since the epoch)."""
 
     entry: Path
     """The file that it wrote into the store."""
@@ -58,7 +58,7 @@ class Root:
 
 
 def sign(workspace: Workspace) -> None:
-    """Enter this checkout in the store, and renew the entry every day; a disk that refuses is no error."""
+    """Write this checkout's entry in the store, and renew it once a day. A disk that refuses the write is no error."""
     folder = os.path.abspath(workspace.root)
     host = socket.gethostname()
     name = hashlib.sha256(f"{host}\0{folder}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -89,7 +89,7 @@ def read(path: Path) -> Root | None:
 def signed(store: Path) -> list[Root]:
     """All checkouts that use the store at this folder.
 
-    Raises OSError when an entry can't be read, StoreError for a damaged one: some checkout signed there.
+    Raises OSError when an entry can't be read, and StoreError for a damaged one, which stands for an unknown checkout.
     """
     found = []
     for path in filter(is_entry, listed(store / "roots")):

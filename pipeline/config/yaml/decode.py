@@ -1,4 +1,4 @@
-"""A YAML tree to the values of a form, with a problem for everything that is not of that form."""
+"""Turns a YAML tree into the values of a form, with a problem for everything that is not of that form."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pipeline.config.yaml.tree import ListNode, MapNode, Node, Unreadable, Value
 from pipeline.contracts.codec import NumberTree
 
 _GUESSES = 100
-"""So many misspelt keys get a suggestion, and so many entries too many are looked at: more is no slip of a person."""
+"""How many misspelt keys get a suggestion, and how many surplus entries are checked: more are no slips of a person."""
 
 
 class _Invalid(enum.Enum):
@@ -43,8 +43,8 @@ INVALID: Final = _Invalid.INVALID
 def decode_fields(form: Record, node: Node, problems: Problems, bases: Bases) -> dict[str, Any]:
     """The fields of the dataclass that `form` stands for, as written in `node`, with defaults filled in.
 
-    The result makes one if nothing was added to `problems`. If something was, what is left can still be checked:
-    refused and misspelt fields are left out, and so are refused entries of mappings; those of lists are INVALID, so
+    If nothing was added to `problems`, the dataclass can be made from them. Otherwise the rest can still be checked:
+    refused and misspelt fields and refused entries of mappings are left out; refused entries of lists are INVALID, so
     that the others keep their positions.
     """
     return _Decoder(problems, bases).fields(form, node, ())
@@ -58,7 +58,7 @@ class _Decoder:
         self._bases = bases
 
     def fields(self, form: Record, node: Node, keys: Keys, *, others: Iterable[Record] = ()) -> dict[str, Any]:
-        """The valid fields of a record. `others` are records that could have stood here instead."""
+        """The valid fields of a record. `others` are records that could have been written here instead."""
         if not isinstance(node, MapNode):
             self._wrong(form, node, keys)
             return {}
@@ -137,7 +137,7 @@ class _Decoder:
             return INVALID
         if seen:
             return self._tagged(seen[0], signs[seen[0]], form, node, keys)
-        # One record may have no sign; it is known by the absence of the others', a misspelt one included.
+        # One record may have no sign. It is known by the absence of the other records' signs, also of misspelt ones.
         signed = [record for records in signs.values() for record in records]
         signless = next((record for record in form.records if record not in signed), None)
         for name in node.keys:
@@ -150,7 +150,7 @@ class _Decoder:
         return INVALID
 
     def _tagged(self, tag: str, records: tuple[Record, ...], form: OneOf, node: MapNode, keys: Keys) -> Any:
-        """The one of `records` that the word of their first key says."""
+        """The value of the one of `records` that the word at their first key stands for."""
         if len(records) == 1:
             return self._record(records[0], node, keys, others=form.records)
         by_word = {_words(record, tag)[0]: record for record in records}
@@ -212,7 +212,7 @@ class _Decoder:
         return INVALID
 
     def _is_too_long(self, size: Size | None, count: int, node: Node, keys: Keys) -> bool:
-        """Whether there are more entries than may be. Of too few, what is there is looked at."""
+        """Add a problem for too many or too few entries. Returns whether they are too many to be read all the same."""
         if size is None:
             return False
         too_long = size.high is not None and count > size.high
@@ -243,7 +243,7 @@ class _Decoder:
 
 
 def _numbers(node: Node) -> NumberTree | None:
-    """Numbers and truth values as they are nested in lists; None where there is anything else."""
+    """The numbers and truth values of nested lists, as nested tuples; None if there is anything else."""
     if isinstance(node, ListNode):
         items = [_numbers(item) for item in node.items]
         return None if None in items else tuple(items)
@@ -265,7 +265,7 @@ def _words(record: Record, tag: str) -> tuple[str, ...]:
 
 
 def _found(node: Node) -> str:
-    """What is written there, in words."""
+    """What is written at a node, in words."""
     if isinstance(node, ListNode):
         return "a list"
     if not isinstance(node, Value):

@@ -1,4 +1,4 @@
-"""What a dataclass says about itself and its fields, read from its source: Python keeps no docstrings of attributes."""
+"""Reads the docstrings of a dataclass and of its fields from its source: Python keeps no docstrings of attributes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def attribute_docs(cls: type[Any]) -> dict[str, str]:
-    """The text under each field of `cls`, on one line.
+    """The docstring under each field of `cls`, on one line.
 
     Raises:
-        ValueError: a field has none, so that no field stays undescribed.
+        ValueError: a field has none: every field must be described.
     """
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(node, ast.ClassDef)

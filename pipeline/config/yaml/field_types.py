@@ -1,9 +1,9 @@
-"""Type hints to forms: what may be written where, in one small algebra.
+"""Turns type hints into forms, which describe what may be written where.
 
 A form is built from the hints of a frozen dataclass. Decoding, JSON Schema and reference are each one walk over it, so
-the three cannot disagree. Understood are `str`, `int`, `float`, `bool`, `Literal` of strings, `tuple[X, ...]`,
-`Mapping[str, X]` (or a `Literal` in place of `str`), dataclasses, unions of these (`| None` means that the key may be
-left out), and any type that `Annotated` gives a :class:`Convert`.
+the three cannot disagree. A hint may be `str`, `int`, `float`, `bool`, `Literal` of strings, `tuple[X, ...]`,
+`Mapping[str, X]` (or a `Literal` in place of `str`), a dataclass, a union of these (`| None` means that the key may be
+left out), or any type that `Annotated` gives a :class:`Convert`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Bases = Mapping[str, Path]
 
 @dataclass(frozen=True)
 class Pattern:
-    """Marks text that must match `regex` as a whole; `expected` says the same to a person.
+    """Marks text that must match `regex` as a whole; `expected` says the same in words.
 
     Keep to the syntax that Python and ECMAScript share: the pattern goes into the JSON Schema.
     """
@@ -44,7 +44,7 @@ class Between:
 
 @dataclass(frozen=True)
 class Size:
-    """Marks a list or mapping with a number of entries; `expected` says so to a person."""
+    """Marks a list or mapping with a number of entries, both bounds included; `expected` says the same in words."""
 
     low: int
     high: int | None = None
@@ -58,7 +58,7 @@ class Distinct:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A number, a truth value, or nested lists of them; as a mark, it says that a :data:`NumberTree` is written so."""
+    """A number, a truth value, or nested lists of them. It also marks the type :data:`NumberTree`."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class ListOf:
 
 @dataclass(frozen=True)
 class MapOf:
-    """A mapping with names of the reader's own choosing, or with any of a few."""
+    """A mapping whose keys are names of the user's own choosing, or some of a few words."""
 
     key: Text | OneWord
     value: Form
@@ -144,27 +144,27 @@ class Record:
 class OneOf:
     """One of several forms, told apart by the kind of value.
 
-    Between records, their first key tells: by its word where all begin with the same (:attr:`tag`), by its presence
-    otherwise (:meth:`signs`), and by its word among those that begin alike.
+    Records are told apart by their first key. If all have the same first key, its word tells (:attr:`tag`). Otherwise
+    its presence tells (:meth:`signs`), and its word among records with the same first key.
     """
 
     forms: tuple[Form, ...]
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """Those of the forms that are records."""
+        """The forms that are records."""
         return tuple(form for form in self.forms if isinstance(form, Record))
 
     @property
     def tag(self) -> str | None:
-        """The key whose word says which record is meant, as `reader` in `{reader: text}`."""
+        """The key whose word tells which record is meant, such as `reader` in `{reader: text}`; None if none does."""
         firsts = [next(iter(record.fields.values())) for record in self.records]
         names = {field.name for field in firsts}
         tagged = len(firsts) > 1 and len(names) == 1 and all(isinstance(field.form, OneWord) for field in firsts)
         return names.pop() if tagged else None
 
     def signs(self) -> Mapping[str, tuple[Record, ...]]:
-        """The key by which records are known without a tag: their first, where that must be written."""
+        """The records by their first key, for those in which it must be written: it tells them apart without a tag."""
         found: dict[str, tuple[Record, ...]] = {}
         for record in self.records:
             first = next(iter(record.fields.values()))
@@ -186,7 +186,7 @@ def record_of(cls: type[Any]) -> Record:
 
 
 def form_of(hint: Any) -> Form:
-    """The form of the type hint `hint`. Raises TypeError where there is none."""
+    """The form of the type hint `hint`. Raises TypeError if it has none."""
     marks: tuple[Any, ...] = ()
     if typing.get_origin(hint) is typing.Annotated:
         hint, *rest = typing.get_args(hint)

@@ -1,7 +1,7 @@
-"""Forms as JSON Schema, draft 2020-12, for editors that complete and check YAML as it is typed.
+"""Writes forms as JSON Schema, draft 2020-12, for editors that complete and check YAML as it is typed.
 
-The schema takes everything that decoding takes. Decoding is stricter in what a schema can't say: code that exists in a
-certain folder, names of a catalogue, values that contradict each other.
+The schema accepts everything that decoding accepts. Decoding also checks what a schema can't express: that code is in a
+certain folder, that a name is in the catalogue, and that values do not contradict each other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema_of(form: Record, *, title: str) -> dict[str, Any]:
-    """The schema of a document that is one record. Other records are under `$defs`, by the names of their classes."""
+    """The schema of a document that is one record. Records in it are under `$defs`, by the names of their classes."""
     definitions: dict[str, dict[str, Any]] = {}
     body = _record(form, definitions)
     return {"$schema": DIALECT, "title": title, **body, "$defs": dict(sorted(definitions.items()))}

@@ -1,9 +1,9 @@
-"""YAML bytes to a tree of values that know where they were written.
+"""Parses YAML bytes into a tree of values that know where they were written.
 
 The reader is stricter than YAML on purpose. Scalars follow the core schema of YAML 1.2, as editors do (`yes` and `010`
 are text), a key may occur once, and tags, aliases and second documents are refused: a config needs none of them, and
-all are ways to mean something else than what the page shows. The tree is built from parser events, so limits hold
-before anything grows, and hostile nesting never reaches a recursive composer.
+with them a file can mean something else than it seems to. The tree is built from parser events, so limits apply before
+anything grows, and hostile nesting never reaches a recursive composer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mistakes in a file: where, what, and what was expected. Collected, so that a reader hears of all of them at once."""
+"""Collects mistakes in files, so that a user is told of all of them at once: where, what, and what was expected."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pipeline.errors import ConfigError
 from pipeline.plain_text import printable
 
 Keys = tuple[str | int, ...]
-"""Where a value is in a document: keys of mappings, positions in lists."""
+"""The path of a value in a document: keys of mappings and positions in lists."""
 
 
 _LONGEST = 2000
 _SHOWN = 100
-"""Mistakes that are shown; more come from a file that is no config."""
+"""How many mistakes are shown; a file with more is hardly a config."""
 
 
 @dataclass(frozen=True, order=True)
@@ -63,7 +63,7 @@ class Problems:
         self._items.add(Problem(place, dotted(keys), what, expected, suggestion))
 
     def refusal(self) -> ConfigError:
-        """The error that lists them."""
+        """The error that lists all mistakes."""
         found = list(self)
         count = "one mistake" if len(found) == 1 else f"{len(found)} mistakes"
         shown = [f"  {problem}" for problem in found[:_SHOWN]]

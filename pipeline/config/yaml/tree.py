@@ -1,4 +1,4 @@
-"""A YAML document as a tree of values that know where they were written; :mod:`pipeline.config.yaml.parse` makes it."""
+"""The tree of a YAML document, whose values know where they were written. :mod:`.parse` makes it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class MapNode:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Stands where something was refused, so that reading can go on; its problem is on the list already."""
+    """Stands for something that was refused, so that reading can go on; its problem was added already."""
 
     place: Place
 
@@ -51,7 +51,7 @@ Node = Value | ListNode | MapNode | Unreadable
 
 
 def read(path: Path, file: str, problems: Problems) -> bytes | None:
-    """The bytes of a file that is no larger than may be, or None and a problem. Waits for no pipe and no device."""
+    """The bytes of a file, or None and a problem if it is too large or can't be read. Waits for no pipe or device."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -66,7 +66,7 @@ def read(path: Path, file: str, problems: Problems) -> bytes | None:
 
 
 def place_of(node: Node, keys: Keys) -> Place:
-    """The place of the value at `keys`; of the nearest one around it where that is not written."""
+    """The place of the value at `keys` or, if it is not written, of the nearest value around it."""
     for key in keys:
         if isinstance(node, MapNode) and isinstance(key, str) and key in node.values:
             node = node.values[key]
@@ -78,7 +78,7 @@ def place_of(node: Node, keys: Keys) -> Place:
 
 
 def walk(node: Node, keys: Keys = ()) -> Iterator[tuple[Keys, Node]]:
-    """`node` and every node below it, each with where it is."""
+    """`node` and every node below it, each after its path in the document."""
     yield keys, node
     if isinstance(node, MapNode):
         for key, value in node.values.items():

@@ -1,1 +1,1 @@
-"""GGUF files: what is in them, their numbers as float32, and the tokenizer that they carry."""
+"""Reads GGUF files: metadata, weights as float32, and the tokenizer."""

@@ -4,8 +4,8 @@ The format is that of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md,
 header, metadata, a directory of tensors, padding, and the tensors' bytes. Arrays in the metadata (a vocabulary has
 262,144 strings) stay in the file until somebody asks for them.
 
-Whatever a file says, :func:`read_gguf` returns or raises a ModelError: counts, lengths and offsets are held against the
-size of the file before anything is made of them.
+Whatever a file says, :func:`read_gguf` returns or raises a ModelError: counts, lengths and offsets are compared with
+the size of the file before they are used.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _ARRAY: Final = 9
 _SCALARS: Mapping[int, str] = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
-"""Value types of metadata by number, as struct spells them."""
+"""The value types of metadata: number in the file -> format of :mod:`struct`."""
 
 Value = int | float | bool | str
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array of the metadata: where its elements are, of which type, and how many."""
+    """An array of the metadata that is still in the file: type, number and offset in bytes of its elements."""
 
     kind: int
     count: int
@@ -55,7 +55,7 @@ class StoredArray:
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """One tensor: its shape as numpy has it (the slowest axis first), how it is stored, and where."""
+    """One tensor: its shape in numpy's order (the slowest axis first), how it is stored, and where, in bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -66,29 +66,29 @@ class GgufTensor:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """What a file says of itself; `offset` of tensors counts from the start of the file."""
+    """Metadata and tensors of a file. Offsets of tensors count from the start of the file."""
 
     path: Path
     metadata: Mapping[str, Value | StoredArray]
     tensors: Mapping[str, GgufTensor] = field(default_factory=dict)
 
     def text(self, key: str, default: str | None = None) -> str | None:
-        """A string of the metadata; the default where there is none of that name and type."""
+        """A string of the metadata; the default if there is no string of this name."""
         found = self.metadata.get(key)
         return found if isinstance(found, str) else default
 
     def number(self, key: str) -> float | None:
-        """A number of the metadata, None where there is none of that name and type."""
+        """A number of the metadata; None if there is no number of this name."""
         found = self.metadata.get(key)
         return found if isinstance(found, int | float) and not isinstance(found, bool) else None
 
     def flag(self, key: str) -> bool | None:
-        """A truth value of the metadata, None where there is none of that name and type."""
+        """A truth value of the metadata; None if there is no truth value of this name."""
         found = self.metadata.get(key)
         return found if isinstance(found, bool) else None
 
     def strings(self, key: str) -> list[str]:
-        """An array of strings; empty where there is none. What is no UTF-8 is replaced.
+        """An array of strings; empty if there is none of this name. Bytes that are no UTF-8 are replaced.
 
         Raises:
             ModelError: the file was changed since it was read.
@@ -101,7 +101,7 @@ class GgufFile:
             return [reader.string().decode("utf-8", "replace") for _ in range(stored.count)]
 
     def numbers(self, key: str) -> NDArray[np.float64]:
-        """An array of numbers; empty where there is none."""
+        """An array of numbers as float64 [count]; empty if there is none of this name."""
         stored = self.metadata.get(key)
         if not isinstance(stored, StoredArray) or stored.kind not in _SCALARS:
             return np.zeros(0)
@@ -113,10 +113,10 @@ class GgufFile:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Read header, metadata and directory; takes milliseconds, whatever the size of the file.
+    """Read header, metadata and directory, which takes milliseconds whatever the size of the file.
 
     Raises:
-        ModelError: it is no GGUF file, of another version, cut short, or says what can't be.
+        ModelError: it is no GGUF file, has another version, was cut short, or contradicts itself.
     """
     if path.stat().st_size < 24:
         raise _refused(path.name, f"it has {path.stat().st_size} bytes, less than a header")
@@ -162,7 +162,7 @@ class _Reader:
         self.at += count
 
     def skip_strings(self, count: int) -> None:
-        """Pass over strings; a vocabulary has hundreds of thousands, hence no call for each."""
+        """Pass over strings in one call: a vocabulary has hundreds of thousands."""
         at, end, length = self.at, min(self.size, _MOST_METADATA), struct.Struct("<Q").unpack_from
         for _ in range(count):
             if at + 8 > end:

@@ -1,4 +1,4 @@
-"""A language model in a GGUF file: its sizes from the metadata, its weights by name, one at a time."""
+"""Reads a language model from a GGUF file: its sizes from the metadata, and its weights by name, one at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.graph.language.hyper import Hyper, checked_size, frequencies
 from pipeline.inputs.gguf.file import GgufFile
 
 _LOCAL_THETA = 10_000.0
-"""Base of the rotation in layers of Gemma 3 that see a window; the metadata does not have it."""
+"""The rotation's base in those layers of Gemma 3 that see a window of positions; the metadata does not have it."""
 _LONG_ROPE = ("rope_factors_long.weight", "rope_factors_short.weight")
 _PERMUTED = ("llama",)
 """Architectures whose queries and keys ggml stores with the halves of each head interleaved."""
@@ -25,7 +25,7 @@ def hyper_of(file: GgufFile) -> Hyper:
     """The sizes of the model.
 
     Raises:
-        ModelError: the architecture is none that can be built, or a size is missing or absurd.
+        ModelError: the architecture is not supported, or a size is missing or absurd.
     """
     name = file.text("general.architecture", "") or ""
     check_architecture(name, file.path.name)
@@ -78,7 +78,7 @@ class GgufWeights:
         return tensor.shape if tensor else None
 
     def stored(self, name: str) -> StoredWeight:
-        """Where a tensor is, and in which form: queries and keys may have the halves of each head interleaved."""
+        """Where a tensor is in the file, and in which form: queries and keys may have heads with interleaved halves."""
         tensor = self._file.tensors[name]
         heads = self._hyper.heads if ".attn_q." in name else self._hyper.kv_heads if ".attn_k." in name else 0
         if self._hyper.architecture not in _PERMUTED or (heads and tensor.shape[0] % (2 * heads)):
@@ -89,12 +89,12 @@ class GgufWeights:
         return StoredWeight.of(self._file.path, tensor.offset, tensor.form, tensor.shape, heads)
 
     def pieces(self, name: str) -> Pieces:
-        """The elements of a tensor, in the order that a graph has them in."""
+        """The elements of a tensor as float32, in the order that the graph needs."""
         return self.stored(name).pieces()
 
 
 class _Sizes:
-    """Numbers of the metadata that stand under the name of the architecture."""
+    """Numbers in the metadata whose keys begin with the name of the architecture."""
 
     def __init__(self, file: GgufFile, architecture: str) -> None:
         self._file = file
@@ -110,7 +110,7 @@ class _Sizes:
 
 
 def _scaled(file: GgufFile, plain: tuple[float, ...], architecture: str) -> tuple[float, ...]:
-    """Frequencies as the file scales them for long contexts: by a factor for each (Llama 3), or one for all."""
+    """The frequencies, scaled for long contexts as the file says: with a factor for each (Llama 3), or one for all."""
     kind = file.text(f"{architecture}.rope.scaling.type", "none")
     factors = file.tensors.get("rope_freqs.weight")
     if factors is not None:

@@ -1,4 +1,4 @@
-"""A GGUF file as a language model: graph, weights and tokenizer are all in it."""
+"""Opens a GGUF file as a language model: sizes, weights and tokenizer are all in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def gguf_source(path: Path) -> LanguageSource:
     """The language model in a file.
 
     Raises:
-        ModelError: the file is damaged, or its model is none that can be built.
+        ModelError: the file is damaged, or its model is not supported.
     """
     file = read_gguf(path)
     hyper = hyper_of(file)

@@ -1,9 +1,9 @@
-"""The tokenizer in a GGUF file as a `tokenizer.json` of the tokenizers library.
+"""Makes a `tokenizer.json` of the tokenizers library from the tokenizer in a GGUF file.
 
 Two kinds are read: `gpt2`, byte-level BPE with its merges, and `llama`, SentencePiece BPE, whose merges follow from the
-scores of its pieces. What splits a text before BPE is not in the file; it has a name, `tokenizer.ggml.pre`, and the
-patterns behind those names are llama.cpp's (`src/llama-vocab.cpp`). A name that is not known is refused: the tokens
-would be others than those that the model was trained on.
+scores of its pieces. The pattern that splits a text before BPE is not in the file, only its name, `tokenizer.ggml.pre`;
+the patterns for the names are those of llama.cpp (`src/llama-vocab.cpp`). An unknown name is refused, as a wrong
+pattern gives other tokens than those that the model was trained on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline.inputs.gguf.file import GgufFile
 from pipeline.model import Json
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
-"""Types of tokens; 1 is an ordinary one, 5 unused, 6 a byte."""
+"""Types of tokens in the file; 1 is an ordinary token, 5 an unused one, 6 a byte."""
 _SPACE = "\u2581"
 _ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>"})
 
@@ -35,7 +35,7 @@ _PLAIN = ("default", "gpt-2", "gpt2", "phi-2", "olmo", "jais", "")
 
 
 def tokenizer_json(file: GgufFile) -> str:
-    """The text of a tokenizer.json.
+    """The text of the tokenizer.json.
 
     Raises:
         ModelError: the file has no tokenizer, one of another kind, or one that contradicts itself.
@@ -64,13 +64,13 @@ def tokenizer_json(file: GgufFile) -> str:
 
 
 def special(file: GgufFile, name: str) -> int | None:
-    """The number of a token with a part of its own, such as `bos` or `eos`; None where there is none."""
+    """The number of a special token, such as `bos` or `eos`; None if the file names none."""
     found = file.number(f"tokenizer.ggml.{name}_token_id")
     return int(found) if found is not None and 0 <= found < 1 << 31 else None
 
 
 def stops(file: GgufFile) -> tuple[int, ...]:
-    """The tokens that end an answer: of the sequence, of a turn, of a message."""
+    """The tokens that end an answer: the ends of a text, of a turn, and of a message."""
     known = {special(file, name) for name in ("eos", "eot", "eom")}
     types = file.numbers("tokenizer.ggml.token_type")
     for number, token in enumerate(file.strings("tokenizer.ggml.tokens")):

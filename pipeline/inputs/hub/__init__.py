@@ -1,1 +1,1 @@
-"""All that knows the Hugging Face hub: what commit a branch is at, and files at a commit, verified and cached."""
+"""Everything about the Hugging Face hub: commits of branches, files at a commit with verified hashes, and uploads."""

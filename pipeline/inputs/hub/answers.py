@@ -13,16 +13,16 @@ from huggingface_hub import get_session
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]  # public
 
 LIMIT_S = 60.0
-"""Seconds for a whole answer, but for a file's content. The client limits single reads only, maybe of one byte each."""
+"""Seconds for a whole answer, except a file's content. The client only limits single reads, maybe of one byte each."""
 
 MAX_BYTES = 16 << 20
-"""Bytes of JSON. The hub's description of a repo with ten thousand files has 2 MB."""
+"""The most bytes of JSON that are read. The hub's description of a repo with ten thousand files has 2 MB."""
 
 _Answer = TypeVar("_Answer")
 
 
 def within(call: Callable[[], _Answer], limit_s: float | None = None) -> _Answer:
-    """What `call` returns or raises. Raises ReadTimeout if it takes longer; its thread goes on alone then."""
+    """Run `call` in a thread; return or raise what it does. Raises ReadTimeout after `limit_s`; the thread goes on."""
     limit_s = LIMIT_S if limit_s is None else limit_s
     answers: list[_Answer] = []
     errors: list[BaseException] = []
@@ -44,7 +44,7 @@ def within(call: Callable[[], _Answer], limit_s: float | None = None) -> _Answer
 
 
 def get_json(url: str, timeout_s: float, limit_s: float | None) -> Any:
-    """The JSON that a GET with our token answers.
+    """The JSON that the hub answers to a GET request with our token.
 
     Raises:
         httpx2.HTTPError: no answer, or none in time.

@@ -1,4 +1,4 @@
-"""Which files of a repository of data are wanted."""
+"""Finds the files to fetch from a repository of data."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pipeline.inputs.hub.repo_names import repo_id, repo_type
 from pipeline.plain_text import did_you_mean
 
 MAX_LISTED = 100_000
-"""Files of a folder that are looked at; the hub lists a thousand in an answer."""
+"""The most files of a folder that are looked at; the hub lists a thousand in an answer."""
 
 MAX_FETCHED = 10_000
-"""Files that are fetched of a folder where nothing says how many samples they are."""
+"""The most files that are fetched from a folder if the config gives no number of samples."""
 
 
 def data_files(repo: str, commit: str, path: str, suffixes: Sequence[str], most: int | None) -> list[str]:
-    """`path` if it is a file, else the first `most` files below it by their paths, whose names end in a suffix.
+    """`path` if it is a file, else the first `most` files below it, sorted by path, whose names end in a suffix.
 
     Raises:
         SourceError: there is no such file or folder, it is empty or huge, or the build is offline.

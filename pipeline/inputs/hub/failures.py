@@ -54,7 +54,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Asked:
-    """A request for a repo at a commit, branch or tag, or for a file in it, which the file `named_by` may need."""
+    """A request for a repo at a commit, branch or tag, or for its file `name`, which the file `named_by` may need."""
 
     repo: str
     revision: str
@@ -174,7 +174,7 @@ def explain(error: Exception, asked: Asked) -> SourceError:
 
 
 def not_cached(asked: Asked) -> SourceError:
-    """The error for what an offline build would need from the hub."""
+    """The error of an offline build that would need something from the hub."""
     return SourceError(
         f"{asked} is not in the HF cache, and the build is offline",
         where=asked.place,
@@ -251,7 +251,7 @@ def token() -> str:
 
 
 def _is_about_tls(error: BaseException | None) -> bool:
-    """Whether a connection failed over its encryption; another try makes no certificate valid."""
+    """Whether a connection failed by its encryption: further tries then fail, too."""
     while error is not None:
         if isinstance(error, ssl.SSLError):
             return True

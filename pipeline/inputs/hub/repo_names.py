@@ -11,15 +11,15 @@ def is_data(repo: str) -> bool:
 
 
 def repo_id(repo: str) -> str:
-    """`owner/name`, as the client calls it."""
+    """The repository as `owner/name`, which is what the client calls it."""
     return repo.removeprefix(f"{DATA}/")
 
 
 def repo_type(repo: str) -> str:
-    """`model` or `dataset`, as the client calls them."""
+    """The repository's kind, which the client calls `model` or `dataset`."""
     return "dataset" if is_data(repo) else "model"
 
 
 def api_path(repo: str) -> str:
-    """Where the hub's API has it."""
+    """The path of the repository in the hub's API."""
     return repo if is_data(repo) else f"models/{repo}"

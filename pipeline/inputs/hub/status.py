@@ -15,8 +15,10 @@ from pipeline.inputs.hub.revisions import look_up
 
 @dataclass(frozen=True)
 class HubStatus:
-    """The hub's answer to who we are. `date` is of its clock, as in HTTP. `token` is "" if we have none, else "valid",
-    "refused" or "unknown". With a `problem`, no hub answered.
+    """The hub's answer to who we are. If `problem` is not "", no hub answered.
+
+    `date` is the time of its clock in the form of HTTP. `token` is "" if we have none, else "valid", "refused" or
+    "unknown".
     """
 
     date: str = ""

@@ -70,7 +70,7 @@ def described(repo: str, commit: str, name: str) -> tuple[int, str] | None:
 
 
 def commit_files(repo: str, branch: str, parent: str, files: Mapping[str, Path | bytes], message: str) -> str | None:
-    """Commit files to a branch whose newest commit is `parent`. The new commit; None if the branch has moved on.
+    """Commit files to a branch whose newest commit is `parent`. Returns the new commit; None if the branch moved on.
 
     Raises:
         SourceError: the hub refuses it, or can't be reached.

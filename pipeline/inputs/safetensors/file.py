@@ -1,8 +1,8 @@
-"""Reads the header of a safetensors file: which tensors are where in it, without touching one.
+"""Reads the header of a safetensors file: the places and types of its tensors, without reading any of them.
 
 The format is that of https://github.com/huggingface/safetensors#format: eight bytes with the length of the header, the
 header as JSON, and the tensors' bytes, which fill the rest without gaps and without overlaps. What a header says is
-held against the size of the file before anything is made of it.
+compared with the size of the file before it is used.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _SIZES: Mapping[str, int] = {
     "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
 }  # fmt: skip
 _LARGEST_HEADER = 1 << 24
-"""Bytes; the format allows 100 MB, and a tensor takes some 120."""
+"""The most bytes of a header. The format allows 100 MB; a tensor takes some 120 bytes."""
 _MOST_TENSORS, _MOST_DIMS, _MOST_ELEMENTS = 65_536, 8, 1 << 36
 
 
 @dataclass(frozen=True)
 class SafeTensor:
-    """One tensor: its type by the format's name, its shape, and where its bytes are in which file."""
+    """One tensor: its type by the format's name, its shape, its file, and where its bytes are in that."""
 
     name: str
     dtype: str
@@ -41,7 +41,7 @@ def read_safetensors(path: Path) -> dict[str, SafeTensor]:
     """The tensors of a file by name.
 
     Raises:
-        ModelError: it is none of the format, is cut short, or says what can't be.
+        ModelError: the file is not of this format, was cut short, or contradicts itself.
     """
     size = path.stat().st_size
     with path.open("rb") as stream:

@@ -1,7 +1,7 @@
-"""The sizes of a language model from its config.json, as transformers writes it.
+"""Reads the sizes of a language model from its config.json, as transformers writes it.
 
 Names are those of https://github.com/huggingface/transformers/tree/main/src/transformers/models (`configuration_*.py`).
-Both forms of a rotation are read: `rope_theta` with `rope_scaling`, and `rope_parameters` since transformers 5.
+A rotary embedding is read in both forms: `rope_theta` with `rope_scaling`, and `rope_parameters` since transformers 5.
 """
 
 from __future__ import annotations
@@ -19,54 +19,54 @@ from pipeline.inputs.safetensors.index import read_object
 from pipeline.model import Json
 
 LARGEST_CONFIG = 1 << 24
-"""Bytes of a config.json."""
+"""The most bytes of a config.json."""
 _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {"gemma3_text": ("gelu_pytorch_tanh",)}
 _SILU = ("silu", "swish")
 _GEMMA_PATTERN = 6
-"""Of so many layers of Gemma 3 the last sees everything (`sliding_window_pattern`)."""
+"""In each group of so many layers of Gemma 3, the last sees all positions (`sliding_window_pattern`)."""
 
 
 @dataclass(frozen=True)
 class ModelConfigJson:
-    """A config.json: its text is somebody else's, so each value is looked at before it is believed."""
+    """The values of a config.json. Others write such files, so each method checks the type of the value it reads."""
 
     values: Mapping[str, Json]
     where: str
 
     def text(self, key: str) -> str | None:
-        """A text; None where there is none."""
+        """A text; None if there is none of this name."""
         found = self.values.get(key)
         return found if isinstance(found, str) else None
 
     def flag(self, key: str, default: bool) -> bool:
-        """A truth value."""
+        """A truth value; `default` if there is none of this name."""
         found = self.values.get(key)
         return found if isinstance(found, bool) else default
 
     def number(self, key: str) -> float | None:
-        """A finite number; None where there is none."""
+        """A finite number; None if there is none of this name."""
         found = self.values.get(key)
         if isinstance(found, bool) or not isinstance(found, int | float):
             return None
         return float(found) if abs(found) < 1e30 and math.isfinite(found) else None
 
     def size(self, key: str, default: int | None = None) -> int:
-        """A size.
+        """A positive size; `default` if there is none of this name.
 
         Raises:
-            ModelError: it is missing, or none that a model has.
+            ModelError: it is missing without a default, or absurd.
         """
         found = self.number(key)
         return checked_size(default if found is None else found, key, self.where)
 
     def ids(self, key: str) -> tuple[int, ...]:
-        """Numbers of tokens: one, or a list of them."""
+        """Numbers of tokens, which the file gives as one number or as a list."""
         found = self.values.get(key)
         several = found if isinstance(found, list) else [found]
         return tuple(n for n in several if isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 1 << 31)
 
     def inner(self, key: str) -> ModelConfigJson:
-        """An object within; an empty one where there is none."""
+        """The object of this name; an empty one if there is none."""
         found = self.values.get(key)
         return ModelConfigJson(found if isinstance(found, dict) else {}, self.where)
 
@@ -75,7 +75,7 @@ def hyper_of_folder(path: Path) -> Hyper:
     """The sizes of the model whose config.json is at `path`.
 
     Raises:
-        ModelError: it is damaged, or as for :func:`hyper_of_config`.
+        ModelError: the file is damaged, or as for :func:`hyper_of_config`.
     """
     return hyper_of_config(ModelConfigJson(read_object(path, LARGEST_CONFIG), path.name))
 
@@ -84,7 +84,7 @@ def hyper_of_config(config: ModelConfigJson) -> Hyper:
     """The sizes of the model.
 
     Raises:
-        ModelError: the architecture is none that can be built, a size is missing or absurd, or the model is quantized.
+        ModelError: the architecture is not supported, a size is missing or absurd, or the model is quantized.
     """
     name = config.text("model_type") or ""
     check_architecture(name, config.where)
@@ -134,7 +134,7 @@ def _check_variant(config: ModelConfigJson, name: str) -> None:
 
 
 def _window(config: ModelConfigJson, layers: int, name: str) -> int | None:
-    """Most positions that some layer sees; None where all see everything."""
+    """The most positions that layers with a window see; None if all layers see everything."""
     window = config.number("sliding_window")
     types = config.values.get("layer_types")
     everywhere = isinstance(types, list) and len(types) == layers and {*map(str, types)} == {"full_attention"}
@@ -144,7 +144,7 @@ def _window(config: ModelConfigJson, layers: int, name: str) -> int | None:
 
 
 def _local_layers(config: ModelConfigJson, layers: int) -> list[int]:
-    """The layers that see a window."""
+    """The numbers of the layers that see a window of positions."""
     types = config.values.get("layer_types")
     if isinstance(types, list) and len(types) == layers:
         return [layer for layer, kind in enumerate(types) if kind == "sliding_attention"]
@@ -175,7 +175,7 @@ def _sane(config: ModelConfigJson, theta: float) -> float:
 
 
 def _scaled(config: ModelConfigJson, scaling: ModelConfigJson, plain: tuple[float, ...]) -> tuple[float, ...]:
-    """Frequencies as the model scales them for long contexts: all by one factor, or as Llama 3.1 does."""
+    """The frequencies, scaled for long contexts as the config says: all by one factor, or as Llama 3.1 does."""
     kind = scaling.text("rope_type") or scaling.text("type") or "default"
     if kind == "default":
         return plain

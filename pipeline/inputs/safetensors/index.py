@@ -1,4 +1,4 @@
-"""Which files a language model in safetensors consists of, by the one that the config names. Imports nothing heavy."""
+"""Finds the files of a language model in safetensors from the one that the config names. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 SIDES = (CONFIG, TOKENIZER, TOKENIZER_CONFIG)
-"""What lies beside the weights and is needed with them."""
+"""The files beside the weights that are needed with them."""
 _SHARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.safetensors")
 _LARGEST_INDEX = 1 << 24
 _MOST_SHARDS = 1000
 
 
 def is_safetensors(name: str) -> bool:
-    """Whether a file is one of safetensors or the index of several, by its name."""
+    """Whether a file is a safetensors file or the index of several, by its name."""
     return name.lower().endswith((SUFFIX, INDEX_SUFFIX))
 
 
 def files_of(name: str, path: Path) -> list[str]:
-    """The names in the source of what belongs to `name`, which lies at `path`: the files of an index, and the sides.
+    """The names in the source of the files that `name`, which is at `path`, needs: those of an index, and the sides.
 
     Raises:
         ModelError: the index is damaged, or names a file that is not beside it.
@@ -36,10 +36,10 @@ def files_of(name: str, path: Path) -> list[str]:
 
 
 def weight_map(path: Path) -> dict[str, str]:
-    """The file that each tensor is in, by an index.
+    """The file that each tensor is in, by the index at `path`.
 
     Raises:
-        ModelError: it is none, or names a file that is not beside it.
+        ModelError: the file is no index, or names a file that is not beside it.
     """
     found = read_object(path, _LARGEST_INDEX).get("weight_map")
     if not isinstance(found, dict) or not found:
@@ -55,10 +55,10 @@ def weight_map(path: Path) -> dict[str, str]:
 
 
 def read_object(path: Path, most: int) -> dict[str, Json]:
-    """The object in a JSON file of at most so many bytes.
+    """The object in a JSON file of at most `most` bytes.
 
     Raises:
-        ModelError: it is longer, or holds no object.
+        ModelError: the file is longer, or holds no object.
     """
     size = path.stat().st_size
     if size > most:
@@ -67,10 +67,10 @@ def read_object(path: Path, most: int) -> dict[str, Json]:
 
 
 def parsed(data: bytes, name: str) -> dict[str, Json]:
-    """The object in some bytes of JSON, in which no key is there twice.
+    """The object in the bytes of a JSON file.
 
     Raises:
-        ModelError: there is none.
+        ModelError: the bytes are no JSON object, or a key is there twice.
     """
     try:
         found = strict_json.parse(data, non_finite=True)

@@ -1,4 +1,4 @@
-"""A folder as transformers saves it as a language model."""
+"""Opens a folder that transformers saved as a language model."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pipeline.inputs.safetensors.tokenizer import TokenizerJson
 from pipeline.inputs.safetensors.weights import SafetensorsWeights, read_tensors
 
 GENERATION = "generation_config.json"
-"""Read where the config fetches it: it may name more tokens that end an answer."""
+"""It may name more tokens that end an answer. It is read only if the config's `files` fetch it."""
 _ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
 
 
 def safetensors_source(path: Path) -> LanguageSource:
-    """The language model whose weights, or the index of these, are at `path`; the rest lies beside it.
+    """The language model whose weights, or their index, are at `path`. Its other files are beside them.
 
     Raises:
-        ModelError: a file is damaged, or the model is none that can be built.
+        ModelError: a file is damaged, or the model is not supported.
     """
     folder = path.parent
     config = _said(folder / CONFIG)
@@ -62,7 +62,7 @@ def _said(path: Path) -> ModelConfigJson:
 
 
 def _template(folder: Path, told: ModelConfigJson) -> str | None:
-    """The chat template: a file of its own, or in the tokenizer's config, there by itself or in a list with names."""
+    """The chat template: a file of its own, or a text or a list of named texts in the tokenizer's config."""
     if (folder / TEMPLATE).is_file():
         return (folder / TEMPLATE).read_text("utf-8", "replace")
     written = told.values.get("chat_template")
@@ -73,7 +73,7 @@ def _template(folder: Path, told: ModelConfigJson) -> str | None:
 
 
 def _bos(tokenizer: TokenizerJson, told: ModelConfigJson, config: ModelConfigJson) -> int | None:
-    """The token before every text: the one of that name if the tokenizer puts it there, or says it does."""
+    """The number of the token before every text; None if neither tokenizer nor its config puts one there."""
     ids = (*_named(tokenizer, told, "bos_token"), *config.ids("bos_token_id"))
     first = tokenizer.number(tokenizer.first) if tokenizer.first is not None else None
     if not ids or not told.flag("add_bos_token", first == ids[0]):
@@ -82,7 +82,7 @@ def _bos(tokenizer: TokenizerJson, told: ModelConfigJson, config: ModelConfigJso
 
 
 def _named(tokenizer: TokenizerJson, told: ModelConfigJson, name: str) -> tuple[int, ...]:
-    """The number of a token that the tokenizer's config names, as a text or as an object with its content."""
+    """The number of a token that the tokenizer's config names, as a text or as an object; empty if there is none."""
     text = _text(told, name)
     number = tokenizer.number(text) if text else None
     return () if number is None else (number,)

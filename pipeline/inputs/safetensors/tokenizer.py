@@ -1,4 +1,4 @@
-"""What a tokenizer.json says of single tokens, read as JSON: nothing is tokenized, and no native code sees the file."""
+"""Reads single tokens from a tokenizer.json as JSON: nothing is tokenized, and no native code sees the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TokenizerJson:
     """The tokenizer in a file, and its text."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ModelError where it is too large, or no object of JSON with a model."""
+        """Raises ModelError if the file is too large, or is no JSON object with a model."""
         if path.stat().st_size > _LARGEST:
             raise refused(path.name, f"it has {path.stat().st_size} bytes; {_LARGEST} are the most")
         raw = path.read_bytes()
@@ -27,11 +27,11 @@ class TokenizerJson:
         self.text = raw.decode("utf-8")
 
     def number(self, token: str) -> int | None:
-        """The number of a token; None if there is none of that text."""
+        """The number of the token with this text; None if there is none."""
         return self._added[token][0] if token in self._added else _natural(self._vocabulary.get(token))
 
     def is_special(self, token: str) -> bool:
-        """Whether a token stands for no text."""
+        """Whether the file marks a token as special, so that it stands for no text."""
         return token in self._added and self._added[token][1]
 
     @property
@@ -63,7 +63,7 @@ class TokenizerJson:
         return told if isinstance(told, dict) else {}
 
     def _processors(self) -> Iterator[Mapping[str, Json]]:
-        """The steps behind tokenizing, those of a sequence one by one."""
+        """The steps after tokenizing, with a sequence of steps taken apart."""
         told = self._values.get("post_processor")
         inner = told.get("processors") if isinstance(told, dict) else None
         for each in [told, *(inner[:_MOST_PROCESSORS] if isinstance(inner, list) else [])]:

@@ -1,4 +1,4 @@
-"""Weights of a language model in safetensors, by the names that the graph's builder asks for, a piece at a time."""
+"""Gives the weights of a language model in safetensors, by the names of the graph's builder, a piece at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.inputs.safetensors.file import SafeTensor, read_safetensors
 from pipeline.inputs.safetensors.index import INDEX_SUFFIX, refused, weight_map
 
 _FORMS = {form.name: form for form in FORMATS.values() if form.elements == 1}
-"""Types that weights are read from: F32, F16, BF16."""
+"""The types that weights may be stored in: F32, F16 and BF16."""
 OF_MODEL: Mapping[str, str] = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -42,14 +42,14 @@ OF_GEMMA: Mapping[str, str] = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 OF_ARCHITECTURE = {"gemma3_text": OF_GEMMA, "phi3": OF_PHI}
-"""Names of layers that differ, by `model_type` of config.json."""
+"""The names in layers that differ from :data:`OF_LAYER`, by `model_type` of config.json."""
 
 
 def read_tensors(path: Path) -> dict[str, SafeTensor]:
-    """The tensors of a file of safetensors, or of all files that an index names.
+    """The tensors of a safetensors file, or of all files that an index names, by name.
 
     Raises:
-        ModelError: a file is damaged, or has not what the index says.
+        ModelError: a file is damaged, or lacks a tensor that the index says it has.
     """
     if not path.name.lower().endswith(INDEX_SUFFIX):
         return read_safetensors(path)
@@ -62,7 +62,7 @@ def read_tensors(path: Path) -> dict[str, SafeTensor]:
 
 
 class SafetensorsWeights:
-    """The tensors of a model as float32. With `tied`, what looks tokens up is what scores them, too."""
+    """The tensors of a model as float32. With `tied`, the embedding table is also the weight of the output layer."""
 
     def __init__(self, tensors: Mapping[str, SafeTensor], architecture: str, *, tied: bool) -> None:
         self._tensors = tensors
@@ -76,10 +76,10 @@ class SafetensorsWeights:
         return tensor.shape if tensor else None
 
     def stored(self, name: str) -> StoredWeight:
-        """Where a tensor is, and in which form.
+        """Where a tensor is in its file, and in which form.
 
         Raises:
-            ModelError: its type is none that weights are read from.
+            ModelError: weights of its type can't be read.
         """
         tensor = self._tensor(name)
         assert tensor is not None, "asked for its shape first"
@@ -94,7 +94,7 @@ class SafetensorsWeights:
         return StoredWeight.of(tensor.path, tensor.offset, form, tensor.shape)
 
     def pieces(self, name: str) -> Pieces:
-        """The elements of a tensor.
+        """The elements of a tensor as float32, in pieces.
 
         Raises:
             ModelError: as for :meth:`stored`.

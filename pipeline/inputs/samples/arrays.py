@@ -1,4 +1,4 @@
-"""Reader `npz`: a folder of arrays that were made elsewhere."""
+"""Reader `npz`: reads samples from a folder of arrays that were made elsewhere."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pipeline.errors import CalibrationError
 from pipeline.inputs.samples.request import Call, ReadRequest, Sample
 
 MAX_BYTES = 1 << 30
-"""Bytes of the arrays of one sample. A minute of 48 kHz audio in float32 has 12 million."""
+"""The most bytes of the arrays of one sample. A minute of 48 kHz audio in float32 has 12 million."""
 
 MAX_ARRAYS = 1000
-"""Arrays of one sample."""
+"""The most arrays of one sample."""
 
 _ZIP = b"PK\3\4"
 
@@ -28,8 +28,8 @@ def read(request: ReadRequest) -> Iterator[Call]:
     """The samples of a folder in the order of their names.
 
     A sample is ``<name>.npz`` with arrays named like the inputs, a sub-folder with an ``<input>.npy`` for each, or a
-    lone ``<name>.npy`` for a component of one input. Where the folder has a sub-folder named like a component, that
-    component's samples are there; all others share the folder's own, each taking those that hold its inputs.
+    lone ``<name>.npy`` for a component of one input. If the folder has a sub-folder named like a component, the samples
+    of that component are there. All other components share the folder's own, each taking samples with its inputs.
 
     Raises:
         CalibrationError: no samples, a damaged file, or arrays that don't fit.
@@ -118,11 +118,11 @@ def _read(path: Path) -> NDArray[Any] | dict[str, NDArray[Any]]:
 
 
 class _ArrayError(ValueError):
-    """An array or archive is none that is read here; the text says why."""
+    """An array or archive can't be read; the text says why."""
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, NDArray[Any]]:
-    """The arrays of an archive, by name, once it is known that all of them together are of a size to be read."""
+    """The arrays of an archive, by name. Before any is read, the size of all together is checked."""
     entries = archive.infolist()
     if len(entries) > MAX_ARRAYS:
         raise _ArrayError(f"it holds {len(entries)} arrays; {MAX_ARRAYS} are the most that are read")
@@ -143,7 +143,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, NDArray[Any]]:
 
 
 def _checked_array(stream: IO[bytes], size: int) -> NDArray[Any]:
-    """The array in a stream of `size` bytes: its header is held against them before there is memory for it."""
+    """The array in a stream of `size` bytes. Its header is checked against the size before memory is allocated."""
     version = np.lib.format.read_magic(stream)
     headers: dict[tuple[int, int], Callable[..., tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
         (1, 0): np.lib.format.read_array_header_1_0,

@@ -1,6 +1,6 @@
-"""Reader `audio`: a folder of sounds as waveforms, whole or in windows, one after another where a model keeps a state.
+"""Reader `audio`: reads a folder of sounds as waveforms, whole or in windows, in order if the model keeps a state.
 
-No features are computed: a model that takes spectrograms is given them by a reader with code.
+No features are computed: a model that takes spectrograms needs a reader with code.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pipeline.inputs.samples.sound_files import read_sound
 from pipeline.plain_text import did_you_mean
 
 _SHORTEST = 80
-"""Samples that a fixed input must take to be a waveform: 5 ms at 16 kHz."""
+"""The fewest audio samples that an input of fixed size takes if it is a waveform: 5 ms at 16 kHz."""
 
 
 def read(request: ReadRequest) -> Iterator[Call]:
-    """The calls of each file, in the order of their paths; the folder that a file lies in is its label.
+    """The calls of each file, with files in the order of their paths. The name of a file's folder is its label.
 
     Raises:
-        CalibrationError: no sounds, a broken one, one of another rate, or inputs that a waveform does not give.
+        CalibrationError: there are no sounds, one is broken or has another rate, or an input can't be made from them.
     """
     reading = request.calibration.audio
     if reading is None:
@@ -63,7 +63,7 @@ def read(request: ReadRequest) -> Iterator[Call]:
 
 @dataclass(frozen=True)
 class _Form:
-    """What a component takes of a waveform: `window` samples at a time, or all up to `longest`."""
+    """What a component takes of a waveform: `window` audio samples at a time or, if that is None, up to `longest`."""
 
     wave: TensorSpec
     interface: Interface
@@ -73,7 +73,7 @@ class _Form:
     mask: TensorSpec | None
 
     def arrays(self, values: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """The inputs for some samples."""
+        """The inputs for some audio samples, float64 [samples]."""
         found: dict[str, NDArray[Any]] = {
             self.wave.name: _cast(values, self.wave, _long_dim(self.wave, self.interface))
         }
@@ -86,7 +86,7 @@ class _Form:
 
 
 class _Stream:
-    """Inputs that the model hands to itself: zeros before a file's first window, then what its outputs were."""
+    """The inputs that are fed from outputs: zeros for a file's first window, then the outputs for the window before."""
 
     def __init__(self, request: ReadRequest, component: str, reading: AudioReading) -> None:
         self._request, self._component = request, component
@@ -102,7 +102,7 @@ class _Stream:
         self.states = self._zeros
 
     def advance(self, call: Call) -> None:
-        """Run the original model on a call, and keep what it hands on."""
+        """Run the original model on a call, and keep the outputs that the next call is fed from."""
         if not self._fed_by:
             return
         if self._session is None:
@@ -211,7 +211,7 @@ def _cast(values: NDArray[np.float64], spec: TensorSpec, position: int) -> NDArr
 
 
 def _waveform(path: Path, name: str, reading: AudioReading) -> NDArray[np.float64]:
-    """The samples of a file in one channel, at the model's rate and scale."""
+    """The waveform of a file in one channel, at the model's rate and scale: float64 [samples]."""
     sound = read_sound(path, name)
     values = sound.values[:, 0]
     for channel in range(1, sound.values.shape[1]):  # one addition after the other, in an order of its own
@@ -234,7 +234,10 @@ def _waveform(path: Path, name: str, reading: AudioReading) -> NDArray[np.float6
 
 
 def _windows(wave: NDArray[np.float64], form: _Form, reading: AudioReading) -> Iterator[NDArray[np.float64]]:
-    """Pieces of a waveform: each of the window's samples, after `context` of those before it; a rest is left out."""
+    """The windows of a waveform, each with `context` audio samples of the window before at its front.
+
+    What remains at the end and fills no window is left out.
+    """
     if form.window is None:
         yield wave[: int(form.longest)] if form.longest < math.inf else wave
         return
@@ -250,5 +253,5 @@ def _windows(wave: NDArray[np.float64], form: _Form, reading: AudioReading) -> I
 
 
 def _spread(count: int, most: int) -> set[int]:
-    """At most so many of 0 to `count` - 1, evenly."""
+    """At most `most` of the numbers from 0 to `count` - 1, evenly spread."""
     return set(range(count)) if count <= most else {number * count // most for number in range(most)}

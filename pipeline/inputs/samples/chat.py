@@ -1,7 +1,7 @@
-"""Reader `chat`: conversations through a language model's own template and tokenizer, as tokens.
+"""Reader `chat`: turns conversations into tokens with a language model's own template and tokenizer.
 
-A sample is the tokens alone; whoever reads it runs them through the graphs with their own cache. A model without a
-template gets the contents of the messages, one below the other.
+A sample is the tokens alone; later steps run them through the graphs with the graphs' own cache. For a model without a
+template, the text is the contents of the messages, one below the other.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pipeline.inputs.samples.request import Call, ReadRequest
 _FEWEST = 8
 _ROLES = ("system", "user", "assistant")
 _DAY = datetime(2026, 1, 1, tzinfo=UTC)
-"""What templates that ask for the date are told: samples may not change from day to day."""
+"""The date for templates that ask for one. It is fixed, as samples may not change from day to day."""
 
 Message = Mapping[str, str]
 
 
 def read(request: ReadRequest) -> Iterator[Call]:
-    """One call a conversation, cut to the context, with the place where its first answer begins.
+    """One call for each conversation, cut to the context, with the place where its first answer begins.
 
     Raises:
         CalibrationError: a line is no conversation, or the template can't render it.
@@ -77,9 +77,10 @@ def messages_of(text: str, where: str) -> list[Message]:
 
 
 class Voice:
-    """Tokenizer and template of a language model in the output of ingest; `language` says how texts begin.
+    """Tokenizer and template of a language model, read from the output of ingest in `folder`.
 
-    Without it they begin with nothing of their own, and the template's names for tokens stand for no text.
+    `language` says which token begins a text and what the template's names for tokens mean. Without it no token is put
+    before a text, and the names stand for no text.
     """
 
     def __init__(self, folder: Path, language: LanguageFacts | None = None) -> None:
@@ -90,7 +91,7 @@ class Voice:
         self._template = template.read_text("utf-8") if template.is_file() else None
 
     def render(self, messages: Sequence[Message], *, answer: bool = False, where: str = "") -> str:
-        """The text of a conversation; with `answer`, up to where the model is to speak.
+        """The text of a conversation; with `answer`, it ends where the model's answer begins.
 
         Raises:
             CalibrationError: the template is wrong, or refuses the conversation.
@@ -116,7 +117,7 @@ class Voice:
         return str(made)
 
     def encode(self, messages: Sequence[Message], where: str = "", *, answer: bool = False) -> list[int]:
-        """The tokens of a conversation."""
+        """The tokens of a conversation; with `answer`, they end where the model's answer begins."""
         tokens: list[int] = self.tokenizer.encode(
             self.render(messages, answer=answer, where=where), add_special_tokens=False
         ).ids
@@ -126,9 +127,9 @@ class Voice:
 
 
 def _first_answer(voice: Voice, messages: Sequence[Message], tokens: Sequence[int]) -> int | None:
-    """How many of `tokens` a model would be given before it makes those of the first answer.
+    """How many of `tokens` come before the first answer, which a model is given before it makes the answer.
 
-    None where there is no answer, or the template asks for one otherwise than it writes one.
+    None if there is no answer, or if the text before it differs from the text with which the template asks for one.
     """
     asked = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), 0)
     if not asked:

@@ -1,4 +1,4 @@
-"""Whether the arrays of a sample are what a component takes: names, dtypes, ranks, dims, values."""
+"""Checks that the arrays of a sample are what a component takes: names, dtypes, ranks, dims and values."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ class Interface:
 def conform(arrays: Mapping[str, ArrayLike], interface: Interface, *, where: str) -> dict[str, NDArray[Any]]:
     """Fresh, contiguous copies in the model's order and dtypes.
 
-    Copies, since an application may go on writing into the buffers it passed. An array is converted between integer
-    types if every value survives, and between float types if it stays finite; never from one kind to the other. An
-    input that the config fixes may be there with that value, and is left out.
+    They are copies, since an application may go on writing into the buffers that it passed. An array is converted
+    between integer types if no value changes, and between float types if all values stay finite, but never between
+    integers and floats. An input that the config fixes may be there with that value, and is left out.
 
     Raises:
-        CalibrationError: an unknown or missing input, another value than the config fixes, another kind of dtype, wrong
-            rank or dim, an axis with two lengths or longer than any bucket, no elements, NaN or infinity. `where` says
-            which sample.
+        CalibrationError: an input is unknown or missing, or has another value than the config fixes, the wrong kind of
+            dtype, rank or dim, no elements, a NaN or an infinity; or an axis has two lengths or is longer than in any
+            bucket. The error names `where`, the sample.
     """
     inputs = interface.inputs
     arrays = interface.filled(arrays)

@@ -1,4 +1,4 @@
-"""Which tokens of which conversation the emulator runs."""
+"""Chooses which tokens of which conversation the emulator runs."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from pipeline.inputs.samples.spoken import SpokenText
 _DECODED = (3, 8)
 """The fewest and the most tokens of a conversation that the emulator decodes; the budget says how many."""
 _READ = 16
-"""Tokens that the CPU reads before them where no conversation has an answer that the twin reaches."""
+"""How many tokens the CPU reads before those to decode if no conversation has an answer within the twin's cache."""
 
 
 def decoded_count(step_s: float, budget_s: float) -> int:
-    """How many tokens to decode: those that a budget in seconds pays for, within :data:`_DECODED`.
-
-    A step takes `step_s`.
-    """
+    """How many tokens to decode in `budget_s` seconds if each takes `step_s`, within the bounds of :data:`_DECODED`."""
     fewest, most = _DECODED
     return max(fewest, min(most, int(budget_s / step_s) if step_s else most))
 
 
 def to_prefill(texts: Sequence[SpokenText], lengths: Lengths) -> tuple[list[int], int]:
-    """The tokens of a conversation, and how many come before the window to run: that which ends where an answer begins.
+    """The tokens of a conversation, and how many of them come before the window that prefill runs on the emulator.
 
-    Of it an application has the token that an answer begins with, by which its last position is judged, and it reads a
-    cache. That of the first conversation whose question the twin's cache holds; if there is none, the first window of
-    the first conversation, which is the same in all of them where a template begins them alike.
+    The window ends where an answer begins: its last position gives the answer's first token, and it reads a cache.
+    It is that of the first conversation whose question fits into the twin's cache. If there is none, it is the first
+    window of the first conversation, which says less: if the template begins all conversations alike, it is the same
+    in all of them.
     """
     for text in texts:
         if text.answer is not None and lengths.sequence <= text.answer <= lengths.total:
@@ -38,8 +36,9 @@ def to_prefill(texts: Sequence[SpokenText], lengths: Lengths) -> tuple[list[int]
 def to_decode(texts: Sequence[SpokenText], lengths: Lengths, count: int) -> tuple[list[int], int, int]:
     """The tokens of a conversation, how many come before those to decode, and how many are decoded.
 
-    The first of the conversations of whose answers the twin's cache takes most tokens, `count` at most; if it takes
-    fewer than are due of any, the first conversation after a few of its tokens.
+    At most `count` tokens of an answer are decoded, in the first of the conversations from whose answers the twin's
+    cache takes the most. If it takes too few from every answer, the first conversation is decoded from near its
+    beginning.
     """
     room = [0 if text.answer is None else min(lengths.total, len(text.tokens)) - text.answer for text in texts]
     at = max(range(len(texts)), key=lambda place: min(room[place], count))

@@ -1,4 +1,4 @@
-"""The files of a calibration set that is a folder, and packages that only some sets need."""
+"""Finds the files of a calibration set that is a folder, and refuses sets that need a package which is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def found_files(folder: Path, suffixes: Collection[str], what: str) -> list[Path
     """The files below a folder with one of these suffixes, in the order of their paths, the same on every system.
 
     Raises:
-        CalibrationError: it is no folder, or has no such file. `what` names one, as `picture`.
+        CalibrationError: it is no folder, or has no such file. `what` is the word for one in the error: `picture`.
     """
     if not folder.is_dir():
         raise CalibrationError(
@@ -31,7 +31,7 @@ def found_files(folder: Path, suffixes: Collection[str], what: str) -> list[Path
 
 
 def needs_extra(extra: str, package: str) -> CalibrationError:
-    """The error for a package that is not there; `extra` brings it."""
+    """The error for a package that is not installed; `extra` is the extra of this project that brings it."""
     return CalibrationError(
         f"the package {package} is not installed in this Python environment",
         why=f"the samples of this model are read with it, and it comes with the extra '{extra}' alone",

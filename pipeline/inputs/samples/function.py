@@ -1,4 +1,4 @@
-"""Reader `python`: samples made by a function of the project."""
+"""Reader `python`: takes samples from a function of the project."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pipeline.plain_text import did_you_mean
 
 
 def read(request: ReadRequest) -> Iterator[Call]:
-    """The calls made of what ``run(path)`` yields; `path` is the config's `calibration.file`, or None.
+    """The calls made from the items that ``run(path)`` yields; `path` is the config's `calibration.file`, or None.
 
     Each item maps input names to arrays, or component names to such mappings. Entries `text` and `label` that aren't
     inputs describe the sample. Arrays of an item that names no components go to every component that takes them.
 
     Raises:
-        CalibrationError: the function raises, yields something else, or arrays that don't fit.
+        CalibrationError: the function raises, yields something else, or yields arrays that don't fit.
     """
     function = UserFunction(request.existing(request.code, "run"), request.calibration.run or "run")
     path = None if request.samples is None else request.existing(request.samples, "file")

@@ -1,4 +1,4 @@
-"""The samples that an accuracy is measured on: those of one bucket, none of which calibration saw."""
+"""Picks the samples to measure a bucket's accuracy on: those that fit the bucket and that calibration did not see."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.inputs.samples.sample_set import StoredCall, place, stored_calls
 
 @dataclass(frozen=True)
 class ScoredSample:
-    """What a score function sees of a sample: its text and label where the reader has them, its unpadded inputs."""
+    """A sample as a score function sees it: its text and label if the reader has them, and its unpadded inputs."""
 
     name: str
     text: str | None
@@ -29,15 +29,15 @@ Lengths = Mapping[str, tuple[int, ...]]
 """Lengths by axis."""
 
 ENOUGH = 16
-"""A bucket with fewer samples of its own is measured on shorter ones too: a figure from a few says little."""
+"""A bucket with fewer samples of its own is measured on shorter ones, too: a figure from a few samples says little."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The samples for one bucket, and each as the original takes it (`given`) and padded to the bucket.
+    """The samples for one bucket, each also as the original takes it (`given`), and padded to the bucket (`padded`).
 
-    The last `shorter` of them belong to smaller buckets. `inexact` samples of its own were left out, as they would need
-    padding where the truth is `exact`.
+    The last `shorter` of them belong to smaller buckets. `inexact` counts samples that were left out: the truth is
+    `exact`, and they would need padding.
     """
 
     samples: tuple[ScoredSample, ...]
@@ -48,12 +48,11 @@ class HeldOut:
 
 
 def held_out(folder: Path, params: Measuring, inputs: Sequence[TensorSpec]) -> HeldOut:
-    """The samples that a bucket is the smallest for, filled up to ENOUGH with the longest of those that fit into it.
+    """The samples that a bucket is the smallest for, and if they are fewer than ENOUGH the longest of shorter ones.
 
-    Not filled up where all of its own have exactly its lengths: then nothing is padded in use, and may not be here.
-    With an `exact` truth, only those of exactly its lengths. With a `padded` one, the original takes them padded, too.
-
-    `folder` is the output of a samples step.
+    If all of its own have exactly its lengths, no shorter ones are added: then nothing is padded in use, and padding
+    may be wrong. With an `exact` truth, there are only samples of exactly its lengths. With a `padded` truth, the
+    original takes the padded samples, too. `folder` is the output of a samples step.
 
     Raises:
         CalibrationError: a sample fits no bucket at all.
@@ -80,10 +79,10 @@ def held_out(folder: Path, params: Measuring, inputs: Sequence[TensorSpec]) -> H
 
 
 def lengths_of(folder: Path, params: Measuring, inputs: Sequence[TensorSpec]) -> Lengths:
-    """The lengths of all samples of the set on the axes of the bucket, from the shortest, whichever bucket holds them.
+    """For each axis of the bucket, the lengths of all samples of the set, the shortest first, whatever bucket they fit.
 
-    Those in one place of all axes are of one sample; each such combination is there once. Those that calibration takes
-    of the set are among them: who builds exact lengths needs all that are used.
+    The same place of all axes is one combination of lengths, and each combination is there once. Samples of calibration
+    are among them, as a user who builds exact lengths needs to know all that occur.
     """
     if not params.axes:
         return {}
@@ -101,7 +100,7 @@ def fed(
     shorter: int = 0,
     inexact: int = 0,
 ) -> HeldOut:
-    """Samples that fit into a bucket, as the original takes them and as the bucket does."""
+    """The held-out samples of a bucket, made from samples that fit into it."""
     padded = tuple(pad(sample.inputs, inputs, params.axes, params.padding) for sample in samples)
     given = padded if params.truth == "padded" else tuple(sample.inputs for sample in samples)
     return HeldOut(tuple(samples), given, padded, shorter, inexact)

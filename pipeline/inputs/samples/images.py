@@ -1,7 +1,8 @@
-"""Reader `images`: a folder of pictures, brought into the form that the application feeds the model.
+"""Reader `images`: reads a folder of pictures and brings them into the form that the application feeds the model.
 
-Deterministic on every host for one version of Pillow, which is in the key of the step: Pillow decodes, and resizes
-pixels of 8 bits in whole numbers; scale, mean and deviation are applied in float32, one operation after another.
+The result is the same on every host for one version of Pillow, which is in the key of the step: Pillow decodes, and
+resizes pixels of 8 bits in whole numbers; scale, mean and deviation are applied in float32, one operation after
+another.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ FORMATS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
 """Pillow's names of the formats that are tried on a file, whatever its name says."""
 
 MAX_PIXELS = 1 << 26
-"""Pixels of one picture: 8192 by 8192. What says that it has more is refused before there is memory for it."""
+"""The most pixels of a picture: 8192 by 8192. A larger one is refused before memory is allocated for it."""
 
 _MODES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
-"""Pillow's modes of 8 bits and less a channel (https://pillow.readthedocs.io/en/stable/handbook/concepts.html)."""
+"""Pillow's modes with at most 8 bits a channel (https://pillow.readthedocs.io/en/stable/handbook/concepts.html)."""
 
 
 def read(request: ReadRequest) -> Iterator[Call]:
-    """One call a picture, in the order of their paths; the folder that a picture lies in is its label.
+    """One call for each picture, in the order of their paths. The name of a picture's folder is its label.
 
     Raises:
-        CalibrationError: no pictures, a broken or huge one, no input that is a picture, or a form that doesn't fit it.
+        CalibrationError: there are no pictures, one is broken or too large, or no input takes pictures of this form.
     """
     folder = request.existing(request.samples, "folder")
     paths = found_files(folder, PICTURES, "picture")
@@ -57,9 +58,9 @@ def read(request: ReadRequest) -> Iterator[Call]:
 
 @dataclass(frozen=True)
 class _Form:
-    """How a picture becomes an array. `height` or `width` is 0 where the picture's own ratio decides it.
+    """How a picture becomes an array. `height` or `width` is 0 if the picture's own ratio decides it.
 
-    `widest` and `highest` bound a side that is free. `rank` is 4 with a batch of one, or 3.
+    `highest` and `widest` bound such a side. `rank` is 4 with a batch of one, or 3.
     """
 
     how: Preprocessing
@@ -74,7 +75,7 @@ class _Form:
 
 
 def prepared(path: Path, name: str, form: _Form) -> NDArray[Any]:
-    """The array of one picture, ``[1, channels, height, width]`` or as the layout says; raises CalibrationError."""
+    """The array of one picture, ``[1, channels, height, width]`` or as the layout says. Raises CalibrationError."""
     image = _fitted(_decoded(path, name, form.channels), form)
     pixels = np.asarray(image)
     pixels = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
@@ -167,7 +168,7 @@ def _input(request: ReadRequest) -> tuple[TensorSpec, Interface]:
 
 
 def is_picture(spec: TensorSpec) -> bool:
-    """Whether an input has the dtype and the rank of pictures, and 1 or 3 channels where its shape says."""
+    """Whether an input has the dtype and the rank of pictures, and 1 or 3 channels if its shape tells their number."""
     if spec.dtype not in ("float32", "float16", "uint8") or len(spec.shape) != 4:
         return False
     first, last = spec.shape[1], spec.shape[3]
@@ -175,13 +176,13 @@ def is_picture(spec: TensorSpec) -> bool:
 
 
 def channels_first(spec: TensorSpec) -> bool:
-    """Whether the shape of an input has channels before height and width; so where it does not say."""
+    """Whether the shape of an input has channels before height and width; True if the shape does not tell."""
     first, last = spec.shape[-3], spec.shape[-1]
     return first in (1, 3) or last not in (1, 3)
 
 
 def _shaped(how: Preprocessing, spec: TensorSpec, interface: Interface) -> _Form:
-    """How pictures are brought to what one input takes."""
+    """How pictures are made into arrays that one input takes."""
     rank = len(spec.shape)
     if rank not in (3, 4):
         raise CalibrationError(
@@ -231,7 +232,7 @@ def _known(size: float) -> int:
 
 
 def _size(dim: int | str | None, interface: Interface) -> float:
-    """A dim as the config makes it: the largest bucket of an axis; infinite for an axis that the config leaves out."""
+    """The largest size of a dim in any bucket; infinite for an axis that the config does not mention."""
     if isinstance(dim, int):
         return dim
     named = dim is not None and (dim in interface.fixed or any(dim in axes for axes in interface.buckets.values()))

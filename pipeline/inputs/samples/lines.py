@@ -1,4 +1,4 @@
-"""A calibration set that is lines of text."""
+"""Reads a calibration set that is lines of text."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pipeline.inputs.samples.request import Sample
 from pipeline.plain_text import did_you_mean
 
 LONGEST_LINE = 1 << 20
-"""Bytes of a line; a model takes some thousands at most."""
+"""The most bytes of a line; a model takes some thousands at most."""
 
 
 @dataclass(frozen=True)
 class TextLine:
-    """A sample that is text, a second text that goes with it, and what else its line holds, by name."""
+    """A sample that is text, with the second text of a pair if there is one, and other values of its line by name."""
 
     sample: Sample
     text: str
@@ -31,7 +31,7 @@ class TextLine:
 def read_texts(path: Path, fields: TextFields | None, limit: int | None) -> Iterator[TextLine]:
     """The first `limit` samples of a file of lines, or of a `.jsonl` file with one JSON object a line.
 
-    `fields` says what is what in them. Of a pair, a sample's `text` has both, with a tab between.
+    `fields` says which fields or columns hold what. The `text` of a sample that is a pair has both, with a tab between.
 
     Raises:
         CalibrationError: as :func:`read_lines`, or a line lacks a field, or is no JSON object.
@@ -80,7 +80,7 @@ def _line(index: int, where: str, texts: list[str], label: str | None, values: M
 
 
 def _written(text: str) -> str:
-    """Text as it can be written: JSON can hold halves of characters, which UTF-8 does not have."""
+    """A text that can be written: halves of characters, which JSON can hold and UTF-8 can't, become escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -140,7 +140,7 @@ def _lines(path: Path) -> Iterator[Sample]:
 
 
 def _text_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Where each line that is not blank stands, and the line."""
+    """Each line that is not blank, after its place as ``file:line``."""
     for number, raw in enumerate(_raw_lines(path), 1):
         where = f"{path.name}:{number}"
         try:

@@ -1,4 +1,4 @@
-"""How pictures are prepared, by the config, the model's `preprocessor_config.json`, and defaults, in this order.
+"""Works out how pictures are prepared: by the config, the model's `preprocessor_config.json`, then by defaults.
 
 The file is the one that image processors of the `transformers` library write, whose keys are described at
 https://huggingface.co/docs/transformers/main_classes/image_processor.
@@ -26,15 +26,16 @@ _PIL_RESAMPLING: Mapping[int, Resample] = {
     4: "box",
     5: "hamming",
 }
-"""Numbers of Pillow's filters, which the file holds."""
+"""Pillow's filters by their numbers, which the file has."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """A picture is fitted into `size` and becomes ``(pixel * scale - mean) / std``.
+    """How a picture is prepared: it is fitted into `size`, and its pixels become ``(pixel * scale - mean) / std``.
 
-    `size` is height and width; 0 for a side that follows from the other by the picture's own ratio. `edge` is what the
-    shorter side is resized to before a crop. `mean` and `std` have one value, or one for each channel.
+    `size` is height and width; 0 for a side that follows from the other by the picture's own ratio. `edge` is the size
+    of the shorter side before a crop. `mean` and `std` have one value, or one for each channel. `is_scaled` says that
+    the config or the model's file decides how pixels are scaled, and not a default.
     """
 
     size: tuple[int, int] | None = None
@@ -51,7 +52,7 @@ class Preprocessing:
 
 
 def given_preprocessing(request: ReadRequest) -> Preprocessing:
-    """What the config and the file that it names say together; raises CalibrationError for a file that is wrong."""
+    """The preparation by the config and the file that it names. Raises CalibrationError for a file that is wrong."""
     reading = request.calibration.images or ImageReading()
     found = Preprocessing()
     if reading.processor is not None:
@@ -83,10 +84,10 @@ def given_preprocessing(request: ReadRequest) -> Preprocessing:
 
 
 def of_processor(path: Path, name: str) -> Preprocessing:
-    """What a `preprocessor_config.json` says of pictures.
+    """The preparation by the `preprocessor_config.json` at `path`.
 
     Raises:
-        CalibrationError: it is damaged, or asks for what is not done here.
+        CalibrationError: the file is damaged, or asks for a step that is not supported.
     """
     try:
         if path.stat().st_size > _LARGEST_FILE:
@@ -136,7 +137,7 @@ def _understood(said: Mapping[str, Any]) -> Preprocessing:
 
 
 def _sides(size: Any) -> tuple[tuple[int, int] | None, int | None]:
-    """Height and width, or the edge that alone is given."""
+    """Height and width, or the shorter edge if only that is given; both None if neither is."""
     match size:
         case None:
             return None, None

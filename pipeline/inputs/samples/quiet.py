@@ -1,11 +1,11 @@
-"""Samples that are quieter than those that were given: what a model that takes a logarithm goes wrong on first.
+"""Makes samples quieter: a model that takes a logarithm of its input goes wrong on such samples first.
 
-Recordings fade, pause, and are made at other levels than those that a few held-out samples have. So of the loudest ones
-some are made again, fading in four steps along their longest axis, and as a whole at a 64th; and one is silent::
+Recordings fade, pause, and have other levels than a few held-out samples. So the loudest samples are made again in two
+variants, fading in four steps along their longest axis, and quieter as a whole; and one is made silent::
 
-    fading     1, 1/16, 1/256 and 0 times what it was, a quarter of the length each
-    quiet      1/64 times what it was: 36 dB less
-    silent     0
+    fading     each quarter of the length is multiplied by 1, 1/16, 1/256 and 0
+    quiet      all is multiplied by 1/64: 36 dB less
+    silent     all is 0
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pipeline.inputs.samples.held_out import ScoredSample
 _FADES = (1.0, 2.0**-4, 2.0**-8, 0.0)
 _QUIET = 2.0**-6
 _LOUDEST = 3
-"""Samples that are made quieter."""
+"""How many of the loudest samples are made quieter."""
 
 
 def quieter(samples: Sequence[ScoredSample], inputs: Collection[str]) -> list[ScoredSample]:
-    """The loudest of some samples, with what they have for these inputs made quieter; none of what is silent."""
+    """Quieter variants of the loudest samples, in which only the arrays of `inputs` differ. None if all are silent."""
     loudest = loudest_of(samples, inputs)
     made = [_changed(sample, inputs, "fading", _faded) for sample in loudest]
     made += [_changed(sample, inputs, "quiet", lambda array: _times(array, _QUIET)) for sample in loudest]
@@ -35,14 +35,14 @@ def quieter(samples: Sequence[ScoredSample], inputs: Collection[str]) -> list[Sc
 
 
 def loudest_of(samples: Sequence[ScoredSample], inputs: Collection[str]) -> list[ScoredSample]:
-    """The samples that are made quieter, the loudest first, of equals the first; none that is silent."""
+    """The samples to make quieter, the loudest first, without silent ones. Equally loud ones stay in their order."""
     loudness = [_peak(sample, inputs) for sample in samples]
     ranked = sorted(range(len(samples)), key=lambda place: (-loudness[place], place))
     return [samples[place] for place in ranked[:_LOUDEST] if loudness[place] > 0]
 
 
 def is_silent(sample: ScoredSample, inputs: Collection[str]) -> bool:
-    """Whether there is nothing in these inputs of a sample."""
+    """Whether the arrays of these inputs are all zeros in a sample."""
     return not _peak(sample, inputs)
 
 

@@ -1,4 +1,4 @@
-"""Reader `record`: a function runs the float components as the application does, and every call is a sample."""
+"""Reader `record`: a function runs the float components as the application does, and every run becomes a sample."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from pipeline.plain_text import did_you_mean
 class RecordedSample:
     """What `run(sessions, sample)` is given: one line of the calibration file.
 
-    `source` is the folder with the model's fetched files (tokenizer, voices, whatever `files` in the config names).
-    `rng` is seeded by `index`: noise drawn from it is the same in every run.
+    `source` is the folder with the model's fetched files: tokenizer, voices, whatever `files` in the config names.
+    `rng` is seeded with `index`, so that noise from it is the same in every run.
     """
 
     index: int
@@ -43,7 +43,7 @@ class Session:
         self._session: ort.InferenceSession = load_session(recording.request.models[component])
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, ArrayLike]) -> list[NDArray[Any]]:
-        """The outputs asked for, all if None, in that order.
+        """The outputs named in `output_names`, in that order, or all outputs if it is None.
 
         Raises:
             CalibrationError: the feed doesn't fit the model, or is longer than the largest bucket.
@@ -53,7 +53,7 @@ class Session:
         return outputs
 
     def __call__(self, **feeds: ArrayLike) -> dict[str, NDArray[Any]]:
-        """All outputs by name, inputs given by name."""
+        """All outputs by name, for inputs that are given by name."""
         names = [output.name for output in self.get_outputs()]
         return dict(zip(names, self.run(names, feeds), strict=True))
 
@@ -69,7 +69,7 @@ class Session:
 class Sessions(Mapping[str, Session]):
     """The components of the model by name, as ``sessions["encoder"]`` or ``sessions.encoder``; loaded when first used.
 
-    The function is to run all it needs of the model through these: what bypasses them isn't recorded.
+    The user's function must run the model through these: nothing else is recorded.
     """
 
     def __init__(self, request: ReadRequest) -> None:
@@ -79,12 +79,12 @@ class Sessions(Mapping[str, Session]):
         self._sample = Sample(0, "")
 
     def start(self, sample: Sample) -> None:
-        """Record what follows for `sample`."""
+        """Record the calls from now on as those of `sample`."""
         self._sample = sample
         self._calls = []
 
     def record(self, component: str, feeds: Mapping[str, ArrayLike]) -> Mapping[str, NDArray[Any]]:
-        """Note a call; returns its arrays, checked and in the model's dtypes."""
+        """Note a call. Returns its arrays, checked and in the model's dtypes."""
         call = self.request.call(component, feeds, self._sample)
         self._calls.append(call)
         return call.arrays
@@ -116,7 +116,7 @@ class Sessions(Mapping[str, Session]):
 
 
 def read(request: ReadRequest) -> Iterator[Call]:
-    """Every call that ``run(sessions, sample)`` makes, line by line of the calibration file, loop steps included.
+    """Every call that ``run(sessions, sample)`` makes for each line of the calibration file, loop steps included.
 
     Raises:
         CalibrationError: the function raises, or feeds a component what it doesn't take.

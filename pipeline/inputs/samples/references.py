@@ -1,4 +1,4 @@
-"""What the CPU made of held-out samples, kept so that no target has it computed again."""
+"""Keeps the CPU's outputs for held-out samples, so that they are not computed again for each target."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from pipeline.contracts.verify import REFERENCES
 from pipeline.inputs.samples.sample_set import load_npz, write_npz
 
 MAX_BYTES = 64 << 20
-"""Bytes of the outputs that are kept; a target computes the others itself."""
+"""The most bytes of outputs that are kept. The `emulate` step of each target computes the others itself."""
 
 Values = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What one sample gave: by the original, by the last model before the compiler, and what ArgMax outputs chose from.
+    """The valid outputs for one sample, by name: of the original (`truth`), and of the model to compile (`above`).
 
-    Arrays by name, all valid parts; `chosen_from` as :func:`pipeline.graph.accuracy.choices.values_of` gives it.
+    `chosen_from` has the values from which ArgMax outputs are chosen, as
+    :func:`pipeline.graph.accuracy.choices.values_of` gives them.
     """
 
     truth: Values
@@ -32,7 +33,7 @@ class Reference:
 
 
 def keep(folder: Path, references: Sequence[Reference], order: Sequence[int]) -> None:
-    """Write the references of the first samples in `order`, by their places, as many as :data:`MAX_BYTES` hold."""
+    """Write the references of the first samples in `order`, a list of places, as many as fit into :data:`MAX_BYTES`."""
     arrays: dict[str, NDArray[Any]] = {}
     used = 0
     for place in order:
@@ -47,9 +48,9 @@ def keep(folder: Path, references: Sequence[Reference], order: Sequence[int]) ->
 def kept(
     folder: Path, places: Sequence[int], outputs: Sequence[str], chosen_from: Sequence[str]
 ) -> dict[int, Reference]:
-    """The references of those samples at these places that were kept.
+    """The references of the samples at these places, by place, without those that were not kept.
 
-    `outputs` and `chosen_from` are the names of what :func:`keep` was given.
+    `outputs` and `chosen_from` are the names of the arrays that :func:`keep` was given.
     """
     arrays = load_npz(folder / REFERENCES)
 
@@ -65,7 +66,7 @@ def kept(
 
 
 def _named(place: int, reference: Reference) -> dict[str, NDArray[Any]]:
-    """The arrays by keys of ours: what a model calls its outputs need not be a name that an archive takes."""
+    """The arrays under keys of ours, as an archive does not take every name that a model may give an output."""
     parts = {"truth": reference.truth, "above": reference.above, "chosen_from": reference.chosen_from}
     return {
         _key(place, kind, number): values[name]

@@ -1,4 +1,4 @@
-"""What a reader is given and what it yields."""
+"""The types of what a reader is given and of what it yields."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pipeline.plain_text import did_you_mean
 
 @dataclass(frozen=True)
 class Sample:
-    """One item of the calibration set: a line, a file, or what a callable yielded.
+    """One item of the calibration set: a line, a file, or an item that a function yielded.
 
-    `name` says where it is from (``sentences.txt:3``), `cut` is True if it was truncated to the largest bucket.
+    `name` says where it is from (``sentences.txt:3``), `cut` whether it was cut to the largest bucket.
     """
 
     index: int
@@ -34,7 +34,7 @@ class Sample:
 class Call:
     """One run of a component: its inputs, unpadded, in the model's order and dtypes, and the sample it is from.
 
-    `refused` is why the sample is none for this component, which fails it and no other.
+    `refused` is the error if this component can't use the sample. Other components may still use theirs.
     """
 
     component: str
@@ -45,11 +45,11 @@ class Call:
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """All a reader may look at.
+    """Everything that a reader may look at.
 
-    `interfaces` and `models` (each the dynamic model.onnx) cover every component. `source` holds the fetched files;
-    `samples` is the file or folder of the calibration set, `code` the file that holds the function. `languages`
-    has the facts of components that are language models.
+    `interfaces` and `models`, the paths of the dynamic models, have an entry for every component. `source` is the
+    folder of fetched files, `samples` the file or folder of the calibration set, and `code` the file with the user's
+    function. `languages` has the facts of components that are language models.
     """
 
     calibration: Reading
@@ -61,22 +61,22 @@ class ReadRequest:
     languages: Mapping[str, LanguageFacts] = field(default_factory=dict)
 
     def call(self, component: str, arrays: Mapping[str, ArrayLike], sample: Sample) -> Call:
-        """A call whose arrays are checked against the component's inputs; raises CalibrationError."""
+        """A call of a component. Raises CalibrationError if the arrays don't fit the component's inputs."""
         where = f"{sample.name}, component {component!r}"
         return Call(component, conform(arrays, self.interfaces[component], where=where), sample)
 
     def given(self, component: str, arrays: Mapping[str, ArrayLike], sample: Sample) -> Call:
-        """The same for a sample that is there for the component alone: what does not fit is refused in the call."""
+        """As :meth:`call`, for a sample of this component alone: if it does not fit, `refused` has the error."""
         try:
             return self.call(component, arrays, sample)
         except CalibrationError as error:
             return Call(component, {}, sample, refused=error)
 
     def calls(self, arrays: Mapping[str, ArrayLike], sample: Sample) -> Iterator[Call]:
-        """A call of every component whose inputs `arrays` holds.
+        """A call of every component all of whose inputs are in `arrays`.
 
         Raises:
-            CalibrationError: no component takes these arrays, or one array is no component's.
+            CalibrationError: no component takes these arrays, or an array is no input of any component.
         """
         takers = {
             component: {name: arrays[name] for name in interface.names if name in arrays}
@@ -102,13 +102,13 @@ class ReadRequest:
             yield self.given(component, taken, sample)
 
     def only(self, components: Collection[str]) -> ReadRequest:
-        """The same for some of the components."""
+        """This request for some of the components."""
         return replace(self, interfaces={name: self.interfaces[name] for name in self.interfaces if name in components})
 
     def describe(self, item: Mapping[str, Any], sample: Sample) -> tuple[dict[str, Any], Sample]:
-        """Split an item into its arrays and its sample, which takes entries named `text` and `label` that are no input.
+        """Split an item into its arrays, and its sample with the entries `text` and `label`, if these are no inputs.
 
-        They aren't fed to any component; they are what a score on held-out samples compares with.
+        They are not fed to any component: a score on held-out samples compares outputs with them.
         """
         inputs = {name for interface in self.interfaces.values() for name in interface.names}
         said = {name: _text(item[name]) for name in ("text", "label") if name in item and name not in inputs}
@@ -129,5 +129,5 @@ class ReadRequest:
 
 
 def _text(value: object) -> str:
-    """A text or label as it can be written: of halves of characters, which UTF-8 does not have, the escapes."""
+    """A text or label that can be written: halves of characters, which UTF-8 does not have, become escapes."""
     return str(value).encode("utf-8", "backslashreplace").decode("utf-8")

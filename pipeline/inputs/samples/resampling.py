@@ -1,7 +1,8 @@
-"""Sound at another rate, the same on every host.
+"""Brings sound to another rate, with the same result on every host.
 
-A windowed sinc (https://ccrma.stanford.edu/~jos/resample/) whose coefficients are rounded to 2**-30, applied tap by tap
-in float64: additions and products of single values round alike everywhere, which sums of a library need not.
+The filter is a windowed sinc (https://ccrma.stanford.edu/~jos/resample/) whose coefficients are rounded to multiples of
+2**-30. It is applied tap by tap in float64: single products and additions round alike on every host, sums of a library
+need not.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ZEROS = 16
-"""Zero crossings of the sinc on each side."""
+"""How many zero crossings the sinc has on each side."""
 _BETA = 8.6
-"""Of the Kaiser window: about 90 dB below the pass band."""
+"""The parameter of the Kaiser window: the stop band is about 90 dB below the pass band."""
 _GRID = float(1 << 30)
 MOST_PHASES = 4096
-"""Rates whose ratio in lowest terms is larger are refused; 44.1 to 16 kHz is 441 to 160."""
+"""The largest number in the ratio of two rates in lowest terms; for 44.1 and 16 kHz the ratio is 441 to 160."""
 
 
 def resampled(values: NDArray[np.float64], rate: int, wanted: int) -> NDArray[np.float64]:
-    """`values`, float64 ``[samples]`` at `rate`, at the rate that is `wanted`: ceil(samples * wanted / rate) of them.
+    """Resample `values`, float64 ``[samples]``, from `rate` to `wanted`, both in Hz.
+
+    Returns float64 ``[ceil(samples * wanted / rate)]``.
 
     Raises:
-        ValueError: the two rates have no small ratio.
+        ValueError: the ratio of the rates has a number larger than :data:`MOST_PHASES`.
     """
     common = math.gcd(rate, wanted)
     up, down = wanted // common, rate // common
@@ -46,7 +49,7 @@ def resampled(values: NDArray[np.float64], rate: int, wanted: int) -> NDArray[np
 
 
 def _coefficients(tap: int, up: int, cutoff: float, reach: int) -> NDArray[np.float64]:
-    """Of one tap for every phase: how far the output lies behind the input, in parts of the input's distance."""
+    """The coefficients of one tap, one for each phase: how far an output is behind an input, in parts of a sample."""
     distance = tap - np.arange(up) / up
     inside = np.clip(1 - (distance / reach) ** 2, 0, None)
     window = np.i0(_BETA * np.sqrt(inside)) / np.i0(_BETA)

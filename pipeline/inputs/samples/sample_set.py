@@ -1,4 +1,4 @@
-"""A calibration set on disk: the output of the samples step, written there and read by calibrate and verify.
+"""Writes and reads a calibration set on disk: the output of the samples step, which calibrate and verify read.
 
 ``samples.json`` lists the samples, each with the calls it made; ``<component>/<00000>.npz`` holds a call's arrays,
 unpadded. The bytes depend on the content alone.
@@ -52,7 +52,7 @@ class SampleSetWriter:
         return [sample for sample, _ in self._samples.values()]
 
     def add(self, call: Call) -> None:
-        """Write one call, or note why it is none."""
+        """Write one call, or note why its component can't use the sample."""
         if call.refused is not None:
             self._refused.setdefault(call.component, call.refused)
             return
@@ -81,7 +81,7 @@ class SampleSetWriter:
 
 @dataclass(frozen=True)
 class StoredCall:
-    """A call on disk. `name` says which: ``texts.txt:3, call 2 of 5``."""
+    """A call on disk. `name` is its name in messages: ``texts.txt:3, call 2 of 5``. `place` is that in `_PARTS`."""
 
     name: str
     sample: Sample
@@ -90,7 +90,7 @@ class StoredCall:
 
     @property
     def is_searched(self) -> bool:
-        """Whether a search is judged on it, and its rounding does not go by it."""
+        """Whether a search for the precision is judged on it, so that rounding in the search may not use it."""
         return self.place == _SEARCHED
 
     def load(self) -> dict[str, NDArray[Any]]:
@@ -105,22 +105,20 @@ _PARTS = {
     "all": {0, 1, 2, 3}, "kept": {0, 2, 3}, "held out": {1},
     "calibrated": {0, 2}, "searched": {_SEARCHED}, "not searched": {0, 1, 2},
 }  # fmt: skip
-"""Parts of a set that has to serve several purposes, as places of each sample among every four.
+"""The parts of a set that serves several purposes. Samples are taken in fours; a part has those at these places.
 
-Verification is held out from calibration (`kept`). A search for the precision is judged on samples (`searched`) that
-neither verification nor its own rounding sees: that goes by the rest, `calibrated`, or where verification has other
-samples, `not searched`. `by length`, every four are of one shape, so that each length has samples of its own in every
-part: of two the second is held out.
+Verification uses `held out`, calibration `kept`. A search for the precision is judged on `searched`, which neither
+verification nor the search's own rounding uses: rounding uses `calibrated` or, if verification has samples from
+elsewhere, `not searched`. With ` by length` after a name, each four have one shape, so that each length has samples in
+every part; of two samples the second is held out.
 """
 
 
 def stored_calls(folder: Path, component: str, part: str = "all") -> list[StoredCall]:
-    """The calls of a component in the output of a samples step, in the order they were made.
+    """The calls of a component in the output of a samples step, in the order in which they were made.
 
-    Raises CalibrationError if one of its samples can't be used.
-
-    `part` is `all`, or of a set that is split `kept`, `held out` (which may be empty), `calibrated`, `not searched` or
-    `searched` (which is `calibrated` where the set is too small for it).
+    `part` is a key of `_PARTS`, maybe with ` by length` after it. `held out` may be empty; `searched` is the same as
+    `calibrated` if the set is too small for it. Raises CalibrationError if a sample of the component can't be used.
     """
     kind, by_length = part.removesuffix(_BY_LENGTH), part.endswith(_BY_LENGTH)
     found = [call for call in _stored_calls(folder, component, by_length=by_length) if call.place in _PARTS[kind]]
@@ -130,7 +128,7 @@ def stored_calls(folder: Path, component: str, part: str = "all") -> list[Stored
 
 
 def calibration_calls(folder: Path, component: str, part: str = "all") -> list[StoredCall]:
-    """The same.
+    """The calls of a component as :func:`stored_calls` gives them.
 
     Raises:
         CalibrationError: there are none.
@@ -192,10 +190,10 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Like ``numpy.savez``, but the same bytes from every Python: an entry's date, origin and form are fixed.
+    """Write arrays as ``numpy.savez`` does, but with the same bytes on every Python: dates and headers are fixed.
 
-    Forced into the ZIP64 form, as numpy does it, an entry has another header before Python 3.11.4 than from it on. Told
-    a size, zipfile takes that form from 2 GiB on only, and no sample has as much.
+    numpy forces the ZIP64 form, whose header differs between Python 3.11.3 and 3.11.4. Here zipfile is told the size of
+    each entry and takes that form only from 2 GiB on, which no sample has.
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""A user's own figure of merit, from a function of the project's `calibration/` folder."""
+"""Computes the user's own score, with a function of the project's `calibration/` folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def score(
 ) -> float:
     """What `name(samples, outputs)` in `file` returns, or `name(samples, outputs, reference)` if it takes three.
 
-    `outputs` are a model's for each sample, `reference` the original model's; valid region only.
+    `outputs` has a model's outputs for each sample, `reference` the original model's; both without padding.
 
     Raises:
         VerificationError: the function fails, or returns no finite number.
@@ -41,7 +41,7 @@ def score(
 
 
 def _positional(function: Callable[..., Any]) -> int:
-    """How many arguments a function must be given."""
+    """How many arguments a function must be given by position."""
     parameters = inspect.signature(function).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(parameter.kind in kinds and parameter.default is parameter.empty for parameter in parameters)

@@ -1,4 +1,4 @@
-"""Sound files as arrays: WAV by the standard's own layout, FLAC by soundfile. Both are exact, whatever reads them."""
+"""Reads sound files as arrays: WAV by code here, FLAC by soundfile. Both formats are exact, whatever reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.errors import CalibrationError
 from pipeline.inputs.samples.found_files import needs_extra
 
 MAX_VALUES = 1 << 27
-"""Samples of one file, those of all channels: 46 minutes of 48 kHz in mono."""
+"""The most values in one file, all channels together: 46 minutes of 48 kHz in mono."""
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _STREAM_INFO = struct.Struct(">8x10s8s16s")
@@ -25,21 +25,21 @@ _STREAM_INFO = struct.Struct(">8x10s8s16s")
 
 @dataclass(frozen=True)
 class Sound:
-    """`values` are float64 ``[frames, channels]``, from -1 to 1; `rate` in Hz."""
+    """A sound: `values` are float64 ``[frames, channels]`` from -1 to 1, `rate` is in Hz."""
 
     rate: int
     values: NDArray[np.float64]
 
 
 class _SoundError(ValueError):
-    """A file is none that is read here; the text says why."""
+    """A file can't be read; the text says why."""
 
 
 def read_sound(path: Path, name: str) -> Sound:
-    """The samples of a file.
+    """The sound in a file; `name` is the file's name in messages.
 
     Raises:
-        CalibrationError: it is damaged, empty, too long, or of a coding that is not read.
+        CalibrationError: the file is damaged, empty or too long, or its coding is not supported.
     """
     try:
         sound = _flac(path) if path.suffix.lower() == ".flac" else _wav(path.read_bytes())
@@ -132,7 +132,7 @@ def _flac(path: Path) -> Sound:
 
 
 def _has_digest(values: NDArray[np.int32], bits: int, digest: bytes) -> bool:
-    """FLAC's own check: MD5 of the samples of all channels in turn, little-endian, in as few bytes as hold the bits."""
+    """Whether values have FLAC's own checksum: the MD5 of all channels in turn, little-endian, in the fewest bytes."""
     width = (bits + 7) // 8
     raw = values.astype("<i4").reshape(-1, 1).view(np.uint8)[:, :width]
     return hashlib.md5(raw.tobytes(), usedforsecurity=False).digest() == digest

@@ -1,4 +1,4 @@
-"""The ladder of a language model: its distributions of the next token on conversations that calibration did not see."""
+"""Measures the ladder of a language model: its next-token distributions on held-out conversations."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from pipeline.model import StageRequest, StageResult
 
 _TEXTS = 4
 _DECODED = 40
-"""Tokens of each text that are judged, of those that are decoded one by one."""
+"""How many of the tokens of a text that are decoded one by one are judged."""
 _LONGEST_PROMPT = 256
-"""Tokens that decode reads one by one before an answer; a text with more is judged from its beginning."""
+"""The most tokens that decode reads one by one before an answer; a text with more is judged from its beginning."""
 _LEAST = 64
-"""Tokens on which the rewritten model, which differs by rounding alone, is measured."""
+"""On how many tokens the rewritten model is measured; few are enough, as it differs by rounding alone."""
 
 
 @dataclass(frozen=True)
 class SpokenText:
-    """The tokens of a conversation, and how many come before its first answer, where that is known."""
+    """The tokens of a conversation, and how many come before its first answer; None if that is not known."""
 
     tokens: list[int]
     answer: int | None
@@ -42,7 +42,10 @@ class SpokenText:
 
 @dataclass(frozen=True)
 class SpokenRun:
-    """One run of a graph in the midst of a text: what it is given, and the original's logits of the same tokens."""
+    """One run of a graph within a text: its inputs, and the original's logits for the same tokens.
+
+    `logits` are float32 [tokens, vocabulary].
+    """
 
     name: str
     given: Arrays
@@ -50,7 +53,7 @@ class SpokenRun:
 
 
 def texts_of(folder: Path, params: Measuring | converse.Params) -> list[SpokenText]:
-    """The conversations that are held out, the first few of them; `folder` is a samples step's."""
+    """The first few of the held-out conversations; `folder` is the output of a samples step."""
     loaded = [(call.name, call.load()) for call in stored_calls(folder, params.component, params.part)[:_TEXTS]]
     return [
         SpokenText([int(token) for token in arrays[TOKENS]], int(arrays[ANSWER][0]) if ANSWER in arrays else None, name)
@@ -66,10 +69,10 @@ def runs_of(
     edges: Edges,
     rows: Callable[[Arrays], Arrays],
 ) -> list[SpokenRun]:
-    """A run of a graph for each text: its first window, or of decode the first token of its answer.
+    """A run of a graph for each text: on the text's first window or, for decode, on the first token of its answer.
 
-    What comes before it the original reads, the model in `folder`; its keys and values are rounded to the encodings of
-    the graph's cache, `edges`. So a run depends on no run before it. `rows` is what :func:`rows_of` gives for it.
+    The original, the model in `folder`, reads what comes before; its keys and values are rounded to the encodings of
+    the graph's cache, `edges`. So no run depends on an earlier one. `rows` is the function that :func:`rows_of` gives.
     """
     original = runner(folder, language)
     found = []
@@ -89,13 +92,13 @@ def runs_of(
 def reference_logits(
     folder: Path, language: LanguageFacts, texts: Sequence[Sequence[int]]
 ) -> list[NDArray[np.float32]]:
-    """The original's logits of each text, float32 [tokens, vocabulary], all tokens of one in one run."""
+    """The original's logits for each text, float32 [tokens, vocabulary], each text in one run."""
     run = runner(folder, language)
     return [np.concatenate(list(Walk(language, 1).run(run, Lengths(len(tokens), 1), tokens))) for tokens in texts]
 
 
 def runner(folder: Path, language: LanguageFacts) -> Run:
-    """Runs the model in the output of a step."""
+    """A function that runs the model in `folder`, the output of a step."""
     session, rows = load_session(folder / MODEL), rows_of(folder, language)
     return lambda feed: run(session, rows(feed))
 
@@ -103,8 +106,8 @@ def runner(folder: Path, language: LanguageFacts) -> Run:
 def verify_language(request: StageRequest, params: Measuring, language: LanguageFacts) -> StageResult:
     """Measure the rewritten and the quantized model of one bucket against the original, each on its own cache.
 
-    A bucket of one token reads each text up to its answer and is judged by what it makes of that, token by token; in
-    use prefill reads what comes before. Others are judged by all of the text.
+    Decode, the bucket of one token, reads each text up to its answer and is judged on the answer, token by token; in
+    use prefill reads what comes before. Other buckets are judged on the whole text.
     """
     texts = texts_of(request.inputs["samples"].folder, params)
     if not texts:
@@ -134,6 +137,6 @@ def verify_language(request: StageRequest, params: Measuring, language: Language
 
 
 def _decoded(text: SpokenText) -> tuple[int, int]:
-    """From where to where decode is judged by a text: where its answer begins, or else from its beginning."""
+    """Where the tokens of a text that decode is judged on begin and end. They begin with the answer, or the text."""
     start = text.answer if text.answer is not None and text.answer <= _LONGEST_PROMPT else 0
     return start, min(start + _DECODED, len(text.tokens))

@@ -1,4 +1,4 @@
-"""Reader `text`: lines of text through the model's own tokenizer or vocabulary, as the application would feed them."""
+"""Reader `text`: makes inputs from lines of text with the model's own tokenizer or vocabulary, as applications do."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _MADE: Mapping[str, _Maker] = {
 """The inputs that come from an encoded text, by the names that Hugging Face exports give them."""
 
 _LARGEST_TOKENIZER = 1 << 28
-"""Bytes; that of a vocabulary of 256,000 tokens has some 35 million."""
+"""The most bytes of a tokenizer; one with a vocabulary of 256,000 tokens has some 35 million."""
 
 
 def read(request: ReadRequest) -> Iterator[Call]:
-    """One call a line and component, unpadded, cut to `max_length` and the largest bucket.
+    """One call for each line and component, unpadded, cut to `max_length` and the largest bucket.
 
-    Of a pair of texts the longer one is cut. In a file of JSON lines, fields named like inputs are their values.
+    In a pair of texts, the longer one is cut. In a file of JSON lines, fields named like inputs give their values.
 
     Raises:
-        CalibrationError: the tokenizer can't be loaded, an input isn't one that text gives, or a line has no tokens.
+        CalibrationError: the tokenizer can't be loaded, an input can't be made from text, or a line has no tokens.
     """
     file = request.existing(request.samples, "file")
     table = request.calibration.vocabulary
@@ -63,9 +63,9 @@ def read(request: ReadRequest) -> Iterator[Call]:
 
 
 def _takers(request: ReadRequest, has_values: bool) -> dict[str, dict[str, _Maker]]:
-    """What tokens give of each component's inputs: those with known names, and those that the config names.
+    """The inputs of each component that are made from tokens: those with known names, and those that the config names.
 
-    Where neither is there, the only input of whole numbers takes the ids, but where lines may give its values.
+    If there are none, the only input of whole numbers takes the ids, unless lines may give its values.
     """
     said = request.calibration.tokens_to or TokenInputs()
     named: dict[str, _Maker] = {}
@@ -189,7 +189,7 @@ def _encode(tokenizer: Tokenizer, line: TextLine, limit: float, reading: Reading
 
 
 def _longest(component: str, interface: Interface, made: Mapping[str, _Maker], has_values: bool) -> float:
-    """How many tokens the component takes at most; other inputs than of tokens only where samples have their values."""
+    """The most tokens that the component takes. Refuses other inputs, unless samples give their values."""
     limits = []
     for spec in interface.inputs:
         if made.get(spec.name) is _count or (spec.name not in made and has_values):

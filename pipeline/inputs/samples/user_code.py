@@ -1,8 +1,8 @@
-"""A function of the project's own code: loaded from its file, run, and its errors told in terms of that file.
+"""Loads and runs a function of the project's own code, and tells its errors with the line in its file.
 
-What such a function does is known to a build by the code of its file, of the modules of the project that it imports and
-of the packages that they are in, by the calibration file, and by the fetched source. Anything else it reads may change
-unnoticed, modules that it imports by a name it computes among them.
+The key of a step counts the code of the function's file, of the project's modules that it imports and of the packages
+that they are in, the calibration file, and the fetched source. A build does not notice a change of anything else that
+the function reads, such as a module that it imports by a computed name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeline.errors import CalibrationError, PipelineError
 from pipeline.plain_text import did_you_mean
 
 FOLDER = "calibration"
-"""Where the project's own code is, and the only place that code is run from."""
+"""The folder of the project's own code. Code from elsewhere is never run."""
 
 
 class UserFunction:
@@ -75,7 +75,7 @@ class UserFunction:
             sys.dont_write_bytecode = writes_bytecode
 
     def _line(self, error: BaseException) -> str:
-        """``file:line, in function`` of the innermost place in the user's file, empty if the error isn't from there."""
+        """``file:line, in function`` of the innermost place in the user's file; "" if the error isn't from there."""
         if isinstance(error, SyntaxError) and error.filename == self._file:
             return f"{self.shown}:{error.lineno}"
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._file]
@@ -99,7 +99,7 @@ def seed(number: int) -> None:
 
 
 def _shown(file: Path) -> str:
-    """The path from the project's folder on; refuses files outside `calibration/`, links followed."""
+    """The path from the project's folder on. Refuses a file that is, after following links, outside `calibration/`."""
     parents = list(file.parents)
     folder = next((parent for parent in parents if parent.name == FOLDER), None)
     # Of the folder itself no link is followed: it must be the project's own.

@@ -1,4 +1,4 @@
-"""A vocabulary file as a tokenizer: for models whose application looks characters, words or pieces up in a table."""
+"""Makes a tokenizer from a vocabulary file, for models whose application looks up characters, words or pieces in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.errors import CalibrationError
 from pipeline.plain_text import did_you_mean
 
 LARGEST = 1 << 26
-"""Bytes of a vocabulary file; one of 256,000 words has some 3 million."""
+"""The most bytes of a vocabulary file; one of 256,000 words has some 3 million."""
 _LARGEST_ID = 2**31 - 1
 _WITH_ID = re.compile(r"(.*)[ \t]+([0-9]{1,10})")
 _BEHIND_ID = re.compile(r"([0-9]{1,10})\t(.+)")  # a tab alone: the token may be a space
@@ -30,13 +30,13 @@ _DEEPEST = 8
 
 
 def read_vocabularies(path: Path, name: str) -> dict[str, dict[str, int]]:
-    """The vocabularies in a file, each by its key: names with points between, and empty for the file as a whole.
+    """The vocabularies in a file, each by its key: names with points between, or "" for the file as a whole.
 
-    In JSON that is every object of tokens and numbers, every object of numbers and tokens, and every list of tokens.
-    Other files have a token a line, whose number is that of the line, or one with its number behind it.
+    In JSON, every object of tokens and numbers, every object of numbers and tokens, and every list of tokens is one.
+    Other files have a token on each line; its number is that of the line, or is written behind it.
 
     Raises:
-        CalibrationError: the file is too large or no text; or of lines, and a token or number occurs twice.
+        CalibrationError: the file is too large or no text, or it has lines and a token or number occurs twice.
     """
     if path.stat().st_size > LARGEST:
         raise CalibrationError(
@@ -55,10 +55,10 @@ def read_vocabularies(path: Path, name: str) -> dict[str, dict[str, int]]:
 
 
 def vocabulary_tokenizer(said: VocabularyReading, source: Path) -> Tokenizer:
-    """The tokenizer that a vocabulary of the model's source makes.
+    """The tokenizer for a vocabulary in the model's source.
 
     Raises:
-        CalibrationError: there is no such file or vocabulary, or a token that the config names is not in it.
+        CalibrationError: there is no such file or vocabulary, or it lacks a token that the config names.
     """
     path = source / said.file
     if not path.is_file():
@@ -109,7 +109,7 @@ def _made(tokens: Mapping[str, int], said: VocabularyReading) -> Tokenizer:
 
 
 def _template(said: VocabularyReading, *parts: str) -> list[str]:
-    """A text between `begin` and `end`; the second of a pair has no beginning of its own, as BERT has it."""
+    """The parts of a template that puts `begin` before a text and `end` after each part, as BERT does for a pair."""
     made = ["begin:0"] if said.begin is not None else []
     for number, part in enumerate(parts):
         made += [part] + ([f"end:{number}"] if said.end is not None else [])
@@ -117,7 +117,7 @@ def _template(said: VocabularyReading, *parts: str) -> list[str]:
 
 
 def check_known(tokenizer: Tokenizer, text: str, where: str, said: VocabularyReading) -> None:
-    """Raise CalibrationError where a text has what is no token, and no token stands for that."""
+    """Raise CalibrationError if part of a text is no token and the vocabulary has no token for unknown parts."""
     if said.unknown is not None:
         return
     normal = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer is not None else text
@@ -175,7 +175,7 @@ def _within(value: Any, at: tuple[str, ...], name: str) -> Iterator[tuple[str, d
 
 
 def _of_object(value: Mapping[str, Any]) -> dict[str, int] | None:
-    """Tokens with their numbers, either way round, or None where it is something else."""
+    """The tokens with their numbers, whichever of the two are the keys; None if the object is no vocabulary."""
     if all(isinstance(token, str) for token in value.values()) and all(_DIGITS.fullmatch(key) for key in value):
         turned = {token: int(number) for number, token in value.items()}
         value = turned if len(turned) == len(value) else {}
@@ -192,7 +192,7 @@ def _of_list(value: list[Any]) -> dict[str, int] | None:
 
 
 def _checked(tokens: Mapping[str, int]) -> dict[str, int] | None:
-    """The tokens that a text can hold; None where there are less than two, or numbers occur twice."""
+    """The tokens that a text can contain; None if they are fewer than two, or a number occurs twice."""
     if len({*tokens.values()}) != len(tokens) or len(tokens) < 2:
         return None
     return {token: number for token, number in tokens.items() if token and _HALF.search(token) is None}

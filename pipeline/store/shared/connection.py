@@ -19,7 +19,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Reach:
-    """The place at `url`: a folder (below `root` if it is relative) or a URL that fsspec opens.
+    """The connection to the place at `url`: a folder, below `root` if it is relative, or a URL that fsspec opens.
 
     `where` says where the URL was configured; `own` is the store of this machine. `tell` gets each line for the user
     once. Several threads may use it.

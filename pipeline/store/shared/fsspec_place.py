@@ -90,7 +90,7 @@ class FsspecPlace:
         return cls(system, folder, url)
 
     def read(self, name: str, limit: int) -> bytes | None:
-        """At most so many bytes of a file from its start; None if it is not there."""
+        """At most `limit` bytes of a file from its start; None if it is not there."""
         try:
             return bytes(self._system.cat_file(self._path(name), start=0, end=limit))
         except FileNotFoundError as error:
@@ -104,7 +104,7 @@ class FsspecPlace:
             raise
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None if there is no file."""
+        """The bytes of a file; None if there is no file."""
         self._system.invalidate_cache()
         try:
             found = self._system.info(self._path(name))

@@ -1,4 +1,4 @@
-"""What things are called in a shared store.
+"""The names of files in a shared store.
 
 objects/<2 hex>/<sha256>       payloads
 manifests/<2 hex>/<key>.json   what the step with that key produced, as in the store of a machine
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 MANIFESTS = "manifests"
 PLACES = "places"
-"""The name, in the file that says what shared stores are known to have, under which they are."""
+"""The name under which shared stores are in the file that says what they are known to have."""
 MANIFEST_BYTES = 64 << 20
-"""More than any manifest has: so much of one is read."""
+"""How many bytes of a manifest are read: more than any has."""
 
 
 def manifest_name(key: str) -> str:

@@ -41,10 +41,10 @@ class SharedPlace(Protocol):
     """A place where outputs are shared. Several threads use it."""
 
     def read(self, name: str, limit: int) -> bytes | None:
-        """At most so many bytes of a file from its start; None if it is not there."""
+        """At most `limit` bytes of a file from its start; None if it is not there."""
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None if it is not there."""
+        """The bytes of a file; None if it is not there."""
 
     def fetch(self, name: str, destination: Path, size: int, moved: Moved) -> bool:
         """Copy a file here; False if it is not there. Raises MismatchError as soon as it has another size."""
@@ -72,7 +72,7 @@ class FolderPlace:
     root: Path
 
     def read(self, name: str, limit: int) -> bytes | None:
-        """At most so many bytes of a file from its start; None if it is not there."""
+        """At most `limit` bytes of a file from its start; None if it is not there."""
         try:
             with self._opened(name) as stream:
                 data = bytearray()
@@ -83,7 +83,7 @@ class FolderPlace:
             return None
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None if there is no file."""
+        """The bytes of a file; None if there is no file."""
         try:
             status = os.stat(self.root / name)
         except FileNotFoundError:

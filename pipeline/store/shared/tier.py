@@ -25,7 +25,7 @@ from pipeline.store.store import Store
 
 @dataclass(frozen=True)
 class Reachability:
-    """What became of a try: why it can't be read or written, "" if it can."""
+    """The result of a try: why the place `shown` can't be read or written, "" if it can."""
 
     shown: str
     unread: str = ""

@@ -1,4 +1,4 @@
-"""Whether this host compiles and emulates. Child processes do both with a tiny model: what is installed says little."""
+"""Checks whether this host compiles and emulates, by doing both with a tiny model in child processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ELSEWHERE = "build contexts on an x86_64 host; what was made here has the same 
 
 @dataclass(frozen=True)
 class ChildRun:
-    """How one child ended: the parts that it finished, and the error that it wrote, if it wrote one."""
+    """How one child ended: the `parts` of the trial that it finished, and the error that it wrote, if it wrote one."""
 
     parts: Mapping[str, str]
     seconds: float
@@ -46,7 +46,10 @@ class ChildRun:
 
 @dataclass(frozen=True)
 class CompilerFacts:
-    """The machine that Python is made for, and how the children ended; None: not started, as `skipped` says."""
+    """The machine that Python is made for, and how the children ended.
+
+    A child is None if it was not started; `skipped` is the reason.
+    """
 
     machine: str
     target: str
@@ -56,7 +59,7 @@ class CompilerFacts:
 
 
 def check(facts: CompilerFacts) -> Iterator[Finding]:
-    """What this host can do, and a finding for each part of the trial."""
+    """A finding on what this host can do, and one for each part of the trial."""
     yield _stages(facts)
     yield _part(_COMPILE, "compile", facts.compiled, facts)
     if facts.compiled and "compile" not in facts.compiled.parts:
@@ -81,7 +84,7 @@ def tried(root: Path, soc: str, soc_model: int, htp_arch: int, machine: str) -> 
 
 
 def asked_api(root: Path) -> tuple[int, int] | None:
-    """The API version that the EP asks for and the one that onnxruntime has; None if its library can't be loaded."""
+    """The API versions that the EP asks for and that onnxruntime has; None if the EP's library can't be loaded."""
     with tempfile.TemporaryDirectory(prefix="doctor-", ignore_cleanup_errors=True) as folder:
         found: Any = _run(root, "api", Path(folder), 0, 0).parts.get("api")
     return (int(found[0]), int(found[1])) if found else None

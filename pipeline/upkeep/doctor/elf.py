@@ -1,4 +1,4 @@
-"""What a shared library of Linux says it needs, read from its file.
+"""Reads from a Linux shared library's file which other libraries it needs.
 
 Layout and constants: the ELF and GNU symbol versioning chapters of the Linux Standard Base
 (https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/book1.html).
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MACHINES = {62: "x86_64", 183: "aarch64", 3: "x86", 40: "arm"}
-"""Of the header's field `e_machine`."""
+"""The machines by the numbers of the header's field `e_machine`."""
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NEEDED, _DT_STRTAB, _DT_STRSZ = 1, 5, 10
@@ -28,7 +28,7 @@ def needed_libraries(path: Path) -> tuple[str, ...]:
 
 
 def read_machine(path: Path) -> str:
-    """The machine that an executable is for, of any word size; empty if that can't be told."""
+    """The machine that an executable of any word size is for; "" if that can't be told."""
     try:
         with path.open("rb") as stream:
             head = stream.read(20)

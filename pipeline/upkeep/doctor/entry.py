@@ -25,10 +25,10 @@ _INTERRUPTED = 130  # as of a build that Ctrl-C ended
 
 @contextlib.contextmanager
 def first(root: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Run the doctor now, if doit was called for it alone; inside, report packages that can't be imported, and Ctrl-C.
+    """Run the doctor now, if doit was called for it alone. Else, report packages that can't be imported, and Ctrl-C.
 
-    So `doit doctor` works where a config is wrong or a package is missing: the imports inside would end the process.
-    The garbage collector rests meanwhile: modules stay, and looking through them again and again takes 20 ms.
+    So `doit doctor` works if a config is wrong or a package is missing: the imports in the `with` block would end the
+    process. The garbage collector is off in the block: modules stay, and looking through them again takes 20 ms.
     """
     with _interruptible():
         asked = asked_for(arguments)
@@ -40,7 +40,7 @@ def first(root: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """End in one line at Ctrl-C; what runs later answers to it by itself (:mod:`pipeline.build.interrupt`)."""
+    """End with one line at Ctrl-C. Later code handles it by itself (:mod:`pipeline.build.interrupt`)."""
     try:
         yield
     except KeyboardInterrupt:
@@ -51,7 +51,7 @@ def _interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _importing() -> Iterator[None]:
-    """Report packages that can't be imported, and let the garbage collector rest."""
+    """Report packages that can't be imported, with the garbage collector off."""
     gc.disable()
     try:
         yield
@@ -102,7 +102,7 @@ def asked_for(arguments: Sequence[str]) -> list[str] | None:
 
 
 def main(root: Path, arguments: Sequence[str]) -> int:
-    """Print the findings about the project in `root`; the exit code of the first error, 0 if there is none."""
+    """Print the findings about the project in `root`. Returns the exit code of the first error, 0 if there is none."""
     import argparse  # `doit list` need not wait for it
 
     parser = argparse.ArgumentParser(
@@ -117,7 +117,7 @@ def main(root: Path, arguments: Sequence[str]) -> int:
 
 
 def run(root: Path, *, json: bool) -> int:
-    """Print the findings as text, or as JSON; the exit code."""
+    """Print the findings as text, or as JSON. Returns the exit code."""
     from pipeline.report.output_stream import LastingStream
     from pipeline.upkeep.doctor.examine import examine
     from pipeline.upkeep.doctor.report import as_json, as_text

@@ -1,4 +1,4 @@
-"""Makes all checks, in the order in which a reader should mend what is wrong; the slow ones are last.
+"""Makes all checks in the order in which a reader should repair what is wrong; slow checks are last.
 
 A check that fails itself gives a finding that says so, and the next check is made all the same.
 """
@@ -35,7 +35,7 @@ def examine(root: Path) -> Iterator[Finding]:
 
 
 def _project(root: Path, qairt: str) -> Generator[Finding, None, Sequence[ModelConfig]]:
-    """Findings about configs, store, space and hub; returns the configs that are right."""
+    """Yield findings about configs, store, space and hub. Returns the configs without mistakes."""
     configs: list[ModelConfig] = []
     try:
         from pipeline.plan.workspace import Workspace

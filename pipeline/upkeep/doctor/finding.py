@@ -1,4 +1,4 @@
-"""What a check found. Needs the standard library alone, also that of an older Python."""
+"""The findings of checks. Needs only the standard library, even that of an older Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeline.frozen import dataclass
 Level = Literal["ok", "warning", "error", "not checked"]
 
 CONFIG, SOURCE, COMPILER, VERIFICATION, STORE, ENVIRONMENT = 10, 11, 15, 16, 17, 18
-"""Exit codes, as in docs/troubleshooting.md. An environment that can't run workers has the code of a worker's death."""
+"""Exit codes, as in docs/troubleshooting.md. An environment that can't run workers has the code of a dead worker."""
 
 
 @dataclass(frozen=True)
@@ -44,23 +44,23 @@ class Check:
     subject: str = ""
 
     def about(self, subject: str, exit_code: int | None = None) -> Check:
-        """The same check of another subject, whose errors may have another exit code."""
+        """This check for another subject, whose errors may have another exit code."""
         return replace(self, subject=subject, exit_code=exit_code or self.exit_code)
 
     def ok(self, what: str, why: str = "") -> Finding:
-        """All is well."""
+        """The finding that all is well."""
         return Finding(self.name, "ok", what, self.subject, why)
 
     def warning(self, what: str, why: str = "", remedy: str = "") -> Finding:
-        """A build may fail, or may be worse than it could be."""
+        """The finding that a build may fail, or may be worse than it could be."""
         return Finding(self.name, "warning", what, self.subject, why, remedy)
 
     def error(self, what: str, why: str = "", remedy: str = "") -> Finding:
-        """A build will fail, or will make what does not work."""
+        """The finding that a build will fail, or will make artifacts that do not work."""
         return Finding(self.name, "error", what, self.subject, why, remedy, self.exit_code)
 
     def unchecked(self, what: str, why: str, remedy: str = "") -> Finding:
-        """The check could not be made; `why` says what kept it from being made."""
+        """The finding that the check could not be made; `why` is the reason."""
         return Finding(self.name, "not checked", what, self.subject, why, remedy)
 
 

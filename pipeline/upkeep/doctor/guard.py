@@ -1,7 +1,8 @@
-"""The doctor's checks that guard a build.
+"""Makes those of the doctor's checks that guard a build.
 
-The driver rule is checked before anything runs, the rest when the first worker is to start: a build with nothing to do
-does not wait for it. What was found of the environment is remembered until a folder on Python's path changes.
+The driver rule is checked before anything runs, the rest when the first worker is to start, so that a build with
+nothing to do does not wait for it. Findings about the environment are remembered until a folder on Python's path
+changes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pipeline.upkeep.doctor.finding import Finding
 
 
 class Guard:
-    """Keeps a build from starting what can't end well. Safe to use from several threads."""
+    """Stops a build before it starts work that would fail. Safe to use from several threads."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -34,10 +35,10 @@ class Guard:
         self._refusal: Finding | None = None
 
     def expect(self, steps: Iterable[Step]) -> None:
-        """Note what is to be built.
+        """Note the steps that are to be built.
 
         Raises:
-            ConfigError: a target's driver does not take what the QAIRT of this environment makes.
+            ConfigError: a target's driver does not load what the QAIRT of this environment makes.
         """
         self._steps = tuple(steps)
         for step in self._steps:
@@ -62,7 +63,7 @@ class Guard:
 
 
 def _as_error(found: Finding) -> PipelineError:
-    """The error that a build ends with for a finding: of the class with its exit code."""
+    """The error that a build ends with because of a finding, of the class with the finding's exit code."""
     kind = next((each for each in BY_NAME.values() if each.exit_code == found.exit_code), WorkerError)
     remedy = f"{found.remedy}; 'doit doctor' says more" if found.remedy else "'doit doctor' says more"
     return kind(found.what, where=found.subject, why=found.why, remedy=remedy)
@@ -106,7 +107,7 @@ def _refusal_as_json(pyproject: Path) -> Json:
 
 
 def _fingerprint(pyproject: Path) -> str:
-    """A digest that is another in another environment, and after a change of this one."""
+    """A digest that differs between environments, and changes when this one changes."""
     stamps = [sys.executable, sys.version]
     for path in (str(pyproject), *sys.path):
         try:

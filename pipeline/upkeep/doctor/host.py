@@ -1,4 +1,4 @@
-"""The host: operating system, architecture, Python, C library, and the libraries that the QNN wheel needs."""
+"""Checks the host: operating system, architecture, Python, C library, and the libraries that the QNN wheel needs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pipeline.upkeep.doctor.finding import Check, Finding
 from pipeline.upkeep.doctor.machine import host_machine, python_machine
 
 WHEELS = (("Linux", "x86_64"), ("Linux", "aarch64"), ("Windows", "x86_64"), ("Windows", "aarch64"))
-"""For which systems onnxruntime-qnn 2.7.0 has wheels."""
+"""The systems that onnxruntime-qnn 2.7.0 has wheels for."""
 
 PYTHONS = ((3, 11), (3, 14))
 """The first and the last Python that onnxruntime-qnn 2.7.0 has wheels for."""
 
 GLIBC = {"x86_64": "2.35", "aarch64": "2.34"}
-"""The manylinux tags of its wheels. The tag of the installed wheel overrides them."""
+"""The least glibc by the manylinux tags of these wheels. The tag of the installed wheel goes before."""
 
 _PACKAGES = {  # by the base name of a library, what Debian calls the package
     "libatomic": "libatomic1",
@@ -47,11 +47,11 @@ _GLIBC, _LIBRARIES = Check("host.glibc"), Check("host.libraries")
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What is true of the host.
+    """The facts about the host.
 
-    `libraries` maps each library that the wheel needs to the libraries of the wheel that need it, `bundled` are those
-    of them that the wheel brings, and `missing` those that can't be loaded. `missing` is None where the wheel is not
-    installed or holds no ELF libraries.
+    `libraries` maps each library that the wheel needs to the libraries of the wheel that need it. `bundled` are those
+    that the wheel brings, and `missing` those that can't be loaded; `missing` is None if the wheel is not installed or
+    has no ELF libraries.
     """
 
     system: str
@@ -122,10 +122,10 @@ def _system(facts: HostFacts) -> Finding:
 
 
 def _architecture(facts: HostFacts) -> Finding:
-    """A Python of the other architecture is emulated.
+    """The finding on the architecture. A Python for another architecture than the machine's is emulated.
 
-    On Windows it lists the QNN provider and dies at the first session. On Linux (binfmt_misc, qemu, containers of the
-    other architecture) it is slow, and makes the same bytes as a machine of its own kind.
+    On Windows such a Python lists the QNN provider and dies at the first session. On Linux (binfmt_misc, qemu,
+    containers of the other architecture) it is slow, and makes the same bytes as a machine of its own architecture.
     """
     mine, host = facts.python_machine, facts.machine
     if mine == host and facts.bits == 64:
@@ -231,7 +231,7 @@ def _wheel_glibc() -> str:
 
 
 def _libraries(folder: Path) -> tuple[Mapping[str, tuple[str, ...]], tuple[str, ...], tuple[str, ...] | None]:
-    """The libraries that those of the wheel need, with their users; of these the bundled, and the missing ones."""
+    """The values for `libraries`, `bundled` and `missing` of :class:`HostFacts`."""
     needed: dict[str, tuple[str, ...]] = {}
     bundled, missing = [], []
     paths = sorted([*folder.glob("*.so*"), *folder.parent.glob(f"{folder.name}.libs/*.so*")])

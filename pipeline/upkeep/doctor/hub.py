@@ -1,4 +1,4 @@
-"""The Hugging Face hub: whether it answers, accepts the token, and has the models that are not cached here."""
+"""Checks the Hugging Face hub: whether it answers, accepts the token, and has the models that are not cached here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ LIMIT_S = 10.0
 
 @dataclass(frozen=True)
 class Access:
-    """The repo of one model. `cached`: all its files are in the HF cache; `problem`: why the hub does not show it."""
+    """The repo of one model. `cached` says whether all its files are in the HF cache.
+
+    `on_request` is that of the model's config. `problem` is why the hub does not show the repo, "" if it does.
+    """
 
     model: str
     repo: str
@@ -64,7 +67,7 @@ def check(facts: HubFacts) -> Iterator[Finding]:
 
 
 def gather(models: Sequence[Access]) -> HubFacts:
-    """The facts. The hub is asked, unless no model is from there or HF_HUB_OFFLINE is set."""
+    """The facts about the hub, which is asked unless no model is from there or HF_HUB_OFFLINE is set."""
     from huggingface_hub import constants
 
     from pipeline.inputs.hub.failures import endpoint

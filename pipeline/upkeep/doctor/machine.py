@@ -1,4 +1,4 @@
-"""Which processor a machine really has. Emulated processes are told of the one that they are made for."""
+"""Finds which processor a machine really has. An emulated process is usually told of the one that it is made for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def canonical(machine: str) -> str:
 
 
 def host_machine() -> str:
-    """The machine's architecture, also where this process is emulated."""
+    """The machine's real architecture, even if this process is emulated."""
     if sys.platform == "win32":
         return _windows_machine()
     elif sys.platform == "darwin":  # noqa: RET505  # what follows a return is unreachable to mypy on that system
@@ -48,7 +48,7 @@ def python_machine() -> str:
 
 
 def _windows_machine() -> str:
-    """What IsWow64Process2 says, to emulated processes too; what the environment says where that fails."""
+    """The answer of IsWow64Process2, right in emulated processes, too; if it fails, that of the environment."""
     if sys.platform == "win32":
         try:
             kernel = ctypes.WinDLL("kernel32", use_last_error=True)
@@ -63,7 +63,7 @@ def _windows_machine() -> str:
 
 
 def environment_machine(environ: os._Environ[str] | dict[str, str]) -> str:
-    """The machine by the environment of a process: Windows adds the machine's if the process has another."""
+    """The machine by environment variables: Windows adds one for it if the process has another architecture."""
     given = environ.get("PROCESSOR_ARCHITEW6432") or environ.get("PROCESSOR_ARCHITECTURE") or platform.machine()
     if "ARMV8" in environ.get("PROCESSOR_IDENTIFIER", "").upper():  # says so to x64 processes too
         return "aarch64"

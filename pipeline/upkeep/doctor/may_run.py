@@ -1,4 +1,4 @@
-"""Which steps this host may run, by what the project says and by what there is for its processor."""
+"""Checks which steps this host may run, by the project's settings and by the compilers for its processor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONFIGS, _HOSTS = Check("project.configs", CONFIG), Check("project.hosts", CONF
 
 
 def check_file(folder: Path) -> tuple[ProjectFile, list[Finding]]:
-    """The project's settings, and findings about their file; the defaults where the file is wrong."""
+    """The project's settings, and findings about their file. If the file is wrong, they are the defaults."""
     check = _CONFIGS.about(f"{folder.name}/{PROJECT_FILE}")
     try:
         project = load(folder)
@@ -61,7 +61,7 @@ def _waiting(
     found: dict[str, tuple[tuple[str, ...], list[str]]] = {}
     for step in steps:
         if isinstance(step.params, context.Params) and step.params.form != "separate" and step.config.packing == "auto":
-            continue  # whether it makes anything is decided when the model was quantized
+            continue  # only once the model is quantized is it known whether this step makes anything
         try:
             hosts.check_step(step, step.params, {}, project, host, environ)
         except WaitingError as problem:
@@ -72,7 +72,7 @@ def _waiting(
 
 
 def _slips(project: ProjectFile, given: Sequence[str], host: Host) -> Iterator[Finding]:
-    """Warnings about names in PIPELINE_HOST that have no effect, or another one than they seem to have."""
+    """Warnings about names in PIPELINE_HOST that have no effect, or another effect than they seem to have."""
     ruled = {name for stage in project.settings.stages.values() for name in stage.hosts}
     for name in given:
         if guess := host_names.meant(name):

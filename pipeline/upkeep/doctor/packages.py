@@ -1,8 +1,8 @@
-"""The packages of this Python: which are missing, which clash, which are not as pinned, and the trio that must fit.
+"""Checks the packages of this Python: which are missing, clash, or are not as pinned, and whether the trio fits.
 
-Two distributions that own one module overwrite each other's files, and Python imports a mix of both. So the checks look
-up the owners of a module in the lists of files that distributions installed. They go by a distribution's name only
-where it has no such list.
+Two distributions that own one module overwrite each other's files, and Python imports a mix of both. So the checks find
+the owners of a module in the lists of files that distributions installed. They go by a distribution's name only if it
+has no such list.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pipeline.qnn.versions import numbers
 from pipeline.upkeep.doctor.finding import COMPILER, ENVIRONMENT, Check, Finding
 
 TESTED: Mapping[str, str] = {"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0", "qairt": "2.51.0"}
-"""The trio that every test of this project runs with, compiler and emulator included."""
+"""The trio of packages that every test of this project runs with, compiler and emulator included."""
 
 _FIRST_PLUGIN = (2, 0)  # onnxruntime-qnn before it brings an onnxruntime of its own
 _SAY_NOTHING = re.compile(r"(onnxruntime|ort)-(?!qnn$|extensions$|genai)[a-z0-9-]+")  # ort-nightly, onnxruntime-gpu, …
-# With the lines that go on, which begin with a space.
+# A field of METADATA with its continuation lines, which begin with a space.
 _FIELD = re.compile(r"\n(Name|Version|Requires-Dist):(.*(?:\n[ \t].*)*)", re.IGNORECASE)
 _BUILD_INFO = "build_and_package_info.py"
 _API_HANDSHAKE = "https://github.com/onnxruntime/onnxruntime-qnn/issues/564"
@@ -35,7 +35,7 @@ _TRIO, _API = Check("packages.trio", COMPILER), Check("packages.api", COMPILER)
 
 @dataclass(frozen=True)
 class Distribution:
-    """An installed distribution, by its normal name, the modules that it installed, and the folder `place` of these."""
+    """An installed distribution: its normalized name, the modules that it installed, and their folder, `place`."""
 
     name: str
     version: str
@@ -46,7 +46,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Pin:
-    """A line of `dependencies`: a normal name, `==` or `>=`, a version."""
+    """A line of `dependencies`: a normalized name, `==` or `>=`, and a version."""
 
     name: str
     operator: str
@@ -64,20 +64,20 @@ class Pin:
 
 @dataclass(frozen=True)
 class PackageFacts:
-    """What is installed, what should be, and by module the version that its own files state."""
+    """What is installed, what should be, and the versions that the files of modules state, by module."""
 
     installed: tuple[Distribution, ...]
     pins: tuple[Pin, ...]
     qairt: str = ""
     in_files: Mapping[str, str] = field(default_factory=dict)
     api: tuple[int, int] | None = None
-    """The API versions that the EP asked for, and that this onnxruntime has at most; None: not asked."""
+    """The API version that the EP asks for, and the newest that this onnxruntime has; None: not asked."""
     imported: Mapping[str, str] = field(default_factory=dict)
-    """The folders that the modules of what is asked for are imported from, by module."""
+    """The folders that the modules of pinned distributions, and of their requirements, are imported from, by module."""
 
 
 def gather(pyproject: Path) -> PackageFacts:
-    """The facts of this environment but `api`, as the EP's library has to be loaded for that."""
+    """The facts of this environment except `api`, for which the EP's library has to be loaded."""
     installed, pins = tuple(_installed()), read_pins(pyproject)
     return PackageFacts(installed, pins, _qairt(), _in_files(), imported=_imported(installed, pins))
 
@@ -93,7 +93,7 @@ def check(facts: PackageFacts) -> Iterator[Finding]:
 
 
 def refusals(facts: PackageFacts) -> Iterator[Finding]:
-    """The errors among the findings that keep a build from being right."""
+    """Those errors among the findings because of which a build would fail, or be wrong."""
     found = (*_clashes(facts), *_shadows(facts), *_against_pins(facts), _trio(facts))
     return (each for each in found if each.level == "error")
 
@@ -104,9 +104,9 @@ def normal(name: str) -> str:
 
 
 def read_pins(pyproject: Path) -> tuple[Pin, ...]:
-    """The pins under `dependencies` of pyproject.toml; none where it can't be read."""
+    """The pins under `dependencies` of pyproject.toml; none if it can't be read."""
     try:
-        import tomllib  # since Python 3.11; an older Python has to come as far as to be told so
+        import tomllib  # since Python 3.11; an older one must get as far as the check that says it is too old
 
         lines = tomllib.loads(pyproject.read_text("utf-8"))["project"]["dependencies"]
     except (ImportError, OSError, ValueError, KeyError, TypeError):
@@ -234,7 +234,7 @@ def _api(facts: PackageFacts) -> Finding:
 
 
 def _modules(distribution: Distribution) -> frozenset[str]:
-    """The modules of a distribution; if it does not list its files, those that one of its name has."""
+    """The modules of a distribution; if it does not list its files, those that its name stands for."""
     if distribution.modules:
         return distribution.modules
     if distribution.name == "onnxruntime-qnn":
@@ -292,7 +292,7 @@ def _imported(installed: Iterable[Distribution], pins: Iterable[Pin]) -> dict[st
 
 
 def _folder_of(module: str) -> str:
-    """The folder on Python's path that a module would be imported from; empty if there is none."""
+    """The folder on Python's path that a module would be imported from; "" if there is none."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError, AttributeError):
@@ -319,7 +319,7 @@ def _qairt() -> str:
 
 
 def _source(module: str, file: str) -> str:
-    """The text of a file of a package, which is not imported; empty if it can't be read."""
+    """The text of a file of a package, without importing the package; "" if it can't be read."""
     try:
         spec = importlib.util.find_spec(module)
         folders = spec.submodule_search_locations if spec else None

@@ -1,4 +1,4 @@
-"""The project: its configs, the files that they name, and its variables in the environment."""
+"""Checks the project: its configs, the files that they name, and its variables in the environment."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ VARIABLES = (
     "PIPELINE_TRACEBACK",
     "PIPELINE_WORKERS",
 )
-"""The variables that a user may set."""
+"""The environment variables that a user may set."""
 
 INTERNAL = ("PIPELINE_LIFELINE", "PIPELINE_PROGRESS", "PIPELINE_STEP_LOG", "PIPELINE_STEP_MEMORY")
-"""Those that a build sets for its own children."""
+"""The environment variables that a build sets for its own children."""
 
 _CONFIGS, _PINS = Check("project.configs", CONFIG), Check("project.pins", CONFIG)
 _SOURCE, _CALIBRATION = Check("project.source", SOURCE), Check("project.calibration", CONFIG)
@@ -39,7 +39,7 @@ _ALIKE = 0.85  # difflib's ratio: PIPLINE_STORE and PIPELINE_STOR are that near 
 
 
 def check_configs(folder: Path, pins: Path, right: list[ModelConfig]) -> Iterator[Finding]:
-    """Whether each config by itself can be read, and the pins; those that can go into `right`."""
+    """Whether each config, and the file of pins, can be read. Configs without mistakes are added to `right`."""
     paths = [path for path in sorted(folder.glob("[!.]*.yaml")) if path.name not in RESERVED]
     for path in paths:
         check = _CONFIGS.about(f"{folder.name}/{path.name}")
@@ -81,7 +81,7 @@ def check_files(configs: Sequence[ModelConfig], workspace: Workspace) -> Iterato
 
 
 def check_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Variables that look like ours and aren't, and values that mean nothing."""
+    """Findings about variables that look like ours and aren't, and about values without a meaning."""
     wrong = []
     for variable in sorted(environ):
         if variable in VARIABLES or variable in INTERNAL:
@@ -142,7 +142,7 @@ def _local_source(config: ModelConfig, source: LocalSource, workspace: Workspace
 
 
 def _absent(check: Check, config: ModelConfig, what: str, why: str, remedy: str) -> Finding:
-    """An error for a model that every build makes; one that is built only when it is named may be nobody's."""
+    """The finding on a missing file: an error if every build makes the model, "not checked" if it is on request."""
     if config.on_request:
         return check.unchecked(what, f"{why}; no build needs it but doit build:{config.name}", remedy)
     return check.error(what, why, remedy)

@@ -1,4 +1,4 @@
-"""Findings as text for a person and as JSON for a program."""
+"""Writes findings as text for a person, and as JSON for a program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MARGIN = 2 + max(map(len, _LEVELS)) + 2
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """One JSON object."""
+    """The findings as one JSON object."""
     code = exit_code(findings)
     rows = [asdict(found) | {"group": found.group} for found in findings]
     report = {"schema": SCHEMA, "ok": not code, "exit_code": code, "counts": _counts(findings), "findings": rows}
@@ -26,7 +26,7 @@ def as_json(findings: Sequence[Finding]) -> str:
 
 
 def as_text(findings: Sequence[Finding]) -> str:
-    """A paragraph for each group, in the order of the findings, and a last line that counts."""
+    """The findings as text: a paragraph for each group, in their order, and a last line with the counts."""
     lines = []
     group = ""
     for found in findings:

@@ -1,8 +1,8 @@
 """Compares free disk and memory with what the steps to come need, as far as the sizes of the models are known.
 
 The estimate of disk space is a low one, so that no build is refused that would have fitted. It counts a model's files
-once in the store and, if they come from a hub, once in the HF cache. It counts each further output as a part of the
-model's bytes; the parts are those of MiniLM and a BERT-base.
+once in the store and, if they come from a hub, once in the HF cache. It counts each further output as a share of the
+model's bytes; the shares were measured with MiniLM and a BERT-base.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class DiskFacts:
 
 @dataclass(frozen=True)
 class MemoryFacts:
-    """Free bytes, bytes that builds may use, the step that will take most, its bytes, and models of unknown size."""
+    """Free bytes, bytes that builds may use, the step that will use most, its bytes, and models of unknown size."""
 
     available: int
     budget: int
@@ -73,7 +73,7 @@ class MemoryFacts:
 
 
 def source_bytes(config: ModelConfig, workspace: Workspace) -> int | None:
-    """The bytes of a model's files as fetched, in its folder, or in the HF cache; None if they are in none of these."""
+    """The bytes of a model's files: as fetched, in its folder, or in the HF cache; None if they are in none."""
     fetched = read_manifest(workspace.current(f"fetch:{config.name}"))
     if fetched is not None:
         return sum(entry.bytes for entry in fetched.files.values())
@@ -87,7 +87,7 @@ def source_bytes(config: ModelConfig, workspace: Workspace) -> int | None:
 
 
 def needs(steps: Sequence[Step], workspace: Workspace) -> list[Need]:
-    """What steps that never ran in this checkout will write, by model."""
+    """The bytes that steps which never ran in this checkout will write, by model."""
     found = []
     for config in _configs(steps):
         own = [step for step in steps if step.config is config and step.stage not in ON_DEMAND]
@@ -106,7 +106,7 @@ def _configs(steps: Iterable[Step]) -> list[ModelConfig]:
 
 
 def disks(found: Sequence[Need], workspace: Workspace, hf_cache: Path | None) -> list[DiskFacts]:
-    """The needs against the disks that the folders are on."""
+    """The disks that our folders are on, each with the needs of all folders on it."""
     wanted = [
         (workspace.store.root, sum(each.store or 0 for each in found)),
         (workspace.artifacts, sum(each.artifacts for each in found)),
@@ -154,7 +154,7 @@ def _unknown(models: Sequence[str]) -> str:
 
 
 def memory(steps: Iterable[Step], workspace: Workspace, available: int, budget: int) -> MemoryFacts:
-    """The step to come that will take most memory: as much as last time, or as a model of its size is taken to need."""
+    """The step to come that will use most memory, by its last run or by an estimate from its model's size."""
     costs = Costs(workspace.store.root / "costs.json")
     wanted = [step for step in steps if step.stage not in ON_DEMAND]
     todo = [step for step in wanted if not workspace.current(step).exists()]
@@ -170,7 +170,7 @@ def memory(steps: Iterable[Step], workspace: Workspace, available: int, budget: 
 
 
 def check_memory(facts: MemoryFacts) -> Finding:
-    """Whether the step that takes most fits into what is free."""
+    """Whether the step that uses most memory fits into what is free."""
     free = f"{human_bytes(facts.available)} free, {human_bytes(facts.budget)} of it for builds"
     if facts.idle:
         return _MEMORY.ok(f"{free}; nothing is to be built")

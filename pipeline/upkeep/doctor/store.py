@@ -1,4 +1,4 @@
-"""The store and the folders that a build writes: whether they can be written, and what their file systems can do."""
+"""Checks whether the store and the folders of a build can be written, and what their file systems can do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.upkeep.doctor.finding import CONFIG, STORE, Check, Finding
 
 _HEALTH, _SHARED = Check("store.health", STORE), Check("store.shared", CONFIG)
 _SAMPLE = 300
-"""So many manifests are looked at. `doit fsck` looks at all of them and hashes the files that they name."""
+"""How many manifests are looked at. `doit fsck` looks at all of them and hashes the files that they name."""
 
 _SKEW_S = 5.0
 _NAME = "한국어 🙂 space"
@@ -32,7 +32,7 @@ Such paths are `objects/ab/<64 hex>` and `logs/context/<model>/<component>/<buck
 
 @dataclass(frozen=True)
 class FolderFacts:
-    """A folder of ours and its file system. If nothing could be written, `problem` says why, and no more is known."""
+    """One of our folders and its file system. If nothing could be written, `problem` says why, and no more is known."""
 
     path: str
     problem: str = ""
@@ -46,7 +46,7 @@ class FolderFacts:
     full: bool = False
     """The problem is that the disk is full."""
     limit: int = 0
-    """The most characters that a path can have; 0 where there is no such limit."""
+    """The most characters that a path can have; 0 if there is no such limit."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class StoreFacts:
 
 
 def try_folder(path: Path) -> FolderFacts:
-    """Do what a build does in the folder at `path`, or in the one that it would be made in; leave nothing behind."""
+    """Try what a build does in the folder at `path`, or in the one where it would be made. Leaves nothing behind."""
     base = path
     while not base.is_dir() and base != base.parent:
         if base.exists():
@@ -94,7 +94,7 @@ def check_folder(name: str, what: str, facts: FolderFacts) -> Iterator[Finding]:
 
 
 def _drawbacks(facts: FolderFacts) -> Iterator[tuple[str, str, str]]:
-    """What a build can do without, why that matters, and what to do about it."""
+    """What the file system lacks that a build can do without, why it matters, and what to do about it."""
     if not facts.names:
         why = "names with spaces, Hangul or emoji can't be made there"
         yield "only plain names", why, "name models, components and samples in ASCII, or use another disk"
@@ -141,7 +141,7 @@ def look_at(root: Path) -> StoreFacts:
 
 
 def check_store(facts: StoreFacts) -> Finding:
-    """Whether those manifests and files that were looked at are sound."""
+    """Whether the manifests and files that were looked at are undamaged."""
     if facts.damaged:
         shown = "; ".join(facts.damaged[:3]) + ("; …" if len(facts.damaged) > 3 else "")
         what = f"{len(facts.damaged)} damaged files in {facts.looked_at} of {facts.manifests} outputs"
@@ -157,7 +157,7 @@ def check_store(facts: StoreFacts) -> Finding:
 def check_shared(shared: SharedStore | None) -> Finding:
     """Whether the shared store can be read and written.
 
-    A build goes on without it, so what fails is a warning; a URL that can't be one fails the build.
+    A build goes on without it, so a failure is a warning. Only a wrong URL is an error, as it fails the build.
     """
     try:
         tried = shared.try_out() if shared else None

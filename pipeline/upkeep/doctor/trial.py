@@ -1,7 +1,7 @@
-"""A real compile and a real emulation of a tiny model: `python -m pipeline.upkeep.doctor.trial WHAT FOLDER SOC ARCH`.
+"""Compiles and emulates a tiny model for the doctor: `python -m pipeline.upkeep.doctor.trial WHAT FOLDER SOC ARCH`.
 
-The doctor runs each in a process of its own, as native code may end it. The process writes `FOLDER/answer.json` after
-every part, so that the doctor knows how far a process came that died.
+The doctor runs both in processes of their own, as native code may end them. A process writes `FOLDER/answer.json` after
+every part, so that the doctor knows how far it came if it dies.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MODEL = f"""
 
 
 def main(what: str, folder: Path, soc_model: int, htp_arch: int) -> None:
-    """Do `api`, `compile` or `emulate`."""
+    """Do what `what` says: `api`, `compile` or `emulate`."""
     answer = folder / "answer.json"
     done: dict[str, object] = {}
 
