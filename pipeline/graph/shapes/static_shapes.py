@@ -21,11 +21,11 @@ from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.inlining import inline_branch
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.fused import write_out
-from pipeline.graph.ir.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of, spell
+from pipeline.graph.ir.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, input_at, live_nodes, reads
 from pipeline.graph.shapes import shape_errors
-from pipeline.graph.shapes.axes import DimError, dim_size, fix_inputs
+from pipeline.graph.shapes.axes import fix_inputs
 from pipeline.graph.shapes.choosing import UnlikeBranchesError, compute_both
 from pipeline.graph.shapes.empty_values import (
     check_no_empties,
@@ -38,8 +38,10 @@ from pipeline.graph.shapes.ends import begins_behind, ends_before
 from pipeline.graph.shapes.folding import Constants, type_bytes
 from pipeline.graph.shapes.guarding import Guards
 from pipeline.graph.shapes.lists import Lists
+from pipeline.graph.shapes.masked_rows import MaskedRows
 from pipeline.graph.shapes.random_numbers import Silence
 from pipeline.graph.shapes.single_nodes import check_reshape, end_in_the_input, plain_cast, shape_value
+from pipeline.graph.shapes.stale_outputs import declared_otherwise
 from pipeline.graph.shapes.unrolling import DataDependentError, Unroller
 
 _NO_OPS = frozenset({*VIEWS, "Cast", "Dropout", "Expand", "Tile"})  # where types are equal, they give their first input
@@ -126,6 +128,7 @@ class _Pass:
         self._lists = Lists(self._known, self._dims)
         self._guards = Guards(self._type, self._known)
         self._silence = Silence(self._known)
+        self._masked = MaskedRows(self._type, self._known, self._refused)
 
     def run(self) -> None:
         waiting: deque[NodeProto | Iterator[GraphProto]] = deque(self._model.graph.node)
@@ -160,7 +163,10 @@ class _Pass:
         graph = self._model.graph
         for value in graph.output:
             check_output(value, self._types[value.name], alone=len(graph.output) == 1)
-        stale = [text for value in graph.output for text in self._declared_otherwise(value)]
+        self._masked.check({*self._outputs, *self._renamed})
+        stale = [
+            text for value in graph.output for text in declared_otherwise(value, self._types[value.name], self._axes)
+        ]
         for node in self._kept:
             for field in (node.input, node.output):
                 for position, name in enumerate(field):
@@ -225,7 +231,7 @@ class _Pass:
                 return self._both_branches(node)
         if self._is_loop(node):
             return self._written_out(node)
-        part = self._guards.guard(node) or self._written_in_tensors(node)
+        part = self._guards.guard(node) or self._masked.part(node) or self._written_in_tensors(node)
         return iter([part]) if part is not None else None
 
     def _both_branches(self, node: NodeProto) -> Iterator[GraphProto]:
@@ -306,9 +312,7 @@ class _Pass:
     def _keep(self, node: NodeProto, types: Mapping[str, TypeProto]) -> None:
         for name in node.output:
             if name and not is_static(types.get(name)):
-                found, graph = self._constants.types, self._model.graph
-                parts = ends_before(graph, node, found), begins_behind(graph, node, found)
-                raise shape_errors.depends_on_data(node, name, types.get(name), found, self._kept, parts)
+                raise self._refused(node, types, name)
             if name:
                 _check_size(name, types[name], self._axes)
         check_no_empties(node, self._types, types)
@@ -316,33 +320,18 @@ class _Pass:
         self._made.update(node.output)
         self._types |= types
 
+    def _refused(self, node: NodeProto, types: Mapping[str, TypeProto] | None = None, name: str = "") -> ModelError:
+        """The error for a node with an output whose shape depends on data: the first, if none is named."""
+        name, found, graph = name or node.output[0], self._constants.types, self._model.graph
+        inferred = types or infer_outputs(node, self._types, self._constants.small, self._opsets)
+        parts = ends_before(graph, node, found), begins_behind(graph, node, found)
+        return shape_errors.depends_on_data(node, name, inferred.get(name), found, self._kept, parts)
+
     def _take_in(self, branch: GraphProto) -> None:
         self._read.update(name for node in branch.node for name in reads(node))
         for tensor in branch.initializer:
             self._constants.add_tensor(tensor)
             self._types[tensor.name] = self._constants.types[tensor.name]
-
-    def _declared_otherwise(self, value: ValueInfoProto) -> list[str]:
-        """What the model declares of an output that it is not: onnxruntime computes it all the same, with a warning."""
-        declared, actual = value.type.tensor_type, self._types[value.name].tensor_type
-        dims = shape_of(self._types[value.name])
-        if declared.elem_type not in (0, actual.elem_type):
-            raise shape_errors.wrong_output(value, self._types[value.name])
-        if not declared.HasField("shape"):
-            return []
-        if len(declared.shape.dim) != len(dims):
-            return [f"{value.name} is declared {spell(value.type)} and is {spell(self._types[value.name])}"]
-        found = []
-        for position, (dim, size) in enumerate(zip(declared.shape.dim, dims, strict=True)):
-            if dim.dim_value > 0 and dim.dim_value != size:
-                found.append(f"{value.name}[{position}] is declared {dim.dim_value} and is {size}")
-            try:
-                named = dim_size(dim.dim_param, self._axes) if dim.dim_param else size
-            except DimError:  # a name of the exporter's making, which no input has
-                continue
-            if named != size:
-                found.append(f"{value.name}[{position}] is named {dim.dim_param!r} ({named}) and is {size}")
-        return found
 
 
 def _check_size(name: str, kind: TypeProto, axes: Mapping[str, int]) -> None:
