@@ -106,7 +106,8 @@ def _behind(nodes: Sequence[NodeProto], begins: Collection[str]) -> set[str]:
 def _types(model: ModelProto, names: Collection[str]) -> dict[str, ValueInfoProto]:
     """Declarations of these values: the file's own, what ONNX infers, or float32 of any shape."""
     graph = model.graph
-    found = {value.name: value for value in (*graph.value_info, *graph.output) if value.name in names}
+    declared = [value for value in (*graph.value_info, *graph.output) if value.name in names]
+    found = {value.name: value for value in declared if value.type.tensor_type.HasField("shape")}
     if any(name not in found for name in names):
         try:
             inferred = shape_inference.infer_shapes(model, data_prop=True).graph

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from pipeline.errors import ConfigError
 from pipeline.graph.files.model_file import MODEL, load_graph
@@ -74,6 +75,14 @@ def test_a_part_begins_at_values_that_become_inputs(tmp_path: Path) -> None:
     loud = np.exp(feeds["x"]) * 4
     given = {"frames": np.arange(int(loud.sum())), "last": loud.max(keepdims=True), "voice": feeds["voice"]}
     np.testing.assert_allclose(outputs(made.folder / MODEL, given)[0], whole, rtol=1e-5)
+
+
+def test_what_the_file_declares_without_dims_is_inferred(tmp_path: Path) -> None:
+    source = model(MIDDLE, NUMBERS)
+    source.graph.value_info.append(helper.make_tensor_value_info("last", TensorProto.FLOAT, None))
+    params: dict[str, Json] = {"file": MODEL, "begin": ["frames", "last"]}
+    made = run_stage("ingest", tmp_path / "out", params, {"fetch": fetched(tmp_path / "in", source)})
+    assert [value["shape"] for value in made.facts["inputs"]][-1] == [1, 1]  # type: ignore[index, union-attr, call-overload]
 
 
 def test_a_part_may_begin_and_end_in_the_middle(tmp_path: Path) -> None:
