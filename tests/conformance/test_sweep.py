@@ -71,7 +71,9 @@ def test_what_a_step_in_front_does_to_the_next_operator_is_right(steps: int, rig
 
 @pytest.mark.parametrize(("given", "verdict"), [(-20, AGREES), (-19, AGREES), (-18, WRONG), (-21, WRONG)])
 def test_a_cast_may_cut_off_what_float32_rounds_away(given: int, verdict: str) -> None:
-    model, feeds = single("Cast", [np.array([[-20, 20, 3.5]], np.float32)], to=6)
+    """Of a value that is computed: an input that is cast as it comes stays in float."""
+    feeds = {"x": np.array([[20, -20, -3.5]], np.float32)}
+    model = graph("g (float[1,3] x) => (int32[1,3] y0) { n = Neg (x) y0 = Cast <to = 6> (n) }")
     quantized = in_format(model, feeds, "u16", {})
     assert outputs(quantized, feeds)["y0"][0, 0] == -20
     assert judge("Cast", "u16", quantized, feeds, [np.array([[given, 20, 3]], np.int32)]).kind == verdict

@@ -207,7 +207,9 @@ class TestFailures:
         run = again.doit("build")
 
         assert ".build/run.json can't be written: Is a directory\n  where: " in run.text
-        assert "\n  next: mend the cause, then run the same command again" in run.text
+        assert (
+            "\n  next: move the folder away that is where the file belongs, then run the same command again" in run.text
+        )
         assert not (again.root / ".build" / "run.json").exists()
 
 

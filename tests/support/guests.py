@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from tests.support import tiny_models
 from tests.support.project import Project
 
@@ -71,6 +73,8 @@ def create(root: Path, store: Path, *buckets: int) -> Project:
     """A project with these buckets; those in :data:`DEEDS` are no good."""
     project = Project.create(root, store)
     tiny_models.float_model(root / "model", sequence="sequence")
+    (root / "calibration").mkdir(exist_ok=True)
+    np.savez(root / "calibration" / "0.npz", x=tiny_models.sample(8))
     project.write(f"configs/{MODEL}.yaml", _CONFIG.replace("BUCKETS", ", ".join(map(str, buckets))))
     deeds = repr({str(bucket): code for bucket, code in DEEDS.items()})
     (root / "pipeline" / "stages" / "shape.py").rename(root / "pipeline" / "graph" / "true_shape.py")

@@ -211,7 +211,6 @@ MODELS: Mapping[str, Bad] = {
     # versions
     "opset-999": Bad(lambda: built(RELU, opset=999), "the model is of opset 999"),
     "opset-negative": Bad(lambda: built(RELU, opset=-3), "No Op registered for Relu with domain_version of -3"),
-    "ir-0": Bad(lambda: built(RELU, ir_version=0), "does not have an ir_version"),
     "ir-999": Bad(lambda: built(RELU, ir_version=999), "ir_version 999 is higher"),
     "unknown-domain": Bad(lambda: built(node("Evil", ["x"], domain="evil")), "no operator that onnxruntime knows"),
     "unknown-operator": Bad(lambda: built(node("Reluu", ["x"])), "No Op registered for Reluu"),

@@ -89,7 +89,7 @@ def test_a_clip_that_an_encoding_does_not_end_at_stays(tmp_path: Path) -> None:
 
 
 def test_a_cast_that_a_rule_keeps_in_float_is_one(tmp_path: Path) -> None:
-    component = with_rewrites(tmp_path, model_of("n = Neg (x) y = Cast <to = 6> (n)", "int32[1,62]"))
+    component = with_rewrites(tmp_path, model_of("n = Tanh (x) y = Cast <to = 6> (n)", "int32[1,62]"))
     ranges = component.calibrate(CALLS)
 
     def casts(*rules: Rule) -> int:
