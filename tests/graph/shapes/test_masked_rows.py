@@ -17,7 +17,8 @@ CONSTANTS: dict[str, Any] = {
     "zero": np.float32(0), "half": np.float32(0.5), "w": np.random.default_rng(1).normal(size=(3, 3)).astype("f4"),
     "start": np.array([0]), "end": np.array([1 << 40]), "step": np.array([2]), "second": np.array([1]),
     "first": np.array(0), "one": np.array(1), "pads": np.array([0, 1, 0, 0]), "flat": np.array([-1]),
-    "table": np.arange(9, dtype=np.float32), "under": np.array([-9]), "seven": np.array([7, -1]), "bias": np.array([1, 2, 3], np.float32), "last": np.array([-1]),
+    "table": np.arange(9, dtype=np.float32), "under": np.array([-9]), "seven": np.array([7, -1]),
+    "bias": np.array([1, 2, 3], np.float32), "last": np.array([-1]),
 }  # fmt: skip
 TAKEN = """g (float[1,n] x, float[1,n,3] h) => ({outputs}) {{
     chosen = Greater (x, zero)  left = Not (chosen)
@@ -108,8 +109,9 @@ def test_one_row_is_not_made_several(tmp_path: Path) -> None:
         shaped(tmp_path, source, n=1)
 
 
-FLAT = """g (float[n] x, float[n,2] h) => ({outputs}) {{ chosen = Greater (x, zero)
-    b = NonZero (chosen)  at = Transpose <perm = [1, 0]> (b)  v = GatherND (x, at)  rows = GatherND (h, at)  {body} }}"""
+FLAT = """g (float[n] x, float[n,2] h) => ({outputs}) {{
+    chosen = Greater (x, zero)  b = NonZero (chosen)  at = Transpose <perm = [1, 0]> (b)  v = GatherND (x, at)
+    rows = GatherND (h, at)  {body} }}"""
 
 
 def test_rows_of_a_mask_of_one_axis(tmp_path: Path) -> None:
@@ -130,8 +132,9 @@ def test_a_mean_of_rows_of_a_mask_of_one_axis_is_refused(taken: str, tmp_path: P
         shaped(tmp_path, ingested(tmp_path / "in", model(text, CONSTANTS)), n=3)
 
 
-NUMBERS = """g (int64[1,n] x, bool[1,n] mask) => (int64[1,n] y) {{ b = NonZero (mask)
-    at = Transpose <perm = [1, 0]> (b)  v = GatherND (x, at)  count = Shape (v)  {body}  y = ScatterND (x, at, out) }}"""
+NUMBERS = """g (int64[1,n] x, bool[1,n] mask) => (int64[1,n] y) {{
+    b = NonZero (mask)  at = Transpose <perm = [1, 0]> (b)  v = GatherND (x, at)
+    count = Shape (v)  {body}  y = ScatterND (x, at, out) }}"""
 
 
 @pytest.mark.parametrize("body", ["out = Add (v, count)", "out = Expand (count, count)"])
