@@ -9,11 +9,14 @@ import onnx
 import pytest
 from onnx import helper
 
+from pipeline.contracts.samples import Reading, VocabularyReading
 from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError
 from pipeline.graph.shapes.normal_form import inline_functions
 from pipeline.inputs.samples.conform import Interface, conform
 from pipeline.inputs.samples.middle import Middle
+from pipeline.inputs.samples.request import ReadRequest
+from pipeline.inputs.samples.text import read
 from tests.support.sources import model
 
 TEXT = """g (float[1,n] x, float[1] speed) => (float[1,n] y) {
@@ -77,3 +80,13 @@ def test_a_sample_with_neither_is_told_what_it_lacks(tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match="the sample has no array for d: float32") as caught:
         conform({"x": X}, interface(middle(tmp_path, "d", "noise"), D, NOISE), where="a")
     assert "or for x, speed of the whole file" in str(caught.value)
+
+
+def test_who_gives_texts_is_told_of_arrays_of_the_whole_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n")
+    (tmp_path / "vocab.txt").write_text("[UNK]\na\n")
+    reading = Reading("text", vocabulary=VocabularyReading("vocab.txt"))
+    request = ReadRequest(reading, {"sound": interface(middle(tmp_path, "d"), D)}, {}, tmp_path, tmp_path / "a.txt")
+    with pytest.raises(CalibrationError) as caught:
+        next(read(request))
+    assert "give arrays for x, speed with reader: npz" in caught.value.remedy
