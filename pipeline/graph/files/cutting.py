@@ -25,12 +25,13 @@ def take_part(model: ModelProto, begins: Sequence[str], ends: Sequence[str]) -> 
 
     Raises:
         ConfigError: no node outside of branches and loops makes a value of that name, or nothing is computed from it;
-            or nothing says what type and how many dims a value to begin at has.
+            or nothing says what type and how many dims a value to begin at has; or a name is there twice.
     """
     graph = model.graph
     made = {name for node in graph.node for name in node.output if name}
-    _check_made("begin", begins, made)
-    _check_made("cut", ends, made)
+    given = {value.name for value in graph.input}
+    _check_made("begin", begins, made, given)
+    _check_made("cut", ends, made, given)
     types = _types(model, {*begins, *ends})
     for name in begins:
         _check_known(name, types[name])
@@ -62,9 +63,18 @@ def take_part(model: ModelProto, begins: Sequence[str], ends: Sequence[str]) -> 
     return gone
 
 
-def _check_made(where: str, names: Sequence[str], made: Collection[str]) -> None:
+def _check_made(where: str, names: Sequence[str], made: Collection[str], given: Collection[str]) -> None:
     does = {"begin": "begins", "cut": "ends"}[where]
-    for name in names:
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise ConfigError(f"{name!r} is there twice", where=where, remedy="leave one of them out")
+        if name in given and name not in made:
+            raise ConfigError(
+                f"the model makes no value {name!r}: it is one of its inputs",
+                where=where,
+                why=f"a component {does} at values that nodes make, and has those inputs of the file that it needs",
+                remedy="leave it out",
+            )
         if name not in made:
             raise ConfigError(
                 f"the model makes no value {name!r}{did_you_mean(name, made)}",

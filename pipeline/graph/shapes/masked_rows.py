@@ -54,11 +54,13 @@ _ALONG_AXES = frozenset(
 """Operators whose second input has the axes."""
 _OF_SHAPES = frozenset(
     {
-        "Add", "Cast", "Concat", "ConstantOfShape", "Equal", "Expand", "Gather", "Identity", "Mul", "Range", "Reshape",
-        "ScatterND", "Shape", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where",
+        "Add", "Cast", "Concat", "ConstantOfShape", "Equal", "Expand", "Gather", "Identity", "Mul", "NonZero", "Range",
+        "Reshape", "ScatterND", "Shape", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where",
     }
 )  # fmt: skip
 """What computes shapes and places, from how many rows there are."""
+_CONTENTS = {"ConstantOfShape": (), "Expand": (0,), "Pad": (0, 2), "Reshape": (0,), "ScatterND": (0, 2), "Slice": (0,)}
+"""The inputs of which a result has the numbers, where others say only how large it is, or where they go."""
 
 
 @dataclass
@@ -66,7 +68,8 @@ class _Mask:
     """A mask whose set elements were taken: its name, its dims, and the error to end with.
 
     `rows` are values whose first axis has a row for each element, `places` say where these are, `counts` are made of
-    how many there are; `shapes` are those of rows, of which the first number alone says that.
+    how many there are; `shapes` are those of rows, of which the first number alone says that; `fillings` are counts of
+    which only the dims say it, as of zeros for each row.
     """
 
     name: str
@@ -76,6 +79,7 @@ class _Mask:
     places: set[str] = field(default_factory=set)
     counts: set[str] = field(default_factory=set)
     shapes: set[str] = field(default_factory=set)
+    fillings: set[str] = field(default_factory=set)
 
     @property
     def size(self) -> int:
@@ -98,7 +102,7 @@ class MaskedRows:
         """`refusal` makes the error for a node whose output has a shape that depends on data."""
         self._type_of, self._known, self._refusal = type_of, known, refusal
         self._masks: dict[str, _Mask] = {}
-        self._back: set[str] = set()
+        self._written: set[str] = set()
 
     def part(self, node: NodeProto) -> GraphProto | None:
         """What to put where a node stands; None if it stays. All nodes are shown, in their order.
@@ -106,14 +110,14 @@ class MaskedRows:
         Raises:
             ModelError: it mixes rows, or uses how many there are.
         """
-        if is_op(node, "NonZero"):
-            return self._all_places(node)
-        if node.output[0] in self._back:
+        if node.output[0] in self._written:
             return None
         met = [mask for mask in self._masks.values() if not mask.tracked.isdisjoint(reads(node))]
         if len(met) > 1:
             raise met[0].refusal
-        return self._follow(node, met[0]) if met else None
+        if met:
+            return self._follow(node, met[0])
+        return self._all_places(node) if is_op(node, "NonZero") else None
 
     def check(self, outputs: Collection[str]) -> None:
         """Raise ModelError if rows, or how many there are, are outputs of the model."""
@@ -169,12 +173,24 @@ class MaskedRows:
         if not is_op(node, *_OF_SHAPES) or (is_op(node, "Cast") and integer(node, "to") != TensorProto.INT64):
             raise mask.refusal
         if not (is_op(node, "Gather", "Slice") and node.input[0] in mask.shapes and self._leaves_first(node)):
+            counted = any(self._is_counted(name, mask) for name in self._contents(node))
             mask.counts.update(node.output)
+            if not counted and not is_op(node, "ScatterND"):
+                mask.fillings.update(node.output)
+
+    def _contents(self, node: NodeProto) -> Sequence[str]:
+        return [input_at(node, place) for place in _CONTENTS.get(node.op_type, range(len(node.input)))]
+
+    def _is_counted(self, name: str, mask: _Mask) -> bool:
+        """Whether the numbers of a value, and not only its dims, are made of how many rows there are."""
+        return name in mask.counts and name not in mask.fillings
 
     def _leaves_first(self, node: NodeProto) -> bool:
         """Whether a Gather or Slice of a vector takes anything but its first number."""
-        places, kind = self._known(node.input[1]), self._type_of(node.input[0])
-        return places is not None and kind is not None and bool((places % shape_of(kind)[0] > 0).all())
+        places, kind, steps = self._known(node.input[1]), self._type_of(node.input[0]), self._known(input_at(node, 4))
+        if places is None or kind is None or (steps is not None and (steps < 0).any()):
+            return False
+        return bool((places % shape_of(kind)[0] > 0).all())
 
     def _taken(self, node: NodeProto, mask: _Mask) -> GraphProto | None:
         """All rows, with zeros where the mask isn't set, as what is computed of those is not used."""
@@ -190,12 +206,17 @@ class MaskedRows:
         part.node.append(helper.make_node("Where", [chosen, node.input[0], f"{out}//none"], [known], known))
         _reshape(part, known, (mask.size, *rest), out)
         mask.rows.add(out)
+        if len(mask.dims) == 1:  # then the Reshape changes nothing, and what reads its result will read this
+            mask.rows.add(known)
+            self._written.add(out)
         return part
 
     def _put_back(self, node: NodeProto, mask: _Mask) -> GraphProto:
         kind, values = self._type_of(node.input[0]), node.input[2]
         plain = all(attribute.s in (b"", b"none") for attribute in node.attribute)
-        if kind is None or not plain or not (values in mask.rows or self._is_uniform(values)):
+        if kind is None or not plain or shape_of(kind)[: len(mask.dims)] != mask.dims:
+            raise mask.refusal
+        if not self._is_row(values, mask) or self._is_counted(values, mask):
             raise mask.refusal
         out = node.output[0]
         back = f"{out}//values"
@@ -203,20 +224,22 @@ class MaskedRows:
         chosen = _spread(part, mask, len(shape_of(kind)) - len(mask.dims), out)
         _reshape(part, values, shape_of(kind), back)
         part.node.append(helper.make_node("Where", [chosen, back, node.input[0]], [out], out))
-        self._back.add(back)
+        self._written.update((back, out))
         return part
 
     def _keeps_rows(self, node: NodeProto, mask: _Mask) -> bool:
         """Whether each row of a node's results is computed from that row of what it reads."""
         given, size = node.input[0], mask.size
+        if any(self._is_counted(name, mask) for name in self._contents(node)):
+            return False
         rank = max(self._rank(name) for name in node.input if name)
         if is_op(node, *_EACH_ELEMENT):
             return all(self._is_aligned(name, rank, mask) for name in node.input if name)
         if is_op(node, *_ALONG_AN_AXIS):
             axis = integer(node, "axis", _ALONG_AN_AXIS[node.op_type]) % self._rank(given)
-            joint = node.input if is_op(node, "Concat", "GatherElements") else [given]
-            alone = not is_op(node, "Gather") or node.input[1] not in mask.tracked
-            return axis > 0 and alone and all(self._is_aligned(name, rank, mask) for name in joint)
+            if is_op(node, "Concat", "GatherElements"):
+                return axis > 0 and all(self._is_row(name, mask) and self._first(name) == size for name in node.input)
+            return axis > 0 and given in mask.rows and mask.tracked.isdisjoint(node.input[1:])
         if is_op(node, *_ALONG_AXES):
             grown = self._rank(given) + (len(self._axes(node)) if is_op(node, "Unsqueeze") else 0)
             axes = [axis % grown for axis in self._axes(node)]
@@ -224,7 +247,7 @@ class MaskedRows:
         if is_op(node, "Transpose"):
             return integers(node, "perm", [*range(rank)][::-1])[0] == 0
         if is_op(node, "Reshape"):
-            return self._reshapes_each(node, size)
+            return self._reshapes_each(node, mask)
         if is_op(node, "Expand"):
             target = self._known(node.input[1])
             fits = target is not None and (target.size < rank or (target.size == rank and target[0] in (1, size)))
@@ -242,7 +265,7 @@ class MaskedRows:
         values = self._known(input_at(node, 1))
         return integers(node, "axes", []) if values is None else [int(axis) for axis in values.reshape(-1)]
 
-    def _reshapes_each(self, node: NodeProto, size: int) -> bool:
+    def _reshapes_each(self, node: NodeProto, mask: _Mask) -> bool:
         """Whether a Reshape leaves the first axis as it is."""
         target, kind = self._known(node.input[1]), self._type_of(node.input[0])
         if target is None or kind is None or target.size == 0:
@@ -252,7 +275,7 @@ class MaskedRows:
         others = [each for each in sizes[1:] if each >= 0]
         if sizes[0] == -1:
             return int(np.prod(others, dtype=np.int64)) == int(np.prod(dims[1:], dtype=np.int64))
-        return sizes[0] == size
+        return sizes[0] == mask.size and (target[0] == 0 or node.input[1] in mask.counts)
 
     def _slices_rows_whole(self, node: NodeProto, size: int) -> bool:
         starts, ends = self._known(node.input[1]), self._known(node.input[2])
@@ -299,6 +322,10 @@ class MaskedRows:
         """Whether a value is a constant whose first axis has the same everywhere."""
         values = self._known(name)
         return values is not None and (values.ndim == 0 or bool((values == values[:1]).all()))
+
+    def _first(self, name: str) -> int | None:
+        kind = self._type_of(name)
+        return next(iter(shape_of(kind)), None) if kind is not None else None
 
     def _rank(self, name: str) -> int:
         kind = self._type_of(name)

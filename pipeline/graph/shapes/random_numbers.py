@@ -57,7 +57,7 @@ def check_random_numbers(model: ModelProto) -> None:
                 f"node {label(node)} draws random numbers",
                 where=f"its output {node.output[0]!r}",
                 why="each run draws others, so what the chip computes can't be held against the original",
-                remedy=f"say begin: {quoted(node.output[:1])} in the component's config, and what it draws is an input,"
-                f" for the application to draw; or {cutting(ends)}, where a factor of the noise is an input, constants:"
-                " {its name: 0} builds the model without any",
+                remedy=f"say begin: {quoted(node.output[:1])} in the component's config, beside what is there already,"
+                f" and what it draws is an input, for the application to draw; or {cutting(ends)}where a factor of the"
+                " noise is an input, constants: {its name: 0} builds the model without any",
             )

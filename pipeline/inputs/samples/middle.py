@@ -17,6 +17,7 @@ from pipeline.graph.files.lean_parse import parse_lean
 from pipeline.graph.files.loose_forms import tighten
 from pipeline.graph.ir.traverse import all_nodes, live_nodes, reads
 from pipeline.graph.shapes.folding import RANDOM
+from pipeline.graph.shapes.normal_form import inline_functions
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Middle:
         return [value.name for value in self._session.get_inputs() if value.name not in self.constants]
 
     def values(self, arrays: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
-        """The values for `arrays` of the inputs, by name. What the file draws at random is the same in each run.
+        """The values for `arrays` of the inputs, by name.
+
+        What the file draws at random is another for each call, and the same for as many calls of another object.
 
         Raises:
             CalibrationError: the file can't compute them.
@@ -44,7 +47,7 @@ class Middle:
 
     @cached_property
     def _session(self) -> ort.InferenceSession:
-        model = parse_lean(self.file)
+        model = inline_functions(parse_lean(self.file))  # the names are those that ingest gives what is inside
         tighten(model)
         graph = model.graph
         nodes = live_nodes(graph.node, self.names)

@@ -16,7 +16,7 @@ from tokenizers import Encoding, Tokenizer
 from pipeline.contracts.samples import Reading, TokenInputs
 from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError
-from pipeline.inputs.samples.conform import Interface
+from pipeline.inputs.samples.conform import ComputedMiddle, Interface
 from pipeline.inputs.samples.lines import TextLine, read_texts
 from pipeline.inputs.samples.request import Call, ReadRequest
 from pipeline.inputs.samples.vocabulary import check_known, vocabulary_tokenizer
@@ -195,17 +195,22 @@ def _longest(component: str, interface: Interface, made: Mapping[str, _Maker], h
         if made.get(spec.name) is _count or (spec.name not in made and has_values):
             continue
         if spec.name not in made:
+            arrays = "" if interface.middle is None else _arrays_of(interface.middle)
             raise CalibrationError(
                 f"the text reader can't make input {str(spec)!r}",
                 where=f"component {component!r}",
                 why=f"text gives {', '.join(_MADE)}",
-                remedy="name it under calibration.ids, mask or length if it takes that;"
+                remedy=f"{arrays}name it under calibration.ids, mask or length if it takes that;"
                 " or write its values into a file of JSON lines (file: samples.jsonl), under its name; or make"
                 " samples yourself: {reader: python, run: 'calibration/<file>.py:<function>'},"
                 " or reader: record for a model of several components",
             )
         limits.append(_size(spec.shape[_token_dim(spec, interface)], interface))
     return min(limits, default=math.inf)
+
+
+def _arrays_of(middle: ComputedMiddle) -> str:
+    return f"give arrays for {', '.join(middle.inputs)} with reader: npz, of which the file computes this; or "
 
 
 def _token_dim(spec: TensorSpec, interface: Interface) -> int:

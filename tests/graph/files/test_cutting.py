@@ -41,11 +41,21 @@ def test_outputs_of_the_file_may_be_among_them(tmp_path: Path) -> None:
     assert [value["name"] for value in made.facts["outputs"]] == ["z"]  # type: ignore[index, union-attr, call-overload]
 
 
-@pytest.mark.parametrize("name", ["rr", "x", "w"])
+@pytest.mark.parametrize("name", ["rr", "w"])
 def test_names_that_no_node_makes_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"the model makes no value '{name}'") as caught:
         cut_at(tmp_path, name)
     assert "netron" in str(caught.value.remedy)
+
+
+def test_an_input_is_no_end(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the model makes no value 'x': it is one of its inputs"):
+        cut_at(tmp_path, "x")
+
+
+def test_a_value_is_no_end_twice(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'r' is there twice"):
+        cut_at(tmp_path, "r", "m", "r")
 
 
 MIDDLE = """g (float[1,len] x, float[1] speed, float[1,1] voice) => (float[1,m] y, float[1,len] z) {
@@ -94,7 +104,8 @@ def test_a_part_may_begin_and_end_in_the_middle(tmp_path: Path) -> None:
     ("begin", "cut", "told"),
     [
         (["framse"], [], "the model makes no value 'framse'; did you mean 'frames'"),
-        (["x"], [], "the model makes no value 'x'"),
+        (["x"], [], "the model makes no value 'x': it is one of its inputs"),
+        (["d", "d"], [], "'d' is there twice"),
         (["frames"], ["d"], "nothing that the component ends at is computed from 'frames'"),
         (["y"], [], "none of the model's outputs is computed from 'y'"),
     ],

@@ -17,6 +17,7 @@ CONSTANTS: dict[str, Any] = {
     "zero": np.float32(0), "half": np.float32(0.5), "w": np.random.default_rng(1).normal(size=(3, 3)).astype("f4"),
     "start": np.array([0]), "end": np.array([1 << 40]), "step": np.array([2]), "second": np.array([1]),
     "first": np.array(0), "one": np.array(1), "pads": np.array([0, 1, 0, 0]), "flat": np.array([-1]),
+    "table": np.arange(9, dtype=np.float32), "under": np.array([-9]), "seven": np.array([7, -1]),
     "bias": np.array([1, 2, 3], np.float32), "last": np.array([-1]),
 }  # fmt: skip
 TAKEN = """g (float[1,n] x, float[1,n,3] h) => ({outputs}) {{
@@ -72,6 +73,16 @@ MIXED = {
         out = Add (v, f)""",
     "rows of another mask": "out = Mul (v, others)",
     "the first row": "out = Slice (v, start, second)",
+    "a number for how many there are": "d0 = Shape (v)  t = Gather (table, d0)  out = Mul (v, t)",
+    "whether it is one": "d0 = Shape (v)  e = Equal (d0, second)  out = Where (e, v, zero)",
+    "how many there are, put back": "d0 = Shape (v)  t = Gather (table, d0)  out = Expand (t, d0)",
+    "their numbers, by NonZero": """d0 = Shape (v)  o = ConstantOfShape (d0)  e = Equal (o, o)  z = NonZero (e)
+        s = ReduceMax <keepdims = 0> (z)  t = Gather (table, s)  out = Mul (v, t)""",
+    "their shape from behind": """d0 = Shape (rows)  e = Slice (d0, second, under, start, last)  t = Gather (table, e)
+        w1 = Slice (t, last, end)  out = Mul (v, w1)""",
+    "what is chosen among them": """g2 = Greater (v, half)  b2 = NonZero (g2)  at2 = Transpose <perm = [1, 0]> (b2)
+        t = GatherND (table, at2)  m = ReduceMean <keepdims = 0> (t)  out = Mul (v, m)""",
+    "groups of rows": "r = Reshape (rows, seven)  s = ReduceSum <keepdims = 0> (r, second)  out = Reshape (s, flat)",
     "rows turned": "t = Transpose (rows)  r = Transpose (t)  out = ReduceSum <keepdims = 0> (r, second)",
 }
 
@@ -96,3 +107,56 @@ def test_one_row_is_not_made_several(tmp_path: Path) -> None:
     source = ingested(tmp_path / "in", model(text, {**CONSTANTS, "three": np.array([3])}))
     with pytest.raises(ModelError, match=r"node 'b' \(NonZero\) depends on data"):
         shaped(tmp_path, source, n=1)
+
+
+FLAT = """g (float[n] x, float[n,2] h) => ({outputs}) {{
+    chosen = Greater (x, zero)  b = NonZero (chosen)  at = Transpose <perm = [1, 0]> (b)  v = GatherND (x, at)
+    rows = GatherND (h, at)  {body} }}"""
+
+
+def test_rows_of_a_mask_of_one_axis(tmp_path: Path) -> None:
+    text = FLAT.format(outputs="float[n] y, float[n,2] z", body="""a = Neg (v)  y = ScatterND (x, at, a)
+        s = Sigmoid (rows)  z = ScatterND (h, at, s)""")  # fmt: skip
+    source = model(text, CONSTANTS)
+    static = shaped(tmp_path, source, n=3).folder / MODEL
+    for x in ([1, -2, 3], [-1, -2, -3], [1, 2, 3]):
+        feeds = {"x": np.array(x, np.float32), "h": np.arange(6, dtype=np.float32).reshape(3, 2)}
+        for right, got in zip(outputs(source, feeds), outputs(static, feeds), strict=True):
+            np.testing.assert_allclose(got, right, rtol=1e-6)
+
+
+@pytest.mark.parametrize("taken", ["v", "rows"])
+def test_a_mean_of_rows_of_a_mask_of_one_axis_is_refused(taken: str, tmp_path: Path) -> None:
+    text = FLAT.format(outputs="float y", body=f"y = ReduceMean <keepdims = 0> ({taken})")
+    with pytest.raises(ModelError, match=r"node 'b' \(NonZero\) depends on data"):
+        shaped(tmp_path, ingested(tmp_path / "in", model(text, CONSTANTS)), n=3)
+
+
+NUMBERS = """g (int64[1,n] x, bool[1,n] mask) => (int64[1,n] y) {{
+    b = NonZero (mask)  at = Transpose <perm = [1, 0]> (b)  v = GatherND (x, at)
+    count = Shape (v)  {body}  y = ScatterND (x, at, out) }}"""
+
+
+@pytest.mark.parametrize("body", ["out = Add (v, count)", "out = Expand (count, count)"])
+def test_how_many_there_are_is_no_number_to_compute_with(body: str, tmp_path: Path) -> None:
+    source = ingested(tmp_path / "in", model(NUMBERS.format(body=body)))
+    with pytest.raises(ModelError, match=r"node 'b' \(NonZero\) depends on data"):
+        shaped(tmp_path, source, n=7)
+
+
+def test_zeros_for_each_are_numbers_to_compute_with(tmp_path: Path) -> None:
+    source = model(NUMBERS.format(body="z = ConstantOfShape <value = int64[1] {1}> (count)  out = Add (v, z)"))
+    static = shaped(tmp_path, source, n=4).folder / MODEL
+    feeds = {"x": np.arange(4).reshape(1, 4), "mask": np.array([[True, False, True, False]])}
+    np.testing.assert_array_equal(outputs(static, feeds)[0], [[1, 1, 3, 3]])
+
+
+def test_one_row_is_not_taken_for_all(tmp_path: Path) -> None:
+    text = TAKEN.format(
+        body="""k = GatherElements <axis = 1> (rows, of_first)  p = Mul (rows, k)
+            out = ReduceSum <keepdims = 0> (p, second)""",
+        outputs="float[1,n] y",
+    )
+    source = ingested(tmp_path / "in", model(text, {**CONSTANTS, "of_first": np.array([[0]])}))
+    with pytest.raises(ModelError, match=r"node 'b' \(NonZero\) depends on data"):
+        shaped(tmp_path, source, n=7)

@@ -20,8 +20,12 @@ def test_the_node_is_named_with_what_helps(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as told:
         shaped(tmp_path, ingested(tmp_path / "in", model(NOISE)))
     assert told.value.what == "node 'noise' (RandomNormalLike) draws random numbers"
-    assert "cut: ['mean'] in the config" in told.value.remedy
-    assert "say begin: ['noise'] in the component's config" in told.value.remedy
+    assert told.value.remedy == (
+        "say begin: ['noise'] in the component's config, beside what is there already, and what it draws is an input,"
+        " for the application to draw; or end the component before it with cut: ['mean'] in the config, and do the rest"
+        " in the application; or where a factor of the noise is an input, constants: {its name: 0} builds the model"
+        " without any"
+    )
 
 
 def test_what_is_drawn_may_be_an_input(tmp_path: Path) -> None:
