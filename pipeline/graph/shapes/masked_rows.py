@@ -251,7 +251,9 @@ class MaskedRows:
         if is_op(node, "Expand"):
             target = self._known(node.input[1])
             fits = target is not None and (target.size < rank or (target.size == rank and target[0] in (1, size)))
-            return fits and given in mask.rows
+            others = target[1:] if target is not None and target.size == rank else target
+            counted = node.input[1] in mask.counts and others is not None and bool((others == size).any())
+            return fits and given in mask.rows and not counted  # as long as there are rows, and so a number
         if is_op(node, "Slice"):
             return self._slices_rows_whole(node, size)
         if is_op(node, "Pad"):

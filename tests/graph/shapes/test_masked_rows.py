@@ -65,6 +65,8 @@ def test_rows_that_are_computed_alone(body: str, tmp_path: Path) -> None:
 
 
 MIXED = {
+    "a row as often as there are": """d0 = Shape (v)  both = Concat <axis = 0> (d0, d0)  u = Unsqueeze (v, second)
+        t = Expand (u, both)  out = ReduceSum <keepdims = 0> (t, second)""",
     "a sum of rows": "s = ReduceSum <keepdims = 1> (v, start)  out = Mul (v, s)",
     "a softmax over rows": "out = Softmax <axis = 0> (v)",
     "a row beside another": "out = CumSum (v, first)",
