@@ -5,8 +5,6 @@ These are guesses for a first configuration. Each says what it was taken from.
 
 from __future__ import annotations
 
-import contextlib
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +14,9 @@ from typing import Literal
 from onnx import GraphProto, ModelProto, NodeProto, shape_inference
 
 from pipeline.contracts.values import TensorSpec
-from pipeline.errors import ModelError, PipelineError
+from pipeline.errors import PipelineError
 from pipeline.graph.files.lean_parse import parse_lean
-from pipeline.graph.files.model_file import is_external, signature, tensor_array
+from pipeline.graph.files.model_file import signature
 from pipeline.graph.ir.inference import REFUSALS
 from pipeline.graph.ir.traverse import all_nodes, attribute_graphs
 from pipeline.graph.shapes.axes import name_dims
@@ -27,6 +25,7 @@ from pipeline.inputs.samples.images import is_picture
 from pipeline.propose.absent import absent
 from pipeline.propose.axis_uses import AxisUse, Uses, find_uses
 from pipeline.propose.pixel_scales import largest_pixel
+from pipeline.propose.small_constants import small_constants
 from pipeline.propose.well_formed import drop_malformed
 
 Kind = Literal["ids", "mask", "image", "audio", "features", "length", "state", "selector", "empty", "other"]
@@ -272,20 +271,7 @@ def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 def _constants(graph: GraphProto) -> dict[str, int | float]:
     """Single numbers among the constants of a graph."""
-    found: dict[str, int | float] = {}
-    tensors = [(tensor.name, tensor) for tensor in graph.initializer]
-    tensors += [
-        (node.output[0], attribute.t)
-        for node in graph.node
-        if node.op_type == "Constant"
-        for attribute in node.attribute
-        if attribute.name == "value"
-    ]
-    for name, tensor in tensors:
-        if not is_external(tensor) and math.prod(tensor.dims) == 1:
-            with contextlib.suppress(ModelError):  # a damaged one is for the steps of the build to name
-                found[name] = tensor_array(tensor, Path()).reshape(-1)[0].item()
-    return found
+    return {name: values.reshape(-1)[0].item() for name, values in small_constants(graph, 1).items()}
 
 
 def _deciders(

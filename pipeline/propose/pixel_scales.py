@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, NodeProto
 
-from pipeline.graph.files.model_file import is_external
 from pipeline.graph.ir.traverse import input_at
+from pipeline.propose.small_constants import small_constants
 
 _VIEWS = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _CHANNELS = 4
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _OF_BYTES, _OF_FRACTIONS = 1 / 16, 1.5
 """Factors: up to the first, 255 becomes a number that networks take; from the second on, 1 does."""
 _BEYOND_FRACTIONS = 2
@@ -63,16 +62,5 @@ def _step(node: NodeProto, name: str, constants: dict[str, NDArray[np.float64]])
 
 def _small(graph: GraphProto) -> dict[str, NDArray[np.float64]]:
     """The constants of a number for each channel, or of one for all."""
-    tensors = [(tensor.name, tensor) for tensor in graph.initializer]
-    tensors += [
-        (node.output[0], attribute.t)
-        for node in graph.node
-        if node.op_type == "Constant"
-        for attribute in node.attribute
-        if attribute.name == "value"
-    ]
-    return {
-        name: numpy_helper.to_array(tensor).astype(np.float64)
-        for name, tensor in tensors
-        if tensor.data_type in _FLOATS and not is_external(tensor) and np.prod([*tensor.dims], initial=1) <= _CHANNELS
-    }
+    known = small_constants(graph, _CHANNELS)
+    return {name: values.astype(np.float64) for name, values in known.items() if values.dtype.kind == "f"}

@@ -50,3 +50,10 @@ def test_largest_pixel(case: str) -> None:
 def test_another_reader_may_want_the_pixels_themselves() -> None:
     text = "net (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) { b = Mul (x, m)  y = Add (x, b) }"
     assert largest_pixel(graph(text, {"m": np.float32(0.01)}).graph, "x") is None
+
+
+def test_a_damaged_constant_says_nothing() -> None:
+    model = graph("net (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) { y = Mul (x, m) }", {"m": np.float32(0.01)})
+    assert largest_pixel(model.graph, "x") == 255
+    model.graph.initializer[0].raw_data = b"\0\0"
+    assert largest_pixel(model.graph, "x") is None
