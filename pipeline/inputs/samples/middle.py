@@ -10,12 +10,13 @@ from typing import Any
 
 import onnxruntime as ort
 from numpy.typing import ArrayLike, NDArray
-from onnx import ValueInfoProto, helper
+from onnx import helper
 
 from pipeline.graph.cpu import run, unoptimized_session
+from pipeline.graph.files.cutting import take_part
 from pipeline.graph.files.lean_parse import parse_lean
 from pipeline.graph.files.loose_forms import tighten
-from pipeline.graph.ir.traverse import all_nodes, live_nodes, reads
+from pipeline.graph.ir.traverse import all_nodes
 from pipeline.graph.shapes.folding import RANDOM
 from pipeline.graph.shapes.normal_form import inline_functions
 
@@ -49,17 +50,8 @@ class Middle:
     def _session(self) -> ort.InferenceSession:
         model = inline_functions(parse_lean(self.file))  # the names are those that ingest gives what is inside
         tighten(model)
-        graph = model.graph
-        nodes = live_nodes(graph.node, self.names)
-        read = {name for node in nodes for name in reads(node)}
-        initialized = {tensor.name for tensor in graph.initializer}
-        inputs = [value for value in graph.input if value.name in read - initialized]
-        outputs = [ValueInfoProto(name=name) for name in self.names]
-        for field, values in (("node", nodes), ("input", inputs), ("output", outputs)):
-            copies = [type(value).FromString(value.SerializeToString()) for value in values]
-            graph.ClearField(field)
-            getattr(graph, field).extend(copies)
-        for node in all_nodes(graph):
+        take_part(model, (), self.names)
+        for node in all_nodes(model.graph):
             if node.op_type in RANDOM and all(attribute.name != "seed" for attribute in node.attribute):
                 node.attribute.append(helper.make_attribute("seed", 0.0))
         return unoptimized_session(model, self.file.parent)
