@@ -36,13 +36,17 @@ BUILD, COMPARE = "Build", "Compare with the last run"
 NPU = {"vars_NIGHTLY_ARM64_HOST": "with-npu"}
 
 
+WORKFLOWS = sorted(WORKFLOW.parent.glob("*.yml"))
+
+
 class TestForm:
-    def test_actionlint_finds_nothing(self) -> None:
+    @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+    def test_actionlint_finds_nothing(self, path: Path) -> None:
         lint = shutil.which("actionlint", path=str(Path(sys.executable).parent))
         assert lint, "it is a development dependency: run 'uv sync'"
         beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it asks shellcheck about scripts
         found = subprocess.run(
-            [lint, "-no-color", str(WORKFLOW)],
+            [lint, "-no-color", str(path)],
             env=os.environ | {"PATH": beside},
             capture_output=True,
             text=True,
@@ -50,8 +54,9 @@ class TestForm:
         )
         assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
 
-    def test_actions_are_pinned_by_commit_and_say_which_version_that_is(self) -> None:
-        used = [line for line in WORKFLOW.read_text("utf-8").splitlines() if "uses:" in line]
+    @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+    def test_actions_are_pinned_by_commit_and_say_which_version_that_is(self, path: Path) -> None:
+        used = [line for line in path.read_text("utf-8").splitlines() if "uses:" in line]
 
         assert used
         assert [line for line in used if not re.search(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line)] == []
