@@ -1,4 +1,7 @@
-"""Brings the steps of a project up to date, checks that their outputs may ship, and climbs where they may not."""
+"""Brings the steps of a project up to date, checks that their outputs may ship, and climbs where they may not.
+
+Warns of buckets that no sample needs, as soon as the samples are read: their accuracy will not be shown.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import explain, judge
 from pipeline.build.findings import may_fail
 from pipeline.build.remedies import CURABLE
-from pipeline.build.unneeded import unneeded_buckets
+from pipeline.contracts import samples
 from pipeline.errors import PipelineError, WaitingError
 from pipeline.plan import named_files
-from pipeline.plan.steps import Step
+from pipeline.plan.steps import Step, held_out_set
 from pipeline.plan.workspace import Workspace
+from pipeline.store.manifests import read_manifest
 from pipeline.store.store import DamagedError
 
 _T = TypeVar("_T")
@@ -153,3 +157,27 @@ class GatedSteps:
                 if self.results.get(step.id) is not before:
                     self._workspace.store.tell(f"made again: {step.id}")
             return act()
+
+
+def unneeded_buckets(step: Step, workspace: Workspace) -> str:
+    """A warning about the buckets that no sample needs, for the step that reads a model's held-out samples; else "".
+
+    A bucket that only samples of calibration need is found later, when it is measured.
+    """
+    if not step.config.verification.enabled or step.id != held_out_set(step):
+        return ""
+    manifest = read_manifest(workspace.current(step))
+    facts = manifest.read(samples.Facts.from_json) if manifest is not None else None
+    if facts is None or not facts.unneeded:
+        return ""
+    axes = {axis for bucket in step.config.buckets for axis in bucket.axes}
+    told = []
+    for component, names in facts.unneeded.items():
+        lengths = facts.lengths.get(component, {})
+        spans = [f"{axis} {low} to {high}" for axis, (low, high) in lengths.items() if axis in axes]
+        own = ", ".join(f"{step.config.name}/{component}/{name}" for name in names)
+        told.append(f"{own} (samples have {', '.join(spans)})")
+    return (
+        f"{step.id}: no sample needs {'; '.join(told)}: what inputs of that length give will not be shown."
+        " Add such samples, or drop the bucket."
+    )

@@ -4,19 +4,23 @@
 
 :mod:`pipeline.config.file` says what may be written, :mod:`pipeline.config.yaml` reads it. All mistakes in all files
 are found before an error is raised, and a config that was loaded is consistent in itself.
+
+Checks calibration and verification samples, each by themselves and together.
+
+Checks, before anything runs, that quantization as configured makes sense and that every target can compute it.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import language, project_file, release_checks, target_checks
+from pipeline.config import language, project_file, release_checks
 from pipeline.config.buckets import Bucket, read_buckets
 from pipeline.config.file import (
     ComponentFile,
@@ -31,18 +35,40 @@ from pipeline.config.file import (
 from pipeline.config.file_names import RESERVED
 from pipeline.config.judging import check_outputs, given_fields, thresholds_of, wished_of
 from pipeline.config.model_config import Component, ModelConfig
-from pipeline.config.quantization import Auto, Climb, Fp16, Quantization, QuantizationOverride, by_default, takes_blocks
-from pipeline.config.readers import Reader
-from pipeline.config.sample_checks import check_samples
+from pipeline.config.quantization import (
+    Auto,
+    BlockWeights,
+    Climb,
+    Fp16,
+    Quantization,
+    QuantizationOverride,
+    Rule,
+    TensorsRule,
+    Weights,
+    by_default,
+    takes_blocks,
+)
+from pipeline.config.readers import (
+    AudioReader,
+    ChatReader,
+    HubData,
+    ImagesReader,
+    NpzReader,
+    PythonReader,
+    Reader,
+    RecordReader,
+    TextReader,
+)
 from pipeline.config.targets import DEVICE, Target, read_targets
 from pipeline.config.written_values import CONFIGS, NAME, PROJECT, PythonFunction
 from pipeline.config.yaml.decode import INVALID, decode_fields
 from pipeline.config.yaml.field_types import Record, record_of
-from pipeline.config.yaml.problems import Place, Problems, dotted
+from pipeline.config.yaml.problems import Keys, Place, Problems, dotted
 from pipeline.config.yaml.tree import Node, Value, place_of, read, walk
+from pipeline.contracts.scheme import BLOCKS
 from pipeline.errors import ConfigError
 from pipeline.qnn import catalog
-from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH
+from pipeline.qnn.target import BLOCKS_HTP_ARCH, FLOAT16_HTP_ARCH, SHARED_WEIGHTS_HTP_ARCH, WIDE_PRODUCTS_HTP_ARCH
 
 __all__ = [
     "DEVICE",
@@ -142,7 +168,7 @@ def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
     default = Quantization() if spoken else by_default(architectures, blocks=blocks)
     components = _components(fields, default)
     quantized = {name: component.quantization for name, component in components.items()}
-    target_checks.check(quantized, [target.soc for target in targets], node, problems)
+    check(quantized, [target.soc for target in targets], node, problems)
     _check_calibration(fields, components, node, problems)
     check_samples(fields, node, problems)
     verification: Verification | None = fields.get("verification")
@@ -259,3 +285,148 @@ def _check_packing(fields: Mapping[str, Any], targets: Sequence[Target], node: N
 def _shown(path: Path) -> str:
     """The path as messages show it: from the project's root on, as in `configs/demo.yaml`."""
     return path.relative_to(path.parent.parent).as_posix() if path.parent.name else os.fspath(path)
+
+
+def check_samples(fields: Mapping[str, Any], node: Node, problems: Problems) -> None:
+    """Add a problem for wrong keys, and for verification on the samples of calibration, which would show little."""
+    calibration: Reader | None = fields.get("calibration")
+    verification: Verification | None = fields.get("verification")
+    held_out = verification.samples if verification else None
+    for reader, keys in ((calibration, ("calibration",)), (held_out, ("verification", "samples"))):
+        if isinstance(reader, TextReader):
+            _check_text(reader, keys, node, problems)
+    if calibration and held_out and _origin(calibration) == _origin(held_out):
+        found: Keys = ("verification", "samples")
+        expected = "other samples, held out from calibration"
+        problems.add(place_of(node, found), found, "the same samples as calibration", expected=expected)
+
+
+def _check_text(reader: TextReader, keys: Keys, node: Node, problems: Problems) -> None:
+    """Add a problem for keys that would be ignored: a second tokenizer, columns of a file that is no `.tsv`, and fields
+    of one that is no `.jsonl`.
+    """
+    at: Keys
+    if reader.vocabulary is not None and reader.tokenizer != TextReader.tokenizer:
+        at = (*keys, "tokenizer")
+        problems.add(place_of(node, at), at, "there is a vocabulary as well", expected="one of the two")
+    file = reader.file.path if isinstance(reader.file, HubData) else reader.file.name
+    suffix = Path(file).suffix.lower()
+    if reader.columns and suffix != ".tsv":
+        at = (*keys, "columns")
+        problems.add(place_of(node, at), at, f"{Path(file).name} has none", expected="a .tsv file, with tabs between")
+    elif reader.columns and "text" not in reader.columns:
+        at = (*keys, "columns")
+        problems.add(place_of(node, at), at, "no column is the text", expected="text among them, as in [text, pair]")
+    named = {"text": reader.text != "text", "pair": reader.pair is not None, "label": reader.label is not None}
+    for name, is_given in named.items():
+        if is_given and suffix != ".jsonl":
+            at = (*keys, name)
+            what = f"{Path(file).name} has no fields"
+            problems.add(place_of(node, at), at, what, expected="a .jsonl file, with one JSON object a line")
+
+
+def _origin(reader: Reader) -> tuple[object, ...]:
+    """What decides which samples a reader gives: its folder or file, and for a function the function, too."""
+    match reader:
+        case PythonReader(run=run, file=file):
+            return run, file
+        case NpzReader(folder=folder) | ImagesReader(folder=folder) | AudioReader(folder=folder):
+            return (folder,)
+        case TextReader(file=file) | RecordReader(file=file) | ChatReader(file=file):
+            return (file,)
+
+
+Written = Quantization | Fp16 | Auto
+
+
+def check(components: Mapping[str, Written], socs: Sequence[str], node: Node, problems: Problems) -> None:
+    """Add a problem for everything that is wrong with the quantization of `components`, for targets on `socs`."""
+    targets = [catalog.resolve(soc) for soc in socs]
+    seen: set[tuple[str, str]] = set()
+    for name, quantization in components.items():
+        for key, what, expected in _problems(quantization, targets):
+            keys = _keys(name, key, node)
+            about = f"component '{name}' " if what.startswith("can't") else ""
+            if (str(place_of(node, keys)), what) not in seen or about:
+                problems.add(place_of(node, keys), keys, about + what, expected=expected)
+            seen.add((str(place_of(node, keys)), what))
+
+
+def _keys(component: str, key: Keys, node: Node) -> Keys:
+    """The path of a key of a component's quantization, which is written with the component or with the model."""
+    own: Keys = ("components", component, "quantization")
+    has_own = place_of(node, (*own, *key)) != place_of(node, own[:2])
+    return (*own, *key) if has_own else ("quantization", *key)
+
+
+def _problems(quantization: Written, targets: Sequence[catalog.Soc]) -> Iterator[tuple[Keys, str, str]]:
+    """The problems, each as the key, what is wrong with it, and what is expected."""
+    match quantization:
+        case Fp16():
+            yield from _float16(("precision",), targets)
+        case Quantization():
+            yield from _method(quantization)
+            for soc in targets if quantization.wide_products else ():
+                if soc.htp_arch < WIDE_PRODUCTS_HTP_ARCH:
+                    what = f"can't multiply 16 by 16 bits on {soc.name}, whose HTP is v{soc.htp_arch}"
+                    yield ("wide_products",), what, f"targets from HTP v{WIDE_PRODUCTS_HTP_ARCH} on"
+            yield from _wide_weights((), quantization.weights, targets)
+            yield from _blocks((), quantization.weights, quantization.activations, quantization.per_channel, targets)
+            for number, rule in enumerate(quantization.overrides):
+                yield from _wide_weights(("overrides", number), rule.weights, targets)
+                activations = rule.activations or quantization.activations
+                per_channel = quantization.per_channel if rule.per_channel is None else rule.per_channel
+                yield from _blocks(("overrides", number), rule.weights, activations, per_channel, targets)
+                yield from _rule(("overrides", number), rule, targets)
+
+
+def _blocks(
+    keys: Keys, weights: Weights | None, activations: str, per_channel: bool, targets: Sequence[catalog.Soc]
+) -> Iterator[tuple[Keys, str, str]]:
+    if not isinstance(weights, BlockWeights):
+        return
+    if weights.block not in BLOCKS:
+        yield (*keys, "weights", "block"), f"number {weights.block}", " or ".join(map(str, BLOCKS))
+    if activations == "uint8":
+        what = "blocks of weights exclude activations of 8 bits: QNN's kernel for blocks takes 16 alone"
+        yield (*keys, "weights"), what, "activations: uint16, or weights without block"
+    if not per_channel:
+        what = "blocks of weights exclude per_channel: false: every block of a channel has a scale"
+        yield (*keys, "weights"), what, "per_channel: true, or weights without block"
+    for soc in targets:
+        if soc.htp_arch < BLOCKS_HTP_ARCH:
+            what = f"can't have weights in blocks on {soc.name}, whose HTP is v{soc.htp_arch}"
+            yield (*keys, "weights"), what, f"targets from HTP v{BLOCKS_HTP_ARCH} on"
+
+
+def _wide_weights(
+    keys: Keys, weights: Weights | None, targets: Sequence[catalog.Soc]
+) -> Iterator[tuple[Keys, str, str]]:
+    for soc in targets if weights == "int16" else ():
+        if soc.htp_arch < WIDE_PRODUCTS_HTP_ARCH:
+            what = f"can't have 16 bit weights on {soc.name}, whose HTP is v{soc.htp_arch}"
+            yield (*keys, "weights"), what, f"targets from HTP v{WIDE_PRODUCTS_HTP_ARCH} on"
+
+
+def _method(quantization: Quantization) -> Iterator[tuple[Keys, str, str]]:
+    if not 50 < quantization.percentile <= 100:
+        yield ("percentile",), f"{quantization.percentile:g}", "more than 50 and at most 100, such as 99.99"
+
+
+def _rule(keys: Keys, rule: Rule, targets: Sequence[catalog.Soc]) -> Iterator[tuple[Keys, str, str]]:
+    types = (rule.activations, rule.weights, rule.per_channel)
+    precision = None if isinstance(rule, TensorsRule) else rule.precision
+    if precision is None and all(each is None for each in types):
+        choices = "activations, weights, per_channel" + ("" if isinstance(rule, TensorsRule) else ", precision")
+        yield keys, "changes nothing", f"one of {choices}"
+    if precision is not None:
+        if any(each is not None for each in types):
+            yield (*keys, "precision"), "excludes types: these nodes stay in float", "precision alone"
+        yield from _float16((*keys, "precision"), targets)
+
+
+def _float16(keys: Keys, targets: Sequence[catalog.Soc]) -> Iterator[tuple[Keys, str, str]]:
+    for soc in targets:
+        if not soc.computes_float16:
+            expected = f"targets from HTP v{FLOAT16_HTP_ARCH} on, or quantization to integers"
+            yield keys, f"can't be fp16 on {soc.name}, whose HTP is v{soc.htp_arch}", expected

@@ -1,7 +1,11 @@
-"""The files that a config names: where it names each, and what is wrong with them, before a step of the model runs."""
+"""The files that a config names: where it names each, and what is wrong with them, before a step of the model runs.
+
+Which functions a Python file can have, as far as its text tells: nothing of it is run.
+"""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +20,7 @@ from pipeline.errors import CalibrationError, ConfigError, PipelineError, Source
 from pipeline.inputs import source
 from pipeline.plain_text import did_you_mean
 from pipeline.plan import stage_params
-from pipeline.plan.function_names import NotPythonError, functions_of
+from pipeline.plan.counted_code import PARSING
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 
@@ -295,3 +299,63 @@ def _written(role: str, step: Step) -> list[str]:
 def _place_named(role: str, step: Step) -> str:
     """Where the config names the file that has this role in a step."""
     return step.config.place(*_written(role, step))
+
+
+_MAKES_NAMES = frozenset({"exec", "eval", "globals", "locals", "vars", "setattr", "__getattr__"})
+"""Names by which code gives a module names that its text does not show."""
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+class NotPythonError(Exception):
+    """Python does not take the text; `line` is where it gave up."""
+
+    def __init__(self, why: str, line: int) -> None:
+        super().__init__(why)
+        self.line = line
+
+
+def functions_of(code: bytes) -> dict[str, bool] | None:
+    """The names that a module has once it is loaded, and whether it defines a function of each; None where only
+    running it could tell.
+
+    Raises NotPythonError.
+    """
+    try:
+        with PARSING:
+            tree = ast.parse(code)
+    except SyntaxError as error:
+        raise NotPythonError(error.msg, error.lineno or 1) from None
+    except ValueError as error:  # a NUL byte, before Python 3.12
+        raise NotPythonError(str(error), 1) from None
+    except (RecursionError, MemoryError):
+        return None
+    found: dict[str, bool] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in _MAKES_NAMES:
+            return None
+        if isinstance(node, ast.FunctionDef) and node.name in _MAKES_NAMES:
+            return None
+        if isinstance(node, ast.Global):
+            found.update(dict.fromkeys(node.names, False))
+    for node in _at_the_top(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                found[name] = True
+            case ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                found[name] = False
+            case ast.ImportFrom(names=names) | ast.Import(names=names):
+                given = [each.asname or each.name.partition(".")[0] for each in names]
+                if "*" in given:
+                    return None
+                found.update(dict.fromkeys(given, False))
+    return found
+
+
+def _at_the_top(tree: ast.Module) -> Iterator[ast.AST]:
+    """The nodes that are in no function and no class, those themselves included."""
+    pending: list[ast.AST] = [tree]
+    while pending:
+        for node in ast.iter_child_nodes(pending.pop()):
+            yield node
+            if not isinstance(node, _SCOPES):
+                pending.append(node)

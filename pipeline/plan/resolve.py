@@ -1,4 +1,7 @@
-"""Resolves a step: its final parameters, the manifests of its inputs, the digests of its files, and its key."""
+"""Resolves a step: its final parameters, the manifests of its inputs, the digests of its files, and its key.
+
+Checks what a config asks of a language model as soon as ingest has read it, before any step that takes long.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ from pipeline.model import PARTS, Manifest
 from pipeline.plain_text import did_you_mean
 from pipeline.plan import climbing
 from pipeline.plan.keys import ExtraError, reader_versions, step_key, tool_versions
-from pipeline.plan.language_limits import check_language
 from pipeline.plan.named_files import named_in_source, readable
 from pipeline.plan.own_buckets import OwnBuckets
 from pipeline.plan.steps import Input, Step
@@ -252,3 +254,30 @@ def _on_own_axes(step: Step, buckets: Mapping[str, OwnBuckets]) -> Contract:
         case OverBuckets():
             return replace(params, buckets={bucket.name: bucket.axes} if bucket else own.named)
     return params
+
+
+def check_language(config: ModelConfig, facts: Mapping[str, ingest.Facts]) -> None:
+    """Check the config against the model, by the `facts` of ingest.
+
+    Raises:
+        ConfigError: a context is longer than the model was made for, or there are more parts than layers and a head.
+    """
+    language = config.language
+    for model in (found.language for found in facts.values()):
+        if language is None or model is None:
+            continue
+        longest = language.contexts[-1]
+        if longest > model.context:
+            raise ConfigError(
+                f"the context of {longest} tokens is longer than {config.name} was made for",
+                where=config.place("language_model.context"),
+                why=f"the model, or a window that some of its layers see, ends at {model.context}",
+                remedy=f"write language_model: {{context: {model.context}}} or less",
+            )
+        if language.parts != "auto" and language.parts > model.layers + 1:
+            raise ConfigError(
+                f"{config.name} can't be split into {language.parts} parts",
+                where=config.place("language_model.parts"),
+                why=f"it has {model.layers} layers, and a head behind them; layers are not split",
+                remedy=f"write language_model: {{parts: {model.layers + 1}}} or less, or parts: auto",
+            )

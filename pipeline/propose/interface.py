@@ -1,6 +1,13 @@
 """What a model's graph says of how it is used: what its inputs are, and what its axes count.
 
 These are guesses for a first configuration. Each says what it was taken from.
+
+What a graph that normalizes pictures itself takes for pixels: numbers up to 255, or up to 1.
+
+Nodes that are as ONNX defines their operators: what guesses may look at without asking how many inputs there are.
+
+`doit init` looks into files before a build checks them. A node that lacks an input says nothing then; what is wrong
+with it is for the steps of the build to say, which meet it next.
 """
 
 from __future__ import annotations
@@ -9,24 +16,24 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, shape_inference
 
 from pipeline.contracts.values import TensorSpec
 from pipeline.errors import PipelineError
 from pipeline.graph.files.lean_parse import parse_lean
 from pipeline.graph.files.model_file import signature
-from pipeline.graph.ir.inference import REFUSALS
-from pipeline.graph.ir.traverse import all_nodes, attribute_graphs
+from pipeline.graph.ir.inference import REFUSALS, Opsets
+from pipeline.graph.ir.traverse import all_graphs, all_nodes, attribute_graphs, input_at
 from pipeline.graph.shapes.axes import name_dims
 from pipeline.inputs.samples.audio import is_wave
 from pipeline.inputs.samples.images import is_picture
 from pipeline.propose.absent import absent
 from pipeline.propose.axis_uses import AxisUse, Uses, find_uses
-from pipeline.propose.pixel_scales import largest_pixel
 from pipeline.propose.small_constants import small_constants
-from pipeline.propose.well_formed import drop_malformed
 
 Kind = Literal["ids", "mask", "image", "audio", "features", "length", "state", "selector", "empty", "other"]
 NEVER_VARIED: tuple[Kind, ...] = ("selector", "empty")
@@ -292,3 +299,114 @@ def _deciders(
         seen |= {*new}
         pending += new
     yield from ((name, values) for name in ends)
+
+
+_VIEWS = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_CHANNELS = 4
+_OF_BYTES, _OF_FRACTIONS = 1 / 16, 1.5
+"""Factors: up to the first, 255 becomes a number that networks take; from the second on, 1 does."""
+_BEYOND_FRACTIONS = 2
+"""What is taken from a pixel, in its own units, and would leave nothing of a fraction."""
+
+
+def largest_pixel(graph: GraphProto, name: str) -> int | None:
+    """255 or 1 for an input that only a scale and an offset read, one behind the other; None where neither says it.
+
+    Networks are trained on numbers near 1: a factor of 1/127.5 makes them of bytes, one of 1/0.225 of fractions.
+    """
+    constants = _small(graph)
+    readers: dict[str, list[NodeProto]] = {}
+    for node in graph.node:
+        for given in {*node.input}:
+            readers.setdefault(given, []).append(node)
+    factor, offset = 1.0, 0.0
+    while len(reading := readers.get(name, [])) == 1:
+        (node,) = reading
+        if node.op_type not in _VIEWS:
+            step = _step(node, name, constants)
+            if step is None:
+                break
+            offset = max(offset, step[1] / factor)
+            factor *= step[0] or 1
+        name = node.output[0]
+    if factor <= _OF_BYTES or offset > _BEYOND_FRACTIONS:
+        return 255
+    return 1 if factor >= _OF_FRACTIONS else None
+
+
+def _step(node: NodeProto, name: str, constants: dict[str, NDArray[np.float64]]) -> tuple[float, float] | None:
+    """What a node multiplies a value by, and adds before, as means over channels; None for what does neither."""
+    first, second = input_at(node, 0), input_at(node, 1)
+    other = constants.get(second if first == name else first)
+    match node.op_type:
+        case "Add" | "Sub" if other is not None:
+            return 1.0, float(np.abs(other).mean())
+        case "Mul" if other is not None:
+            return float(np.abs(other).mean()), 0.0
+        case "Div" if other is not None and second != name and other.all():
+            return float(np.abs(1 / other).mean()), 0.0
+        case "BatchNormalization" if (scale := constants.get(second)) is not None:
+            variance, mean = constants.get(input_at(node, 4)), constants.get(input_at(node, 3))
+            if variance is not None and mean is not None:
+                return float(np.abs(scale / np.sqrt(np.abs(variance) + 1e-5)).mean()), float(np.abs(mean).mean())
+    return None
+
+
+def _small(graph: GraphProto) -> dict[str, NDArray[np.float64]]:
+    """The constants of a number for each channel, or of one for all."""
+    known = small_constants(graph, _CHANNELS)
+    return {name: values.astype(np.float64) for name, values in known.items() if values.dtype.kind == "f"}
+
+
+_MANY = 1 << 31
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How many inputs and outputs an operator has, what its attributes hold, and which it can't do without."""
+
+    inputs: range
+    outputs: range
+    kinds: Mapping[str, int]
+    needed: frozenset[str]
+
+    @classmethod
+    def of(cls, node: NodeProto, opsets: Opsets) -> _Form:
+        """The form of a node's operator; of one that ONNX doesn't know, any with an input and an output."""
+        schema = opsets.schema(node) or opsets.schema(NodeProto(op_type=node.op_type))
+        if schema is None:
+            return cls(range(1, _MANY), range(1, _MANY), {}, frozenset())
+        attributes: Mapping[str, Any] = schema.attributes  # ONNX's stubs don't say that a type is a number
+        return cls(
+            range(schema.min_input, schema.max_input + 1),
+            range(max(schema.min_output, 1), schema.max_output + 1),
+            {name: int(attribute.type) for name, attribute in attributes.items()},
+            frozenset(name for name, attribute in attributes.items() if attribute.required),
+        )
+
+    def fits(self, node: NodeProto) -> bool:
+        """Whether a node has it."""
+        return (
+            len(node.input) in self.inputs
+            and len(node.output) in self.outputs
+            and all(node.input[place] for place in range(self.inputs.start))
+            and self.needed.issubset(attribute.name for attribute in node.attribute)
+            and all(self.kinds.get(attribute.name, attribute.type) == attribute.type for attribute in node.attribute)
+        )
+
+
+def drop_malformed(model: ModelProto) -> None:
+    """Remove the nodes, those of subgraphs included, with too few or too many inputs or outputs, or without an
+    attribute that they need, or with one of another type.
+
+    Operators of other domains than ONNX's are taken for those of its own that have their name.
+    """
+    opsets, forms = Opsets.of(model), dict[tuple[str, str], _Form]()
+    for graph in all_graphs(model.graph):
+        for place in reversed(range(len(graph.node))):
+            node = graph.node[place]
+            kind = node.domain, node.op_type
+            if kind not in forms:
+                forms[kind] = _Form.of(node, opsets)
+            if not forms[kind].fits(node):
+                del graph.node[place]

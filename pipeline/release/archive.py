@@ -3,6 +3,11 @@
 Any program can open them. The reader here accepts no other form: it writes every header again from what the directory
 says and compares. So it refuses, and names, a changed byte, a second entry of one name, a gap, and anything before,
 between or after the entries.
+
+Makes the records of a ZIP file in the one form that releases have: names, sizes and CRCs determine every byte.
+
+PKWARE's APPNOTE 6.3.9, sections 4.3 and 4.5.3. Entries are stored, not compressed; their time is 1980-01-01, the
+earliest that a ZIP can hold, and their mode 0644. ZIP64 is used where a number needs it, never elsewhere.
 """
 
 from __future__ import annotations
@@ -10,8 +15,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,8 +25,6 @@ from typing import BinaryIO, NoReturn, Self
 
 from pipeline.errors import StoreError, VerificationError
 from pipeline.frozen import dataclass
-from pipeline.release import zip_records as records
-from pipeline.release.zip_records import Entry
 from pipeline.store.digests import sha256_file
 from pipeline.store.durable import UNRELATED, move, sync_file, sync_folder
 
@@ -72,7 +76,7 @@ def write_archive(path: Path, members: Mapping[str, Member], folder: Path | None
     try:
         with temporary.open("wb") as stream:
             entries = [_write_entry(stream, name, members[name]) for name in sorted(members)]
-            stream.write(records.directory(entries))
+            stream.write(directory(entries))
         sync_file(temporary)
         sha256 = sha256_file(temporary)
         move(temporary, path)
@@ -85,7 +89,7 @@ def write_archive(path: Path, members: Mapping[str, Member], folder: Path | None
 def _write_entry(stream: BinaryIO, name: str, member: Member) -> Entry:
     """Write header and content, then the header again with the CRC of the content."""
     entry = Entry(name, member.size, 0, stream.tell())
-    stream.write(records.local_header(entry))
+    stream.write(local_header(entry))
     digest, crc, size = hashlib.sha256(), 0, 0
     for chunk in _chunks(name, member.source):
         digest.update(chunk)
@@ -95,7 +99,7 @@ def _write_entry(stream: BinaryIO, name: str, member: Member) -> Entry:
         raise _unusable(name, member.source, "its SHA-256 is not the one it was stored under")
     entry = replace(entry, crc=crc)
     stream.seek(entry.offset)
-    stream.write(records.local_header(entry))
+    stream.write(local_header(entry))
     stream.seek(entry.end)
     return entry
 
@@ -191,12 +195,12 @@ class Archive:
                 self._refuse(f"{entry.name} comes after {entries[-1].name}: entries are sorted, each name there once")
             if entry.end > start:
                 self._refuse(f"{entry.name} reaches into the directory")
-            if self._at(entry.offset, entry.data - entry.offset) != records.local_header(entry):
+            if self._at(entry.offset, entry.data - entry.offset) != local_header(entry):
                 self._refuse(f"the header of {entry.name} is not what the directory says of it")
             entries.append(entry)
         if (entries[-1].end if entries else 0) != start:
             self._refuse("there is something between the last entry and the directory")
-        if records.directory(entries) != tail:
+        if directory(entries) != tail:
             self._refuse(f"{_other_record(entries, tail)} is not of the form that releases have")
         if alike := _alike(entry.name for entry in entries):
             self._refuse(f"two of its names differ in case alone: {alike[0]} and {alike[1]}")
@@ -204,25 +208,25 @@ class Archive:
 
     def _find_directory(self, size: int) -> tuple[int, int]:
         """Where the directory begins, and how many entries it has."""
-        if size < records.END.size:
+        if size < END.size:
             self._refuse("it is no archive: too short")
-        end = records.END.unpack(self._at(size - records.END.size, records.END.size))
-        if end[0] != records.END_SIGNATURE:
+        end = END.unpack(self._at(size - END.size, END.size))
+        if end[0] != END_SIGNATURE:
             self._refuse("it is no archive of a release: it does not end as one")
         count, start = end[4], end[6]
-        at = size - records.END.size - records.LOCATOR_64.size
-        if (count == records.LIMIT_16 or start == records.LIMIT_32) and at >= records.END_64.size:
-            end_64 = records.END_64.unpack(self._at(at - records.END_64.size, records.END_64.size))
+        at = size - END.size - LOCATOR_64.size
+        if (count == LIMIT_16 or start == LIMIT_32) and at >= END_64.size:
+            end_64 = END_64.unpack(self._at(at - END_64.size, END_64.size))
             count, start = end_64[7], end_64[9]
         return start, count
 
     def _parse(self, tail: bytes, position: int) -> tuple[Entry, int]:
         """The entry of the directory's record at `position`, and where the next begins. The caller checks the entry."""
-        if len(tail) < position + records.CENTRAL.size:
+        if len(tail) < position + CENTRAL.size:
             self._refuse("its directory is cut short")
-        fields = records.CENTRAL.unpack_from(tail, position)
+        fields = CENTRAL.unpack_from(tail, position)
         crc, size, name_length, extra_length, offset = fields[7], fields[8], fields[10], fields[11], fields[16]
-        begin = position + records.CENTRAL.size
+        begin = position + CENTRAL.size
         try:
             name = tail[begin : begin + name_length].decode()
         except UnicodeDecodeError:
@@ -231,10 +235,10 @@ class Archive:
             self._refuse(f"its directory has the name {name!r}, {why}")
         extra = tail[begin + name_length : begin + name_length + extra_length]
         large = [int.from_bytes(extra[at : at + 8], "little") for at in range(4, len(extra), 8)]
-        if size == records.LIMIT_32 and len(large) >= 2:
+        if size == LIMIT_32 and len(large) >= 2:
             size = large.pop(0)
             large.pop(0)
-        if offset == records.LIMIT_32 and large:
+        if offset == LIMIT_32 and large:
             offset = large.pop(0)
         return Entry(name, size, crc, offset), begin + name_length + extra_length
 
@@ -265,7 +269,7 @@ def _other_record(entries: Iterable[Entry], tail: bytes) -> str:
     """The name of the first part of a directory that differs from what these entries give."""
     at = 0
     for entry in entries:
-        header = records.central_header(entry)
+        header = central_header(entry)
         if tail[at : at + len(header)] != header:
             return f"the directory's record of {entry.name}"
         at += len(header)
@@ -286,3 +290,85 @@ def _name_fault(name: str) -> str:
     if not _NAME.fullmatch(name) or _DEVICE.search(name):
         return "which some systems can't have"
     return "which is too long" if len(name.encode()) > 4000 else ""
+
+
+LIMIT_32, LIMIT_16 = 0xFFFFFFFF, 0xFFFF
+"""A number this large or larger does not fit into its field: the field has this value, and ZIP64's has the number."""
+
+END = struct.Struct("<4s4H2LH")
+END_64 = struct.Struct("<4sQ2H2L4Q")
+LOCATOR_64 = struct.Struct("<4sLQL")
+CENTRAL = struct.Struct("<4s6H3L5H2L")
+LOCAL = struct.Struct("<4s5H3L2H")
+END_SIGNATURE, END_64_SIGNATURE, LOCATOR_SIGNATURE = b"PK\5\6", b"PK\6\6", b"PK\6\7"
+CENTRAL_SIGNATURE, LOCAL_SIGNATURE = b"PK\1\2", b"PK\3\4"
+
+_PLAIN, _ZIP64 = 20, 45  # the version of the format that a reader must know
+_UNIX = 3 << 8
+_NAMES_ARE_UTF8 = 1 << 11
+_STORED = 0
+_TIME, _DATE = 0, 1 << 5 | 1
+_MODE = 0o100644 << 16
+_EXTRA_64 = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file in an archive; its local header begins at `offset`."""
+
+    name: str
+    size: int
+    crc: int
+    offset: int
+
+    @property
+    def data(self) -> int:
+        """Where its content begins."""
+        return self.offset + len(local_header(self))
+
+    @property
+    def end(self) -> int:
+        """Where the next entry begins."""
+        return self.data + self.size
+
+
+def local_header(entry: Entry) -> bytes:
+    """The header before the content."""
+    name = entry.name.encode()
+    large = entry.size >= LIMIT_32
+    extra = struct.pack("<2H2Q", _EXTRA_64, 16, entry.size, entry.size) if large else b""
+    size = min(entry.size, LIMIT_32)
+    needs = _ZIP64 if large else _PLAIN
+    return (
+        LOCAL.pack(
+            LOCAL_SIGNATURE, needs, _NAMES_ARE_UTF8, _STORED, _TIME, _DATE, entry.crc, size, size, len(name), len(extra)
+        )
+        + name
+        + extra
+    )
+
+
+def central_header(entry: Entry) -> bytes:
+    """The entry's record in the directory."""
+    name = entry.name.encode()
+    large = [entry.size] * 2 if entry.size >= LIMIT_32 else []
+    large += [entry.offset] if entry.offset >= LIMIT_32 else []
+    extra = struct.pack(f"<2H{len(large)}Q", _EXTRA_64, 8 * len(large), *large) if large else b""
+    needs = _ZIP64 if large else _PLAIN
+    size = min(entry.size, LIMIT_32)
+    fixed = (_UNIX | needs, needs, _NAMES_ARE_UTF8, _STORED, _TIME, _DATE, entry.crc, size, size, len(name), len(extra))
+    return CENTRAL.pack(CENTRAL_SIGNATURE, *fixed, 0, 0, 0, _MODE, min(entry.offset, LIMIT_32)) + name + extra
+
+
+def directory(entries: Sequence[Entry]) -> bytes:
+    """The directory and its end, which follow the content of the last entry."""
+    records = b"".join(central_header(entry) for entry in entries)
+    start, count = entries[-1].end if entries else 0, len(entries)
+    tail = b""
+    if count >= LIMIT_16 or start >= LIMIT_32 or len(records) >= LIMIT_32:
+        size = END_64.size - 12  # of what follows this field
+        tail += END_64.pack(END_64_SIGNATURE, size, _UNIX | _ZIP64, _ZIP64, 0, 0, count, count, len(records), start)
+        tail += LOCATOR_64.pack(LOCATOR_SIGNATURE, 0, start + len(records), 1)
+    short = min(count, LIMIT_16)
+    tail += END.pack(END_SIGNATURE, 0, 0, short, short, min(len(records), LIMIT_32), min(start, LIMIT_32), 0)
+    return records + tail

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.plan.function_names import NotPythonError, functions_of
+from pipeline.plan.named_files import NotPythonError, functions_of
 
 
 @pytest.mark.parametrize(

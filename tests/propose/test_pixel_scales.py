@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.propose.pixel_scales import largest_pixel
+from pipeline.propose.interface import largest_pixel
 from tests.support.graphs import graph
 
 CHANNELS = (1, 3, 1, 1)

@@ -9,8 +9,7 @@ import pytest
 from onnx import AttributeProto, ModelProto, NodeProto, helper
 
 from pipeline.graph.ir.traverse import all_nodes
-from pipeline.propose.interface import look_at
-from pipeline.propose.well_formed import drop_malformed
+from pipeline.propose.interface import drop_malformed, look_at
 from tests.support.graphs import graph, operators
 from tests.support.interfaces import HEARD, LETTERS, selecting
 

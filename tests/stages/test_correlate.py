@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from pipeline.graph.cpu import Arrays
 from pipeline.graph.quantization import weight_inputs
 from pipeline.graph.quantization.correlations import Correlation, Correlations
-from pipeline.graph.quantization.row_products import RowProducts
-from pipeline.graph.quantization.weight_inputs import WeightInputs
+from pipeline.graph.quantization.weight_inputs import RowProducts, WeightInputs
 from pipeline.model import StageInput
 from pipeline.stages import correlate
 from tests.support.fresh import fresh

@@ -1,6 +1,10 @@
 """Has steps made by the workers of a Dask cluster. Dask decides where and when, the shared store has all data.
 
 What a worker has made is found by its key, so a worker, a scheduler or an answer that is lost costs time alone.
+
+Says why no worker of a cluster makes a step: none of those that are there may, or all of them were refused.
+
+Hands steps to Dask's scheduler, those of one kind in one message.
 """
 
 from __future__ import annotations
@@ -9,16 +13,16 @@ import contextlib
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from pipeline.build.cluster import REFUSALS_REMEDY, on_worker
 from pipeline.build.cluster.certificates import check_certificates
 from pipeline.build.cluster.job import Answer, StepJob
-from pipeline.build.cluster.nobody import nobody
-from pipeline.build.cluster.submission import Client, Future, Wanted, submitted
 from pipeline.build.cluster.together import Together
 from pipeline.errors import ConfigError, PipelineError, StoreError, WaitingError, WorkerError
+from pipeline.frozen import dataclass
 from pipeline.plan import hosts
 from pipeline.plan.keys import tool_versions
 from pipeline.plan.resolve import Resolved
@@ -304,3 +308,81 @@ class Dispatcher:
     def _nobody(self, resolved: Resolved) -> WaitingError:
         rules = hosts.rules(resolved.step, resolved.params, resolved.inputs, self._workspace.project)
         return nobody(resolved.step.id, self._url, rules, self._known[2], self._refused)
+
+
+_NAMED = 4
+_START = "start a worker on such a host (docs/cluster.md)"
+
+
+def nobody(
+    step: str, url: str, rules: Sequence[Sequence[str]], there: Collection[str], refused: Mapping[str, str]
+) -> WaitingError:
+    """The error for a step that no worker makes. Of each of `rules` a host needs one name.
+
+    `there` are the workers that are known to the scheduler, `refused` those that are not as the build is, and why.
+    """
+    needed = [" or ".join(rule) for rule in rules]
+    why = [f"it needs {' and '.join(needed)}"] if needed else []
+    why += [f"{name} was refused: {told}" for name, told in [*refused.items()][:_NAMED]]
+    if len(refused) > _NAMED:
+        why.append(f"so were {len(refused) - _NAMED} more")
+    all_refused = bool(refused) and {*there} <= {*refused}
+    what, remedy, hosts = f"no worker of the cluster may run {step}", _START, tuple(rules[0]) if rules else ()
+    if all_refused:
+        whose = "the only one that is there was" if len(refused) == 1 else f"all {len(refused)} that are there were"
+        what = f"{what}: {whose} refused"
+        remedy, hosts = f"{REFUSALS_REMEDY}; then run the same command again", ()
+    elif refused:
+        remedy = f"{REFUSALS_REMEDY}; or {_START}"
+    elif not rules:
+        why, remedy = ["no worker is there"], "start one (docs/cluster.md)"
+    error = WaitingError(what, where=url, why="; ".join(why), remedy=remedy, hosts=hosts, step=step)
+    error.of_cluster = True
+    return error
+
+
+Client: TypeAlias = Any
+Future: TypeAlias = Any
+"""Both of distributed, an optional package without types."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A step to be made by a worker that announces some resources and, unless it is None, has one of these names."""
+
+    client: Client
+    job: StepJob
+    resources: Mapping[str, float]
+    workers: Sequence[str] | None
+
+
+class SubmissionError(Exception):
+    """Dask did not take a step. Each step gets an error of its own, as each is waited for by another thread."""
+
+
+def submitted(wanted: Sequence[Wanted]) -> list[Future | SubmissionError]:
+    """The futures of several steps; the scheduler gets a message for all whose demands are the same.
+
+    Those of a message that is not taken have errors, and the others their futures: one may be for a client that was
+    closed, while the steps of the next client go on.
+    """
+    alike: dict[object, list[Wanted]] = {}
+    for each in wanted:
+        workers = None if each.workers is None else tuple(each.workers)
+        alike.setdefault((each.client, tuple(each.resources), workers), []).append(each)
+    futures: dict[int, Future | SubmissionError] = {}
+    for several in alike.values():
+        try:
+            made = several[0].client.map(
+                eval,
+                [on_worker.CALL] * len(several),
+                [{"job": each.job.to_json()} for each in several],
+                key=[f"{each.job.stage}-{each.job.name.replace('/', '-')}-{uuid.uuid4().hex[:8]}" for each in several],
+                pure=False,
+                resources=several[0].resources,
+                workers=several[0].workers,
+            )
+        except Exception as error:  # of Dask
+            made = [SubmissionError(f"{type(error).__name__}: {error}") for _ in several]
+        futures.update(zip(map(id, several), made, strict=True))
+    return [futures[id(each)] for each in wanted]

@@ -3,6 +3,12 @@
 The reference is the model with activations of 16 bits and weights of 8. Every choice is one run of the samples with
 that choice alone changed (:mod:`pipeline.graph.quantization.rounding`). The noise of choices that are made together is
 about the sum of their noises, as long as it is small.
+
+Groups of nodes that one precision is chosen for.
+
+A node that only moves values takes the type of what it moves, and so does a bias or a scale that a product is followed
+by: between such nodes a conversion would cost more than it could save. What passes between two nodes without an
+encoding of its own, as a product that a Relu cuts off, keeps them together too.
 """
 
 from __future__ import annotations
@@ -13,15 +19,15 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import NodeProto
 
 from pipeline.contracts.scheme import Scheme
 from pipeline.graph.accuracy.accuracy import valid_region
-from pipeline.graph.accuracy.groups import groups
 from pipeline.graph.cpu import Arrays
 from pipeline.graph.files.model_file import load_graph
-from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.quantization.correlations import Correlations
-from pipeline.graph.quantization.operand_rules import TABLES
+from pipeline.graph.quantization.operand_rules import TABLES, moves_data
 from pipeline.graph.quantization.packed_tables import PackedTable, pack, why_not_packed
 from pipeline.graph.quantization.quantizer import quantize
 from pipeline.graph.quantization.ranges import Range
@@ -294,3 +300,43 @@ def load_trials(
     grids = {site: encodings.reference.grid(site) for site in places}
     model = RoundingModel(load_graph(path), path.parent, grids, constants)
     return Trials(index, model, places, encodings, wide_products=wide_products, block=BLOCK if blocks else None)
+
+
+_FOLLOWING = ("Add", "Sub", "Mul", "Div", "Relu", "Clip", "LeakyRelu", "PRelu")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes of one precision, by name, in the graph's order."""
+
+    nodes: tuple[str, ...]
+
+
+def groups(index: GraphIndex, values: Collection[str]) -> list[Group]:
+    """The nodes that make or read floats, in groups; `values` are those that have encodings."""
+    members: dict[str, list[str]] = {}
+    first: dict[str, str] = {}
+    for node in index.model.graph.node:
+        if not any(is_float(index, name) for name in (*node.input, *node.output)):
+            continue
+        joined = {first[maker.name]: None for maker in _joined(index, node, values) if maker.name in first}
+        head, *others = [*joined, node.name]
+        members.setdefault(head, [])
+        for other in others:
+            members[head] += members.pop(other, [other])
+        members[head] += [node.name] if head == node.name else []
+        first |= dict.fromkeys(members[head], head)
+    place = {node.name: number for number, node in enumerate(index.model.graph.node)}
+    ordered = [tuple(sorted(nodes, key=place.__getitem__)) for nodes in members.values()]
+    return [Group(nodes) for nodes in sorted(ordered, key=lambda nodes: place[nodes[0]])]
+
+
+def _joined(index: GraphIndex, node: NodeProto, values: Collection[str]) -> list[NodeProto]:
+    """The nodes whose groups another one joins."""
+    computed = [name for name in dict.fromkeys(node.input) if name not in index.initializers and is_float(index, name)]
+    found = [index.makers[name] for name in computed if name not in values and name in index.makers]
+    if len(computed) == 1 and computed[0] in index.makers:
+        follows = is_op(node, *_FOLLOWING) and index.sole_reader(computed[0], node.op_type) is not None
+        moves = moves_data(index, node) and computed[0] == node.input[0]
+        found += [index.makers[computed[0]]] if follows or moves else []
+    return found

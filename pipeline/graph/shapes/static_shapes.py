@@ -3,30 +3,47 @@
 The pass meets each node with the types of all it reads known and static. It computes the node if its inputs are
 constants (so that arithmetic on shapes disappears), drops it if with these shapes it does nothing, and otherwise notes
 the types of its outputs. Nothing is guessed: where a type can't be told, the node is reported.
+
+Computes both branches of an If whose condition is data, and chooses: HTP runs one fixed sequence of operators.
+
+    y = If(c) {then: t = Relu(x) -> t, else: x -> x}
+
+becomes::
+
+    if0/then/t = Relu(x);  y = Where(Reshape(c, one element of y's rank), if0/then/t, x)
+
+What a branch computes where it was not chosen is thrown away; what it can't compute there is kept from it
+(`guarding`). Each branch stands there once, so a graph grows by no more than the Where nodes.
+
+What single nodes are once the types of their inputs are known.
+
+Outputs whose declaration in the file is not what is computed.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
 from pipeline.errors import ConfigError, ModelError
 from pipeline.graph.files.blob_writer import BlobWriter
-from pipeline.graph.files.inlining import inline_branch
+from pipeline.graph.files.inlining import inline_branch, take_branch
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.fused import write_out
-from pipeline.graph.ir.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of
+from pipeline.graph.ir.attributes import integer, settings
+from pipeline.graph.ir.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of, spell
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, input_at, live_nodes, reads
 from pipeline.graph.shapes import shape_errors
-from pipeline.graph.shapes.axes import fix_inputs
-from pipeline.graph.shapes.choosing import UnlikeBranchesError, compute_both
+from pipeline.graph.shapes.axes import DimError, dim_size, fix_inputs
 from pipeline.graph.shapes.empty_values import (
     check_no_empties,
     check_output,
@@ -40,8 +57,6 @@ from pipeline.graph.shapes.guarding import Guards
 from pipeline.graph.shapes.lists import Lists
 from pipeline.graph.shapes.masked_rows import MaskedRows
 from pipeline.graph.shapes.random_numbers import Silence
-from pipeline.graph.shapes.single_nodes import check_reshape, end_in_the_input, plain_cast, shape_value
-from pipeline.graph.shapes.stale_outputs import declared_otherwise
 from pipeline.graph.shapes.unrolling import DataDependentError, Unroller
 
 _NO_OPS = frozenset({*VIEWS, "Cast", "Dropout", "Expand", "Tile"})  # where types are equal, they give their first input
@@ -337,3 +352,138 @@ class _Pass:
 def _check_size(name: str, kind: TypeProto, axes: Mapping[str, int]) -> None:
     if is_static(kind) and type_bytes(kind) > LARGEST_VALUE:
         raise shape_errors.too_large(name, kind, type_bytes(kind), axes)
+
+
+_BRANCHES = {"then_branch": "then", "else_branch": "else"}
+
+
+class UnlikeBranchesError(Exception):
+    """The branches give values of different types or shapes, or none that are tensors."""
+
+
+def compute_both(node: NodeProto, type_of: Callable[[str], TypeProto | None], guards: Guards) -> Iterator[GraphProto]:
+    """Parts of a graph to stand where an If stood: one branch, the other, and the choice. Each is made when asked for.
+
+    `type_of` gives the type of a value once its part has been gone through, None where it has none. `guards` is told
+    which branch the parts are of.
+
+    Raises:
+        UnlikeBranchesError: their values don't fit each other, when the choice is asked for.
+        ModelError: a branch has not as many outputs as the If.
+    """
+    prefix = f"{node.name or node.output[0]}/"
+    made = {
+        which: [f"{prefix}{short}_{output}" if output else "" for output in node.output]
+        for which, short in _BRANCHES.items()
+    }
+    for which, short in _BRANCHES.items():
+        yield guards.enter(f"{prefix}{short}_chosen", node.input[0], holds=short == "then")
+        yield take_branch(node, which, f"{prefix}{short}/", made[which])
+        guards.leave()
+    choice = GraphProto()
+    for output, one, other in zip(node.output, *made.values(), strict=True):
+        if output:
+            _choose(choice, node, output, (one, other), type_of)
+    yield choice
+
+
+def _choose(
+    part: GraphProto,
+    node: NodeProto,
+    output: str,
+    values: tuple[str, str],
+    type_of: Callable[[str], TypeProto | None],
+) -> None:
+    kinds = [type_of(value) for value in values]
+    if kinds[0] is None or not is_static(kinds[0]) or kinds[0] != kinds[1]:
+        raise UnlikeBranchesError(output)
+    rank = len(shape_of(kinds[0]))
+    name = f"{node.name or node.output[0]}/{output}"
+    part.initializer.append(numpy_helper.from_array(np.ones(rank, np.int64), f"{name}_shape"))
+    condition = f"{name}_condition"
+    part.node.append(helper.make_node("Reshape", [node.input[0], f"{name}_shape"], [condition], condition))
+    part.node.append(helper.make_node("Where", [condition, *values], [output], name))
+
+
+def plain_cast(node: NodeProto, to: int) -> NodeProto:
+    """The Cast that a CastLike is once the type of its second input is known."""
+    cast = helper.make_node("Cast", node.input[:1], node.output, name=node.name, to=to)
+    cast.attribute.extend(node.attribute)
+    return cast
+
+
+def shape_value(node: NodeProto, dims: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """What a Shape or Size makes of a value of these dims."""
+    if node.op_type == "Size":
+        return np.array(math.prod(dims), np.int64)
+    return np.array(dims[integer(node, "start") : integer(node, "end", len(dims))], np.int64)
+
+
+def check_reshape(node: NodeProto, given: Mapping[str, TypeProto], made: Mapping[str, TypeProto]) -> None:
+    """ONNX infers a Reshape to its target without counting the elements."""
+    if node.op_type != "Reshape" or node.domain not in DEFAULT_DOMAINS or not is_static(made.get(node.output[0])):
+        return
+    before, after = shape_of(given[node.input[0]]), shape_of(made[node.output[0]])
+    if math.prod(before) != math.prod(after):
+        raise ShapeError(f"{list(before)} has {math.prod(before)} elements, {list(after)} has {math.prod(after)}")
+
+
+def end_in_the_input(node: NodeProto, given: Mapping[str, TypeProto]) -> None:
+    """Let a pool with ceil_mode have no window that begins in the padding behind its input, which it leaves out.
+
+    ONNX counts such a window before opset 22, where onnxruntime computes none. What no window reaches of the padding is
+    taken away, or the mode, where all sizes are those of the other one. Left alone: auto_pad.
+    """
+    attributes = settings(node)
+    pools = node.op_type in ("MaxPool", "AveragePool", "LpPool") and node.domain in DEFAULT_DOMAINS
+    if not pools or not attributes.get("ceil_mode") or attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
+        return
+    sizes, kernel = shape_of(given[node.input[0]])[2:], attributes.get("kernel_shape", [])
+    count = len(kernel)
+    strides, dilations = (attributes.get(name, [1] * count) for name in ("strides", "dilations"))
+    padding = attributes.get("pads", [0] * (2 * count))
+    if not len(sizes) == count == len(strides) == len(dilations) == len(padding) // 2 or min(strides, default=0) < 1:
+        return  # refused where the shape of its result is inferred
+    pads, as_floor = list(padding), True
+    for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+        reach, end = dilations[axis] * (kernel[axis] - 1) + 1, size + padding[axis]
+        beyond = end + padding[count + axis] - reach
+        windows = -(-beyond // stride)  # those before the last that ONNX counts
+        if windows * stride >= end:
+            pads[count + axis] = (windows - 1) * stride + reach - end
+        elif beyond % stride:
+            as_floor = False
+    if pads == padding or (min(pads) < 0 and not as_floor):
+        return
+    changed = "ceil_mode" if as_floor else "pads"
+    for attribute in [each for each in node.attribute if each.name == changed]:
+        node.attribute.remove(attribute)
+    if not as_floor:
+        node.attribute.append(helper.make_attribute("pads", pads))
+
+
+def declared_otherwise(value: ValueInfoProto, actual: TypeProto, axes: Mapping[str, int]) -> list[str]:
+    """What the model declares of an output that it is not: onnxruntime computes it all the same, with a warning.
+
+    Raises:
+        ModelError: it is of another element type.
+    """
+    declared = value.type.tensor_type
+    dims = shape_of(actual)
+    if declared.elem_type not in (0, actual.tensor_type.elem_type):
+        raise shape_errors.wrong_output(value, actual)
+    if not declared.HasField("shape"):
+        return []
+    if len(declared.shape.dim) != len(dims):
+        return [f"{value.name} is declared {spell(value.type)} and is {spell(actual)}"]
+    found = []
+    for position, (dim, size) in enumerate(zip(declared.shape.dim, dims, strict=True)):
+        if dim.dim_value > 0 and dim.dim_value != size:
+            found.append(f"{value.name}[{position}] is declared {dim.dim_value} and is {size}")
+        try:
+            named = dim_size(dim.dim_param, axes) if dim.dim_param else size
+        except DimError:  # a name of the exporter's making, which no input has
+            continue
+        if named != size:
+            found.append(f"{value.name}[{position}] is named {dim.dim_param!r} ({named}) and is {size}")
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.build.cluster import REFUSALS_REMEDY
-from pipeline.build.cluster.nobody import nobody
+from pipeline.build.cluster.dispatcher import nobody
 
 OLD = {"old": "onnx is 1.23.1 here and 1.23.2 there"}
 RULES = (("x86_64", "sm8650"), ("compiler",))

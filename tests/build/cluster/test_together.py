@@ -12,9 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.build.cluster import dispatcher, on_worker
-from pipeline.build.cluster.dispatcher import Dispatcher
+from pipeline.build.cluster.dispatcher import Dispatcher, SubmissionError, Wanted, submitted
 from pipeline.build.cluster.job import StepJob
-from pipeline.build.cluster.submission import SubmissionError, Wanted, submitted
 from pipeline.build.cluster.together import Together
 from pipeline.errors import WaitingError
 

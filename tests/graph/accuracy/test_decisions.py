@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts.measures import Agreement, Figures, Subject
-from pipeline.graph.accuracy.decisions import choice_axis
-from pipeline.graph.accuracy.flips import expected_share
+from pipeline.graph.accuracy.decisions import choice_axis, expected_share
 from pipeline.graph.accuracy.makeup import Makeup
 from pipeline.graph.accuracy.measuring import measure
 from pipeline.graph.accuracy.subjects import choose

@@ -11,10 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.graph.accuracy.candidates import Candidates, in_float, settled
-from pipeline.graph.accuracy.groups import groups
 from pipeline.graph.accuracy.pricing import Pricing
 from pipeline.graph.accuracy.scheme_yaml import label, scheme_of
-from pipeline.graph.accuracy.sensitivity import Choice, Feed, Sensitivity, Trials, load_trials
+from pipeline.graph.accuracy.sensitivity import Choice, Feed, Sensitivity, Trials, groups, load_trials
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import GraphIndex

@@ -21,8 +21,8 @@ from pipeline.graph.quantization.correlations import (
     Sums,
     split,
     sum_bytes,
+    upper_factor,
 )
-from pipeline.graph.quantization.triangular_factor import upper_factor
 from pipeline.graph.quantization.weight_layout import Layout
 from pipeline.graph.quantization.weight_rounding import Recipe, encode_weight
 

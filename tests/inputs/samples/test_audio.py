@@ -11,7 +11,7 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
-from pipeline.inputs.samples.resampling import resampled
+from pipeline.inputs.samples.audio import resampled
 from pipeline.model import Json
 from tests.support.sample_sets import arrays, calls, net_step, refusal
 

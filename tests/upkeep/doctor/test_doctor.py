@@ -18,7 +18,8 @@ import pytest
 
 from pipeline.config.load import load
 from pipeline.plan.workspace import Workspace
-from pipeline.upkeep.doctor import compiler, elf, finding, host, hub, machine, project, report, space, store
+from pipeline.upkeep.doctor import compiler, elf, finding, host, hub, project, report, space, store
+from pipeline.upkeep.doctor import host as machine
 from tests.support.findings import levels, the
 from tests.support.project import ROOT
 from tests.support.releases import keys
