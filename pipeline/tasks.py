@@ -28,7 +28,7 @@ from pipeline.plan import hosts
 from pipeline.plan.about import check_names, check_words, models_about, models_read, names_stages
 from pipeline.plan.compile_order import compiled_after
 from pipeline.plan.planner import plan, plan_all
-from pipeline.plan.steps import ON_DEMAND, STAGES, Step
+from pipeline.plan.steps import ON_DEMAND, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.project_commands import ENGINE, ProjectCommand, choose, commands, engine
 from pipeline.propose.bucket_planning import LENGTHS, BucketPlanning
@@ -44,6 +44,7 @@ from pipeline.report.reporter import Given, Reporter, refuse
 from pipeline.report.run_report import RunRecord
 from pipeline.report.summary import Ran
 from pipeline.report.unchanged import Keeper, Unchanged, may_skip
+from pipeline.stage_table import STAGES
 from pipeline.store import database
 from pipeline.store.durable import disk_errors
 from pipeline.store.manifests import read_manifest
@@ -113,7 +114,7 @@ class Project:
     def tasks(self, stage: str) -> Iterator[Task]:
         """The task of each step of a stage, and one for all but those of on_request models that nobody names."""
         steps = self._by_stage[stage]
-        yield group(stage, STAGES[stage], [step.id for step in steps if self._named or not step.config.on_request])
+        yield group(stage, STAGES[stage].doc, [step.id for step in steps if self._named or not step.config.on_request])
         for step in steps:
             yield task(
                 step.id,
@@ -125,6 +126,14 @@ class Project:
                 targets=[self.workspace.current_name(step.id)],
                 uptodate=[partial(self._is_current, step)],
             )
+
+    def stage_creators(self) -> dict[str, Callable[[], Iterator[Task]]]:
+        """The functions that doit calls for the tasks of each stage, by the names that it looks for."""
+
+        def creator(stage: str) -> Callable[[], Iterator[Task]]:
+            return lambda: self.tasks(stage)
+
+        return {f"task_{stage}": creator(stage) for stage in STAGES}
 
     def build_tasks(self) -> Iterator[Task]:
         """`build`, which is all models but those marked on_request, and `build:<model>` for each."""

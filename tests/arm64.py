@@ -51,9 +51,9 @@ _PACKAGES, _CHECKOUT = "/opt/packages", "/work"
 _SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
 _MERGED = 'for d in bin sbin lib; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d"; done'
 _DESCRIBE = (
-    "import json, platform; from pipeline.plan import keys;"
+    "import json, platform; from pipeline.plan import keys; from pipeline.stage_table import STAGES;"
     "print(json.dumps({'machine': platform.machine(), 'Python': platform.python_version(),"
-    " **{n: v for s in keys.TOOLS for n, v in keys.tool_versions(s).items()}}))"
+    " **{n: v for s in STAGES for n, v in keys.tool_versions(s).items()}}))"
 )
 
 

@@ -13,6 +13,7 @@ from packaging.markers import Marker
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
+from pipeline.stage_table import STAGES
 from tests.support.project import ROOT
 
 PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 14))
@@ -108,10 +109,9 @@ def test_every_package_of_the_lock_has_a_wheel(name: str, python: tuple[int, int
 
 
 def test_no_package_that_is_in_keys_differs_between_hosts() -> None:
-    from pipeline.plan import keys
 
     packages = _lock()
-    computing = {tool for tools in keys.TOOLS.values() for tool in tools} - {"qairt"}
+    computing = {tool for stage in STAGES.values() for tool in stage.tools} - {"qairt"}
     found: dict[str, set[str]] = {}
     for host in HOSTS.values():
         for python in PYTHONS:

@@ -20,32 +20,12 @@ from pipeline.config.yaml.field_types import Convert, Distinct, Pattern, Record,
 from pipeline.config.yaml.problems import Keys, Problems, dotted
 from pipeline.config.yaml.tree import MapNode, Node, Value, place_of, read, walk
 from pipeline.frozen import dataclass
+from pipeline.stage_table import StageName
 
 EVERY_STAGE = "*"
 ENGINE_ADDRESS = r"(tcp|tls|ucx|ws|wss)://[^\s/@]{1,250}"
 """The form of a scheduler's address; the schemes are those of the package `distributed`."""
-StageName = Literal[
-    "*",
-    "fetch",
-    "ingest",
-    "shape",
-    "rewrite",
-    "samples",
-    "calibrate",
-    "correlate",
-    "precision",
-    "quantize",
-    "verify",
-    "packing",
-    "context",
-    "alone",
-    "bundle",
-    "emulate",
-    "export",
-    "converse",
-    "blame",
-    "probe",
-]
+StageOrAll = Literal["*", StageName]
 HostName = Annotated[
     str,
     Pattern(
@@ -111,7 +91,7 @@ class Settings:
 
     store: StoreSettings = field(default_factory=StoreSettings)
     """Where outputs are kept."""
-    stages: Mapping[StageName, StageSettings] = field(default_factory=dict)
+    stages: Mapping[StageOrAll, StageSettings] = field(default_factory=dict)
     """Which hosts may run a stage, by its name; `*` stands for every stage that is not named."""
     engine: EngineSettings | None = None
     """Where steps run; on this machine when left out."""

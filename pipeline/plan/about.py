@@ -12,7 +12,7 @@ from pipeline.command_line import WHERE, CommandLine
 from pipeline.config.file_names import model_names
 from pipeline.errors import ConfigError
 from pipeline.plain_text import did_you_mean, nearest
-from pipeline.plan.steps import STAGES
+from pipeline.stage_table import STAGES
 
 _CHAT, _BUCKETS = "chat", "buckets"
 WHOLE = ("build", _BUCKETS, "package", "report", _CHAT)

@@ -18,34 +18,10 @@ from pipeline.errors import WorkerError
 from pipeline.model import Json, Manifest
 from pipeline.plan import known_code
 from pipeline.plan.counted_code import RULES, CountedCode, counted_code
+from pipeline.stage_table import STAGES
 from pipeline.store.digests import StatMemo
 from pipeline.store.files_read import NEVER, is_settled, note_file, stamp_of
 
-# Packages whose version can change a stage's output: those that its code computes with, which a test holds against the
-# imports, and the SDK inside onnxruntime-qnn. `fetch` parses ONNX files only to see which files they name.
-TOOLS: Mapping[str, tuple[str, ...]] = {
-    "fetch": (),
-    "ingest": ("numpy", "onnx", "onnxruntime"),
-    "shape": ("numpy", "onnx", "onnxruntime"),
-    "rewrite": ("numpy", "onnx", "onnxruntime"),
-    "samples": ("jinja2", "numpy", "onnx", "onnxruntime", "tokenizers"),
-    "calibrate": ("numpy", "onnx", "onnxruntime"),
-    "correlate": ("numpy", "onnx", "onnxruntime"),
-    "precision": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
-    "quantize": ("numpy", "onnx", "onnxruntime"),
-    "verify": ("numpy", "onnx", "onnxruntime"),
-    "packing": ("numpy", "onnx", "onnxruntime"),
-    "context": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
-    "alone": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
-    "bundle": ("jinja2", "numpy", "onnx", "onnxruntime-qnn", "qairt", "tokenizers"),
-    "emulate": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
-    "export": ("flatbuffers", "numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
-    "converse": ("jinja2", "numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt", "tokenizers"),
-    "blame": ("numpy", "onnx", "onnxruntime"),
-    "probe": ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "qairt"),
-}
-# Packages of an extra that a stage asks where they are installed: what it says of them is in its output.
-ASKED: Mapping[str, tuple[str, ...]] = {"converse": ("onnxruntime-genai",)}
 # Of each reader, packages of an extra whose version can change its samples. FLAC is lossless, and has its own checksum.
 READER_TOOLS: Mapping[str, Mapping[str, str]] = {"images": {"pillow": "images"}}
 # Modules that can't change what a step produces. `errors` is about steps that failed. `failures` decides how often the
@@ -95,13 +71,13 @@ def step_key(
 
 @cache
 def tool_versions(stage: str) -> Mapping[str, str]:
-    """Installed versions of the packages in :data:`TOOLS` for a stage, and of those in :data:`ASKED` that are there.
+    """Installed versions of the packages that a stage computes with, and of those it asks where they are installed.
 
     Raises:
         WorkerError: one of the former is missing.
     """
-    found = {name: qairt_version() if name == "qairt" else package_version(name) for name in TOOLS.get(stage, ())}
-    for name in ASKED.get(stage, ()):
+    found = {name: qairt_version() if name == "qairt" else package_version(name) for name in STAGES[stage].tools}
+    for name in STAGES[stage].asked:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found

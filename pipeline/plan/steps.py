@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from pipeline.frozen import dataclass
+from pipeline.stage_table import STAGES
 
 if TYPE_CHECKING:  # who asks which stages there are need not wait for what a config is made of
     from pathlib import Path
@@ -17,31 +18,9 @@ if TYPE_CHECKING:  # who asks which stages there are need not wait for what a co
     from pipeline.contracts.packing import Form
     from pipeline.model import Json
 
-# In the order they run. The docs are what `doit list` prints.
-STAGES: Mapping[str, str] = {
-    "fetch": "Download a model's files from the hub, or take them from a folder.",
-    "ingest": "Check one component and put its weights into one file.",
-    "shape": "Fix every dimension of a component for one bucket.",
-    "rewrite": "Rewrite what HTP would compute wrongly or not at all.",
-    "samples": "Turn the calibration set into input arrays.",
-    "calibrate": "Measure the range of every activation over all buckets.",
-    "correlate": "Measure how the inputs of each weight vary together, for rounding that looks at the data.",
-    "precision": "Search for the cheapest quantization of a component that keeps to its thresholds.",
-    "quantize": "Quantize the weights of a component once, and make the QDQ model of each bucket.",
-    "verify": "Measure what padding, rewriting and quantizing one bucket costs, on held-out samples.",
-    "packing": "Estimate how large the binaries become when buckets or targets share them, and choose.",
-    "context": "Compile for HTP: one bucket for one target, or several buckets or targets into one binary.",
-    "alone": "Compile one bucket of a language model with a binary of its own, which the emulator and engines take.",
-    "bundle": "Write what onnxruntime-genai and Genie open beside the contexts of a language model.",
-    "emulate": "Run the context of one bucket on the emulator and measure what compiling costs.",
-    "export": "Put the contexts of a component for one target into a file of another engine.",
-    "converse": "Ask Genie, onnxruntime-genai and the reference loop what follows a prompt, on the emulator.",
-    "blame": "Rank the values of one bucket by what quantizing them costs (not part of a build).",
-    "probe": "Find where the context of one bucket begins to compute otherwise than the CPU (not part of a build).",
-}
 FORMS: tuple[Form, ...] = ("separate", "buckets", "socs")
 """What may share a context binary: nothing, all buckets for one target, or all targets of one bucket."""
-ON_DEMAND = frozenset({"blame", "probe"})
+ON_DEMAND = frozenset(name for name, stage in STAGES.items() if stage.on_demand)
 """Stages that run only when they are asked for."""
 
 

@@ -17,13 +17,14 @@ from pipeline.graph.language.names import TABLE
 from pipeline.model import FileEntry, Json, Manifest
 from pipeline.plain_text import did_you_mean
 from pipeline.plan.keys import payload_digest, tool_versions
-from pipeline.plan.steps import STAGES, Step
+from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.release import index, notices, on_disk, provenance, skipped
 from pipeline.release.archive import Member
 from pipeline.release.artifact_folders import QDQ, SOCS, Folder, folders
 from pipeline.release.index import Part
 from pipeline.report.page import PAGE
+from pipeline.stage_table import STAGES
 from pipeline.store.digests import sha256_file
 from pipeline.store.durable import write_atomically
 from pipeline.store.manifests import read_manifest

@@ -20,11 +20,10 @@ from pipeline.config.load import ModelConfig, load
 from pipeline.errors import BY_NAME, ConfigError, PipelineError, VerificationError, WorkerError
 from pipeline.frozen import dataclass
 from pipeline.inputs.pins import write_pin
-from pipeline.plan.keys import TOOLS
-from pipeline.plan.steps import STAGES
 from pipeline.plan.workspace import Workspace
 from pipeline.release import on_disk
 from pipeline.release.verify import read_index
+from pipeline.stage_table import STAGES
 from pipeline.store.durable import disk_errors
 
 Index = Mapping[str, Any]
@@ -118,7 +117,7 @@ def _cause(step: str, stage: str, then: Index, now: Index) -> str:
         return "its key is equal, so it does not make the same of the same"
     tools = [
         f"{name} {now['tools'].get(name)} here, {then['tools'].get(name)} then"
-        for name in TOOLS[stage]
+        for name in STAGES[stage].tools
         if now["tools"].get(name) != then["tools"].get(name)
     ]
     return ", ".join(tools) or "its code, its settings or the files it reads are others than those of the release"

@@ -22,9 +22,9 @@ from pipeline.errors import PipelineError
 from pipeline.model import Json
 from pipeline.plain_text import printable
 from pipeline.plan.keys import package_version, qairt_version
-from pipeline.plan.steps import STAGES
 from pipeline.report.remark_lines import remark_lines
 from pipeline.report.summary import BuildFailure, Ran, cause
+from pipeline.stage_table import STAGES
 from pipeline.store.durable import disk_remedy, is_temporary, write_atomically
 
 SCHEMA_VERSION = 1

@@ -21,9 +21,10 @@ from pipeline.command_line import CommandLine
 from pipeline.config.file_names import PROJECT_FILE
 from pipeline.errors import PipelineError
 from pipeline.model import Json
-from pipeline.plan.keys import READER_TOOLS, TOOLS, ExtraError, canonical_json, reader_versions, tool_versions
+from pipeline.plan.keys import READER_TOOLS, ExtraError, canonical_json, reader_versions, tool_versions
 from pipeline.plan.workspace import Workspace
 from pipeline.report.account import Account
+from pipeline.stage_table import STAGES
 from pipeline.store import sealed_json
 from pipeline.store.durable import write_atomically
 from pipeline.store.files_read import MISSING, FilesRead, recording, stamp_of
@@ -159,7 +160,7 @@ class Unchanged:
     def _basis(self, workspace: Workspace) -> str:
         """A digest of what decides about every model; empty if it can't be taken."""
         try:
-            tools: dict[str, Any] = {stage: dict(tool_versions(stage)) for stage in TOOLS}
+            tools: dict[str, Any] = {stage: dict(tool_versions(stage)) for stage in STAGES}
         except PipelineError:
             return ""
         for reader in READER_TOOLS:

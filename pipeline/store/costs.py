@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.contracts.codec import Contract, ContractError
 from pipeline.frozen import dataclass
 from pipeline.processes import stopping
+from pipeline.stage_table import STAGES, Stage
 from pipeline.store import cache_file
 from pipeline.store.locks import TakenError, held
 
 _KEPT = 5000  # entries, the latest; a build of a hundred models has fewer
 _LOCK_TIMEOUT_S = 2
+_UNKNOWN = Stage("", (), 5, 300, 4)
 MEMBER = "steps"
 """The name under which the costs are in the file."""
 
@@ -26,43 +27,6 @@ class Cost(Contract):
     cpu_seconds: float
     peak_bytes: int
     input_bytes: int
-
-
-@dataclass(frozen=True)
-class _Guess:
-    """A guess for a stage that never ran: seconds, and memory as a base plus a multiple of the bytes of its inputs."""
-
-    seconds: float
-    base_mb: int
-    per_input_byte: float
-
-
-# Measured on float32 models of 1 and 90 MB and rounded up: a guess that is too low may cost a build, one that is too
-# high only some parallelism, once.
-_GUESSES: Mapping[str, _Guess] = {
-    "fetch": _Guess(1, 100, 0),
-    "ingest": _Guess(1, 100, 1.5),
-    "shape": _Guess(0.3, 100, 0.5),
-    "rewrite": _Guess(0.3, 100, 0.5),
-    "samples": _Guess(0.5, 150, 0.5),
-    "calibrate": _Guess(3, 200, 2),
-    "correlate": _Guess(10, 500, 2.5),
-    "precision": _Guess(60, 500, 4),
-    "quantize": _Guess(2, 200, 1.5),
-    "verify": _Guess(5, 200, 3),
-    "packing": _Guess(0.3, 120, 0),
-    "context": _Guess(5, 300, 6),
-    "alone": _Guess(5, 300, 6),
-    "bundle": _Guess(2, 200, 0.5),
-    "emulate": _Guess(20, 400, 4),
-    "export": _Guess(1, 200, 2),
-    "converse": _Guess(60, 500, 3),
-    "blame": _Guess(10, 300, 4),
-    "probe": _Guess(20, 400, 6),
-}
-_UNKNOWN = _Guess(5, 300, 4)
-_AT_ONCE: Mapping[str, int] = {"emulate": 2}
-"""How many of their largest children stages run at once if they may use the memory for it; 1 if not named."""
 
 
 class Costs:
@@ -83,7 +47,7 @@ class Costs:
         if exact := self._exact(step):
             return exact.seconds
         known = self._of(step)
-        longest = known.seconds if known else _guess(step).seconds
+        longest = known.seconds if known else _stage(step).seconds
         return longest * (1 + share) / 2  # part of a step's time does not grow with its bucket
 
     def knows(self, step: str) -> bool:
@@ -96,12 +60,12 @@ class Costs:
         if known is not None:
             grown = input_bytes / known.input_bytes if known.input_bytes else 1.0  # a fetch has no inputs to grow with
             return int(known.peak_bytes * max(grown, 1.0))
-        guess = _guess(step)
+        guess = _stage(step)
         return (guess.base_mb << 20) + int(guess.per_input_byte * input_bytes)
 
     def wished_bytes(self, step: str, peak_bytes: int) -> int:
         """How much memory the step with this id can make use of, if `peak_bytes` is what it needs."""
-        return peak_bytes * _AT_ONCE.get(step.split(":")[0], 1)
+        return peak_bytes * _stage(step).at_once
 
     def learn(self, step: str, cost: Cost) -> None:
         """Remember what a run of a step took."""
@@ -154,8 +118,8 @@ def _component(step: str) -> str:
     return "/".join(step.split("/")[:2])
 
 
-def _guess(step: str) -> _Guess:
-    return _GUESSES.get(step.split(":")[0], _UNKNOWN)
+def _stage(step: str) -> Stage:
+    return STAGES.get(step.split(":")[0], _UNKNOWN)
 
 
 def _read(path: Path) -> dict[str, Cost]:

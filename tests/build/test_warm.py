@@ -23,7 +23,7 @@ from pipeline.build.warm import AVAILABLE, NotForkedError, Template, TemplateLos
 from pipeline.build.worker import dump_request, load_answer
 from pipeline.errors import ModelError
 from pipeline.model import StageRequest
-from pipeline.plan.keys import TOOLS
+from pipeline.stage_table import STAGES
 from tests.support.pids import alive, gone
 from tests.support.project import ROOT
 
@@ -192,7 +192,7 @@ def test_a_step_and_its_children_read_from_nowhere(warm: Warm, edited: bool) -> 
 
 
 def test_the_template_has_one_thread_and_no_qnn(warm: Warm) -> None:
-    for stage in TOOLS:
+    for stage in STAGES:
         warm.start(warm.request("", stage=stage))
     pid = warm.template_pid()
     assert len(list(Path(f"/proc/{pid}/task").iterdir())) == 1

@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 import yaml
 
-from pipeline.config.project_file import CompareSettings, ProjectFile, Settings, StageName, load
+from pipeline.config.project_file import CompareSettings, ProjectFile, Settings, StageOrAll, load
 from pipeline.errors import ConfigError
-from pipeline.plan.steps import STAGES
+from pipeline.stage_table import STAGES
 from tests.support.config_mistakes import GOOD, PROJECT_MISTAKES, write
 from tests.support.configs import load_all
 from tests.support.project import ROOT
@@ -86,7 +86,7 @@ def test_a_link_to_nowhere_is_not_taken_for_no_file(tmp_path: Path) -> None:
 
 
 def test_stages_are_those_that_there_are() -> None:
-    assert typing.get_args(StageName) == ("*", *STAGES)
+    assert typing.get_args(StageOrAll) == ("*", *STAGES)
 
 
 def test_the_schema_takes_what_decoding_takes() -> None:

@@ -11,6 +11,7 @@ from pipeline.errors import BY_NAME, PipelineError
 from pipeline.plan import keys
 from pipeline.plan.counted_code import RULES, CountedCode, counted_code
 from pipeline.plan.keys import CodeDigests
+from pipeline.stage_table import STAGES
 from pipeline.store.digests import StatMemo
 
 ROOT = Path(keys.__file__).parents[2]
@@ -186,7 +187,7 @@ def test_what_is_remembered_is_what_was_found() -> None:
 def counted_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """All files that count in the key of some stage."""
     code = CodeDigests(StatMemo(tmp_path_factory.mktemp("memo") / "memo"))
-    stages = [ROOT / "pipeline" / "stages" / f"{stage}.py" for stage in keys.TOOLS]
+    stages = [ROOT / "pipeline" / "stages" / f"{stage}.py" for stage in STAGES]
     return sorted(set().union(*(code.closure(stage, ROOT) for stage in stages)))
 
 

@@ -12,6 +12,7 @@ from pipeline.errors import WorkerError
 from pipeline.model import FileEntry, Manifest
 from pipeline.plan import keys
 from pipeline.plan.keys import CodeDigests, canonical_json, payload_digest, step_key
+from pipeline.stage_table import STAGES
 from pipeline.store.digests import StatMemo, sha256_file
 from pipeline.store.files_read import FilesRead, recording
 
@@ -126,7 +127,7 @@ def test_where_docstrings_are_read_they_count(tmp_path: Path) -> None:
 def test_no_stage_counts_the_defaults_of_thresholds(tmp_path: Path) -> None:
     code = CodeDigests(StatMemo(tmp_path / "memo"))
     root = Path(keys.__file__).parents[2]
-    for stage in keys.TOOLS:
+    for stage in STAGES:
         reached = code.closure(root / "pipeline" / "stages" / f"{stage}.py", root)
         assert not [path for path in reached if path.is_relative_to(root / "pipeline" / "config")]
 
@@ -173,19 +174,19 @@ class C:
 
 def test_every_stage_has_code_and_known_tools() -> None:
     stages = {path.stem for path in Path(keys.__file__).parents[1].joinpath("stages").glob("[!_]*.py")}
-    assert set(keys.TOOLS) == stages
+    assert set(STAGES) == stages
     for stage in stages:
         assert all(keys.tool_versions(stage).values())
 
 
-@pytest.mark.parametrize("stage", sorted(keys.TOOLS))
+@pytest.mark.parametrize("stage", sorted(STAGES))
 def test_every_package_that_a_stage_computes_with_is_in_its_key(stage: str, tmp_path: Path) -> None:
     computing = {"flatbuffers", "jinja2", "numpy", "onnx", "onnxruntime", "onnxruntime_qnn", "tokenizers"}
     code = CodeDigests(StatMemo(tmp_path / "memo"))
     root = Path(keys.__file__).parents[2]
     files = code.closure(root / "pipeline" / "stages" / f"{stage}.py", root)
     used = {name.split(".")[0] for file in files for name in code.counted(file).imports} & computing
-    declared = {name.replace("-", "_") for name in keys.TOOLS[stage]} - {"qairt"}
+    declared = {name.replace("-", "_") for name in STAGES[stage].tools} - {"qairt"}
     assert used == declared or (stage == "fetch" and not declared), "fetch parses, and copies what it is given"
 
 
